@@ -1,0 +1,73 @@
+"""The Alarm: wakes those in line by futures and one timer, which stands for the first. No task, no lock.
+
+Every decision is one synchronous step, so there is nothing to lock. Knows nothing of rates or HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate.clock import Handle, Timeline
+    from aiorate.line import Ticket
+
+__all__ = ["Alarm"]
+
+LEAST_GAP_NS = 1_000_000
+"""Wake-ups are no closer than this: a timer that fires early, as they do, must not become a spin (uvloop#233)."""
+
+
+class Alarm:
+    """A timer is a hint, the clock is the judge: each wake-up asks ``decide`` what is due, and is set anew by it."""
+
+    __slots__ = ("_decide", "_due", "_handle", "_timeline", "_woke")
+
+    def __init__(self, decide: Callable[[], None], timeline: Timeline) -> None:
+        self._decide = decide
+        self._timeline = timeline
+        self._handle: Handle | None = None
+        self._due: int | None = None
+        self._woke: int | None = None
+
+    async def wait(self, ticket: Ticket) -> None:
+        """Until the ticket is decided."""
+        ticket.seat = asyncio.get_running_loop().create_future()
+        await ticket.seat
+
+    def wake(self, ticket: Ticket) -> None:
+        """It is decided: let the one who waits run."""
+        if ticket.seat is not None and not ticket.seat.done():
+            ticket.seat.set_result(None)
+
+    def arm(self, due: int | None) -> None:
+        """Decide again when the clock reads so much; None: nobody waits, or nobody can say until when."""
+        if due == self._due and self._handle is not None:
+            return
+        self.disarm()
+        if due is not None:
+            self._due = due
+            if self._woke is not None and due < self._woke + LEAST_GAP_NS:
+                due = self._woke + LEAST_GAP_NS
+            self._handle = self._timeline.call_at(due, self._ring)
+
+    def disarm(self) -> None:
+        """No timer stays."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = self._due = None
+
+    def forget(self) -> None:
+        """The loop is gone, and the timer with it."""
+        self._handle = self._due = self._woke = None
+
+    async def aclose(self) -> None:
+        """Nothing stays; everybody was woken."""
+        self.disarm()
+
+    def _ring(self) -> None:
+        self._handle = None
+        self._woke = self._timeline.read()
+        self._decide()

@@ -1,0 +1,152 @@
+"""Clocks, the choice of the default one, and the limiter's own time, which stands still while it is paused.
+
+Wall-clock time is never used. Knows nothing of rates or who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Protocol
+
+from aiorate.rate import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Clock", "Timeline"]
+
+_LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # loops cannot all wait for longer; the clock is asked again then
+
+
+class Clock(Protocol):
+    """Where a limiter gets its time from.
+
+    A clock that is not the event loop's may keep its own timers: if it has ``call_at(instant, callback)``, returning a handle
+    with ``cancel()``, the limiter is woken by it. Otherwise the loop's timers wake it, and the clock is asked what time it is.
+    """
+
+    def now(self) -> int:
+        """Nanoseconds since any origin; not expected to go back, and harmless if it does."""
+        ...
+
+
+class Handle(Protocol):
+    """A timer that can be called off."""
+
+    def cancel(self) -> None:
+        """Call it off."""
+        ...
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
+    """Where the loop's time is the monotonic clock, that clock; otherwise (virtual time) the loop's own.
+
+    uvloop's ``time()`` is the monotonic clock too, but moves in steps of 1 ms (uvloop#359).
+    """
+    time = getattr(loop.time, "__func__", None)
+    if time is asyncio.BaseEventLoop.time or type(loop).__module__.partition(".")[0] == "uvloop":
+        return monotonic_ns
+    return lambda: round(loop.time() * NS_PER_SECOND)
+
+
+class Timeline:
+    """The clock less all the time spent paused or stopped, so that a schedule resumes where it was held up.
+
+    ``on_release`` is called with the length of each hold when it is over.
+    """
+
+    __slots__ = ("_call_at", "_chosen", "_held", "_loop", "_offset", "_on_release", "paused_until", "read", "stopped")
+
+    def __init__(self, clock: Clock | None, on_release: Callable[[int], None]) -> None:
+        self.read: Callable[[], int] = monotonic_ns if clock is None else clock.now
+        self._chosen = clock is not None
+        self._call_at: Callable[[int, Callable[[], None]], Handle] | None = getattr(clock, "call_at", None)
+        self._on_release = on_release
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._offset = 0
+        self._held: int | None = None  # the limiter's time while it stands still
+        self.paused_until: int | None = None
+        """Clock reading at which a pause ends; None: not paused, as far as was asked."""
+        self.stopped = False
+        """Whether nothing moves until it is started."""
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait on that loop from here on; where its clock is another one, time goes on from where it was."""
+        if not self._chosen:
+            before = self.read
+            self.read = clock_of(loop)
+            if self.read is not before and self._loop is not None:
+                change = self.read() - before()
+                self._offset += change
+                if self.paused_until is not None:
+                    self.paused_until += change
+        self._loop = loop
+
+    def now(self) -> int:
+        """The limiter's time."""
+        if self._held is not None:
+            if self.stopped or (self.paused_until is not None and self.read() < self.paused_until):
+                return self._held
+            self._release(self.read() if self.paused_until is None else self.paused_until)
+        return self.read() - self._offset
+
+    @property
+    def held(self) -> bool:
+        """Whether the limiter's time stood still when it was last asked for."""
+        return self._held is not None
+
+    def clock_at(self, instant: int) -> int | None:
+        """The clock reading when the limiter's time will be so much; None: not before it is started."""
+        if self._held is None:
+            return instant + self._offset
+        if self.stopped:
+            return None
+        return instant - self._held + (self.read() if self.paused_until is None else self.paused_until)
+
+    def pause(self, ns: int) -> None:
+        """Stand still for so long from now; pauses merge by the later end."""
+        now = self.now()
+        until = self.read() + ns
+        if self.paused_until is None or until > self.paused_until:
+            self.paused_until = until
+        self._held = now
+
+    def resume(self) -> None:
+        """End a pause."""
+        self.now()
+        self.paused_until = None
+        self._end()
+
+    def stop(self) -> None:
+        """Stand still until started."""
+        self._held = self.now()
+        self.stopped = True
+
+    def start(self) -> None:
+        """End a stop; a pause goes on to its own end."""
+        self.now()
+        self.stopped = False
+        self._end()
+
+    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+        """Call back when the clock reads so much, or roughly then: the clock is the judge."""
+        if self._call_at is not None:
+            return self._call_at(reading, callback)
+        assert self._loop is not None
+        wait = min(max(reading - self.read(), 0), _LONGEST_TIMER_NS)
+        return self._loop.call_later(wait / NS_PER_SECOND, callback)
+
+    def _end(self) -> None:
+        if self._held is not None and not self.stopped:
+            now = self.read()
+            if self.paused_until is None or self.paused_until <= now:
+                self._release(now)
+
+    def _release(self, reading: int) -> None:
+        assert self._held is not None
+        offset = reading - self._held
+        length, self._offset = offset - self._offset, offset
+        self._held = self.paused_until = None
+        if length:
+            self._on_release(length)

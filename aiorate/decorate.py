@@ -1,0 +1,57 @@
+"""Limiting functions: what ``@limiter`` makes of a coroutine function or an async generator function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+__all__ = ["limited"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def limited(acquire: Callable[[], Awaitable[object]], function: F) -> F:
+    """The function, with an acquire before each call; of an async generator, before its first step.
+
+    Raises TypeError for a plain function, which cannot wait.
+    """
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def steps(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            await acquire()
+            generator = function(*args, **kwargs)
+            try:
+                value = await anext(generator)
+                while True:
+                    # Everything the caller does to us is done to the generator, as `yield from` would.
+                    try:
+                        sent = yield value
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
+                        value = await generator.athrow(error)
+                    else:
+                        value = await generator.asend(sent)
+            except StopAsyncIteration:
+                return
+            finally:
+                await generator.aclose()
+
+        return cast("F", steps)
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            await acquire()
+            return await function(*args, **kwargs)
+
+        return cast("F", call)
+    raise TypeError(
+        f"@limiter decorates coroutine functions and async generator functions, not {getattr(function, '__name__', function)!r}:"
+        " a plain function cannot wait. Write `async def`."
+    )

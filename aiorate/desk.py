@@ -1,0 +1,322 @@
+"""The desk: who is granted what, and when. One synchronous function decides, and is called whenever anything changes.
+
+It asks the scheduler about the first in line, has the driver wake whom it granted, and sets the driver for the next.
+Knows nothing of how a rate is computed (it never multiplies or divides) or of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiorate.alarm import Alarm
+from aiorate.clock import Timeline
+from aiorate.errors import LimiterClosed
+from aiorate.filler import Filler
+from aiorate.line import Line, Ticket
+from aiorate.schedulers.token_pool import TokenPool
+
+if TYPE_CHECKING:
+    from aiorate.clock import Clock
+    from aiorate.schedulers.interface import Scheduler
+
+__all__ = ["Desk"]
+
+_running_loop = asyncio._get_running_loop
+
+
+class Desk:
+    """The state of a limiter and what becomes of it; `aiorate.Limiter` is its face."""
+
+    __slots__ = (
+        "__weakref__",
+        "_busy",
+        "_cancelled",
+        "_catch_up",
+        "_closed",
+        "_debt",
+        "_debt_since",
+        "_driver",
+        "_due",
+        "_forecast",
+        "_line",
+        "_loop",
+        "_name",
+        "_reads_ahead",
+        "_refunded",
+        "_refused",
+        "_returned",
+        "_scheduler",
+        "_skipped",
+        "_taken",
+        "_timeline",
+        "_waited_max",
+        "_waited_total",
+    )
+
+    def __init__(self, scheduler: Scheduler, catch_up: int, clock: Clock | None, name: str | None) -> None:
+        self._scheduler = scheduler
+        self._catch_up = catch_up
+        self._reads_ahead = hasattr(scheduler, "seen")
+        self._name = name
+        self._line = Line()
+        self._timeline = Timeline(clock, self._released)
+        self._driver: Alarm | Filler
+        if isinstance(scheduler, TokenPool):
+            self._driver = Filler(self._serve, self._fail, self._timeline, name)
+        else:
+            self._driver = Alarm(self._serve, self._timeline)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._busy = False  # whether anything stands between a newcomer and the scheduler
+        self._closed = False
+        self._due: int | None = None  # for when the first in line, or the debt, is scheduled
+        self._debt = 0
+        self._debt_since = 0
+        self._forecast: tuple[Scheduler, int] | None = None
+        self._taken = self._returned = self._refused = self._cancelled = self._refunded = self._skipped = 0
+        self._waited_total = self._waited_max = 0
+
+    def _enter(self) -> int:
+        """Begin any call: find the running loop, grant what is due by now, and say what time it is."""
+        loop = _running_loop()
+        if loop is not self._loop:
+            self._attach(loop)
+        now = self._timeline.now()
+        if self._busy and (not self._line or self._due is None or self._due <= now or self._timeline.held):
+            self._serve()
+        return now
+
+    def _grab(self, permits: int) -> int | None:
+        """Take permits if nobody is in line and they are due: None; otherwise the time at which they were refused."""
+        if _running_loop() is self._loop and not self._busy:
+            if self._reads_ahead:
+                seen: int | None = self._scheduler.seen  # type: ignore[attr-defined]
+                if seen is not None and self._scheduler.take(permits, seen) <= seen:
+                    # The latest reading proves it due: no need to read the clock.
+                    self._taken += permits
+                    return None
+            now = self._timeline.now()
+        else:
+            now = self._enter()
+        if self._busy or self._scheduler.take(permits, now) > now:
+            return now
+        self._taken += permits
+        return None
+
+    def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Move to another loop: the budget stays, those who wait on a dead one go."""
+        old = self._loop
+        if old is not None and old.is_running():
+            raise RuntimeError(
+                "this limiter is in use by another running event loop; make one limiter per loop,"
+                " or call it through asyncio.run_coroutine_threadsafe()."
+            )
+        if loop is None:
+            return
+        if old is not None:
+            for ticket in self._line.clear():
+                ticket.gone = True
+                if not old.is_closed():
+                    self._decide(ticket, RuntimeError("the limiter was moved to another event loop while this one stood still"))
+            self._driver.disarm()
+            self._driver.forget()
+            self._due = self._forecast = None
+            self._busy = bool(self._debt) or self._timeline.held or self._closed
+        self._loop = loop
+        self._timeline.attach(loop)
+
+    def _serve(self) -> None:
+        """Grant all that is due, in order, and set the driver for the next."""
+        timeline, line, scheduler = self._timeline, self._line, self._scheduler
+        due: int | None = None
+        try:
+            now = timeline.now()
+            if self._debt:
+                due = self._pay(scheduler, now)
+            if due is None and (ticket := line.first()) is not None:
+                earliest = now - self._catch_up
+                late = self._due is not None and self._due < earliest and not timeline.held
+                spilled: int = getattr(scheduler, "spilled", 0) if late else 0
+                while ticket is not None:
+                    if timeline.held:
+                        due = max(scheduler.peek(ticket.permits, now), now)
+                        break
+                    at = scheduler.take(ticket.permits, now, ticket.since if ticket.since > earliest else earliest)
+                    if at > now:
+                        due = at
+                        break
+                    line.serve()
+                    self._taken += ticket.permits
+                    ticket.mark = self._taken
+                    self._grant(ticket, at, now)
+                    ticket = line.first()
+                if late:
+                    self._skipped += scheduler.rate.permits_in(getattr(scheduler, "spilled", 0) - spilled)
+                    self._forecast = None
+        except Exception as error:
+            if self._turn_away_too_large():
+                return self._serve()
+            self._fail(error)
+        self._due = due
+        self._busy = len(line) > 0 or bool(self._debt) or timeline.held or self._closed
+        if not line:
+            self._forecast = None
+            self._driver.arm(None)
+        else:
+            self._driver.arm(None if due is None else timeline.clock_at(due))
+
+    def _pay(self, scheduler: Scheduler, now: int) -> int | None:
+        """Take the debt, at the instants at which a first in line would have got it; when the rest is due, if any is left."""
+        while self._debt:
+            chunk = self._debt if scheduler.max_permits is None else min(self._debt, scheduler.max_permits)
+            at = max(scheduler.peek(chunk, self._debt_since), self._debt_since)
+            if at > now or self._timeline.held:
+                return at
+            scheduler.take(chunk, at, at)
+            self._debt_since = at
+            self._debt -= chunk
+        return None
+
+    def _grant(self, ticket: Ticket, at: int, now: int) -> None:
+        """Tell the first in line that its permits are taken."""
+        ticket.at, ticket.granted_at = at, now
+        reading = self._timeline.clock_at(now)
+        waited = 0 if reading is None else max(0, reading - ticket.asked)
+        ticket.waited = waited
+        self._waited_total += waited
+        if waited > self._waited_max:
+            self._waited_max = waited
+        ticket.decided = True
+        self._driver.wake(ticket)
+
+    def _decide(self, ticket: Ticket, error: BaseException) -> None:
+        ticket.error = error
+        ticket.decided = True
+        self._driver.wake(ticket)
+
+    def _fail(self, error: BaseException) -> None:
+        """Send everybody in line away with an error: nobody hangs, and the limiter works on."""
+        for ticket in self._line.clear():
+            self._decide(ticket, error)
+
+    def _turn_away_too_large(self) -> bool:
+        """Whether the first in line asks for more than can be granted since the rate was changed; then it is sent away."""
+        ticket, most = self._line.first(), self._scheduler.max_permits
+        if ticket is None or most is None or ticket.permits <= most:
+            return False
+        self._line.serve()
+        self._decide(ticket, ValueError(f"acquire({ticket.permits}) can no longer be granted: {most} is the most at once now."))
+        return True
+
+    async def _join(self, permits: int, now: int, since: int) -> Ticket:
+        """Stand in line until granted."""
+        ticket = Ticket(permits, since, self._timeline.read())
+        self._line.join(ticket)
+        self._busy = True
+        if self._forecast is not None:
+            self._forecast = self._replayed(self._forecast, permits, since)
+        if self._line.first() is ticket:
+            self._serve()
+        try:
+            if not ticket.decided:
+                await self._driver.wait(ticket)
+        except BaseException:
+            self._leave(ticket)
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket
+
+    def _leave(self, ticket: Ticket) -> None:
+        """Go before or just after the grant: nothing is spent, and the next moves up at once."""
+        self._cancelled += 1
+        if ticket.gone or ticket.error is not None:
+            return
+        self._forecast = None
+        alive = self._loop is not None and not self._loop.is_closed()
+        if not ticket.decided:
+            first = self._line.first() is ticket
+            self._line.leave(ticket)
+            if first and alive:
+                self._serve()
+            return
+        now = self._timeline.now()
+        heir = self._line.first()
+        # What is booked late counts as on time within catch_up; strategies that ignore since allow nothing.
+        allowed = self._catch_up if getattr(self._scheduler, "books_since", True) else 0
+        if (
+            heir is not None
+            and heir.permits == ticket.permits
+            and not self._debt
+            and not self._timeline.held
+            and now - ticket.granted_at <= allowed
+        ):
+            # The very same grant is handed on: exact for every strategy, whatever was taken in between.
+            self._line.serve()
+            heir.mark = ticket.mark
+            self._grant(heir, ticket.at, now)
+        else:
+            self._returned += ticket.permits
+            # A strategy that paces can only undo the latest take; any other slot is lost rather than invented.
+            if getattr(self._scheduler, "refundable", False) or ticket.mark == self._taken:
+                self._scheduler.give_back(ticket.permits, now)
+        if alive:
+            self._serve()
+
+    def _charge(self, permits: int, now: int) -> None:
+        if not self._debt:
+            self._debt_since = now
+        self._debt += permits
+        self._changed()
+
+    def _changed(self) -> None:
+        """Something changed for those in line too."""
+        self._forecast = None
+        self._serve()
+
+    def _released(self, held_for: int) -> None:
+        shift = getattr(self._scheduler, "shift", None)
+        if shift is not None:
+            shift(held_for)
+
+    def _estimate(self, permits: int, now: int) -> int | None:
+        """Nanoseconds until a request made now would be granted, the line included; None: nobody can say."""
+        if not self._line and not self._debt:
+            instant = max(self._scheduler.peek(permits, now), now)
+        else:
+            if self._forecast is None:
+                self._forecast = self._replay(now)
+            copy, last = self._forecast
+            last = max(last, now)
+            instant = max(copy.peek(permits, last), last)
+        if instant == now and not self._timeline.held:
+            return 0
+        reading = self._timeline.clock_at(instant)
+        return None if reading is None else max(0, reading - self._timeline.read())
+
+    def _replay(self, now: int) -> tuple[Scheduler, int]:
+        """The scheduler as it will be once debt and line are served, and when that is."""
+        from copy import deepcopy
+
+        copy, debt, since = deepcopy(self._scheduler), self._debt, self._debt_since
+        while debt:
+            chunk = debt if copy.max_permits is None else min(debt, copy.max_permits)
+            since = max(copy.peek(chunk, since), since)
+            copy.take(chunk, since, since)
+            debt -= chunk
+        forecast = copy, max(now, since) if self._debt else now
+        for ticket in self._line:
+            forecast = self._replayed(forecast, ticket.permits, ticket.since)
+        return forecast
+
+    def _replayed(self, forecast: tuple[Scheduler, int], permits: int, since: int) -> tuple[Scheduler, int]:
+        copy, last = forecast
+        at = max(copy.peek(permits, last), last)
+        copy.take(permits, at, max(since, at - self._catch_up))
+        return copy, at
+
+    async def _close(self) -> None:
+        self._closed = self._busy = True
+        self._fail(LimiterClosed("the limiter was closed while this request stood in line"))
+        self._serve()
+        await self._driver.aclose()

@@ -1,0 +1,326 @@
+"""The Limiter: what users call. It checks what is asked; the desk decides.
+
+Knows nothing of how a rate is computed (it never multiplies or divides) or of HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from aiorate.desk import Desk, _running_loop
+from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
+from aiorate.rate import Rate, RateSpec, ns_to_seconds, seconds_to_ns
+from aiorate.schedulers.interface import check_permits
+from aiorate.schedulers.token_pool import TokenPool
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from types import TracebackType
+    from typing import Any
+
+    from aiorate.clock import Clock
+    from aiorate.rate import Number
+    from aiorate.schedulers.interface import Scheduler
+    from aiorate.statistics import Slot, Statistics
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+__all__ = ["Limiter"]
+
+
+class Limiter(Desk):
+    """Grants permits at a rate, in the order asked, to the coroutines of one event loop.
+
+    ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as
+    ``"100/s"``, or a number per second) for a `TokenPool`. ``catch_up`` is how many seconds a late event loop may make up for
+    at once; what was missed beyond is skipped and counted. ``max_waiting`` is how many may stand in line at most. ``clock`` is
+    for tests; ``name`` appears in the filler task's name and in ``repr()``.
+
+    Not a concurrency limit (see `asyncio.Semaphore`): leaving ``async with`` gives nothing back. May be made without a loop, and
+    used in one loop after the other, but not in two at a time. Not thread-safe.
+    """
+
+    __slots__ = ("_max_waiting",)
+
+    def __init__(
+        self,
+        rate_or_scheduler: Scheduler | Rate | str | Number,
+        *,
+        catch_up: Number = 0.02,
+        max_waiting: int | None = None,
+        clock: Clock | None = None,
+        name: str | None = None,
+    ) -> None:
+        if hasattr(rate_or_scheduler, "take"):
+            scheduler: Scheduler = rate_or_scheduler  # type: ignore[assignment]
+            if isinstance(scheduler, type):
+                raise TypeError(f"Limiter({scheduler.__name__}): pass a scheduler made with its rate, {scheduler.__name__}('10/s', ...).")
+        else:
+            scheduler = TokenPool(rate_or_scheduler)  # type: ignore[arg-type]
+        if max_waiting is not None and max_waiting != 0:
+            check_permits("Limiter(max_waiting)", max_waiting)
+        elif max_waiting is not None and type(max_waiting) is not int:
+            raise TypeError(f"Limiter(max_waiting) must be an int of 0 or more, not {type(max_waiting).__name__}.")
+        if clock is not None and not hasattr(clock, "now"):
+            raise TypeError(f"Limiter(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"Limiter(name) must be text, not {type(name).__name__}.")
+        super().__init__(scheduler, seconds_to_ns(catch_up, "Limiter(catch_up)"), clock, name)
+        self._max_waiting = max_waiting
+
+    # Asking.
+
+    async def acquire(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
+        """Wait in line until the permits are granted; returns the seconds waited, 0.0 if none.
+
+        Raises `WaitTooLong` at once if it would take longer than ``max_wait`` seconds, `LineFull` if ``max_waiting`` are
+        waiting, `LimiterClosed`; nothing is spent then. ValueError if so many can never be granted. Cancelled while waiting, or
+        granted but not yet run: nothing is spent, and the next in line moves up at once.
+        """
+        # `permits != 1` lets True pass, hence the type first.
+        if type(permits) is not int or permits != 1:
+            self._check("acquire()", permits)
+        limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
+        now = self._grab(permits)
+        if now is None:
+            return 0.0
+        self._admit(permits, now, limit)
+        return ns_to_seconds((await self._join(permits, now, now)).waited)
+
+    def try_acquire(self, permits: int = 1) -> bool:
+        """Take the permits if they are to be had at once and nobody is in line; never waits."""
+        self._check("try_acquire()", permits)
+        if self._grab(permits) is None:
+            return True
+        if self._closed:
+            raise LimiterClosed("try_acquire(): the limiter is closed; apply a spec with the verb 'start' to reopen it.")
+        self._refused += 1
+        return False
+
+    async def __aenter__(self) -> float:
+        """Acquire one permit; the target is the seconds waited."""
+        return await self.acquire()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Nothing: a permit is used up by starting."""
+
+    def of(self, permits: int) -> Weighted:
+        """So many permits at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``."""
+        self._check("of()", permits)
+        return Weighted(self, permits)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a coroutine function or an async generator function: each call acquires one permit first."""
+        from aiorate.decorate import limited
+
+        return limited(self.acquire, function)
+
+    async def slots(self) -> AsyncIterator[Slot]:
+        """Open-loop pacing: one slot after the other, each saying when it was meant to start.
+
+        A slot stands in line from the moment the one before it was granted, so a slow body is made up for, up to
+        ``catch_up``; slots beyond are skipped, which shows as a gap in ``index`` and in ``statistics().skipped``.
+        """
+        from aiorate.statistics import Slot
+
+        index = 0
+        since: int | None = None
+        while True:
+            now = self._enter()
+            earliest = now - self._catch_up
+            since = now if since is None else max(since, earliest)
+            spilled: int = getattr(self._scheduler, "spilled", 0)
+            skipped = self._skipped
+            at = self._scheduler.take(1, now, since) if not self._busy else now + 1
+            if at <= now:
+                self._taken += 1
+                if index:
+                    self._skipped += self._scheduler.rate.permits_in(getattr(self._scheduler, "spilled", 0) - spilled)
+            else:
+                self._admit(1, now, None)
+                at = (await self._join(1, now, since)).at
+                now = self._enter()
+            if index:
+                index += self._skipped - skipped
+            reading = self._timeline.clock_at(at)
+            yield Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))
+            index += 1
+            since = at
+
+    def _admit(self, permits: int, now: int, limit: int | None) -> None:
+        """Raise unless the request may stand in line."""
+        if self._closed:
+            raise LimiterClosed("acquire(): the limiter is closed; apply a spec with the verb 'start' to reopen it.")
+        if self._max_waiting is not None and len(self._line) >= self._max_waiting:
+            self._refused += 1
+            raise LineFull(f"acquire({permits}): {len(self._line)} are waiting, and max_waiting is {self._max_waiting}. Try later.")
+        if limit is not None:
+            wait = self._estimate(permits, now)
+            if wait is None or wait > limit:
+                self._refused += 1
+                seconds = float("inf") if wait is None else ns_to_seconds(wait)
+                raise WaitTooLong(
+                    f"acquire({permits}) would wait {seconds:.6g} s, and max_wait is {ns_to_seconds(limit):g} s."
+                    " Nothing was spent; try later, or allow more.",
+                    seconds,
+                    ns_to_seconds(limit),
+                )
+
+    def _check(self, call: str, permits: int) -> None:
+        check_permits(call, permits, self._scheduler.max_permits)
+
+    # Steering.
+
+    def set_rate(self, rate: Rate | str | Number) -> None:
+        """Change the rate at once, for those in line too; what is stored or owed is kept as the strategy says."""
+        new = Rate.of(rate)
+        self._scheduler.set_rate(new, self._enter())
+        self._changed()
+
+    def pause(self, seconds: Number) -> None:
+        """Grant nothing for so long. Pauses merge by the later end; afterwards the line goes on where it was held up."""
+        ns = seconds_to_ns(seconds, "pause()")
+        self._enter()
+        self._timeline.pause(ns)
+        self._changed()
+
+    def resume(self) -> None:
+        """End a pause now, whoever asked for it."""
+        self._enter()
+        self._timeline.resume()
+        self._changed()
+
+    def refund(self, permits: int) -> None:
+        """Give permits back after the fact, never above capacity: those in line may move up."""
+        check_permits("refund()", permits)
+        self._scheduler.give_back(permits, self._enter())
+        self._refunded += permits
+        self._returned += min(permits, self._taken - self._returned)
+        self._changed()
+
+    def charge(self, permits: int) -> None:
+        """Take permits after the fact: a debt that those in line and later callers wait for."""
+        check_permits("charge()", permits)
+        self._charge(permits, self._enter())
+
+    def apply(self, spec: RateSpec | str) -> None:
+        """Apply rate, burst ratio and verb of a `RateSpec` (or its text); pools and schedules keep what they hold.
+
+        ``start`` ends a stop (and reopens a closed limiter), ``stop`` grants nothing until then, ``restart`` also forgets
+        backlog and stored time, ``configure`` does neither. The ratio is for strategies that have one: TokenPool, BurstRatio.
+        """
+        new = RateSpec.parse(spec) if isinstance(spec, str) else spec
+        if not isinstance(new, RateSpec):
+            raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")
+        now = self._enter()
+        configure = getattr(self._scheduler, "apply", None)
+        if configure is not None:
+            configure(new.rate, new.burst_ratio, now)
+        elif new.rate != self._scheduler.rate:
+            self._scheduler.set_rate(new.rate, now)
+        if new.verb == "restart" and not self._timeline.stopped:
+            restart = getattr(self._scheduler, "restart", None)
+            if restart is not None:
+                restart(now)
+        if new.verb == "stop":
+            self._timeline.stop()
+        elif new.verb != "configure":
+            self._timeline.start()
+            self._closed = False
+        self._changed()
+
+    async def aclose(self) -> None:
+        """Send those in line away with `LimiterClosed`; no task and no timer stays."""
+        self._enter()
+        await self._close()
+
+    # Looking.
+
+    @property
+    def rate(self) -> Rate:
+        """The rate in force."""
+        return self._scheduler.rate
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The strategy, for looking at; change it through the limiter."""
+        return self._scheduler
+
+    @property
+    def lag(self) -> float:
+        """Seconds behind schedule: the wait time of a load test."""
+        return ns_to_seconds(self._scheduler.lag(self._enter()))
+
+    def delay(self, permits: int = 1) -> float:
+        """Seconds that a request made now would wait, the line included; infinite while stopped. Changes nothing."""
+        self._check("delay()", permits)
+        wait = self._estimate(permits, self._enter())
+        return float("inf") if wait is None or self._closed else ns_to_seconds(wait)
+
+    def bound(self, seconds: Number, largest: int = 1) -> int | None:
+        """The guarantee: the most permits granted in any window of so many seconds, if no request is for more than largest.
+
+        None: no bound. A strategy that makes up for lateness is bounded as for a window longer by ``catch_up``.
+        """
+        check_permits("bound(largest)", largest)
+        window = seconds_to_ns(seconds, "bound()")
+        if window < 1:
+            raise ValueError(f"bound() must be given more than 0 seconds; {seconds!r} was given.")
+        bounds = []
+        for member in getattr(self._scheduler, "members", (self._scheduler,)):
+            extra = self._catch_up if getattr(member, "books_since", True) else 0
+            bounds.append(member.bound(window + extra, largest))
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    def statistics(self) -> Statistics:
+        """A snapshot of the counters."""
+        from aiorate.statistics import Statistics
+
+        self._enter()
+        timeline = self._timeline
+        paused = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
+        next_at: float | None = None
+        if self._line:
+            reading = None if self._due is None else timeline.clock_at(self._due)
+            next_at = float("inf") if reading is None else ns_to_seconds(reading)
+        return Statistics(
+            granted=self._taken - self._returned,
+            refused=self._refused,
+            cancelled=self._cancelled,
+            refunded=self._refunded,
+            waiting=len(self._line),
+            waited_total=ns_to_seconds(self._waited_total),
+            waited_max=ns_to_seconds(self._waited_max),
+            skipped=self._skipped,
+            rate=self._scheduler.rate,
+            paused_until=float("inf") if timeline.stopped else paused,
+            next_at=next_at,
+        )
+
+    def __repr__(self) -> str:
+        name = f" {self._name!r}" if self._name else ""
+        state = ", closed" if self._closed else ", stopped" if self._timeline.stopped else ", paused" if self._timeline.held else ""
+        return f"<Limiter{name} {self._scheduler!r}, {len(self._line)} waiting{state}>"
+
+
+class Weighted:
+    """A limiter asked for so many permits at a time; see `Limiter.of`."""
+
+    __slots__ = ("_limiter", "_permits")
+
+    def __init__(self, limiter: Limiter, permits: int) -> None:
+        self._limiter = limiter
+        self._permits = permits
+
+    async def __aenter__(self) -> float:
+        """Acquire the permits; the target is the seconds waited."""
+        return await self._limiter.acquire(self._permits)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Nothing: permits are used up by starting."""
+
+    def __call__(self, function: F) -> F:
+        """Decorate a coroutine function or an async generator function: each call acquires the permits first."""
+        from aiorate.decorate import limited
+
+        return limited(self.__aenter__, function)

@@ -1,0 +1,88 @@
+"""The waiting line: tickets in order of arrival, each of which says whether its permits were granted.
+
+Cut out once, because order and cancellation are hard. Knows nothing of rates, time or how a waiter is woken.
+As in trio's ParkingLot and anyio's CapacityLimiter: nobody passes a line, and who leaves it leaves no hole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Line", "Ticket"]
+
+_SMALL = 32
+
+
+class Ticket:
+    """One request in line. It is decided once ``granted`` or ``error`` is set: the driver only wakes, the ticket decides."""
+
+    __slots__ = ("asked", "at", "decided", "error", "gone", "granted_at", "mark", "permits", "seat", "since", "waited")
+
+    def __init__(self, permits: int, since: int, asked: int) -> None:
+        self.permits = permits
+        self.since = since
+        """The limiter's time since when it stands in line."""
+        self.asked = asked
+        """The clock's reading then."""
+        self.seat: Any = None
+        """Where the driver finds the one who waits."""
+        self.decided = False
+        self.gone = False
+        self.error: BaseException | None = None
+        self.at = self.granted_at = self.mark = self.waited = 0
+
+
+class Line:
+    """Tickets in order. Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive."""
+
+    __slots__ = ("_gone", "_tickets")
+
+    def __init__(self) -> None:
+        self._tickets: deque[Ticket] = deque()
+        self._gone = 0
+
+    def __len__(self) -> int:
+        return len(self._tickets) - self._gone
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return (ticket for ticket in self._tickets if not ticket.gone)
+
+    def first(self) -> Ticket | None:
+        """Who is next; None: nobody waits."""
+        tickets = self._tickets
+        while tickets:
+            ticket = tickets[0]
+            if not ticket.gone:
+                return ticket
+            tickets.popleft()
+            self._gone -= 1
+        return None
+
+    def join(self, ticket: Ticket) -> None:
+        """Stand at the end."""
+        self._tickets.append(ticket)
+
+    def serve(self) -> None:
+        """Let the first go."""
+        self._tickets.popleft()
+
+    def leave(self, ticket: Ticket) -> None:
+        """Go without having been served."""
+        ticket.gone = True
+        ticket.seat = None
+        self._gone += 1
+        if self._gone > _SMALL and 2 * self._gone > len(self._tickets):
+            # More holes than tickets: close up, so that those who gave up cost nothing while the first waits for long.
+            self._tickets = deque(self)
+            self._gone = 0
+
+    def clear(self) -> list[Ticket]:
+        """Send everybody away; returns them in order."""
+        tickets = list(self)
+        self._tickets.clear()
+        self._gone = 0
+        return tickets

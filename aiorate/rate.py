@@ -1,0 +1,329 @@
+"""Rates, and every conversion between permits, seconds and nanoseconds.
+
+Knows neither what time it is nor that anything waits. Whole numbers throughout: a float is read as it is
+written (0.3 is three tenths), so that 3 per second is three, for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from math import gcd
+from typing import TYPE_CHECKING, Union
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from decimal import Decimal
+    from fractions import Fraction
+
+    Number = Union[int, float, Decimal, Fraction]
+
+__all__ = ["Rate", "RateSpec"]
+
+NS_PER_SECOND = 1_000_000_000
+_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused: they would be arithmetic for minutes
+
+_UNITS = {  # the first spelling of each is the one that str() uses
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "ms": 1_000_000,
+    "s": NS_PER_SECOND,
+    "sec": NS_PER_SECOND,
+    "second": NS_PER_SECOND,
+    "seconds": NS_PER_SECOND,
+    "min": 60 * NS_PER_SECOND,
+    "minute": 60 * NS_PER_SECOND,
+    "minutes": 60 * NS_PER_SECOND,
+    "h": 3_600 * NS_PER_SECOND,
+    "hr": 3_600 * NS_PER_SECOND,
+    "hour": 3_600 * NS_PER_SECOND,
+    "hours": 3_600 * NS_PER_SECOND,
+    "day": 86_400 * NS_PER_SECOND,
+    "d": 86_400 * NS_PER_SECOND,
+    "days": 86_400 * NS_PER_SECOND,
+    "week": 604_800 * NS_PER_SECOND,
+    "weeks": 604_800 * NS_PER_SECOND,
+}
+_NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
+_TEXT = re.compile(rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?", re.ASCII.IGNORECASE)
+
+
+class Rate:
+    """So many permits per period, exactly.
+
+    ``permits`` is an int, float, Decimal or Fraction, ``per`` the same in seconds or a timedelta. A float is read
+    as it is written: ``Rate(0.3)`` is 3 per 10 s. The pair is kept as given, because windows count by it:
+    100 per 60 s is not equal to 5 per 3 s.
+
+    Raises ValueError for zero, negative, infinite or NaN values and beyond 1e-400 to 1e400; TypeError for
+    bools and other kinds.
+    """
+
+    __slots__ = ("period_ns", "permits")
+    permits: int
+    """Permits per period, a whole number."""
+    period_ns: int
+    """Length of the period in nanoseconds, a whole number."""
+
+    def __init__(self, permits: Number, per: Number | timedelta = 1.0) -> None:
+        n, n_den = exact(permits, "Rate(permits)")
+        if hasattr(per, "total_seconds"):
+            # timedelta.total_seconds() is a float; its three whole numbers are not.
+            t, t_den = (per.days * 86_400 + per.seconds) * 1_000_000 + per.microseconds, 1_000_000
+        else:
+            t, t_den = exact(per, "Rate(per)")
+        for value, name in ((n, "permits"), (t, "per")):
+            if value <= 0:
+                raise ValueError(f"Rate({name}=...) must be greater than 0: {permits!r} per {per!r} s was given.")
+        t *= NS_PER_SECOND
+        shrink = gcd(t, t_den)
+        t, t_den = t // shrink, t_den // shrink
+        # Multiply both sides by whatever makes both whole.
+        scale = n_den * t_den // gcd(n_den, t_den)
+        _set(self, "permits", n * scale // n_den)
+        _set(self, "period_ns", t * scale // t_den)
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Read ``"100/s"``, ``"500/min"``, ``"10000/day"``, ``"3/250ms"``, ``"0.5/s"``, ``"200_000 per hour"`` or ``"20"``.
+
+        Units: ns, us, ms, s (sec, second), min (minute), h (hr, hour), d (day), week. A plain number means per second.
+        ``m`` is refused: it may mean minutes or months. Raises ValueError for anything else.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"Rate.parse() takes text such as '100/s', not {type(text).__name__}.")
+        match = _TEXT.fullmatch(text.strip())
+        unit = (match[3] or "s").lower() if match else ""
+        if match is None or unit not in _UNITS:
+            hint = " ('m' may mean minutes or months: write 'min')" if unit == "m" else ""
+            raise ValueError(
+                f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write '100/s', '500/min', '3/250ms' or '10000/day'."
+            )
+        n, n_den = _written(match[1], "Rate.parse()")
+        count, count_den = _written(match[2] or "1", "Rate.parse()")
+        if n == 0 or count == 0:
+            raise ValueError(f"Rate.parse({text[:80]!r}): a rate must be greater than 0.")
+        return cls._of(n * count_den, n_den, count * _UNITS[unit])
+
+    @classmethod
+    def of(cls, value: Rate | str | Number) -> Rate:
+        """A Rate as it is, text parsed, a plain number per second."""
+        if isinstance(value, Rate):
+            return value
+        return cls.parse(value) if isinstance(value, str) else cls(value)
+
+    @classmethod
+    def _of(cls, permits: int, permits_den: int, period_ns: int) -> Rate:
+        shrink = gcd(permits, permits_den)
+        rate = object.__new__(cls)
+        _set(rate, "permits", permits // shrink)
+        _set(rate, "period_ns", period_ns * (permits_den // shrink))
+        return rate
+
+    @property
+    def per_second(self) -> float:
+        """Permits per second, for display; the two integers are the exact rate."""
+        return as_float(self.permits * NS_PER_SECOND, self.period_ns)
+
+    @property
+    def interval_ns(self) -> int:
+        """Nanoseconds from one permit to the next, rounded down."""
+        return self.period_ns // self.permits
+
+    def permits_in(self, ns: int) -> int:
+        """Whole permits that so many nanoseconds are worth, rounded down."""
+        return ns * self.permits // self.period_ns
+
+    def slower_than(self, other: Rate) -> bool:
+        """Whether fewer permits come per second than at the other rate."""
+        return self.permits * other.period_ns < other.permits * self.period_ns
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rate):
+            return NotImplemented
+        return (self.permits, self.period_ns) == (other.permits, other.period_ns)
+
+    def __hash__(self) -> int:
+        return hash((self.permits, self.period_ns))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Rate cannot be changed; make a new one instead of setting {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Rate cannot be changed; {name!r} stays")
+
+    def __reduce__(self) -> tuple[object, tuple[int, int, int]]:
+        return Rate._of, (self.permits, 1, self.period_ns)
+
+    def __str__(self) -> str:
+        name, length = max(
+            ((n, ns) for n, ns in _UNITS.items() if self.period_ns % ns == 0 and n not in ("d", "week", "weeks")),
+            key=lambda unit: unit[1],
+        )
+        count = self.period_ns // length
+        return f"{self.permits}/{'' if count == 1 else count}{name}"
+
+    def __repr__(self) -> str:
+        return f"Rate.parse({str(self)!r})"
+
+
+_VERBS = ("configure", "start", "stop", "restart")
+_SUFFIXES = {"u": 0, "k": 3, "m": 6, "g": 9, "b": 9, "t": 12, "p": 15, "e": 18}
+_NAMES = ("unit", "kilo", "mega", "giga", "billion", "tera", "peta", "exa")
+_SPEC_RATE = re.compile(
+    # A capital E only: in either case it would also be the suffix for exa.
+    rf"(?:(\d{{1,400}})\^(\d{{1,4}})|(\d+(?:\.\d+)?(?:E\d{{1,4}})?))\s*((?i:{'|'.join((*_NAMES, *_SUFFIXES))}))?",
+    re.ASCII,
+)
+_SPEC_RATIO = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
+
+
+class RateSpec:
+    """A rate with a burst ratio and a verb, as the EngineBlock and nosqlbench limiters write it.
+
+    ``burst_ratio`` (1 or more) is how much faster than the rate a limiter may run while it is behind. ``verb`` is what
+    `Limiter.apply` does besides: ``configure``, ``start``, ``stop`` or ``restart``.
+    """
+
+    __slots__ = ("burst_ratio", "rate", "verb")
+    rate: Rate
+    burst_ratio: float
+    verb: str
+
+    def __init__(self, rate: Rate | str | Number, burst_ratio: Number = 1.1, verb: str = "start") -> None:
+        num, den = exact(burst_ratio, "RateSpec(burst_ratio)")
+        if num < den:
+            raise ValueError(f"RateSpec(burst_ratio={burst_ratio!r}): the ratio must be 1 or more; 1 means no catching up.")
+        if verb not in _VERBS:
+            raise ValueError(f"RateSpec(verb={verb!r}): the verb must be one of {', '.join(_VERBS)}.")
+        _set(self, "rate", Rate.of(rate))
+        _set(self, "burst_ratio", as_float(num, den))
+        _set(self, "verb", verb)
+
+    @classmethod
+    def parse(cls, text: str) -> RateSpec:
+        """Read ``rate[,burst_ratio][,verb]``; commas, colons or semicolons: ``"12000,1.1,start"``, ``"1.5K:restart"``.
+
+        The rate is per second: digits, optional fraction, optional exponent with a capital E, optional suffix U, K, M,
+        G or B, T, P, E (or unit, kilo, mega ...), or a power ``2^10``. The ratio is 1.1 and the verb start where
+        left out. ``"1,000"`` is refused, since it would be rate 1 and ratio 0. Raises ValueError.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"RateSpec.parse() takes text such as '12000,1.1,start', not {type(text).__name__}.")
+        parts = re.split("[,:;]", text)
+        ratio, verb, scope = "", "", ""
+        for place, part in enumerate(parts[1:], 1):
+            word = part.lower()
+            if word in _VERBS and not verb:
+                verb = word
+            elif word == "activity" and not scope:
+                scope = word  # the only scope there is here: one limiter for all
+            elif place == 1 and _SPEC_RATIO.fullmatch(part.strip()):
+                ratio = part.strip()
+            else:
+                raise ValueError(f"RateSpec.parse({text[:80]!r}): {part!r} is neither a ratio nor one of {', '.join(_VERBS)}.")
+        num, den = _written(ratio or "1.1", "RateSpec.parse()")
+        if num < den:
+            raise ValueError(
+                f"RateSpec.parse({text[:80]!r}): the burst ratio {ratio} must be 1 or more"
+                " (a comma separates rate and ratio, never thousands)."
+            )
+        return cls(_spec_rate(parts[0], text), as_float(num, den), verb or "start")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RateSpec):
+            return NotImplemented
+        return (self.rate, self.burst_ratio, self.verb) == (other.rate, other.burst_ratio, other.verb)
+
+    def __hash__(self) -> int:
+        return hash((self.rate, self.burst_ratio, self.verb))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a RateSpec cannot be changed; make a new one instead of setting {name!r}")
+
+    __delattr__ = Rate.__delattr__
+
+    def __reduce__(self) -> tuple[type[RateSpec], tuple[Rate, float, str]]:
+        return RateSpec, (self.rate, self.burst_ratio, self.verb)
+
+    def __repr__(self) -> str:
+        return f"RateSpec({self.rate!r}, burst_ratio={self.burst_ratio!r}, verb={self.verb!r})"
+
+
+def _spec_rate(part: str, text: str) -> Rate:
+    match = _SPEC_RATE.fullmatch(part.strip())
+    if match is None:
+        raise ValueError(
+            f"RateSpec.parse({text[:80]!r}): {part[:80]!r} is not a rate. Write digits, then K, M, G, T, P or E: '12000', '1.5K'."
+        )
+    base, power, number, suffix = match.groups()
+    if base is None:
+        num, den = _written(number, "RateSpec.parse()")
+    elif len(base) * int(power) <= _DIGITS:
+        num, den = int(base) ** int(power), 1
+    else:
+        raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate is beyond 1e{_DIGITS}.")
+    if num == 0:
+        raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be greater than 0; the verb 'stop' halts a limiter.")
+    return Rate._of(num * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], den, NS_PER_SECOND)
+
+
+def exact(value: Number, what: str) -> tuple[int, int]:
+    """A finite number as numerator and denominator; a float as it is written, not as it is stored."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) > 10**_DIGITS:
+            raise ValueError(f"{what} must be within 1e-{_DIGITS} to 1e{_DIGITS}: an int of {value.bit_length()} bits was given.")
+        return value, 1
+    from decimal import Decimal  # costs as much to import as all of aiorate; whole numbers need none of it
+    from fractions import Fraction
+
+    if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
+        raise TypeError(f"{what} must be an int, float, Decimal or Fraction, not {type(value).__name__}.")
+    if isinstance(value, float):
+        value = Decimal(float.__repr__(value))
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise ValueError(f"{what} must be a finite number: {value} was given.")
+        if value and abs(value.adjusted()) > _DIGITS:
+            raise ValueError(f"{what} must be within 1e-{_DIGITS} to 1e{_DIGITS}: {value:.3e} was given.")
+    return value.as_integer_ratio()
+
+
+def _written(text: str, what: str) -> tuple[int, int]:
+    """A decimal text as numerator and denominator."""
+    if len(text) > 2 * _DIGITS:
+        raise ValueError(f"{what}: a number of {len(text)} digits is too long; {2 * _DIGITS} are allowed.")
+    if text.isdigit():
+        return exact(int(text), what)
+    from decimal import Decimal
+
+    return exact(Decimal(text), what)
+
+
+def seconds_to_ns(value: Number, what: str) -> int:
+    """Seconds (0 or more) in whole nanoseconds, to the nearest; a clear error for anything else."""
+    num, den = exact(value, what)
+    if num < 0:
+        raise ValueError(f"{what} must be 0 seconds or more: {value!r} was given.")
+    return (2 * num * NS_PER_SECOND + den) // (2 * den)
+
+
+def ns_to_seconds(ns: int) -> float:
+    """Nanoseconds as float seconds; infinite beyond what a float can hold."""
+    return as_float(ns, NS_PER_SECOND)
+
+
+def as_float(num: int, den: int) -> float:
+    """num / den, infinite beyond what a float can hold."""
+    try:
+        return num / den
+    except OverflowError:
+        return float("inf")
+
+
+def ceil_div(num: int, den: int) -> int:
+    """num / den rounded up: what is due within a nanosecond is due at its end."""
+    return -(-num // den)
+
+
+_set = object.__setattr__

@@ -1,0 +1,263 @@
+"""Strategies that store what is not used and let a request pay later: SmoothBursty, SmoothWarmingUp.
+
+One instant, `next_free`, at which the next request may start, and a store of permits earned while idle. A request starts at
+`next_free` whatever its size; what it takes from the store and what it takes fresh moves `next_free` on, and delays only those
+behind it. The two differ in what a stored permit costs. Knows nothing of clocks, loops or who waits.
+
+From Guava's SmoothBursty and SmoothWarmingUp, and the stored-permits limiter that caps the store in permits. The store is a
+whole number of ticks (a nanosecond has ``rate.permits``, a permit lasts ``rate.period_ns``) times a constant: exact.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, ns_to_seconds
+from aiorate.schedulers.interface import booked_from, check_ask, check_start, check_window
+
+if TYPE_CHECKING:
+    from aiorate.rate import Number
+
+__all__ = ["SmoothBursty", "SmoothWarmingUp"]
+
+
+class _Smooth:
+    """What both have in common: `next_free`, and a store that fills while it lies in the past."""
+
+    __slots__ = ("_next", "_spilled", "_stored", "_undo", "rate")
+    max_permits: int | None = None
+
+    _next: int | None  # next_free in ticks
+    _stored: int  # in units of the subclass
+    _undo: tuple[int, int, int, int] | None
+
+    def _setup(self, rate: Rate, start: int | None) -> None:
+        self.rate = rate
+        self._undo = None
+        self._spilled = self._stored = 0
+        self._next = None if start is None else start * rate.permits
+
+    # What the subclass says: the most that is stored, what a tick of idle time adds, and what permits cost.
+
+    def _most(self) -> int:
+        raise NotImplementedError
+
+    def _earned(self, ticks: int) -> int:
+        return ticks
+
+    def _spend(self, stored: int, permits: int) -> tuple[int, int]:
+        """What is left in the store after taking permits, and the ticks they cost."""
+        raise NotImplementedError
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        if type(permits) is not int or permits < 1 or type(now) is not int or not (since is None or type(since) is int):
+            check_ask("take()", permits, now, since)
+        due = self._due(now)
+        at = ceil_div(due, self.rate.permits)
+        if at > now:
+            return at
+        since = now if since is None or since > now else since
+        before = self._stored
+        free, stored = self._synced(due, before, since)
+        self._spilled += before + self._earned(free - due) - stored
+        self._stored, cost = self._spend(stored, permits)
+        self._next = free + cost
+        self._undo = (due, before, since, permits)
+        return max(at, since)
+
+    def peek(self, permits: int, now: int) -> int:
+        check_ask("peek()", permits, now)
+        return max(now, ceil_div(self._due(now), self.rate.permits))
+
+    def give_back(self, permits: int, now: int) -> None:
+        """Undo the latest take, or part of it. Permits of an earlier one are lost: they have delayed others already."""
+        check_ask("give_back()", permits, now)
+        if self._undo is None:
+            return
+        due, before, since, taken = self._undo
+        if permits >= taken:
+            self._next, self._stored, self._undo = due, before, None
+        else:
+            free, stored = self._synced(due, before, since)
+            self._stored, cost = self._spend(stored, taken - permits)
+            self._next = free + cost
+            self._undo = (due, before, since, taken - permits)
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Change the rate: a debt keeps its duration, the store its fraction."""
+        rate = Rate.of(rate)
+        free, stored = self._synced(self._due(now), self._stored, now)
+        self._spilled = self._spilled * rate.permits // self.rate.permits
+        self._next = ceil_div(free * rate.permits, self.rate.permits)
+        self._stored = self._rescaled(stored, rate)
+        self._undo = None
+        self.rate = rate
+
+    def _rescaled(self, stored: int, rate: Rate) -> int:
+        raise NotImplementedError
+
+    def lag(self, now: int) -> int:
+        """0: time that was not used is stored or gone, never owed."""
+        return 0
+
+    @property
+    def spilled(self) -> int:
+        """Nanoseconds of idle time so far that found the store full and are gone."""
+        return self._spilled // self._earned(self.rate.permits)
+
+    @property
+    def next_free(self) -> int | None:
+        """The instant (ns, rounded up) at which the next request may start; None before the first call."""
+        return None if self._next is None else ceil_div(self._next, self.rate.permits)
+
+    def _due(self, now: int) -> int:
+        if self._next is None:
+            self._next = now * self.rate.permits
+        return self._next
+
+    def _synced(self, due: int, stored: int, since: int) -> tuple[int, int]:
+        """next_free and the store once the idle time up to since is in it."""
+        free = booked_from(due, since, self.rate.permits)
+        return free, min(self._most(), stored + self._earned(free - due))
+
+
+class SmoothBursty(_Smooth):
+    """Store what is not used, up to ``max_burst`` seconds or ``max_stored`` permits, and grant it at once. Guava's SmoothBursty.
+
+    Starts empty: a burst must be earned. Pays later: a request of any size starts at once if nothing is owed, and the next
+    one waits for it, so after a long idle time one more than the store passes at one instant. Stored permits are free.
+    ``max_burst`` is 1.0 unless one of the two is given. Fractions of a permit are kept.
+    """
+
+    __slots__ = ("_max_burst", "_max_stored")
+
+    def __init__(
+        self,
+        rate: Rate | str | Number,
+        max_burst: Number | None = None,
+        max_stored: Number | None = None,
+        *,
+        start: int | None = None,
+    ) -> None:
+        check_start(start)
+        if max_burst is not None and max_stored is not None:
+            raise ValueError("SmoothBursty takes max_burst (seconds) or max_stored (permits), not both.")
+        self._max_burst = exact(1 if max_burst is None else max_burst, "SmoothBursty(max_burst)")
+        self._max_stored = None if max_stored is None else exact(max_stored, "SmoothBursty(max_stored)")
+        if self._max_burst[0] < 0 or (self._max_stored and self._max_stored[0] < 0):
+            raise ValueError("SmoothBursty(max_burst, max_stored) must be 0 or more; 0 stores nothing.")
+        self._setup(Rate.of(rate), start)
+
+    @property
+    def stored(self) -> float:
+        """Permits in the store as of the latest call."""
+        return as_float(self._stored, self.rate.period_ns)
+
+    def bound(self, window: int, largest: int = 1) -> int:
+        """``store + rate x window + largest``: a full store, what flows in, and one request on credit."""
+        check_window(window, largest)
+        return (self._most() + window * self.rate.permits) // self.rate.period_ns + largest
+
+    def _most(self) -> int:
+        if self._max_stored is not None:
+            num, den = self._max_stored
+            return num * self.rate.period_ns // den
+        num, den = self._max_burst
+        return num * NS_PER_SECOND * self.rate.permits // den
+
+    def _spend(self, stored: int, permits: int) -> tuple[int, int]:
+        cost = permits * self.rate.period_ns
+        free = min(stored, cost)
+        return stored - free, cost - free
+
+    def _rescaled(self, stored: int, rate: Rate) -> int:
+        # Rounded down: no fraction of a permit is given.
+        if self._max_stored is not None:
+            return stored * rate.period_ns // self.rate.period_ns
+        return stored * rate.permits // self.rate.permits
+
+    def __repr__(self) -> str:
+        return f"SmoothBursty({str(self.rate)!r}, stored={self.stored:g})"
+
+
+class SmoothWarmingUp(_Smooth):
+    """Start slowly and warm up to the rate; cool down while idle. Guava's SmoothWarmingUp.
+
+    ``warmup`` is the seconds it takes from cold to warm under load; ``cold_factor`` (1 or more) how many times longer the
+    interval is when cold. For servers that need to fill caches or pools before they bear the full rate. Starts cold.
+
+    The price of a stored permit depends on the level x of the store (interval I, cold interval c I)::
+
+          c I |            /          The store holds max permits when cold. Taking k of them costs the
+              |          /            area under the line from the level down to level - k: from max to
+            I |--------/              threshold exactly the warm-up time. Permits beyond the store cost I.
+              |        |      |
+              0    threshold  max     threshold = warmup / 2I,  max = threshold + 2 warmup / (I + cI)
+
+    Costs are differences of the areas up to two levels, each rounded once, so splitting a request changes no total.
+    """
+
+    __slots__ = ("_cold_factor", "_earn", "_warmup")
+
+    def __init__(
+        self,
+        rate: Rate | str | Number,
+        warmup: Number,
+        cold_factor: Number = 3.0,
+        *,
+        start: int | None = None,
+    ) -> None:
+        check_start(start)
+        num, den = exact(warmup, "SmoothWarmingUp(warmup)")
+        if num <= 0:
+            raise ValueError(f"SmoothWarmingUp(warmup={warmup!r}) must be more than 0 seconds; SmoothBursty needs no warm-up.")
+        # Rounded up to a whole nanosecond: never 0, with which throttling would stop.
+        self._warmup = ceil_div(num * NS_PER_SECOND, den)
+        cold, warm = self._cold_factor = exact(cold_factor, "SmoothWarmingUp(cold_factor)")
+        if cold < warm:
+            raise ValueError(f"SmoothWarmingUp(cold_factor={cold_factor!r}) must be 1 or more: cold is slower than warm.")
+        # max permits = warmup / I x (5 + c) / (2 (1 + c)). The store counts in units of which a permit has
+        # period_ns x 2 (cold + warm) and a tick of idle time earns (5 warm + cold): all whole.
+        self._earn = 5 * warm + cold
+        self._setup(Rate.of(rate), start)
+        self._stored = self._most()
+
+    @property
+    def stored(self) -> float:
+        """Permits in the store as of the latest call; full is cold."""
+        return as_float(self._stored, self._per_permit)
+
+    @property
+    def _per_permit(self) -> int:
+        return self.rate.period_ns * 2 * sum(self._cold_factor)
+
+    def bound(self, window: int, largest: int = 1) -> int:
+        """``largest + rate x window``: no permit costs less than the interval."""
+        check_window(window, largest)
+        return largest + self.rate.permits_in(window)
+
+    def _most(self) -> int:
+        return self._warmup * self.rate.permits * self._earn
+
+    def _earned(self, ticks: int) -> int:
+        return ticks * self._earn
+
+    def _spend(self, stored: int, permits: int) -> tuple[int, int]:
+        left = stored - permits * self._per_permit
+        return max(left, 0), self._area(stored) - self._area(left)
+
+    def _area(self, level: int) -> int:
+        """The ticks that all permits up to the level cost; below 0 (no permit is stored) at the plain price."""
+        cold, warm = self._cold_factor
+        warmup = self._warmup * self.rate.permits
+        above = max(level - warmup * (cold + warm), 0)
+        # level / (2 (cold + warm)) for the rectangle; above^2 slope / 2 for the triangle, slope = (cI - I) / (max - threshold).
+        scale = 8 * warm * warm * warmup
+        return ceil_div(level * scale + above * above * (cold - warm), scale * 2 * (cold + warm))
+
+    def _rescaled(self, stored: int, rate: Rate) -> int:
+        # Rounded up: fuller is colder, so nothing is given.
+        return ceil_div(stored * rate.permits, self.rate.permits)
+
+    def __repr__(self) -> str:
+        return f"SmoothWarmingUp({str(self.rate)!r}, warmup={ns_to_seconds(self._warmup):g}, stored={self.stored:g})"

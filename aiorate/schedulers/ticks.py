@@ -1,0 +1,275 @@
+"""Strategies that pace by a ticks accumulator: TicksAccumulator, BurstCompensation, BurstRatio.
+
+The ticks accumulator is the start of the next slot that nobody has taken. A request takes the slot and moves the
+accumulator on by its own length, so its size delays only those behind it (it pays later). Time is counted in ticks: a
+nanosecond has ``rate.permits`` of them and a permit lasts ``rate.period_ns``, so nothing is ever divided or rounded.
+
+The three differ in what they do about time that nobody used. Knows nothing of clocks, loops or who waits.
+From the EngineBlock limiters of 2018 (average, compensated and dynamic).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.rate import Rate, as_float, ceil_div, exact
+from aiorate.schedulers.interface import booked_from, check_ask, check_start, check_window
+
+if TYPE_CHECKING:
+    from aiorate.rate import Number
+
+__all__ = ["BurstCompensation", "BurstRatio", "TicksAccumulator"]
+
+
+class _Accumulator:
+    """One integer, the accumulator, and how to move it; what a late request gives up is left to `_base`."""
+
+    __slots__ = ("_next", "_undo", "rate")
+    max_permits: int | None = None
+
+    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
+        check_start(start)
+        self.rate = Rate.of(rate)
+        self._next: int | None = None if start is None else start * self.rate.permits
+        self._undo: tuple[int, int, int] | None = None
+
+    @property
+    def ticks(self) -> int | None:
+        """The accumulator: the instant (ns, rounded up) of the next free slot; None before the first call."""
+        return None if self._next is None else ceil_div(self._next, self.rate.permits)
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        if type(permits) is not int or permits < 1 or type(now) is not int or not (since is None or type(since) is int):
+            check_ask("take()", permits, now, since)
+        slot = self._slot(now)
+        at = ceil_div(slot, self.rate.permits)
+        if at <= now:
+            base = self._base(slot, now if since is None or since > now else since)
+            self._undo = (slot, base, permits)
+            self._next = base + permits * self.rate.period_ns
+        return at
+
+    def peek(self, permits: int, now: int) -> int:
+        check_ask("peek()", permits, now)
+        return ceil_div(self._slot(now), self.rate.permits)
+
+    def give_back(self, permits: int, now: int) -> None:
+        """Undo the latest take, or part of it. A slot that is not the latest is lost: nobody could be moved into it."""
+        check_ask("give_back()", permits, now)
+        if self._undo is not None:
+            slot, base, taken = self._undo
+            kept = max(taken - permits, 0)
+            self._undo = (slot, base, kept) if kept else None
+            self._next = base + kept * self.rate.period_ns if kept else slot
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """The next slot keeps its instant, the ones after it follow at the new rate."""
+        rate = Rate.of(rate)
+        # Rounded up: no slot comes earlier than it was.
+        self._next = ceil_div(self._slot(now) * rate.permits, self.rate.permits)
+        self._undo = None
+        self.rate = rate
+
+    def restart(self, now: int) -> None:
+        """Forget the backlog: no slot is due before now."""
+        self._next = max(self._slot(now), now * self.rate.permits)
+        self._undo = None
+
+    def lag(self, now: int) -> int:
+        return 0 if self.ticks is None else max(0, now - self.ticks)
+
+    def _slot(self, now: int) -> int:
+        if self._next is None:
+            self._next = now * self.rate.permits
+        return self._next
+
+    def _base(self, slot: int, since: int) -> int:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.rate)!r}, ticks={self.ticks})"
+
+
+class TicksAccumulator(_Accumulator):
+    """Keep to the schedule on average: all that was missed is made up for, at once and without bound.
+
+    The k-th permit is due at ``start + k / rate`` whatever happened before. Right for load generators that must reach
+    a mean; wrong wherever a quota is enforced, since a pause is followed by a burst of its length.
+    """
+
+    __slots__ = ("seen",)
+    books_since = False
+
+    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
+        super().__init__(rate, start=start)
+        self.seen = start
+        """The latest instant given: what is due by it needs no fresh reading of the clock."""
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """None: after a pause there is a burst of its length."""
+        check_window(window, largest)
+        return None
+
+    def _slot(self, now: int) -> int:
+        if self.seen is None or now > self.seen:
+            self.seen = now
+        return super()._slot(now)
+
+    def _base(self, slot: int, since: int) -> int:
+        return slot
+
+
+class BurstCompensation(_Accumulator):
+    """A ticks accumulator that gives up a fraction, ``strictness``, of what was missed.
+
+    A request that comes late (its slot was due before ``since``) moves the schedule:
+    ``next = due + strictness x (since - due) + cost``. Strictness 1 is strict: no two permits are closer than the
+    interval, and time that nobody used is gone. 0 gives up nothing and is the plain accumulator.
+
+    Strictness is a real number from 0 to 1, not a power of two as in the original, and every late request counts.
+    """
+
+    __slots__ = ("_spilled", "_strictness")
+
+    def __init__(self, rate: Rate | str | Number, strictness: Number = 1.0, *, start: int | None = None) -> None:
+        num, den = self._strictness = exact(strictness, "BurstCompensation(strictness)")
+        if not 0 <= num <= den:
+            raise ValueError(f"BurstCompensation(strictness={strictness!r}) must be from 0 (plain) to 1 (strict).")
+        self._spilled = 0
+        super().__init__(rate, start=start)
+
+    @property
+    def strictness(self) -> float:
+        """The fraction of a gap that a late request closes."""
+        return as_float(*self._strictness)
+
+    @property
+    def spilled(self) -> int:
+        """Nanoseconds of schedule given up so far."""
+        return self._spilled // self.rate.permits
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """Strict: ``largest + rate x window``. Otherwise None: a long pause may be followed by a burst of any size."""
+        check_window(window, largest)
+        num, den = self._strictness
+        return largest + self.rate.permits_in(window) if num == den else None
+
+    def _base(self, slot: int, since: int) -> int:
+        num, den = self._strictness
+        gap = booked_from(slot, since, self.rate.permits) - slot
+        # Rounded up: the schedule never gains by a fraction of a tick.
+        closed = ceil_div(gap * num, den)
+        self._spilled += closed
+        return slot + closed
+
+
+class BurstRatio:
+    """Catch up at ``ratio`` times the rate after a delay, never ahead of the plain schedule.
+
+    Two schedules: the ideal one, at the plain rate, and the paced one, which keeps permits ``1 / (ratio x rate)``
+    apart. A request starts at the later of the two. A delay of G is made up for within ``G / (ratio - 1)``; with ratio 1
+    it is never made up for, and stays as lag. The dynamic limiter of EngineBlock, without its grace operations, which
+    let requests start before their time.
+    """
+
+    __slots__ = ("_ideal", "_paced", "_ratio", "_undo", "rate")
+    max_permits: int | None = None
+
+    def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
+        check_start(start)
+        self._ratio = _ratio_of(ratio)
+        self.rate = Rate.of(rate)
+        # Both schedules count in ticks of which a ns has rate.permits x ratio's numerator: both intervals are then whole.
+        self._ideal: int | None = None if start is None else start * self._unit
+        self._paced: int = self._ideal or 0
+        self._undo: tuple[int, int, int, int] | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How many times the rate permits may come while behind."""
+        return as_float(*self._ratio)
+
+    @property
+    def _unit(self) -> int:
+        return self.rate.permits * self._ratio[0]
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        if type(permits) is not int or permits < 1 or type(now) is not int or not (since is None or type(since) is int):
+            check_ask("take()", permits, now, since)
+        ideal = self._begin(now)
+        start = max(ideal, self._paced)
+        at = ceil_div(start, self._unit)
+        if at > now:
+            return at
+        base = booked_from(start, now if since is None else min(since, now), self._unit)
+        self._undo = (ideal, self._paced, base, permits)
+        self._move(ideal, base, permits)
+        return ceil_div(ideal, self._unit)
+
+    def peek(self, permits: int, now: int) -> int:
+        check_ask("peek()", permits, now)
+        ideal = self._begin(now)
+        at = ceil_div(max(ideal, self._paced), self._unit)
+        return at if at > now else ceil_div(ideal, self._unit)
+
+    def give_back(self, permits: int, now: int) -> None:
+        """Undo the latest take, or part of it. A slot that is not the latest is lost: none can be moved into it."""
+        check_ask("give_back()", permits, now)
+        if self._undo is not None:
+            ideal, paced, base, taken = self._undo
+            if taken > permits:
+                self._undo = (ideal, paced, base, taken - permits)
+                self._move(ideal, base, taken - permits)
+            else:
+                self._undo, self._ideal, self._paced = None, ideal, paced
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Both schedules keep their instants, the slots after them follow at the new rate."""
+        self._change(Rate.of(rate), self._ratio, now)
+
+    def apply(self, rate: Rate | str | Number, burst: Number, now: int | None = None) -> None:
+        """Change rate and ratio; both schedules keep their instants."""
+        self._change(Rate.of(rate), _ratio_of(burst), now)
+
+    def restart(self, now: int) -> None:
+        """Forget the backlog: the next slot is now."""
+        self._ideal = max(self._begin(now), now * self._unit)
+        self._undo = None
+
+    def lag(self, now: int) -> int:
+        return 0 if self._ideal is None else max(0, now - ceil_div(self._ideal, self._unit))
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        check_window(window, largest)
+        num, den = self._ratio
+        return largest + window * self.rate.permits * num // (self.rate.period_ns * den)
+
+    def _begin(self, now: int) -> int:
+        if self._ideal is None:
+            self._ideal = self._paced = now * self._unit
+        return self._ideal
+
+    def _move(self, ideal: int, base: int, permits: int) -> None:
+        num, den = self._ratio
+        self._ideal = ideal + permits * self.rate.period_ns * num
+        self._paced = base + permits * self.rate.period_ns * den
+
+    def _change(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
+        if now is not None:
+            self._begin(now)
+        old = self._unit
+        self.rate, self._ratio, self._undo = rate, ratio, None
+        if self._ideal is not None:
+            self._ideal = ceil_div(self._ideal * self._unit, old)
+            self._paced = ceil_div(self._paced * self._unit, old)
+
+    def __repr__(self) -> str:
+        at = None if self._ideal is None else ceil_div(self._ideal, self._unit)
+        return f"BurstRatio({str(self.rate)!r}, ratio={self.ratio:g}, ideal={at})"
+
+
+def _ratio_of(ratio: Number) -> tuple[int, int]:
+    num, den = exact(ratio, "BurstRatio(ratio)")
+    if num < den:
+        raise ValueError(f"BurstRatio(ratio={ratio!r}) must be 1 or more; 1 means no catching up.")
+    return num, den
