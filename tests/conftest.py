@@ -1,0 +1,26 @@
+"""Loops and strategies that the tests run on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvloop
+
+from aiorate.testing import VirtualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], Any]]:
+    """asyncio and uvloop for every asynchronous test; a mark may ask for virtual time instead.
+
+    ``pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])``
+    """
+    factories: dict[str, Callable[[], Any]] = {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+    mark = item.get_closest_marker("asyncio")
+    if mark is not None and "loop_factories" in mark.kwargs:
+        factories["virtual"] = VirtualLoop
+    return factories
