@@ -60,8 +60,9 @@ class Alarm:
         self._handle = self._due = None
 
     def forget(self) -> None:
-        """The loop is gone, and the timer with it."""
-        self._handle = self._due = self._woke = None
+        """The loop is another one from here on."""
+        self.disarm()
+        self._woke = None
 
     async def aclose(self) -> None:
         """Nothing stays; everybody was woken."""

@@ -118,7 +118,6 @@ class Desk:
                 ticket.gone = True
                 if not old.is_closed():
                     self._decide(ticket, RuntimeError("the limiter was moved to another event loop while this one stood still"))
-            self._driver.disarm()
             self._driver.forget()
             self._due = self._forecast = None
             self._busy = bool(self._debt) or self._timeline.held or self._closed

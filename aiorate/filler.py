@@ -46,9 +46,7 @@ class Filler:
 
     __slots__ = ("_decide", "_due", "_fail", "_name", "_poke", "_row", "_task", "_timeline", "_waiting", "_woke", "_woken")
 
-    def __init__(
-        self, decide: Callable[[], None], fail: Callable[[BaseException], None], timeline: Timeline, name: str | None
-    ) -> None:
+    def __init__(self, decide: Callable[[], None], fail: Callable[[BaseException], None], timeline: Timeline, name: str | None) -> None:
         self._decide = decide
         self._fail = fail
         self._timeline = timeline
@@ -56,7 +54,7 @@ class Filler:
         self.forget()
 
     def forget(self) -> None:
-        """The loop is gone, and the task with it."""
+        """The loop is another one from here on; the task went with the old one."""
         self._task: asyncio.Task[None] | None = None
         self._poke: asyncio.Future[None] | None = None
         self._row: _Row | None = None

@@ -67,7 +67,7 @@ class Rate:
 
     def __init__(self, permits: Number, per: Number | timedelta = 1.0) -> None:
         n, n_den = exact(permits, "Rate(permits)")
-        if hasattr(per, "total_seconds"):
+        if not isinstance(per, (int, float)) and hasattr(per, "total_seconds"):
             # timedelta.total_seconds() is a float; its three whole numbers are not.
             t, t_den = (per.days * 86_400 + per.seconds) * 1_000_000 + per.microseconds, 1_000_000
         else:
@@ -96,9 +96,7 @@ class Rate:
         unit = (match[3] or "s").lower() if match else ""
         if match is None or unit not in _UNITS:
             hint = " ('m' may mean minutes or months: write 'min')" if unit == "m" else ""
-            raise ValueError(
-                f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write '100/s', '500/min', '3/250ms' or '10000/day'."
-            )
+            raise ValueError(f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write '100/s', '500/min', '3/250ms' or '10000/day'.")
         n, n_den = _written(match[1], "Rate.parse()")
         count, count_den = _written(match[2] or "1", "Rate.parse()")
         if n == 0 or count == 0:

@@ -57,12 +57,7 @@ class TokenBucket:
         return self._spilled // self.rate.permits
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if (
-            type(permits) is not int
-            or not 0 < permits <= self.burst
-            or type(now) is not int
-            or not (since is None or type(since) is int)
-        ):
+        if type(permits) is not int or not 0 < permits <= self.burst or type(now) is not int or not (since is None or type(since) is int):
             check_ask("take()", permits, now, since, self.burst)
         tat = self._tat
         if tat is None:
