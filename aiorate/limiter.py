@@ -56,7 +56,7 @@ class Limiter(Desk):
             if isinstance(scheduler, type):
                 raise TypeError(f"Limiter({scheduler.__name__}): pass a scheduler made with its rate, {scheduler.__name__}('10/s', ...).")
         else:
-            scheduler = TokenPool(rate_or_scheduler)  # type: ignore[arg-type]
+            scheduler = TokenPool(rate_or_scheduler)
         if max_waiting is not None and max_waiting != 0:
             check_permits("Limiter(max_waiting)", max_waiting)
         elif max_waiting is not None and type(max_waiting) is not int:

@@ -67,11 +67,7 @@ class Rate:
 
     def __init__(self, permits: Number, per: Number | timedelta = 1.0) -> None:
         n, n_den = exact(permits, "Rate(permits)")
-        if not isinstance(per, (int, float)) and hasattr(per, "total_seconds"):
-            # timedelta.total_seconds() is a float; its three whole numbers are not.
-            t, t_den = (per.days * 86_400 + per.seconds) * 1_000_000 + per.microseconds, 1_000_000
-        else:
-            t, t_den = exact(per, "Rate(per)")
+        t, t_den = _seconds(per)
         for value, name in ((n, "permits"), (t, "per")):
             if value <= 0:
                 raise ValueError(f"Rate({name}=...) must be greater than 0: {permits!r} per {per!r} s was given.")
@@ -264,6 +260,16 @@ def _spec_rate(part: str, text: str) -> Rate:
     if num == 0:
         raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be greater than 0; the verb 'stop' halts a limiter.")
     return Rate._of(num * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], den, NS_PER_SECOND)
+
+
+def _seconds(per: Number | timedelta) -> tuple[int, int]:
+    if not isinstance(per, (int, float)):
+        from datetime import timedelta
+
+        if isinstance(per, timedelta):
+            # total_seconds() is a float; the three whole numbers are not.
+            return (per.days * 86_400 + per.seconds) * 1_000_000 + per.microseconds, 1_000_000
+    return exact(per, "Rate(per)")
 
 
 def exact(value: Number, what: str) -> tuple[int, int]:

@@ -124,7 +124,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual_ns += ns
 
 
-class _Jumping(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _Jumping(selectors.DefaultSelector):
     """A selector that jumps instead of waiting."""
 
     def __init__(self, loop: VirtualLoop) -> None:
