@@ -1,0 +1,231 @@
+"""Draws the pictures of the documents and writes their tables, from what the limiter really does on a clock that jumps.
+
+    python docs/make_figures.py
+
+No timing, no randomness and no third party: the same code gives the same bytes, and a test compares them with what is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiorate
+from aiorate.testing import ManualClock, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).parent
+MS = 1_000_000
+SECOND = 1_000 * MS
+
+# Readable on white and on black; the page shows through.
+INK, ASKED, GOOD, CATCHING, BAD = "#7d8590", "#7d8590", "#2f81f7", "#2da44e", "#e5534b"
+
+STRATEGIES: dict[str, Callable[[], aiorate.Scheduler]] = {
+    'TokenPool("10/s")': lambda: aiorate.TokenPool("10/s"),
+    'TokenPool("10/s", burst=1.5)': lambda: aiorate.TokenPool("10/s", burst=1.5),
+    'TokenBucket("10/s", burst=5)': lambda: aiorate.TokenBucket("10/s", burst=5),
+    'SlidingWindow("10/s")': lambda: aiorate.SlidingWindow("10/s"),
+    'CalendarWindow("10/s", "UTC")': lambda: aiorate.CalendarWindow("10/s", "UTC", origin=500 * MS),
+    'BurstCompensation("10/s")': lambda: aiorate.BurstCompensation("10/s"),
+    'BurstCompensation("10/s", strictness=0.5)': lambda: aiorate.BurstCompensation("10/s", strictness=0.5),
+    'BurstRatio("10/s", ratio=1.5)': lambda: aiorate.BurstRatio("10/s", ratio=1.5),
+    'TicksAccumulator("10/s")': lambda: aiorate.TicksAccumulator("10/s"),
+    'SmoothBursty("10/s", max_stored=5)': lambda: aiorate.SmoothBursty("10/s", max_stored=5),
+    'SmoothWarmingUp("10/s", warmup=2)': lambda: aiorate.SmoothWarmingUp("10/s", warmup=2),
+    'AllOf(TokenBucket("10/s", burst=5), SlidingWindow("8/s"))': lambda: aiorate.AllOf(
+        aiorate.TokenBucket("10/s", burst=5), aiorate.SlidingWindow("8/s")
+    ),
+}
+REQUESTS = 12
+IDLE_UNTIL = 2 * SECOND
+STALL = (300 * MS, 800 * MS)
+
+
+def at_once(make: Callable[[], aiorate.Scheduler]) -> list[int]:
+    """A fresh limiter, and everybody comes at 0."""
+    return simulate(make(), [0] * REQUESTS)
+
+
+def after_idle(make: Callable[[], aiorate.Scheduler]) -> list[int]:
+    """One at 0, then nobody until 2 s, then everybody."""
+    return simulate(make(), [0, *[IDLE_UNTIL] * REQUESTS])
+
+
+def after_a_stall(make: Callable[[], aiorate.Scheduler]) -> list[int]:
+    """Everybody comes at 0, and the event loop stands still from 0.3 to 0.8 s."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(make(), clock=clock)
+    granted: list[int] = []
+
+    async def request() -> None:
+        await limiter.acquire()
+        granted.append(clock.now())
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(request()) for _ in range(REQUESTS)]
+        await clock.run((STALL[0] - MS) / SECOND)
+        clock.set(STALL[1])
+        await clock.run(10)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    return granted
+
+
+SCENARIOS = {
+    "all at once": at_once,
+    "after 2 s idle": after_idle,
+    "a stall, 0.3 to 0.8 s": after_a_stall,
+}
+
+
+def delivered(make: Callable[[], aiorate.Scheduler], stall: tuple[int, int], until: int, bins: int) -> list[float]:
+    """Permits per second granted in each of so many bins, by a limiter that is always asked for more."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(make(), clock=clock)
+    counts = [0] * bins
+
+    async def worker() -> None:
+        while True:
+            await limiter.acquire()
+            if clock.now() < until:
+                counts[clock.now() * bins // until] += 1
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(worker()) for _ in range(20)]
+        await clock.run((stall[0] - MS) / SECOND)
+        clock.set(stall[1])
+        await clock.run((until - stall[1]) / SECOND)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+    return [count * bins * SECOND / until for count in counts]
+
+
+def stall_picture() -> str:
+    """Asked rate against delivered rate, with a stall of the event loop in the middle."""
+    until, bins, top = 4 * SECOND, 40, 300
+    stall = (1_000 * MS, 1_500 * MS)
+    left, right, floor, ceiling = 52, 708, 216, 34
+
+    def x(t: float) -> float:
+        return left + (right - left) * t / until
+
+    def y(rate: float) -> float:
+        return floor - (floor - ceiling) * min(rate, top) / top
+
+    def steps(rates: list[float], colour: str, width: float) -> str:
+        points = []
+        for i, rate in enumerate(rates):
+            points += [f"{x(i * until / bins):.1f},{y(rate):.1f}", f"{x((i + 1) * until / bins):.1f},{y(rate):.1f}"]
+        return f'<polyline fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round" points="{" ".join(points)}"/>'
+
+    unbounded = delivered(lambda: aiorate.TicksAccumulator("100/s"), stall, until, bins)
+    peak = round(max(unbounded))
+    parts = [
+        f'<rect x="{x(stall[0]):.1f}" y="{ceiling}" width="{x(stall[1]) - x(stall[0]):.1f}" height="{floor - ceiling}"'
+        f' fill="{INK}" opacity="0.16"/>',
+        _text(x(sum(stall) / 2), ceiling - 6, "the event loop stands still", INK, "middle"),
+    ]
+    for rate in (0, 100, 200, 300):
+        parts += [
+            f'<line x1="{left}" y1="{y(rate):.1f}" x2="{right}" y2="{y(rate):.1f}" stroke="{INK}" stroke-width="0.5" opacity="0.5"/>',
+            _text(left - 6, y(rate) + 4, f"{rate}/s", INK, "end"),
+        ]
+    parts += [_text(x(s * SECOND), floor + 16, f"{s} s", INK, "middle") for s in range(5)]
+    parts += [
+        steps(unbounded, BAD, 1.5),
+        _text(x(1.64 * SECOND), ceiling + 12, f"{peak}/s: all that was missed at once (TicksAccumulator)", BAD),
+        steps(delivered(lambda: aiorate.TokenPool("100/s", burst=1.5), stall, until, bins), CATCHING, 1.5),
+        _text(x(1.72 * SECOND), y(150) - 7, 'TokenPool("100/s", burst=1.5): makes up for it, at 150/s at most', CATCHING),
+        steps(delivered(lambda: aiorate.TokenPool("100/s"), stall, until, bins), GOOD, 2.5),
+        _text(x(1.72 * SECOND), y(100) + 18, 'Limiter("100/s"): goes on as if nothing had happened', GOOD),
+        f'<line x1="{left}" y1="{y(100):.1f}" x2="{right}" y2="{y(100):.1f}" stroke="{ASKED}" stroke-width="1.5" stroke-dasharray="5 4"/>',
+        _text(left + 6, y(100) - 7, "asked: 100/s", ASKED),
+    ]
+    title = "Delivered rate over four seconds at an asked rate of 100 per second, while the event loop stands still for half a second"
+    return _svg(720, 240, title, parts)
+
+
+def grants_picture(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
+    """A dot for each grant of a strategy, stacked where several come at one instant; one row per scenario."""
+    until, left, right, row, dot = 4 * SECOND, 140, 700, 62, 4.4
+    parts = []
+
+    def x(t: float) -> float:
+        return left + (right - left) * t / until
+
+    for i, (scenario, grants) in enumerate(SCENARIOS.items()):
+        floor = (i + 1) * row
+        parts.append(_text(left - 12, floor - 2, scenario, INK, "end"))
+        if grants is after_a_stall:
+            width = x(STALL[1]) - x(STALL[0])
+            parts.append(f'<rect x="{x(STALL[0]):.1f}" y="{floor - 34}" width="{width:.1f}" height="34" fill="{INK}" opacity="0.16"/>')
+        parts.append(f'<line x1="{left}" y1="{floor}" x2="{right}" y2="{floor}" stroke="{INK}" stroke-width="0.8"/>')
+        seen: dict[int, int] = {}
+        for instant in grants(make):
+            if instant < until:
+                height = seen[instant] = seen.get(instant, -1) + 1
+                parts.append(f'<circle cx="{x(instant):.1f}" cy="{floor - 4 - height * dot:.1f}" r="2.6" fill="{GOOD}"/>')
+    parts += [_text(x(s * SECOND), 3 * row + 17, f"{s} s", INK, "middle") for s in range(5)]
+    return _svg(720, 3 * row + 26, f"Grant times of {name}", parts)
+
+
+def _text(x: float, y: float, text: str, colour: str, anchor: str = "start") -> str:
+    text = text.replace("&", "&amp;").replace("<", "&lt;")
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}">{text}</text>'
+
+
+def _svg(width: int, height: int, title: str, parts: list[str]) -> str:
+    font = "font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\" font-size=\"12\""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" {font}>'
+    title = title.replace("&", "&amp;").replace("<", "&lt;")
+    return "\n".join([head, f"<title>{title}</title>", *parts, "</svg>", ""])
+
+
+def slug(name: str) -> str:
+    """The file name of a strategy's picture."""
+    return "-".join(re.findall(r"[a-z0-9.]+", name.replace('"10/s"', "").lower())).replace(".", "")
+
+
+def grants_table(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
+    """The picture and the table of one strategy, in Markdown."""
+    lines = [
+        f"![Grant times of {name.replace('[', '(')}](figures/{slug(name)}.svg)",
+        "",
+        f"| `{name}` | granted at, in seconds |",
+        "|---|---|",
+    ]
+    for scenario, grants in SCENARIOS.items():
+        instants = [instant for instant in grants(make) if grants is not after_idle or instant >= IDLE_UNTIL]
+        lines.append(f"| {scenario} | {' '.join(f'{instant / SECOND:.3f}'.rstrip('0').rstrip('.') for instant in instants)} |")
+    return "\n".join(lines)
+
+
+def files() -> dict[Path, str]:
+    """What is to be in the folder: every picture, and the page that the tables stand in."""
+    made = {HERE / "figures" / "stall.svg": stall_picture()}
+    for name, make in STRATEGIES.items():
+        made[HERE / "figures" / f"{slug(name)}.svg"] = grants_picture(name, make)
+    page = HERE / "strategies.md"
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"<!-- grants: {name} -->\n{grants_table(name, STRATEGIES[name])}\n<!-- end -->"
+
+    made[page] = re.sub(r"<!-- grants: (.*?) -->\n.*?<!-- end -->", fill, page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return made
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(HERE.parent))
