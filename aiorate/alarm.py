@@ -59,10 +59,10 @@ class Alarm:
             self._handle.cancel()
         self._handle = self._due = None
 
-    def forget(self) -> None:
-        """The loop is another one from here on."""
+    def successor(self) -> Alarm:
+        """The driver for another loop; no timer stays on the old one."""
         self.disarm()
-        self._woke = None
+        return Alarm(self._decide, self._timeline)
 
     async def aclose(self) -> None:
         """Nothing stays; everybody was woken."""

@@ -56,11 +56,12 @@ class Timeline:
     ``on_release`` is called with the length of each hold when it is over.
     """
 
-    __slots__ = ("_call_at", "_chosen", "_held", "_loop", "_offset", "_on_release", "paused_until", "read", "stopped")
+    __slots__ = ("_begun", "_call_at", "_chosen", "_held", "_loop", "_offset", "_on_release", "paused_until", "read", "stopped")
 
     def __init__(self, clock: Clock | None, on_release: Callable[[int], None]) -> None:
-        self.read: Callable[[], int] = monotonic_ns if clock is None else clock.now
+        self.read: Callable[[], int] = self._begin if clock is None else clock.now
         self._chosen = clock is not None
+        self._begun = False  # whether an instant was ever read, from which time must go on
         self._call_at: Callable[[int, Callable[[], None]], Handle] | None = getattr(clock, "call_at", None)
         self._on_release = on_release
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -76,11 +77,12 @@ class Timeline:
         if not self._chosen:
             before = self.read
             self.read = clock_of(loop)
-            if self.read is not before and self._loop is not None:
+            if self.read is not before and self._begun:
                 change = self.read() - before()
                 self._offset += change
                 if self.paused_until is not None:
                     self.paused_until += change
+            self._begun = True
         self._loop = loop
 
     def now(self) -> int:
@@ -91,10 +93,23 @@ class Timeline:
             self._release(self.read() if self.paused_until is None else self.paused_until)
         return self.read() - self._offset
 
+    def _begin(self) -> int:
+        # The first reading, made without a loop.
+        self._begun = True
+        self.read = monotonic_ns
+        return monotonic_ns()
+
     @property
     def held(self) -> bool:
         """Whether the limiter's time stood still when it was last asked for."""
         return self._held is not None
+
+    @property
+    def hold(self) -> int:
+        """How long the limiter's time will have stood still; 0: it moves, or nobody can say."""
+        if self._held is None or self.stopped:
+            return 0
+        return (self.read() if self.paused_until is None else self.paused_until) - self._held - self._offset
 
     def clock_at(self, instant: int) -> int | None:
         """The clock reading when the limiter's time will be so much; None: not before it is started."""

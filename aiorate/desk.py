@@ -73,8 +73,15 @@ class Desk:
         self._debt = 0
         self._debt_since = 0
         self._forecast: tuple[Scheduler, int] | None = None
-        self._taken = self._returned = self._refused = self._cancelled = self._refunded = self._skipped = 0
-        self._waited_total = self._waited_max = 0
+        # Counted since the beginning: permits, requests, nanoseconds.
+        self._taken = 0
+        self._returned = 0
+        self._refunded = 0
+        self._skipped = 0
+        self._refused = 0
+        self._cancelled = 0
+        self._waited_total = 0
+        self._waited_max = 0
 
     def _enter(self) -> int:
         """Begin any call: find the running loop, grant what is due by now, and say what time it is."""
@@ -111,18 +118,19 @@ class Desk:
                 "this limiter is in use by another running event loop; make one limiter per loop,"
                 " or call it through asyncio.run_coroutine_threadsafe()."
             )
-        if loop is None:
+        if loop is None and (old is None or not old.is_closed()):
             return
         if old is not None:
             for ticket in self._line.clear():
                 ticket.gone = True
                 if not old.is_closed():
                     self._decide(ticket, RuntimeError("the limiter was moved to another event loop while this one stood still"))
-            self._driver.forget()
+            self._driver = self._driver.successor()
             self._due = self._forecast = None
             self._busy = bool(self._debt) or self._timeline.held or self._closed
         self._loop = loop
-        self._timeline.attach(loop)
+        if loop is not None:
+            self._timeline.attach(loop)
 
     def _serve(self) -> None:
         """Grant all that is due, in order, and set the driver for the next."""
@@ -138,7 +146,7 @@ class Desk:
                 spilled: int = getattr(scheduler, "spilled", 0) if late else 0
                 while ticket is not None:
                     if timeline.held:
-                        due = max(scheduler.peek(ticket.permits, now), now)
+                        due = max(self._ahead().peek(ticket.permits, now), now)
                         break
                     at = scheduler.take(ticket.permits, now, ticket.since if ticket.since > earliest else earliest)
                     if at > now:
@@ -150,7 +158,7 @@ class Desk:
                     self._grant(ticket, at, now)
                     ticket = line.first()
                 if late:
-                    self._skipped += scheduler.rate.permits_in(getattr(scheduler, "spilled", 0) - spilled)
+                    self._skipped += max(0, scheduler.rate.permits_in(getattr(scheduler, "spilled", 0) - spilled))
                     self._forecast = None
         except Exception as error:
             if self._turn_away_too_large():
@@ -168,7 +176,7 @@ class Desk:
         """Take the debt, at the instants at which a first in line would have got it; when the rest is due, if any is left."""
         while self._debt:
             chunk = self._debt if scheduler.max_permits is None else min(self._debt, scheduler.max_permits)
-            at = max(scheduler.peek(chunk, self._debt_since), self._debt_since)
+            at = max(self._ahead().peek(chunk, self._debt_since), self._debt_since)
             if at > now or self._timeline.held:
                 return at
             scheduler.take(chunk, at, at)
@@ -180,11 +188,7 @@ class Desk:
         """Tell the first in line that its permits are taken."""
         ticket.at, ticket.granted_at = at, now
         reading = self._timeline.clock_at(now)
-        waited = 0 if reading is None else max(0, reading - ticket.asked)
-        ticket.waited = waited
-        self._waited_total += waited
-        if waited > self._waited_max:
-            self._waited_max = waited
+        ticket.waited = 0 if reading is None else max(0, reading - ticket.asked)
         ticket.decided = True
         self._driver.wake(ticket)
 
@@ -199,13 +203,13 @@ class Desk:
             self._decide(ticket, error)
 
     def _turn_away_too_large(self) -> bool:
-        """Whether the first in line asks for more than can be granted since the rate was changed; then it is sent away."""
-        ticket, most = self._line.first(), self._scheduler.max_permits
-        if ticket is None or most is None or ticket.permits <= most:
-            return False
-        self._line.serve()
-        self._decide(ticket, ValueError(f"acquire({ticket.permits}) can no longer be granted: {most} is the most at once now."))
-        return True
+        """Whether anybody in line asks for more than can be granted since the rate was changed; all of them are sent away."""
+        most = self._scheduler.max_permits
+        too_large = [ticket for ticket in self._line if most is not None and ticket.permits > most]
+        for ticket in too_large:
+            self._decide(ticket, ValueError(f"acquire({ticket.permits}) can no longer be granted: {most} is the most at once now."))
+            self._line.leave(ticket)
+        return bool(too_large)
 
     async def _join(self, permits: int, now: int, since: int) -> Ticket:
         """Stand in line until granted."""
@@ -224,6 +228,8 @@ class Desk:
             raise
         if ticket.error is not None:
             raise ticket.error
+        self._waited_total += ticket.waited
+        self._waited_max = max(self._waited_max, ticket.waited)
         return ticket
 
     def _leave(self, ticket: Ticket) -> None:
@@ -241,8 +247,10 @@ class Desk:
             return
         now = self._timeline.now()
         heir = self._line.first()
-        # What is booked late counts as on time within catch_up; strategies that ignore since allow nothing.
-        allowed = self._catch_up if getattr(self._scheduler, "books_since", True) else 0
+        # What is booked late counts as on time within catch_up; strategies that ignore since allow that only to those who
+        # stood in line at the time of the grant, and would have had it.
+        on_time = heir is not None and heir.since <= ticket.granted_at
+        allowed = self._catch_up if on_time or getattr(self._scheduler, "books_since", True) else 0
         if (
             heir is not None
             and heir.permits == ticket.permits
@@ -281,7 +289,7 @@ class Desk:
     def _estimate(self, permits: int, now: int) -> int | None:
         """Nanoseconds until a request made now would be granted, the line included; None: nobody can say."""
         if not self._line and not self._debt:
-            instant = max(self._scheduler.peek(permits, now), now)
+            instant = max(self._ahead().peek(permits, now), now)
         else:
             if self._forecast is None:
                 self._forecast = self._replay(now)
@@ -293,11 +301,22 @@ class Desk:
         reading = self._timeline.clock_at(instant)
         return None if reading is None else max(0, reading - self._timeline.read())
 
+    def _ahead(self) -> Scheduler:
+        """The scheduler as it will be when the present pause is over."""
+        hold = self._timeline.hold if self._timeline.held else 0
+        if not hold or not hasattr(self._scheduler, "shift"):
+            return self._scheduler
+        from copy import deepcopy
+
+        copy = deepcopy(self._scheduler)
+        copy.shift(hold)
+        return copy
+
     def _replay(self, now: int) -> tuple[Scheduler, int]:
         """The scheduler as it will be once debt and line are served, and when that is."""
         from copy import deepcopy
 
-        copy, debt, since = deepcopy(self._scheduler), self._debt, self._debt_since
+        copy, debt, since = deepcopy(self._ahead()), self._debt, self._debt_since
         while debt:
             chunk = debt if copy.max_permits is None else min(debt, copy.max_permits)
             since = max(copy.peek(chunk, since), since)
@@ -305,7 +324,8 @@ class Desk:
             debt -= chunk
         forecast = copy, max(now, since) if self._debt else now
         for ticket in self._line:
-            forecast = self._replayed(forecast, ticket.permits, ticket.since)
+            if copy.max_permits is None or ticket.permits <= copy.max_permits:
+                forecast = self._replayed(forecast, ticket.permits, ticket.since)
         return forecast
 
     def _replayed(self, forecast: tuple[Scheduler, int], permits: int, since: int) -> tuple[Scheduler, int]:

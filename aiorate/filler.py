@@ -50,11 +50,7 @@ class Filler:
         self._decide = decide
         self._fail = fail
         self._timeline = timeline
-        self._name = f"aiorate-filler:{name}" if name else "aiorate-filler"
-        self.forget()
-
-    def forget(self) -> None:
-        """The loop is another one from here on; the task went with the old one."""
+        self._name = name
         self._task: asyncio.Task[None] | None = None
         self._poke: asyncio.Future[None] | None = None
         self._row: _Row | None = None
@@ -62,6 +58,16 @@ class Filler:
         self._due: int | None = None
         self._woke: int | None = None
         self._waiting = 0
+
+    @property
+    def _label(self) -> str:
+        return f"aiorate-filler:{self._name}" if self._name else "aiorate-filler"
+
+    def successor(self) -> Filler:
+        """The driver for another loop. What is left to do here, should the old loop ever go on, is to notify who was decided."""
+        heir = Filler(self._decide, self._fail, self._timeline, self._name)
+        self._decide, self._fail, self._due = _nothing, _nothing, None
+        return heir
 
     async def wait(self, ticket: Ticket) -> None:
         """Until the ticket is decided."""
@@ -112,7 +118,17 @@ class Filler:
         if self._task is None or self._task.done():
             loop = asyncio.get_running_loop()
             # A context of its own: it outlives the caller who happened to be the first to wait.
-            self._task = loop.create_task(self._run(), name=self._name, context=Context())
+            self._task = loop.create_task(self._run(), name=self._label, context=Context())
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        # Cancelled before its first step, a task runs none of its code; whoever waits for it is seen to here.
+        if self._waiting and self._task is task:
+            self._fail(self._cancelled())
+            self._start()
+
+    def _cancelled(self) -> RuntimeError:
+        return RuntimeError(f"the task {self._label!r} was cancelled while others waited for it")
 
     def _stir(self) -> None:
         if self._poke is not None and not self._poke.done():
@@ -125,16 +141,16 @@ class Filler:
                 await self._notify()
                 if self._waiting and not self._woken:
                     await self._sleep()
+        except GeneratorExit:
+            raise  # the loop was closed, and all who wait are gone with it
         except BaseException as error:
             # Cancelled from outside, or something is broken: nobody is left to hang.
-            failure = RuntimeError(f"the task {self._name!r} was cancelled while others waited for it")
-            self._fail(failure if isinstance(error, asyncio.CancelledError) else error)
+            self._fail(self._cancelled() if isinstance(error, asyncio.CancelledError) else error)
             await self._notify()
             if not isinstance(error, Exception):
                 raise
         finally:
-            if self._task is asyncio.current_task():
-                self._task = None
+            self._task = None
 
     async def _notify(self) -> None:
         rows, self._woken = self._woken, []
@@ -164,3 +180,7 @@ class Filler:
     def _rise(self) -> None:
         self._woke = self._timeline.read()
         self._stir()
+
+
+def _nothing(*_: object) -> None:
+    """What a driver that was replaced decides."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
+    from typing_extensions import TypeIs
+
     from aiorate.clock import Clock
     from aiorate.rate import Number
     from aiorate.schedulers.interface import Scheduler
@@ -51,12 +53,10 @@ class Limiter(Desk):
         clock: Clock | None = None,
         name: str | None = None,
     ) -> None:
-        if hasattr(rate_or_scheduler, "take"):
-            scheduler: Scheduler = rate_or_scheduler  # type: ignore[assignment]
-            if isinstance(scheduler, type):
-                raise TypeError(f"Limiter({scheduler.__name__}): pass a scheduler made with its rate, {scheduler.__name__}('10/s', ...).")
-        else:
-            scheduler = TokenPool(rate_or_scheduler)
+        if isinstance(rate_or_scheduler, type):
+            kind = rate_or_scheduler.__name__
+            raise TypeError(f"Limiter({kind}): pass a scheduler made with its rate, {kind}('10/s', ...).")
+        scheduler = rate_or_scheduler if _is_scheduler(rate_or_scheduler) else TokenPool(rate_or_scheduler)
         if max_waiting is not None and max_waiting != 0:
             check_permits("Limiter(max_waiting)", max_waiting)
         elif max_waiting is not None and type(max_waiting) is not int:
@@ -175,6 +175,7 @@ class Limiter(Desk):
         """Change the rate at once, for those in line too; what is stored or owed is kept as the strategy says."""
         new = Rate.of(rate)
         self._scheduler.set_rate(new, self._enter())
+        self._turn_away_too_large()
         self._changed()
 
     def pause(self, seconds: Number) -> None:
@@ -227,6 +228,7 @@ class Limiter(Desk):
         elif new.verb != "configure":
             self._timeline.start()
             self._closed = False
+        self._turn_away_too_large()
         self._changed()
 
     async def aclose(self) -> None:
@@ -301,6 +303,10 @@ class Limiter(Desk):
         name = f" {self._name!r}" if self._name else ""
         state = ", closed" if self._closed else ", stopped" if self._timeline.stopped else ", paused" if self._timeline.held else ""
         return f"<Limiter{name} {self._scheduler!r}, {len(self._line)} waiting{state}>"
+
+
+def _is_scheduler(thing: Scheduler | Rate | str | Number) -> TypeIs[Scheduler]:
+    return hasattr(thing, "take")
 
 
 class Weighted:
