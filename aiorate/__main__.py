@@ -1,0 +1,10 @@
+"""``python -m aiorate``."""
+
+from __future__ import annotations
+
+import sys
+
+from aiorate.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

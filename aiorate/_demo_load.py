@@ -1,0 +1,122 @@
+"""Sends requests to the demo's server for some seconds, half of the clients through httpx2 and half through aiohttp.
+
+One limiter for both, or none. Notes the instant of every grant, exactly as the limiter saw it, and every wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from fractions import Fraction
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import httpx2
+
+from aiorate import Limiter, LimiterClosed
+from aiorate.aiohttp import middleware
+from aiorate.http import hooks
+from aiorate.rate import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiorate.schedulers import Scheduler
+
+__all__ = ["Load", "WatchedLimiter", "noting", "run_load"]
+
+
+@dataclass(slots=True)
+class Load:
+    """What happened on the clients' side."""
+
+    seconds: float
+    began: int = 0
+    """The instant (ns) at which the clients were let loose."""
+    answered: dict[str, int] = field(default_factory=lambda: {"httpx2": 0, "aiohttp": 0})
+    """Answers by client."""
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """Answers so far."""
+        return sum(self.answered.values())
+
+
+class WatchedLimiter(Limiter):
+    """A limiter that remembers how long each request waited."""
+
+    __slots__ = ("grants", "waits")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.waits: list[float] = []
+        self.grants: list[int] = []
+        super().__init__(noting(scheduler, self.grants))
+
+    async def acquire(self, permits: int = 1, **options: Any) -> float:
+        """As any limiter's."""
+        waited = await super().acquire(permits, **options)
+        self.waits.append(waited)
+        return waited
+
+    def bound_ns(self, window: int) -> int | None:
+        """The guarantee for a window of whole nanoseconds, exactly."""
+        return self.bound(Fraction(window, NS_PER_SECOND))
+
+
+def noting(scheduler: Scheduler, grants: list[int]) -> Scheduler:
+    """The same scheduler, which from here on also adds the instant of every grant to the list.
+
+    The instants before `acquire` returns: between a grant and its caller lies the event loop, which may close up gaps.
+    """
+    kind = type(scheduler)
+    take = kind.take
+
+    def take_and_note(self: Scheduler, permits: int, now: int, since: int | None = None) -> int:
+        at = take(self, permits, now, since)
+        if at <= now and self is scheduler:  # not a copy that the limiter plans with
+            grants.extend([now] * permits)
+        return at
+
+    # A subclass without a slot of its own has the same layout, so that all else stays: isinstance, attributes, state.
+    scheduler.__class__ = type(kind.__name__, (kind,), {"__slots__": (), "take": take_and_note})
+    return scheduler
+
+
+async def run_load(url: str, load: Load, clients: int, limiter: Limiter | None = None) -> None:
+    """Keep so many clients busy for ``load.seconds``; then those still in line are sent away, and those sent are awaited."""
+    async with (
+        httpx2.AsyncClient(event_hooks=hooks(limiter) if limiter else None, trust_env=False, timeout=60) as httpx_client,
+        aiohttp.ClientSession(middlewares=[middleware(limiter)] if limiter else [], connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+
+        async def by_httpx() -> None:
+            (await httpx_client.get(url)).raise_for_status()
+
+        async def by_aiohttp() -> None:
+            async with session.get(url) as response:
+                response.raise_for_status()
+                await response.read()
+
+        load.began = monotonic_ns()
+        end = load.began + round(load.seconds * NS_PER_SECOND)
+        async with asyncio.TaskGroup() as group:
+            for number in range(clients):
+                name, send = ("aiohttp", by_aiohttp) if number % 2 else ("httpx2", by_httpx)
+                group.create_task(_client(load, name, send, end))
+            if limiter is not None:
+                await asyncio.sleep(load.seconds)
+                await limiter.aclose()
+
+
+async def _client(load: Load, name: str, send: Callable[[], Awaitable[None]], end: int) -> None:
+    while monotonic_ns() < end:
+        try:
+            await send()
+        except LimiterClosed:
+            return
+        except (httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
+            load.errors.append(f"{name}: {error!r}")
+            return
+        load.answered[name] += 1

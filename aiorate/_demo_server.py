@@ -1,0 +1,101 @@
+"""The server that the demo sends requests to: it notes when each of them arrives, and does nothing else.
+
+A process of its own, so that a client that is busy delays no arrival. It says its port on the first line of its output and lives
+until its input is closed, which happens however the demo ends. Knows nothing of limiters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from array import array
+from contextlib import asynccontextmanager
+from time import monotonic_ns  # one clock for all processes of a machine
+from typing import TYPE_CHECKING
+
+from aiohttp import ClientSession, web
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from typing import TextIO
+
+__all__ = ["ServerError", "counting_app", "fetch_arrivals", "serve", "server"]
+
+_PATIENCE = 30  # seconds for the process to start
+
+
+class ServerError(RuntimeError):
+    """The server could not be started."""
+
+
+def counting_app() -> web.Application:
+    """Answers ``GET /`` and notes when it came; ``POST /arrivals`` returns the instants so far (64-bit ns) and forgets them."""
+    arrivals = array("q")
+
+    async def arrive(request: web.Request) -> web.Response:
+        arrivals.append(monotonic_ns())
+        return web.Response(text="ok")
+
+    async def report(request: web.Request) -> web.Response:
+        body = arrivals.tobytes()
+        del arrivals[:]
+        return web.Response(body=body)
+
+    app = web.Application()
+    app.router.add_get("/", arrive)
+    app.router.add_post("/arrivals", report)
+    return app
+
+
+async def fetch_arrivals(url: str) -> list[int]:
+    """The instants (ns) that the server has noted since it was last asked."""
+    async with ClientSession() as session, session.post(f"{url}/arrivals") as response:
+        return array("q", await response.read()).tolist()
+
+
+async def serve(port: int, say: TextIO, until: Callable[[], Awaitable[object]]) -> int:
+    """Run on loopback until told to end; returns the exit code. Says ``port N``, or why it cannot."""
+    runner = web.AppRunner(counting_app(), access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        try:
+            await site.start()
+        except OSError as error:
+            print(f"cannot listen on port {port}: {error.strerror}", file=say, flush=True)
+            return 2
+        print(f"port {runner.addresses[0][1]}", file=say, flush=True)
+        await until()
+        return 0
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def server(port: int = 0) -> AsyncIterator[str]:
+    """The server in a process of its own; the target is its URL. Port 0: any that is free. Raises ServerError."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", __name__, str(port)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the demo, which then closes the input
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        line = (await asyncio.wait_for(process.stdout.readline(), _PATIENCE)).decode().strip()
+        word, _, number = line.partition(" ")
+        if word != "port":
+            raise ServerError(line or "the server ended before it began")
+        yield f"http://127.0.0.1:{number}"
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def _input_closed() -> None:
+    await asyncio.to_thread(sys.stdin.buffer.read)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(serve(int(sys.argv[1]), sys.stdout, _input_closed)))

@@ -1,0 +1,59 @@
+"""Every strategy by name, made for a rate with parameters that show what it is for."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import aiorate
+from aiorate.rate import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate import Rate, Scheduler
+
+__all__ = ["NAMES", "make"]
+
+
+def make(name: str, rate: Rate, *, origin: int | None = None) -> Scheduler:
+    """The strategy of that name, in any case of letters. ``origin`` is the calendar's, see `aiorate.CalendarWindow`.
+
+    Raises ValueError for other names, and as the strategy does.
+    """
+    if name.lower() == "calendarwindow":
+        return aiorate.CalendarWindow(rate, "UTC", origin=origin)
+    for known, build in _BUILDERS.items():
+        if known.lower() == name.lower():
+            return build(rate)
+    raise ValueError(f"{name!r} is not a strategy; there are {', '.join(NAMES)}.")
+
+
+def _burst(rate: Rate) -> int:
+    """A tenth of a second's permits."""
+    return max(1, rate.permits_in(NS_PER_SECOND // 10))
+
+
+def _all_of(rate: Rate) -> Scheduler:
+    """So many per period, and inside it no faster than twice the rate."""
+    twice = aiorate.Rate(2 * rate.permits, Fraction(rate.period_ns, NS_PER_SECOND))
+    return aiorate.AllOf(aiorate.SlidingWindow(rate), aiorate.TokenBucket(twice, burst=_burst(rate)))
+
+
+def _warming_up(rate: Rate) -> Scheduler:
+    """Warm after a second, or after ten requests of a slow rate."""
+    return aiorate.SmoothWarmingUp(rate, warmup=Fraction(max(NS_PER_SECOND, 10 * rate.interval_ns), NS_PER_SECOND))
+
+
+_BUILDERS: dict[str, Callable[[Rate], Scheduler]] = {
+    "TokenPool": aiorate.TokenPool,
+    "TicksAccumulator": aiorate.TicksAccumulator,
+    "BurstCompensation": aiorate.BurstCompensation,
+    "BurstRatio": lambda rate: aiorate.BurstRatio(rate, ratio=1.5),
+    "SmoothBursty": aiorate.SmoothBursty,
+    "SmoothWarmingUp": _warming_up,
+    "TokenBucket": lambda rate: aiorate.TokenBucket(rate, burst=_burst(rate)),
+    "SlidingWindow": aiorate.SlidingWindow,
+    "AllOf": _all_of,
+}
+NAMES = (*_BUILDERS, "CalendarWindow")

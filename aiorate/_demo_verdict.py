@@ -1,0 +1,96 @@
+"""Was the guarantee kept? Arithmetic on two lists of instants: grants as the limiter gave them, arrivals as the server saw them.
+
+The guarantee is about grants: no window of w holds more than ``bound(w)`` of them, to the nanosecond. A server sees each
+request one transit later, and transits differ. If the k-th arrival comes between d and d + j after the k-th grant, the arrivals
+in a window of w are those of grants in a window of w + j: the server may see ``bound(w + j)`` and no more, and never more
+arrivals than there were grants. j, the jitter, is measured over the whole run. Knows nothing of HTTP, asyncio or terminals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["Verdict", "WindowCount", "jitter", "judge", "percentile", "worst_window"]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCount:
+    """The worst of all windows of one length, on either side, against what is allowed there (None: no bound)."""
+
+    window: int
+    """Nanoseconds."""
+    granted: int
+    granted_at_most: int | None
+    arrived: int
+    arrived_at_most: int | None
+
+    @property
+    def kept(self) -> bool:
+        """Whether neither side saw more than is allowed."""
+        return _within(self.granted, self.granted_at_most) and _within(self.arrived, self.arrived_at_most)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found, window by window."""
+
+    windows: tuple[WindowCount, ...]
+    jitter: int
+    """Nanoseconds between the shortest and the longest transit."""
+    unpaid: int
+    """Arrivals beyond the number of grants: requests that never asked the limiter."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the guarantee was kept in every window, and every arrival was paid for."""
+        return not self.unpaid and all(count.kept for count in self.windows)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there was a guarantee to keep."""
+        return any(count.granted_at_most is not None for count in self.windows)
+
+
+def judge(bound: Callable[[int], int | None], grants: Iterable[int], arrivals: Iterable[int], windows: Iterable[int]) -> Verdict:
+    """Compare all windows of each length (ns) with the guarantee; ``bound`` says what a window of so many ns may hold."""
+    granted, arrived = sorted(grants), sorted(arrivals)
+    spread = jitter(granted, arrived)
+    counts = (WindowCount(w, worst_window(granted, w), bound(w), worst_window(arrived, w), bound(w + spread)) for w in sorted(set(windows)))
+    return Verdict(tuple(counts), spread, max(0, len(arrived) - len(granted)))
+
+
+def worst_window(instants: Sequence[int], window: int) -> int:
+    """The most instants, of a sorted sequence, in any half-open window of that length. One pass with two pointers.
+
+    The fullest windows begin at an instant: moving any other's start up to its first instant loses none.
+    """
+    most = end = 0
+    for start, instant in enumerate(instants):
+        while end < len(instants) and instants[end] < instant + window:
+            end += 1
+        most = max(most, end - start)
+    return most
+
+
+def jitter(grants: Sequence[int], arrivals: Sequence[int]) -> int:
+    """Nanoseconds between the shortest and the longest transit, the k-th arrival paired with the k-th grant; both sorted.
+
+    Requests that overtake each other only narrow it: no other pairing has a smaller spread.
+    """
+    transits = [arrival - grant for grant, arrival in zip(grants, arrivals, strict=False)]
+    return max(transits) - min(transits) if transits else 0
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least so many percent of the values do not exceed (nearest rank); 0.0 of none."""
+    ordered = sorted(values)
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(0, int(rank) - 1)] if ordered else 0.0
+
+
+def _within(count: int, most: int | None) -> bool:
+    return most is None or count <= most

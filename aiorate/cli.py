@@ -1,0 +1,149 @@
+"""The command line: reads the arguments and hands them on. What a command does is not here.
+
+A command is a function that adds its parser and names its handler; ``main`` returns the exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from aiorate import _demo_strategies
+from aiorate.rate import NS_PER_SECOND, Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+__all__ = ["main"]
+
+_EXTRAS = ("aiohttp", "httpx2", "plotext", "rich")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code: 2 for wrong arguments, 130 for Ctrl-C, 141 when nobody reads the output."""
+    parser = argparse.ArgumentParser(prog="python -m aiorate", description="Rate limiting for asyncio: see it work.")
+    parser.add_argument("--version", action="version", version=f"aiorate {_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="")
+    for add in _COMMANDS:
+        add(commands)
+    try:
+        options = vars(parser.parse_args(arguments))
+    except SystemExit as stop:  # argparse has printed help, version or what is wrong
+        return int(stop.code or 0)
+    handler = options.pop("handler", None)
+    if handler is None:
+        parser.print_help()
+        return 0
+    try:
+        code: int = handler(**options)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # What is still buffered cannot be written either; without this, the interpreter would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
+
+
+def _add_demo(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="send real requests to a local server, without and with a limiter, and compare with the guarantee",
+        description="Start a local server that notes every arrival, send requests to it through httpx2 and aiohttp, first without and"
+        " then with a limiter, and compare what the server saw with the limiter's guarantee. Exit code 1 if it was broken.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_rate_and_strategy(parser, "500/s")
+    parser.add_argument("--seconds", type=_between(0.2, 3_600.0, float), default=4.0, help="how long to run with the limiter")
+    parser.add_argument("--clients", type=_between(2, 1_000, int), default=32, help="requests at a time, half of them by each library")
+    parser.add_argument("--port", type=_between(0, 65_535, int), default=0, help="where the server listens; 0: any free port")
+    parser.set_defaults(handler=_demo)
+
+
+def _demo(**options: object) -> int:
+    try:
+        from aiorate import _demo
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRAS:
+            raise
+        print(f'aiorate demo needs {error.name}, which is not installed: pip install "aiorate[demo]"', file=sys.stderr)
+        return 2
+    return _demo.run(**options)  # type: ignore[arg-type]  # as the parser made them
+
+
+def _add_simulate(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "simulate",
+        help="print when requests would be granted, at once, on a virtual clock",
+        description="Print the instants at which requests that are all made at 0 would be granted, on a virtual clock, without waiting.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_rate_and_strategy(parser, "10/s")
+    parser.add_argument("--requests", type=_between(1, 1_000_000, int), default=20, help="how many")
+    parser.add_argument("--permits", type=_between(1, 1_000_000, int), default=1, help="permits that each of them asks for")
+    parser.set_defaults(handler=_simulate)
+
+
+def _simulate(rate: Rate, strategy: str, requests: int, permits: int) -> int:
+    from aiorate.testing import simulate
+
+    try:
+        scheduler = _demo_strategies.make(strategy, rate, origin=0)
+        text = f"{scheduler!r}\n\nrequest   granted at (s)   after the one before (s)"
+        instants = simulate(scheduler, [(0, permits)] * requests)
+    except ValueError as error:
+        print(f"aiorate simulate: {error}", file=sys.stderr)
+        return 2
+    print(text)
+    for number, (before, instant) in enumerate(zip([0, *instants], instants, strict=False), 1):
+        print(f"{number:7} {instant / NS_PER_SECOND:16.6f} {(instant - before) / NS_PER_SECOND:26.6f}")
+    return 0
+
+
+def _add_rate_and_strategy(parser: argparse.ArgumentParser, rate: str) -> None:
+    parser.add_argument("--rate", type=_rate, default=rate, help="such as 500/s, 3/250ms, 600/min or 20 (per second)")
+    parser.add_argument("--strategy", type=_strategy, default="TokenPool", help=f"one of {', '.join(_demo_strategies.NAMES)}")
+
+
+def _rate(text: str) -> Rate:
+    try:
+        return Rate.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _strategy(text: str) -> str:
+    for name in _demo_strategies.NAMES:
+        if name.lower() == text.lower():
+            return name
+    raise argparse.ArgumentTypeError(f"{text!r} is not a strategy; there are {', '.join(_demo_strategies.NAMES)}")
+
+
+def _between(least: float, most: float, kind: type[int] | type[float]) -> Callable[[str], float]:
+    def convert(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            whole = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {whole} from {least:g} to {most:g}")
+        return value
+
+    return convert
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("aiorate")
+
+
+_COMMANDS = (_add_demo, _add_simulate)
