@@ -1,8 +1,8 @@
 """Runs the Python blocks of README.md and docs/, so that what they say is true.
 
 A block may await at its top level, and the tests it defines are run. The blocks of one page share names and an event loop in
-virtual time, where a wait of a minute takes none. A block that speaks of ``https://api.example.com`` or ``server_url`` runs in real time instead, and finds a local
-server there.
+virtual time, where a wait of a minute takes none. A block that speaks of ``https://api.example.com`` or ``server_url`` runs in
+real time instead, and finds a local server there.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def evaluate(example: Example) -> None:
             if inspect.isawaitable(result):
                 await result
 
-    if "asyncio.run(" in source:
+    if "asyncio.run(" in source or "asyncio.Runner(" in source:
         block()  # it brings its own loop
     else:
         (page.real if on_the_wire else page.virtual).run(run())

@@ -4,7 +4,7 @@ from importlib.metadata import version as version_of
 
 project = "aiorate"
 author = "the aiorate authors"
-copyright = "the aiorate authors"  # noqa: A001 - the name is Sphinx's
+copyright = "the aiorate authors"
 release = version = version_of("aiorate")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]

@@ -184,7 +184,7 @@ def _text(x: float, y: float, text: str, colour: str, anchor: str = "start") -> 
 
 
 def _svg(width: int, height: int, title: str, parts: list[str]) -> str:
-    font = "font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\" font-size=\"12\""
+    font = 'font-family="system-ui, \'Segoe UI\', Helvetica, Arial, sans-serif" font-size="12"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" {font}>'
     title = title.replace("&", "&amp;").replace("<", "&lt;")
     return "\n".join([head, f"<title>{title}</title>", *parts, "</svg>", ""])

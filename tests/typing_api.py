@@ -1,0 +1,112 @@
+"""What type checkers make of the public names. Never run: mypy and pyright read it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, assert_type
+
+from aiorate import (
+    AllOf,
+    BurstCompensation,
+    BurstRatio,
+    CalendarWindow,
+    Clock,
+    Limiter,
+    Rate,
+    RateSpec,
+    Scheduler,
+    SlidingWindow,
+    Slot,
+    SmoothBursty,
+    SmoothWarmingUp,
+    Statistics,
+    TicksAccumulator,
+    TokenBucket,
+    TokenPool,
+    WaitTooLong,
+)
+from aiorate.testing import ManualClock, VirtualLoop, check_scheduler, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+# Every strategy is a Scheduler, and a clock by hand is a Clock.
+strategies: list[Scheduler] = [
+    TokenPool("10/s", burst=1.5),
+    TicksAccumulator(10),
+    BurstCompensation(Rate(10), strictness=0.5),
+    BurstRatio(10.5, ratio=Fraction(3, 2)),
+    SmoothBursty("10/s", max_stored=3),
+    SmoothWarmingUp("10/s", warmup=Decimal("0.5")),
+    TokenBucket("10/s", burst=5, initial=0),
+    SlidingWindow(Rate(100, timedelta(minutes=1))),
+    CalendarWindow("10000/day", "UTC"),
+    AllOf(TokenBucket("10/s", burst=5), SlidingWindow("100/min")),
+]
+clock: Clock = ManualClock()
+limiter = Limiter("100/s", catch_up=0, max_waiting=5, clock=clock, name="typed")
+for strategy in strategies:
+    assert_type(Limiter(strategy), Limiter)
+
+
+@limiter
+async def fetch(number: int, *, text: str = "") -> bytes:
+    """A decorated coroutine function keeps its signature."""
+    return bytes(number) + text.encode()
+
+
+@limiter.of(5)
+async def walk(number: int) -> AsyncIterator[str]:
+    """So does an async generator function."""
+    yield str(number)
+
+
+kept: Callable[[int], Coroutine[Any, Any, bytes]] = fetch
+
+
+async def asking() -> None:
+    """What the calls return."""
+    assert_type(await limiter.acquire(3, max_wait=0.5), float)
+    assert_type(limiter.try_acquire(), bool)
+    async with limiter as waited:
+        assert_type(waited, float)
+    async with limiter.of(3) as waited:
+        assert_type(waited, float)
+    async for slot in limiter.slots():
+        assert_type(slot, Slot)
+        assert_type(slot.lag, float)
+    assert_type(await fetch(1, text="x"), bytes)
+    async for piece in walk(3):
+        assert_type(piece, str)
+    try:
+        await limiter.acquire()
+    except WaitTooLong as error:
+        assert_type(error.wait, float)
+    await limiter.aclose()
+
+
+def steering() -> None:
+    """What can be changed and looked at."""
+    limiter.set_rate("5/s")
+    limiter.pause(0.5)
+    limiter.resume()
+    limiter.refund(1)
+    limiter.charge(1)
+    limiter.apply("12000,1.1,start")
+    limiter.apply(RateSpec.parse("12000"))
+    assert_type(limiter.rate, Rate)
+    assert_type(limiter.lag, float)
+    assert_type(limiter.delay(5), float)
+    assert_type(limiter.bound(60, largest=2), int | None)
+    assert_type(limiter.statistics(), Statistics)
+    assert_type(limiter.statistics().paused_until, float | None)
+    assert_type(Rate.parse("3/250ms").permits, int)
+
+
+def helpers() -> None:
+    """What tests use."""
+    assert_type(simulate(TokenPool("10/s"), [0, (0, 3)]), list[int])
+    assert_type(VirtualLoop().time(), float)
+    check_scheduler(lambda: TokenBucket("10/s", burst=2), examples=10)
