@@ -1,0 +1,449 @@
+"""The laws that `aiorate.testing.check_scheduler` tries, each on histories that hypothesis invents and makes small.
+
+A history is a list of steps: let some time pass, or go back, then take, give back or change the rate. A law looks at
+schedulers from outside only, through the Scheduler protocol. Nothing else in aiorate imports hypothesis.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from fractions import Fraction
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from aiorate.rate import NS_PER_SECOND, Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from aiorate.schedulers.interface import Scheduler
+
+__all__ = ["LAWS", "run_law"]
+
+_DAY = 86_400 * NS_PER_SECOND
+
+
+class Step(NamedTuple):
+    """What happens in a history: so much time passes, then something is done with so many permits."""
+
+    does: str
+    size: int  # permits; 0: the most that there may be at once, -1: one less
+    gap: tuple[int, str]
+
+
+_SIZES = (1, 2, 3, 0, -1, 7)
+_FORWARD = (
+    *((n, "ns") for n in (0, 1)),
+    *((n, "after due") for n in (0, -1, 1)),
+    *((n, "quarters") for n in (1, 3, 4, 5, 11, 40)),
+    *((n, "periods") for n in (1, 3)),
+    *((n, "days") for n in (1, 104, 365)),
+)
+_BACK = ((-1, "ns"), (-1, "quarters"), (-6, "quarters"), (-1, "periods"), (-1, "days"))
+# What "set rate" does, by size: permits times a fraction, and so many times the period.
+_CHANGES = {1: (1, 2, 1), 2: (1, 1, 4), 3: (3, 1, 1), 0: (100, 1, 1), -1: (1, 1, 1), 7: (10, 1, 7)}
+_DOES = ("take", "take all", "take late", "give back", "give back first", "set rate")
+
+_steps = st.lists(st.sampled_from([Step(*step) for step in product(_DOES, _SIZES, _FORWARD)]), max_size=16)
+_any_steps = st.lists(st.sampled_from([Step(*step) for step in product(_DOES, _SIZES, _FORWARD + _BACK)]), max_size=20)
+
+
+class History:
+    """A scheduler and what became of it so far."""
+
+    def __init__(self, scheduler: Scheduler, base: int = 0, lines: list[str] | None = None) -> None:
+        self.scheduler = scheduler
+        self.base = self.now = base
+        self.lines: list[str] = [] if lines is None else lines
+        self.answers: list[int] = []
+        self.events: list[tuple[int, int, int]] = []  # (epoch, instant, permits); fewer than 0: given back
+        self.held: list[int] = []
+        self.epochs = 0
+        self.late_by = 0
+        self.largest = 1
+        self.peek(1)  # the first instant given starts the schedule
+
+    def fork(self) -> History:
+        """The same once more, to go on differently."""
+        return deepcopy(self)
+
+    def run(self, steps: Iterable[Step], *without: str) -> History:
+        """Do the steps, but those that do what is named."""
+        for does, size, gap in steps:
+            if does in without:
+                continue
+            permits = self.permits(size)
+            self.pass_time(gap, permits)
+            if does == "take all":
+                for _ in range(12):
+                    permits = permits if self.take(permits) else permits // 2 or 1
+            elif does == "take":
+                self.take(permits)
+            elif does == "take late":
+                self.take(permits, self.now - self.catch_up * (1 + size % 2) // 2)
+            elif does == "set rate":
+                num, den, periods = _CHANGES[size]
+                self.set_rate(max(1, self.scheduler.rate.permits * num // den), periods)
+            elif self.held:
+                self.give_back(permits, -1 if does == "give back" else 0)
+        return self
+
+    def permits(self, size: int) -> int:
+        """That many, as far as that many can be granted."""
+        most = self.scheduler.max_permits
+        if size < 1:
+            size += (self.scheduler.bound(1) or 10) if most is None else most
+        return max(1, size if most is None else min(size, most))
+
+    @property
+    def catch_up(self) -> int:
+        """How late a request may be in these histories, in ns."""
+        return self.scheduler.rate.period_ns * 3 // (2 * self.scheduler.rate.permits)
+
+    def pass_time(self, gap: tuple[int, str], permits: int = 1) -> None:
+        """Move the clock."""
+        count, unit = gap
+        rate = self.scheduler.rate
+        if unit == "after due":
+            self.now = max(self.now, self.peek(permits) + count)
+        elif unit == "quarters":
+            self.now += count * rate.period_ns // (4 * rate.permits)
+        else:
+            self.now += count * {"ns": 1, "periods": rate.period_ns, "days": _DAY}[unit]
+
+    def peek(self, permits: int, now: int | None = None) -> int:
+        now = self.now if now is None else now
+        return self._told(f"peek({permits}, {now})", self.scheduler.peek(permits, now))
+
+    def due(self, permits: int, now: int | None = None) -> int:
+        """When a request made now is granted."""
+        return max(self.peek(permits, now), self.now if now is None else now)
+
+    def take(self, permits: int, since: int | None = None, now: int | None = None) -> bool:
+        """Whether it was granted."""
+        now = self.now if now is None else now
+        call = f"take({permits}, {now}{'' if since is None else f', since={since}'})"
+        granted = self._told(call, self.scheduler.take(permits, now, since)) <= now
+        if granted:
+            self.late_by = max(self.late_by, 0 if since is None else now - since)
+            self.largest = max(self.largest, permits)
+            self.events.append((self.epochs, now, permits))
+            self.held.append(permits)
+        return granted
+
+    def give_back(self, permits: int, place: int) -> None:
+        taken = self.held.pop(place)
+        permits = min(permits, taken)
+        if taken > permits:
+            self.held.insert(len(self.held) if place else 0, taken - permits)
+        self.lines.append(f"give_back({permits}, {self.now})")
+        self.scheduler.give_back(permits, self.now)
+        self.events.append((self.epochs, self.now, -permits))
+
+    def set_rate(self, permits: int, periods: int = 1) -> bool:
+        """Whether the scheduler let it be set: some have no rate of their own, or take certain periods only."""
+        rate = Rate(permits, Fraction(self.scheduler.rate.period_ns * periods, NS_PER_SECOND))
+        self.lines.append(f"set_rate({rate}, {self.now})")
+        try:
+            self.scheduler.set_rate(rate, self.now)
+        except (ValueError, RuntimeError):
+            return False
+        self.epochs += 1
+        self.late_by, self.largest = 0, 1
+        return True
+
+    def _told(self, call: str, answer: int) -> int:
+        self.lines.append(f"{call} -> {answer}")
+        self.answers.append(answer - self.base)
+        return answer
+
+    def check_bound(self) -> None:
+        """No window since the last change of the rate holds more than the bound."""
+        events = [(instant, permits) for epoch, instant, permits in self.events if epoch == self.epochs]
+        instants = sorted({instant for instant, permits in events if permits > 0})
+        for place, first in enumerate(instants):
+            for last in instants[place:]:
+                bound = self.scheduler.bound(last - first + 1 + self.late_by, self.largest)
+                if bound is not None:
+                    kept = _most_kept(events, first, last)
+                    assert kept <= bound, f"{kept} permits from {first} to {last}, and bound() says {bound}"
+
+
+def _most_kept(events: list[tuple[int, int]], first: int, last: int) -> int:
+    """Permits granted within the window, less those given back between any two of its grants."""
+    kept = most = 0
+    for instant, permits in events:
+        if permits < 0 or first <= instant <= last:
+            kept = max(0, kept + permits)
+            most = max(most, kept)
+    return most
+
+
+class Trial(NamedTuple):
+    """What a law is tried on: where schedulers come from, and two histories, the second of which only moves on."""
+
+    factory: Callable[[], Scheduler]
+    before: list[Step]
+    after: list[Step]
+    told: list[str]
+
+    def begin(self) -> History:
+        """A scheduler with a past."""
+        return History(self.factory(), 0, self.told).run(self.before)
+
+    def fresh(self, base: int = 0) -> History:
+        """A scheduler without one."""
+        return History(self.factory(), base, self.told)
+
+    @property
+    def sizes(self) -> list[Step]:
+        """Steps to take sizes and gaps from: never none."""
+        return self.after or [Step("take", 1, (0, "ns")), Step("take", 2, (4, "quarters"))]
+
+
+def asking_changes_nothing(trial: Trial) -> None:
+    """Neither a question nor a refusal changes anything, whatever instant it was asked at."""
+    asked = trial.begin()
+    twin = asked.fork()
+    for step in trial.sizes:
+        permits = asked.permits(step.size)
+        for now in (asked.now + step.gap[0], asked.now - _DAY, asked.now):
+            if asked.peek(permits, now) > now:
+                assert not asked.take(permits, now=now), "take() grants what peek() refuses"
+    _same_future(asked, twin, trial.after)
+
+
+def granted_on_time(trial: Trial) -> None:
+    """A request is never granted before the instant named for it, and always at it or later."""
+    past = trial.begin()
+    for step in trial.sizes[:4]:
+        permits = past.permits(step.size)
+        at = past.due(permits)
+        for now in (at, at + 1, at + abs(step.gap[0]) * _DAY):
+            assert past.fork().take(permits, now=now), f"due at {at} and still refused at {now}"
+        if at > past.now:
+            for now in (past.now - _DAY, past.now - 1, past.now, (past.now + at) // 2, at - 1):
+                assert not past.fork().take(permits, now=now), f"due at {at} and granted at {now}"
+
+
+def more_is_never_sooner(trial: Trial) -> None:
+    """More permits are never scheduled sooner than fewer."""
+    past = trial.begin()
+    sizes = sorted({past.permits(step.size) for step in trial.sizes} | {1, past.permits(0)})
+    dues = [past.due(permits) for permits in sizes]
+    assert dues == sorted(dues), f"{sizes} permits are due at {dues}"
+
+
+def taking_makes_nobody_sooner(trial: Trial) -> None:
+    """Whatever is taken, at whatever instant, those who ask afterwards are not served sooner for it."""
+    taken = trial.begin()
+    twin = taken.fork()
+    taken.run(trial.before, "give back", "give back first", "set rate")
+    for step in trial.sizes:
+        permits, now = twin.permits(step.size), max(taken.now, twin.now) + abs(step.gap[0])
+        assert taken.due(permits, now) >= twin.due(permits, now), f"{permits} permits are sooner at {now} for what was taken"
+
+
+def going_back_earns_nothing(trial: Trial) -> None:
+    """Time that goes back and comes again gives no credit for the same time twice."""
+    went = trial.begin()
+    twin, there = went.fork(), went.now
+    for step in trial.sizes:
+        permits = went.permits(step.size)
+        went.now = there - abs(step.gap[0]) * went.scheduler.rate.period_ns
+        went.take(permits)
+        went.now = there
+        assert went.due(permits) >= twin.due(permits), f"{permits} permits are sooner at {there} for having gone back"
+
+
+def giving_back_leaves_no_trace(trial: Trial) -> None:
+    """What is taken and given back at once was never taken, as far as anyone can see."""
+    gave = trial.begin()
+    twin = gave.fork()
+    for step in trial.sizes[:3]:
+        gave.pass_time(step.gap, 1)
+        twin.now = gave.now = max(gave.now, twin.now)
+        permits = gave.permits(step.size)
+        if gave.take(permits):
+            gave.give_back(permits, -1)
+    # Nobody asks about the time before it was given back.
+    _same_future(gave, twin, [step for step in trial.after if step.does in ("take", "take all", "set rate")])
+
+
+def bound_holds(trial: Trial) -> None:
+    """No window of any history holds more permits than bound() says, those given back not counted."""
+    history = trial.fresh()
+    for step in trial.before:
+        history.run([step], "take late")
+        history.check_bound()
+
+
+def bound_holds_when_late(trial: Trial) -> None:
+    """Requests booked from when they joined the line add to the bound no more than they were late."""
+    history = trial.fresh()
+    if getattr(history.scheduler, "books_since", True):
+        for step in trial.before:
+            history.run([step])
+            history.check_bound()
+
+
+def since_moves_no_grant(trial: Trial) -> None:
+    """How long a request has stood in line makes its own grant neither sooner nor later."""
+    past = trial.begin()
+    for step in trial.sizes:
+        permits = past.permits(step.size)
+        past.pass_time((0, "ns"), permits)
+        at = past.peek(permits)
+        for since in (past.now - _DAY, past.now - past.catch_up, past.now, past.now + 1):
+            fork = past.fork()
+            granted = fork.take(permits, since)
+            assert granted == (at <= past.now), f"due at {at}, but not with since={since}"
+            assert granted or fork.answers[-1] == past.answers[-1], f"another instant is named with since={since}"
+        past.pass_time(step.gap, permits)
+
+
+def lateness_costs_no_rate(trial: Trial) -> None:
+    """Served late, but booked from when it joined the line, a request delays nobody: a late timer costs no rate."""
+    late = trial.begin()
+    if _books_since(late.scheduler):
+        late.now = max(late.now, late.due(late.permits(0)))
+        late.take(late.permits(0))
+        prompt, joined = late.fork(), late.now
+        for step in trial.sizes:
+            permits = late.permits(step.size)
+            prompt.now = max(prompt.now, prompt.due(permits))
+            prompt.take(permits, joined)
+            at = late.due(permits)
+            assert at == max(prompt.now, late.now), f"due at {at}; had all before been served on time, {prompt.now}"
+            late.now = at + late.catch_up * abs(step.gap[0]) // 365
+            late.take(permits, joined)
+
+
+def _books_since(scheduler: Scheduler) -> bool:
+    """Whether it books from `since`, as all its members must if it is made of several."""
+    return getattr(scheduler, "books_since", True) and all(map(_books_since, getattr(scheduler, "members", ())))
+
+
+def set_rate_forgives_nothing(trial: Trial) -> None:
+    """The same rate again changes nothing, and a slower one makes nobody sooner."""
+    changed = trial.begin()
+    changed.pass_time(trial.sizes[0].gap)
+    same, slower = changed.fork(), changed.fork()
+    rate = changed.scheduler.rate
+    if same.set_rate(rate.permits):
+        slower.set_rate(max(1, rate.permits // 2))
+        most = slower.scheduler.max_permits
+        for step in trial.sizes:
+            permits = changed.permits(step.size)
+            changed.now += abs(step.gap[0]) * rate.period_ns // (3 * rate.permits)
+            at = changed.due(permits)
+            assert same.due(permits, changed.now) == at, f"{permits} permits are no longer due at {at}, though the rate is the same"
+            if most is None or permits <= most:
+                assert slower.due(permits, changed.now) >= at, f"{permits} permits are sooner than {at}, though the rate is slower"
+
+
+def shifting_changes_nothing(trial: Trial) -> None:
+    """Adding a constant to all instants changes nothing else; one that follows the calendar is told by `shift`."""
+    here = trial.fresh()
+    for constant in (1, _DAY + 1, 1_000_000 * _DAY + 7, -365 * _DAY - 3):
+        scheduler = trial.factory()
+        shift = getattr(scheduler, "shift", None)
+        if shift is not None:
+            shift(-constant)
+        there = History(scheduler, constant, trial.told)
+        _same_future(here.fork(), there, trial.before)
+
+
+def no_drift(trial: Trial) -> None:
+    """Under load, a rate's permits take exactly its period, at the start as after a thousand million."""
+    load = trial.fresh()
+    rate, most = load.scheduler.rate, load.scheduler.max_permits
+    for _ in range(8):  # until bursts are used up and what is stored is gone
+        _serve(load, 1_000 * rate.permits if most is None else load.permits(0))
+    parts, periods = _parts(rate, most, [load.permits(step.size) for step in trial.sizes[:8]])
+    for jump in (0, 0, 0, 10**9):
+        if jump and most is None:
+            _serve(load, (jump // rate.permits + 1) * rate.permits)
+        first = [_serve(load, permits) for permits in parts][0]
+        took = load.due(parts[0]) - first
+    if periods:
+        assert took == periods * rate.period_ns, f"{periods} periods of {rate.period_ns} ns took {took} ns"
+    else:  # too many requests to wait for a whole period: not slower here, and not faster is what the bound says
+        assert (took - 1) * rate.permits < sum(parts) * rate.period_ns, f"{sum(parts)} permits at {rate} took {took} ns"
+
+
+def _parts(rate: Rate, most: int | None, sizes: list[int]) -> tuple[list[int], int]:
+    """Requests that add up to whole periods, and to how many; 0: that would be too many requests."""
+    if most is None:
+        periods = -(-sum(sizes) // rate.permits)
+        rest = periods * rate.permits - sum(sizes)
+        return sizes + [rest] * (rest > 0), periods
+    # A window is used up exactly by requests of one size that divides it.
+    size = max(n for n in range(1, min(most, 1_000) + 1) if rate.permits % n == 0 and n <= max(sizes))
+    count = rate.permits // size
+    return ([size] * count, 1) if count <= 1_000 else ([most] * 1_000, 0)
+
+
+def _serve(load: History, permits: int) -> int:
+    """Take as soon as it is due; when that is."""
+    load.now = load.due(permits)
+    assert load.take(permits), f"due at {load.now} and still refused"
+    return load.now
+
+
+def _same_future(one: History, other: History, steps: list[Step]) -> None:
+    one.answers, other.answers = [], []
+    shift = other.base - one.base
+    for step in steps:
+        one.run([step])
+        other.run([step])
+        for permits in (1, one.permits(0)):
+            one.peek(permits)
+            other.peek(permits)
+        assert one.now + shift == other.now
+        assert one.answers == other.answers, f"one answers {one.answers[-3:]}, its twin {other.answers[-3:]}"
+
+
+LAWS: tuple[Callable[[Trial], None], ...] = (
+    asking_changes_nothing,
+    granted_on_time,
+    more_is_never_sooner,
+    going_back_earns_nothing,
+    taking_makes_nobody_sooner,
+    giving_back_leaves_no_trace,
+    bound_holds,
+    bound_holds_when_late,
+    since_moves_no_grant,
+    lateness_costs_no_rate,
+    set_rate_forgives_nothing,
+    shifting_changes_nothing,
+    no_drift,
+)
+"""In the order in which they are tried: the more telling first."""
+
+
+def run_law(law: Callable[[Trial], None], factory: Callable[[], Scheduler], examples: int) -> None:
+    """Try a law on so many histories; AssertionError with the law and the shortest history that breaks it."""
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(_any_steps, _steps)
+    def trial(before: list[Step], after: list[Step]) -> None:
+        told: list[str] = []
+        try:
+            law(Trial(factory, before, after, told))
+        except Exception as error:
+            what = str(error) if isinstance(error, AssertionError) else repr(error)
+            history = "\n  ".join(told[-60:])
+            raise AssertionError(f"{law.__name__}: {what}\nThe law: {law.__doc__}\nThe history:\n  {history}") from error
+
+    trial()
