@@ -111,6 +111,8 @@ class TokenPool:
         if last is None:
             last = self._last = now
         a, w = self._a, self._w
+        if a > self._over:  # the pool was shrunk: the excess waits, or a new rate would be a free burst
+            a, w = self._over, w + a - self._over
         need = permits * self._cost
         if need > self._full:
             need = self._full
