@@ -1,0 +1,110 @@
+"""An open-loop load generator: requests start when they were meant to, and are measured from then.
+
+The server stalls once, for 0.6 s in the middle. A generator that waits for each answer before it thinks of the next request sees one
+slow request; the hundred that should have been sent meanwhile it leaves out (coordinated omission, as Gil Tene calls it). Here each
+slot knows when it was meant to start. Wait time is how late it starts, service time is what the server took, and what a
+user would have felt is the response time, both together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import web
+
+from aiorate import Limiter, TicksAccumulator
+
+RATE = "200/s"
+REQUESTS = 500
+STALLS_AT = 200  # the request that the server takes its time for
+STALL = 0.6  # seconds
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One request; seconds."""
+
+    wait: float
+    service: float
+
+    @property
+    def response(self) -> float:
+        """From when it was meant to start until it was answered."""
+        return self.wait + self.service
+
+
+def server() -> web.Application:
+    """Answers at once, but for one request."""
+    served = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal served
+        served += 1
+        if served == STALLS_AT:
+            await asyncio.sleep(STALL)
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    return app
+
+
+async def generate(url: str) -> list[Sample]:
+    """Send the requests on schedule over one connection; the schedule never waits for the server."""
+    # TicksAccumulator gives up nothing: whatever was missed is sent as soon as it can be.
+    limiter = Limiter(TicksAccumulator(RATE))
+    samples: list[Sample] = []
+    async with aiohttp.ClientSession() as session, aclosing(limiter.slots()) as slots:
+        async for slot in slots:
+            started = time.monotonic()
+            async with session.get(url) as response:
+                await response.read()
+            samples.append(Sample(wait=started - slot.scheduled_at, service=time.monotonic() - started))
+            if slot.index + 1 == REQUESTS:
+                break
+    return samples
+
+
+def percentile(values: list[float], percent: float) -> float:
+    """By nearest rank."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-len(ordered) * percent // 100) - 1)]
+
+
+def report(samples: list[Sample]) -> None:
+    """Print the three times side by side, in ms."""
+    times = {
+        "wait": [sample.wait for sample in samples],
+        "service": [sample.service for sample in samples],
+        "response": [sample.response for sample in samples],
+    }
+    print(f"{len(samples)} requests at {RATE} on one connection, one stall of {STALL} s. Milliseconds:\n")
+    print("          ", *(f"{name:>9}" for name in times))
+    for percent in (50, 90, 99, 100):
+        print(
+            f"{f'p{percent}' if percent < 100 else 'max':>10} ",
+            *(f"{1_000 * percentile(values, percent):9.1f}" for values in times.values()),
+        )
+    late = sum(sample.wait > 0.05 for sample in samples)
+    slow = sum(sample.service > 0.05 for sample in samples)
+    print(f"\nService time alone shows {slow} slow request; {late} others started more than 50 ms late.")
+
+
+async def main() -> None:
+    """Server and generator in one event loop."""
+    runner = web.AppRunner(server(), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        report(await generate(f"http://127.0.0.1:{runner.addresses[0][1]}/"))
+    finally:
+        await runner.cleanup()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
