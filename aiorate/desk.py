@@ -162,7 +162,8 @@ class Desk:
                     self._forecast = None
         except Exception as error:
             if self._turn_away_too_large():
-                return self._serve()
+                self._serve()
+                return
             self._fail(error)
         self._due = due
         self._busy = len(line) > 0 or bool(self._debt) or timeline.held or self._closed

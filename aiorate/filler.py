@@ -131,7 +131,7 @@ class Filler:
         return RuntimeError(f"the task {self._label!r} was cancelled while others waited for it")
 
     def _stir(self) -> None:
-        if self._poke is not None and not self._poke.done():
+        if self._poke is not None and not self._poke.done() and not self._poke.get_loop().is_closed():
             self._poke.set_result(None)
 
     async def _run(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate.desk import Desk, _running_loop
+from aiorate.desk import Desk
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate.rate import Rate, RateSpec, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import check_permits
