@@ -1,0 +1,318 @@
+"""Limiting real httpx2 and httpx clients that talk to a real server, by hooks and by a transport."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import httpx2
+import httpx_retries
+import pytest
+import pytest_asyncio
+from server import Server, most_in_any_window
+
+from aiorate import BurstCompensation, Limiter, LimiterClosed, LineFull, TokenBucket, WaitTooLong
+from aiorate.http import hooks, limit_transport
+from aiorate.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    async with Server() as server:
+        yield server
+
+
+@pytest.fixture(params=["httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport"])
+def client_with(request: pytest.FixtureRequest, server: Server) -> Callable[..., Any]:
+    """Makes a client whose requests pass the limiter; options are those of hooks() and limit_transport()."""
+    name, way = request.param.split("-")
+    package = httpx2 if name == "httpx2" else httpx
+
+    def make(limiter: Any, *, client: dict[str, Any] | None = None, inner: dict[str, Any] | None = None, **options: Any) -> Any:
+        client, inner = client or {}, inner or {}
+        if way == "hooks":
+            return package.AsyncClient(base_url=server.url, event_hooks=hooks(limiter, **options), **inner, **client)
+        transport = limit_transport(package.AsyncHTTPTransport(**inner), limiter, **options)
+        return package.AsyncClient(base_url=server.url, transport=transport, **client)
+
+    make.package = package  # type: ignore[attr-defined]
+    return make
+
+
+def bucket(burst: int = 10, rate: str = "10/s", **options: Any) -> Limiter:
+    """A full bucket whose clock stands still, unless one is given: after so many permits everybody waits."""
+    return Limiter(TokenBucket(rate, burst=burst), **{"clock": ManualClock(), **options})
+
+
+async def in_line(limiter: Limiter, count: int) -> None:
+    """Return when so many wait."""
+    async with asyncio.timeout(10):
+        while limiter.statistics().waiting != count:
+            await asyncio.sleep(0)
+
+
+async def test_each_request_is_sent_at_its_instant_and_not_before(client_with: Any, server: Server) -> None:
+    """The whole point: the clock says when, and a real server sees just those requests."""
+    clock = ManualClock()
+    limiter = Limiter("10/s", clock=clock)
+    async with client_with(limiter) as client, asyncio.TaskGroup() as tasks:
+        sent = [tasks.create_task(client.get("/")) for _ in range(4)]
+        await in_line(limiter, 3)
+
+        for tenths in range(4):
+            await server.arrived(1 + tenths)
+            assert (1 + tenths, 3 - tenths) == (limiter.statistics().granted, limiter.statistics().waiting)
+            await clock.run(0.1)
+
+    assert [200] * 4 == [task.result().status_code for task in sent]
+    assert 4 == len(server.arrivals)
+
+
+@pytest.mark.slow
+async def test_what_arrives_keeps_the_bound(client_with: Any, server: Server) -> None:
+    """In real time, seen from the server. A window may be 1.5 times as long as the promise's: the way there is not even."""
+    limiter = Limiter(BurstCompensation("100/s"), catch_up=0)
+    async with client_with(limiter) as client:
+        await asyncio.gather(*(client.get("/") for _ in range(40)))
+
+    instants = [arrival.instant for arrival in server.arrivals]
+    assert 40 == len(instants)
+    assert max(instants) - min(instants) > 0.39e9 / 1.5
+    assert most_in_any_window(instants, 100_000_000) <= (limiter.bound(0.1 * 1.5) or 0)
+
+
+async def test_each_hop_of_a_redirect_pays(client_with: Any, server: Server) -> None:
+    """The server counts requests, not calls."""
+    limiter = bucket()
+    async with client_with(limiter) as client:
+        response = await client.get("/redirect/2", follow_redirects=True)
+
+    assert ["/redirect/2", "/redirect/1", "/end"] == server.paths == [r.url.path for r in (*response.history, response)]
+    assert 3 == limiter.statistics().granted
+
+
+async def test_authentication_that_sends_twice_pays_twice(client_with: Any, server: Server) -> None:
+    """An httpx Auth would miss the challenge; the limiter does not."""
+
+    class Again(client_with.package.Auth):  # type: ignore[misc, name-defined]
+        def auth_flow(self, request: Any) -> Any:
+            yield request
+            yield request
+
+    limiter = bucket()
+    async with client_with(limiter) as client:
+        await client.get("/", auth=Again())
+
+    assert 2 == limiter.statistics().granted == len(server.arrivals)
+
+
+async def test_retries_above_the_client_pay_again(client_with: Any, server: Server) -> None:
+    """As those of the SDKs, or of a loop of one's own."""
+    limiter = bucket()
+    async with client_with(limiter) as client:
+        while (await client.get("/flaky/2")).status_code == 503:
+            pass
+
+    assert 3 == limiter.statistics().granted == len(server.arrivals)
+
+
+async def test_a_retry_transport_pays_for_each_attempt_when_the_limiter_is_innermost(server: Server) -> None:
+    """httpx-retries asks isinstance() of what it is given."""
+    limiter = bucket()
+    transport = httpx_retries.RetryTransport(
+        transport=limit_transport(httpx.AsyncHTTPTransport(), limiter), retry=httpx_retries.Retry(total=5, backoff_factor=0)
+    )
+    async with httpx.AsyncClient(transport=transport) as client:
+        response = await client.get(f"{server.url}/flaky/2")
+
+    assert 200 == response.status_code
+    assert 3 == limiter.statistics().granted == len(server.arrivals)
+
+
+async def test_hooks_do_not_see_the_attempts_of_a_retry_transport(server: Server) -> None:
+    """What the documentation warns of; if it ever changes, so should the page."""
+    limiter = bucket()
+    transport = httpx_retries.RetryTransport(retry=httpx_retries.Retry(total=5, backoff_factor=0))
+    async with httpx.AsyncClient(transport=transport, event_hooks=hooks(limiter)) as client:
+        await client.get(f"{server.url}/flaky/2")
+
+    assert (1, 3) == (limiter.statistics().granted, len(server.arrivals))
+
+
+async def test_a_stream_is_not_broken(client_with: Any, server: Server) -> None:
+    """The response is handed over at its head, before the server has even made the rest."""
+    async with client_with(bucket()) as client, client.stream("GET", "/stream") as response:
+        chunks = response.aiter_bytes()
+        first = await anext(chunks)
+        server.go.set()
+        rest = b"".join([chunk async for chunk in chunks])
+
+    assert (b"first", b"last") == (first, rest)
+
+
+async def test_waiting_holds_no_connection(client_with: Any, server: Server) -> None:
+    """Else a full line would starve everybody else of the pool, and end in PoolTimeout."""
+    package = client_with.package
+    limiter = bucket(burst=1)
+    limits = package.Limits(max_connections=1)
+    async with client_with(limiter, inner={"limits": limits}, client={"timeout": package.Timeout(5, pool=0.05)}) as client:
+        await client.get("/")
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [tasks.create_task(client.get("/")) for _ in range(3)]
+            await in_line(limiter, 3)
+
+            other = await client.get("/unlimited", extensions={"aiorate": {"cost": 0}})
+
+            for task in waiting:
+                task.cancel()
+
+    assert 200 == other.status_code
+    assert ["/", "/unlimited"] == server.paths
+    assert 1 == server.connections
+
+
+@pytest.mark.slow
+async def test_no_timeout_of_the_client_covers_the_wait(client_with: Any) -> None:
+    """A request that waited its turn has not been slow. It waits for 3 times each timeout."""
+    clock = ManualClock()
+    limiter = bucket(burst=1, clock=clock)
+    async with client_with(limiter, client={"timeout": 0.2}) as client:
+        await client.get("/")
+        second = asyncio.create_task(client.get("/"))
+        await in_line(limiter, 1)
+
+        await asyncio.sleep(0.6)
+        await clock.run(0.1)
+
+        assert 200 == (await second).status_code
+
+
+async def test_cancelled_while_waiting_spends_nothing_and_connects_to_nobody(client_with: Any, server: Server) -> None:
+    """Also where wait_for() or a task group did it."""
+    limiter = bucket(burst=1)
+    assert limiter.try_acquire()
+    async with client_with(limiter) as client:
+        task = asyncio.create_task(client.get("/"))
+        await in_line(limiter, 1)
+
+        task.cancel()
+        await asyncio.wait([task])
+
+    counts = limiter.statistics()
+    assert task.cancelled()
+    assert (1, 1, 0) == (counts.granted, counts.cancelled, counts.waiting)
+    assert 0 == server.connections
+
+
+async def test_cost_and_a_request_that_knows_better(client_with: Any, server: Server) -> None:
+    """Weights come from a function of the request; one request may say its own, on all of its hops."""
+    limiter = bucket(burst=100)
+    async with client_with(limiter, cost=lambda request: int(request.headers["weight"])) as client:
+        await client.get("/", headers={"weight": "5"})
+        assert 5 == limiter.statistics().granted
+
+        await client.get("/redirect/1", extensions={"aiorate": {"cost": 7}}, follow_redirects=True)
+        assert 5 + 2 * 7 == limiter.statistics().granted
+
+        await client.get("/", headers={"weight": "0"})
+        assert 5 + 2 * 7 == limiter.statistics().granted
+
+    assert 4 == len(server.arrivals)
+
+
+async def test_a_full_key_does_not_hold_up_another(client_with: Any, server: Server) -> None:
+    """One line for each key."""
+    limiters = {"/a": bucket(burst=1), "/b": bucket(burst=1)}
+    async with client_with(limiters, key=lambda request: request.url.path) as client:
+        await client.get("/a")
+        task = asyncio.create_task(client.get("/a"))
+        await in_line(limiters["/a"], 1)
+
+        await client.get("/b")
+
+        task.cancel()
+        await asyncio.wait([task])
+    assert ["/a", "/b"] == server.paths
+
+
+async def test_the_key_is_the_origin_unless_told_otherwise(client_with: Any, server: Server) -> None:
+    """A redirect to another server is another key; a mapping may make limiters as keys come up."""
+
+    class OnDemand(dict[str, Limiter]):
+        def __missing__(self, key: str) -> Limiter:
+            return self.setdefault(key, bucket())
+
+    limiters = OnDemand()
+    async with Server() as other, client_with(limiters) as client:
+        for url in ("/a", "/b", f"{other.url}/c"):
+            await client.get(url)
+        counts = {key: limiter.statistics().granted for key, limiter in limiters.items()}
+        assert {server.url: 2, other.url: 1} == counts
+
+
+async def test_what_the_limiter_raises_comes_through(client_with: Any, server: Server) -> None:
+    """Unchanged, at once, with nothing sent; and not as an HTTPError, which is for what happened on the wire."""
+    limiter = bucket(burst=1, rate="1/min", max_waiting=0)
+    assert limiter.try_acquire()
+    async with client_with(limiter, max_wait=30) as client:
+        with pytest.raises(LineFull, match="max_waiting is 0") as full:
+            await client.get("/")
+        await limiter.aclose()
+        with pytest.raises(LimiterClosed, match="start"):
+            await client.get("/")
+
+    assert not isinstance(full.value, client_with.package.HTTPError)
+    assert [] == server.arrivals
+    assert 1 == limiter.statistics().granted
+
+
+async def test_max_wait_fails_at_once_and_a_request_may_set_its_own(client_with: Any, server: Server) -> None:
+    """The client's own timeouts do not cover the wait, so that this is the only bound on it."""
+    limiter = bucket(burst=1, rate="1/min")
+    assert limiter.try_acquire()
+    async with client_with(limiter, max_wait=30) as client:
+        with pytest.raises(WaitTooLong, match="would wait 60 s, and max_wait is 30 s"):
+            await client.get("/")
+        with pytest.raises(WaitTooLong, match="max_wait is 0.5 s"):
+            await client.get("/", extensions={"aiorate": {"max_wait": 0.5}})
+        task = asyncio.create_task(client.get("/", extensions={"aiorate": {"max_wait": None}}))
+        await in_line(limiter, 1)
+
+        await limiter.aclose()
+
+        with pytest.raises(LimiterClosed):
+            await task
+    assert [] == server.arrivals
+
+
+@pytest.mark.parametrize(
+    ("wishes", "error", "hint"),
+    [
+        (7, TypeError, r"such as \{'cost': 7\}, not int"),
+        ({"costs": 7}, ValueError, "knows cost and max_wait, not 'costs'"),
+        ({"cost": -1}, ValueError, "0: not limited"),
+        ({"cost": True}, TypeError, "not bool"),
+        ({"cost": 1.5}, TypeError, "not float"),
+        ({"cost": 11}, ValueError, "10 is the most at once"),
+        ({"max_wait": -1}, ValueError, "0 seconds or more"),
+        ({"max_wait": "2"}, TypeError, "a number of seconds"),
+        ({"max_wait": float("nan")}, ValueError, "0 seconds or more"),
+    ],
+)
+async def test_wrong_wishes_are_refused_before_anything_is_sent(
+    client_with: Any, server: Server, wishes: Any, error: type[Exception], hint: str
+) -> None:
+    """A misspelt cost must not go out as a cost of one."""
+    limiter = bucket(burst=10)
+    async with client_with(limiter) as client:
+        with pytest.raises(error, match=hint):
+            await client.get("/", extensions={"aiorate": wishes})
+
+    assert [] == server.arrivals
+    assert 0 == limiter.statistics().granted
