@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that remembers what arrived, when, and on which connection."""
+"""A real HTTP server on loopback that remembers what arrived, when, and on which connection; and a limiter to try on it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from aiohttp import web
+
+from aiorate import Limiter, TokenBucket
+from aiorate.testing import ManualClock
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Arrival", "Server", "most_in_any_window"]
+__all__ = ["Arrival", "Server", "bucket", "in_line", "most_in_any_window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +130,17 @@ def most_in_any_window(instants: list[int], window: int) -> int:
             begin += 1
         most = max(most, end - begin + 1)
     return most
+
+
+def bucket(burst: int = 10, rate: str = "10/s", **options: Any) -> Limiter:
+    """A limiter that grants so many permits at once. Its clock stands still, unless one is given: then everybody waits."""
+    return Limiter(TokenBucket(rate, burst=burst), **{"clock": ManualClock(), **options})
+
+
+async def in_line(limiter: Limiter, count: int) -> None:
+    """Return when so many requests wait; TimeoutError if they never do."""
+    for _ in range(100_000):
+        if limiter.statistics().waiting == count:
+            return
+        await asyncio.sleep(0)
+    raise TimeoutError(f"{limiter.statistics().waiting} are in line, not {count}")

@@ -10,9 +10,9 @@ import httpx2
 import httpx_retries
 import pytest
 import pytest_asyncio
-from server import Server, most_in_any_window
+from server import Server, bucket, in_line, most_in_any_window
 
-from aiorate import BurstCompensation, Limiter, LimiterClosed, LineFull, TokenBucket, WaitTooLong
+from aiorate import BurstCompensation, Limiter, LimiterClosed, LineFull, WaitTooLong
 from aiorate.http import hooks, limit_transport
 from aiorate.testing import ManualClock
 
@@ -45,18 +45,6 @@ def client_with(request: pytest.FixtureRequest, server: Server) -> Callable[...,
     return make
 
 
-def bucket(burst: int = 10, rate: str = "10/s", **options: Any) -> Limiter:
-    """A full bucket whose clock stands still, unless one is given: after so many permits everybody waits."""
-    return Limiter(TokenBucket(rate, burst=burst), **{"clock": ManualClock(), **options})
-
-
-async def in_line(limiter: Limiter, count: int) -> None:
-    """Return when so many wait."""
-    async with asyncio.timeout(10):
-        while limiter.statistics().waiting != count:
-            await asyncio.sleep(0)
-
-
 async def test_each_request_is_sent_at_its_instant_and_not_before(client_with: Any, server: Server) -> None:
     """The whole point: the clock says when, and a real server sees just those requests."""
     clock = ManualClock()
@@ -70,8 +58,8 @@ async def test_each_request_is_sent_at_its_instant_and_not_before(client_with: A
             assert (1 + tenths, 3 - tenths) == (limiter.statistics().granted, limiter.statistics().waiting)
             await clock.run(0.1)
 
-    assert [200] * 4 == [task.result().status_code for task in sent]
-    assert 4 == len(server.arrivals)
+    assert [task.result().status_code for task in sent] == [200] * 4
+    assert len(server.arrivals) == 4
 
 
 @pytest.mark.slow
@@ -82,7 +70,7 @@ async def test_what_arrives_keeps_the_bound(client_with: Any, server: Server) ->
         await asyncio.gather(*(client.get("/") for _ in range(40)))
 
     instants = [arrival.instant for arrival in server.arrivals]
-    assert 40 == len(instants)
+    assert len(instants) == 40
     assert max(instants) - min(instants) > 0.39e9 / 1.5
     assert most_in_any_window(instants, 100_000_000) <= (limiter.bound(0.1 * 1.5) or 0)
 
@@ -94,7 +82,7 @@ async def test_each_hop_of_a_redirect_pays(client_with: Any, server: Server) -> 
         response = await client.get("/redirect/2", follow_redirects=True)
 
     assert ["/redirect/2", "/redirect/1", "/end"] == server.paths == [r.url.path for r in (*response.history, response)]
-    assert 3 == limiter.statistics().granted
+    assert limiter.statistics().granted == 3
 
 
 async def test_authentication_that_sends_twice_pays_twice(client_with: Any, server: Server) -> None:
@@ -131,7 +119,7 @@ async def test_a_retry_transport_pays_for_each_attempt_when_the_limiter_is_inner
     async with httpx.AsyncClient(transport=transport) as client:
         response = await client.get(f"{server.url}/flaky/2")
 
-    assert 200 == response.status_code
+    assert response.status_code == 200
     assert 3 == limiter.statistics().granted == len(server.arrivals)
 
 
@@ -142,7 +130,7 @@ async def test_hooks_do_not_see_the_attempts_of_a_retry_transport(server: Server
     async with httpx.AsyncClient(transport=transport, event_hooks=hooks(limiter)) as client:
         await client.get(f"{server.url}/flaky/2")
 
-    assert (1, 3) == (limiter.statistics().granted, len(server.arrivals))
+    assert (limiter.statistics().granted, len(server.arrivals)) == (1, 3)
 
 
 async def test_a_stream_is_not_broken(client_with: Any, server: Server) -> None:
@@ -153,7 +141,7 @@ async def test_a_stream_is_not_broken(client_with: Any, server: Server) -> None:
         server.go.set()
         rest = b"".join([chunk async for chunk in chunks])
 
-    assert (b"first", b"last") == (first, rest)
+    assert (first, rest) == (b"first", b"last")
 
 
 async def test_waiting_holds_no_connection(client_with: Any, server: Server) -> None:
@@ -172,9 +160,9 @@ async def test_waiting_holds_no_connection(client_with: Any, server: Server) -> 
             for task in waiting:
                 task.cancel()
 
-    assert 200 == other.status_code
-    assert ["/", "/unlimited"] == server.paths
-    assert 1 == server.connections
+    assert other.status_code == 200
+    assert server.paths == ["/", "/unlimited"]
+    assert server.connections == 1
 
 
 @pytest.mark.slow
@@ -190,7 +178,7 @@ async def test_no_timeout_of_the_client_covers_the_wait(client_with: Any) -> Non
         await asyncio.sleep(0.6)
         await clock.run(0.1)
 
-        assert 200 == (await second).status_code
+        assert (await second).status_code == 200
 
 
 async def test_cancelled_while_waiting_spends_nothing_and_connects_to_nobody(client_with: Any, server: Server) -> None:
@@ -206,8 +194,8 @@ async def test_cancelled_while_waiting_spends_nothing_and_connects_to_nobody(cli
 
     counts = limiter.statistics()
     assert task.cancelled()
-    assert (1, 1, 0) == (counts.granted, counts.cancelled, counts.waiting)
-    assert 0 == server.connections
+    assert (counts.granted, counts.cancelled, counts.waiting) == (1, 1, 0)
+    assert server.connections == 0
 
 
 async def test_cost_and_a_request_that_knows_better(client_with: Any, server: Server) -> None:
@@ -215,15 +203,15 @@ async def test_cost_and_a_request_that_knows_better(client_with: Any, server: Se
     limiter = bucket(burst=100)
     async with client_with(limiter, cost=lambda request: int(request.headers["weight"])) as client:
         await client.get("/", headers={"weight": "5"})
-        assert 5 == limiter.statistics().granted
+        assert limiter.statistics().granted == 5
 
         await client.get("/redirect/1", extensions={"aiorate": {"cost": 7}}, follow_redirects=True)
-        assert 5 + 2 * 7 == limiter.statistics().granted
+        assert limiter.statistics().granted == 5 + 2 * 7
 
         await client.get("/", headers={"weight": "0"})
-        assert 5 + 2 * 7 == limiter.statistics().granted
+        assert limiter.statistics().granted == 5 + 2 * 7
 
-    assert 4 == len(server.arrivals)
+    assert len(server.arrivals) == 4
 
 
 async def test_a_full_key_does_not_hold_up_another(client_with: Any, server: Server) -> None:
@@ -238,7 +226,7 @@ async def test_a_full_key_does_not_hold_up_another(client_with: Any, server: Ser
 
         task.cancel()
         await asyncio.wait([task])
-    assert ["/a", "/b"] == server.paths
+    assert server.paths == ["/a", "/b"]
 
 
 async def test_the_key_is_the_origin_unless_told_otherwise(client_with: Any, server: Server) -> None:
@@ -268,8 +256,8 @@ async def test_what_the_limiter_raises_comes_through(client_with: Any, server: S
             await client.get("/")
 
     assert not isinstance(full.value, client_with.package.HTTPError)
-    assert [] == server.arrivals
-    assert 1 == limiter.statistics().granted
+    assert server.arrivals == []
+    assert limiter.statistics().granted == 1
 
 
 async def test_max_wait_fails_at_once_and_a_request_may_set_its_own(client_with: Any, server: Server) -> None:
@@ -279,7 +267,7 @@ async def test_max_wait_fails_at_once_and_a_request_may_set_its_own(client_with:
     async with client_with(limiter, max_wait=30) as client:
         with pytest.raises(WaitTooLong, match="would wait 60 s, and max_wait is 30 s"):
             await client.get("/")
-        with pytest.raises(WaitTooLong, match="max_wait is 0.5 s"):
+        with pytest.raises(WaitTooLong, match=r"max_wait is 0\.5 s"):
             await client.get("/", extensions={"aiorate": {"max_wait": 0.5}})
         task = asyncio.create_task(client.get("/", extensions={"aiorate": {"max_wait": None}}))
         await in_line(limiter, 1)
@@ -288,31 +276,4 @@ async def test_max_wait_fails_at_once_and_a_request_may_set_its_own(client_with:
 
         with pytest.raises(LimiterClosed):
             await task
-    assert [] == server.arrivals
-
-
-@pytest.mark.parametrize(
-    ("wishes", "error", "hint"),
-    [
-        (7, TypeError, r"such as \{'cost': 7\}, not int"),
-        ({"costs": 7}, ValueError, "knows cost and max_wait, not 'costs'"),
-        ({"cost": -1}, ValueError, "0: not limited"),
-        ({"cost": True}, TypeError, "not bool"),
-        ({"cost": 1.5}, TypeError, "not float"),
-        ({"cost": 11}, ValueError, "10 is the most at once"),
-        ({"max_wait": -1}, ValueError, "0 seconds or more"),
-        ({"max_wait": "2"}, TypeError, "a number of seconds"),
-        ({"max_wait": float("nan")}, ValueError, "0 seconds or more"),
-    ],
-)
-async def test_wrong_wishes_are_refused_before_anything_is_sent(
-    client_with: Any, server: Server, wishes: Any, error: type[Exception], hint: str
-) -> None:
-    """A misspelt cost must not go out as a cost of one."""
-    limiter = bucket(burst=10)
-    async with client_with(limiter) as client:
-        with pytest.raises(error, match=hint):
-            await client.get("/", extensions={"aiorate": wishes})
-
-    assert [] == server.arrivals
-    assert 0 == limiter.statistics().granted
+    assert server.arrivals == []
