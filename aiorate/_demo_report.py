@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import plotext  # type: ignore[import-untyped]
@@ -31,9 +30,15 @@ _STEPS = 4
 
 def new_console() -> Console:
     """Standard output: as wide as the terminal up to 100 columns, in a pipe 80 and without a single escape code."""
-    console = Console(highlight=False)
+    console = _Console(highlight=False)
     console.width = min(console.width, 100) if console.is_terminal else 80
     return console
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the command line see it; rich would end the process with 1, which here means a broken guarantee."""
+        raise  # rich calls it while it handles the BrokenPipeError
 
 
 @asynccontextmanager
@@ -46,6 +51,8 @@ async def progress(console: Console, what: str, load: Load) -> AsyncIterator[Non
     finally:
         task.cancel()
         await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()  # it only ends by itself when it cannot write
     console.print(Text(f"  {what}: {load.total} requests answered in {load.seconds:g} s"))
 
 
@@ -54,17 +61,19 @@ async def _bar(console: Console, what: str, load: Load) -> None:
     # Drawn from the event loop, not from a thread of its own: two on one core would disturb the measurement.
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task(what, total=load.seconds, answered=0)
-        began = monotonic()
+        now = asyncio.get_running_loop().time
+        began = now()
         while True:
-            bar.update(task, completed=min(monotonic() - began, load.seconds), answered=load.total, refresh=True)
+            bar.update(task, completed=min(now() - began, load.seconds), answered=load.total, refresh=True)
             await asyncio.sleep(0.1)
 
 
 async def _lines(console: Console, what: str, load: Load) -> None:
-    began = monotonic()
+    now = asyncio.get_running_loop().time
+    began = now()
     while True:
         await asyncio.sleep(1)
-        console.print(Text(f"  {what}: {monotonic() - began:.0f} s, {load.total} answered"))
+        console.print(Text(f"  {what}: {now() - began:.0f} s, {load.total} answered"))
 
 
 def figures_table(rows: Sequence[tuple[str, str, str]]) -> Table:
@@ -125,7 +134,8 @@ def plot(console: Console, without: Sequence[int], with_limiter: Sequence[int], 
     figure.ruler("x").lim(0, seconds).ticks(marks, [f"{mark:g} s" for mark in marks])
     figure.title("arrivals per second at the server: first without, then with the limiter")
     figure.plot_size(console.width - 2, _PLOT_HEIGHT)
-    return Text.from_ansi(figure.build().string(colorless=not console.is_terminal))
+    drawing: str = figure.build().string(colorless=not console.is_terminal)
+    return Text.from_ansi(drawing.encode(console.encoding, "replace").decode(console.encoding))
 
 
 def arrivals_per_bin(instants: Sequence[int], width: float, bins: int = _BINS) -> list[int]:

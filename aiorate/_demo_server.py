@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerError", "counting_app", "fetch_arrivals", "serve", "server"]
 
-_PATIENCE = 30  # seconds for the process to start
-
 
 class ServerError(RuntimeError):
     """The server could not be started."""
@@ -83,13 +81,14 @@ async def server(port: int = 0) -> AsyncIterator[str]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        line = (await asyncio.wait_for(process.stdout.readline(), _PATIENCE)).decode().strip()
+        line = (await process.stdout.readline()).decode().strip()
         word, _, number = line.partition(" ")
         if word != "port":
             raise ServerError(line or "the server ended before it began")
         yield f"http://127.0.0.1:{number}"
     finally:
         process.stdin.close()
+        await process.stdout.read()  # to its end, so that nothing of the pipe stays
         await process.wait()
 
 
