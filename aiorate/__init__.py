@@ -4,6 +4,8 @@
 >>> await limiter.acquire()       # or: async with limiter: ...
 """
 
+from typing import TYPE_CHECKING
+
 from aiorate.clock import Clock
 from aiorate.errors import LimiterClosed, LimiterError, LineFull, WaitTooLong
 from aiorate.limiter import Limiter
@@ -22,6 +24,9 @@ from aiorate.schedulers import (
     TokenPool,
 )
 
+if TYPE_CHECKING:
+    from aiorate.statistics import Slot, Statistics
+
 __all__ = [
     "AllOf",
     "BurstCompensation",
@@ -36,6 +41,7 @@ __all__ = [
     "RateSpec",
     "Scheduler",
     "SlidingWindow",
+    "Slot",
     "SmoothBursty",
     "SmoothWarmingUp",
     "Statistics",

@@ -56,7 +56,7 @@ class Timeline:
     ``on_release`` is called with the length of each hold when it is over.
     """
 
-    __slots__ = ("_begun", "_call_at", "_chosen", "_held", "_loop", "_offset", "_on_release", "paused_until", "read", "stopped")
+    __slots__ = ("_begun", "_call_at", "_chosen", "_held", "_loop", "_on_release", "offset", "paused_until", "read", "stopped")
 
     def __init__(self, clock: Clock | None, on_release: Callable[[int], None]) -> None:
         self.read: Callable[[], int] = self._begin if clock is None else clock.now
@@ -65,7 +65,7 @@ class Timeline:
         self._call_at: Callable[[int, Callable[[], None]], Handle] | None = getattr(clock, "call_at", None)
         self._on_release = on_release
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._offset = 0
+        self.offset = 0  # what the limiter's time is behind the clock
         self._held: int | None = None  # the limiter's time while it stands still
         self.paused_until: int | None = None
         """Clock reading at which a pause ends; None: not paused, as far as was asked."""
@@ -79,7 +79,7 @@ class Timeline:
             self.read = clock_of(loop)
             if self.read is not before and self._begun:
                 change = self.read() - before()
-                self._offset += change
+                self.offset += change
                 if self.paused_until is not None:
                     self.paused_until += change
             self._begun = True
@@ -91,7 +91,11 @@ class Timeline:
             if self.stopped or (self.paused_until is not None and self.read() < self.paused_until):
                 return self._held
             self._release(self.read() if self.paused_until is None else self.paused_until)
-        return self.read() - self._offset
+        return self.read() - self.offset
+
+    def moving(self) -> Callable[[], int]:
+        """The shortest way to ask for the limiter's time until it is held up or attached again."""
+        return self.now if self.offset else self.read
 
     def _begin(self) -> int:
         # The first reading, made without a loop.
@@ -109,12 +113,12 @@ class Timeline:
         """How long the limiter's time will have stood still; 0: it moves, or nobody can say."""
         if self._held is None or self.stopped:
             return 0
-        return (self.read() if self.paused_until is None else self.paused_until) - self._held - self._offset
+        return (self.read() if self.paused_until is None else self.paused_until) - self._held - self.offset
 
     def clock_at(self, instant: int) -> int | None:
         """The clock reading when the limiter's time will be so much; None: not before it is started."""
         if self._held is None:
-            return instant + self._offset
+            return instant + self.offset
         if self.stopped:
             return None
         return instant - self._held + (self.read() if self.paused_until is None else self.paused_until)
@@ -161,7 +165,7 @@ class Timeline:
     def _release(self, reading: int) -> None:
         assert self._held is not None
         offset = reading - self._held
-        length, self._offset = offset - self._offset, offset
+        length, self.offset = offset - self.offset, offset
         self._held = self.paused_until = None
         if length:
             self._on_release(length)

@@ -17,12 +17,15 @@ from aiorate.line import Line, Ticket
 from aiorate.schedulers.token_pool import TokenPool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiorate.clock import Clock
     from aiorate.schedulers.interface import Scheduler
 
 __all__ = ["Desk"]
 
 _running_loop = asyncio._get_running_loop
+_FAST_CALL_NS = 2_000
 
 
 class Desk:
@@ -30,24 +33,31 @@ class Desk:
 
     __slots__ = (
         "__weakref__",
+        "_batch",
         "_busy",
         "_cancelled",
         "_catch_up",
         "_closed",
+        "_dealt_at",
+        "_deals",
         "_debt",
         "_debt_since",
         "_driver",
         "_due",
         "_forecast",
+        "_hand",
         "_line",
         "_loop",
         "_name",
+        "_now",
         "_reads_ahead",
         "_refunded",
         "_refused",
         "_returned",
         "_scheduler",
+        "_size",
         "_skipped",
+        "_take",
         "_taken",
         "_timeline",
         "_waited_max",
@@ -57,10 +67,18 @@ class Desk:
     def __init__(self, scheduler: Scheduler, catch_up: int, clock: Clock | None, name: str | None) -> None:
         self._scheduler = scheduler
         self._catch_up = catch_up
+        self._take: Callable[..., int] = getattr(scheduler, "book", scheduler.take)
         self._reads_ahead = hasattr(scheduler, "seen")
+        # Permits taken in one go, to be handed out one by one: how many are left of how many, and since when.
+        self._hand = 0
+        self._batch = 0
+        self._size = 1
+        self._dealt_at = 0
+        self._deals: int = getattr(scheduler, "batch", 0)  # at most so many
         self._name = name
         self._line = Line()
         self._timeline = Timeline(clock, self._released)
+        self._now = self._timeline.now  # while nothing is held up
         self._driver: Alarm | Filler
         if isinstance(scheduler, TokenPool):
             self._driver = Filler(self._serve, self._fail, self._timeline, name)
@@ -89,26 +107,59 @@ class Desk:
         if loop is not self._loop:
             self._attach(loop)
         now = self._timeline.now()
+        if self._batch:
+            self._settle(now)
         if self._busy and (not self._line or self._due is None or self._due <= now or self._timeline.held):
             self._serve()
         return now
 
     def _grab(self, permits: int) -> int | None:
         """Take permits if nobody is in line and they are due: None; otherwise the time at which they were refused."""
-        if _running_loop() is self._loop and not self._busy:
-            if self._reads_ahead:
-                seen: int | None = self._scheduler.seen  # type: ignore[attr-defined]
-                if seen is not None and self._scheduler.take(permits, seen) <= seen:
-                    # The latest reading proves it due: no need to read the clock.
-                    self._taken += permits
-                    return None
-            now = self._timeline.now()
-        else:
+        if _running_loop() is not self._loop or self._busy:
             now = self._enter()
-        if self._busy or self._scheduler.take(permits, now) > now:
+            if self._busy:
+                return now
+        elif self._reads_ahead and (seen := self._scheduler.seen) is not None and self._take(permits, seen) <= seen:  # type: ignore[attr-defined]
+            # The latest reading proves it due: no need to read the clock.
+            self._taken += permits
+            return None
+        else:
+            now = self._now()
+            if self._batch:
+                self._settle(now)
+        if self._take(permits, now) > now:
             return now
         self._taken += permits
+        if self._deals:
+            self._deal(now)
         return None
+
+    def _deal(self, now: int) -> None:
+        """While calls come fast, take a batch that is handed out by counting down, without reading the clock for each."""
+        size = self._size
+        if now - self._dealt_at < _FAST_CALL_NS * size:
+            size = min(2 * size, self._deals)
+        else:
+            size = 1
+        self._dealt_at = now
+        if size > 1:
+            if self._take(size, now) <= now:
+                self._hand = self._batch = size
+            else:
+                size = 1
+        self._size = size
+
+    def _settle(self, now: int) -> None:
+        """Book what was handed out as taken now, and the rest as never taken.
+
+        Now is when it was handed out or later, so the scheduler never has more to give than it should: `bound` holds.
+        """
+        batch, used = self._batch, self._batch - self._hand
+        self._hand = self._batch = 0
+        self._scheduler.give_back(batch, now)
+        if used:
+            self._take(used, now)
+            self._taken += used
 
     def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Move to another loop: the budget stays, those who wait on a dead one go."""
@@ -131,6 +182,7 @@ class Desk:
         self._loop = loop
         if loop is not None:
             self._timeline.attach(loop)
+        self._now = self._timeline.moving()
 
     def _serve(self) -> None:
         """Grant all that is due, in order, and set the driver for the next."""
@@ -148,7 +200,7 @@ class Desk:
                     if timeline.held:
                         due = max(self._ahead().peek(ticket.permits, now), now)
                         break
-                    at = scheduler.take(ticket.permits, now, ticket.since if ticket.since > earliest else earliest)
+                    at = self._take(ticket.permits, now, ticket.since if ticket.since > earliest else earliest)
                     if at > now:
                         due = at
                         break
@@ -279,10 +331,12 @@ class Desk:
 
     def _changed(self) -> None:
         """Something changed for those in line too."""
+        self._deals = getattr(self._scheduler, "batch", 0)
         self._forecast = None
         self._serve()
 
     def _released(self, held_for: int) -> None:
+        self._now = self._timeline.moving()
         shift = getattr(self._scheduler, "shift", None)
         if shift is not None:
             shift(held_for)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Limiter"]
 
+_ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
+
 
 class Limiter(Desk):
     """Grants permits at a rate, in the order asked, to the coroutines of one event loop.
@@ -77,8 +79,10 @@ class Limiter(Desk):
         waiting, `LimiterClosed`; nothing is spent then. ValueError if so many can never be granted. Cancelled while waiting, or
         granted but not yet run: nothing is spent, and the next in line moves up at once.
         """
-        # `permits != 1` lets True pass, hence the type first.
-        if type(permits) is not int or permits != 1:
+        if permits is _ONE and self._hand and max_wait is None:
+            self._hand -= 1
+            return 0.0
+        if permits is not _ONE:
             self._check("acquire()", permits)
         limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
         now = self._grab(permits)
@@ -89,7 +93,12 @@ class Limiter(Desk):
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
-        self._check("try_acquire()", permits)
+        if permits is _ONE:
+            if self._hand:
+                self._hand -= 1
+                return True
+        else:
+            self._check("try_acquire()", permits)
         if self._grab(permits) is None:
             return True
         if self._closed:
@@ -99,6 +108,9 @@ class Limiter(Desk):
 
     async def __aenter__(self) -> float:
         """Acquire one permit; the target is the seconds waited."""
+        if self._hand:
+            self._hand -= 1
+            return 0.0
         return await self.acquire()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -1,7 +1,8 @@
 """TokenBucket: a bucket of permits that fills at the rate; a request takes its permits out or waits for them.
 
-State is one number, the theoretical arrival time. The virtual scheduling form of GCRA, ITU-T I.371, in which the level is
-``burst - (tat - now) / interval``; same grants as golang.org/x/time/rate without its truncation.
+State is one number, the instant from which the next single permit is to be had. The virtual scheduling form of GCRA, ITU-T
+I.371: that instant is the theoretical arrival time less the tolerance, ``(burst - 1) x interval``, and the level of the
+bucket at an instant is ``1 + (instant - next) / interval``. Same grants as golang.org/x/time/rate without its truncation.
 Knows nothing of clocks, loops or who waits.
 """
 
@@ -26,7 +27,7 @@ class TokenBucket:
     A request for more than ``burst`` can never be granted.
     """
 
-    __slots__ = ("_initial", "_spilled", "_tat", "burst", "rate")
+    __slots__ = ("_brim", "_cost", "_initial", "_next", "_spilled", "_tolerance", "_unit", "burst", "rate")
     refundable = True
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
@@ -36,13 +37,12 @@ class TokenBucket:
             check_permits("TokenBucket(initial)", initial, burst)
         elif initial is not None and type(initial) is not int:
             raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, not {type(initial).__name__}.")
-        self.rate = Rate.of(rate)
         self.burst = burst
         """Size of the bucket in permits."""
         self._spilled = 0
         self._initial = burst if initial is None else initial
-        # In ticks, of which a nanosecond has rate.permits and a permit lasts rate.period_ns: never divided.
-        self._tat: int | None = None
+        self._measure(Rate.of(rate))
+        self._next: int | None = None
         if start is not None:
             self._begin(start)
 
@@ -52,48 +52,62 @@ class TokenBucket:
         return self.burst
 
     @property
+    def batch(self) -> int:
+        """How many permits may be handed out without asking for each: 200 us worth, half the bucket, or 256."""
+        return min(self.rate.permits_in(200_000), self.burst // 2, 256)
+
+    @property
     def spilled(self) -> int:
-        """Nanoseconds of schedule that found the bucket full and are gone."""
+        """Nanoseconds of schedule that found the bucket full while somebody stood in line, and are gone."""
         return self._spilled // self.rate.permits
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if type(permits) is not int or not 0 < permits <= self.burst or type(now) is not int or not (since is None or type(since) is int):
             check_ask("take()", permits, now, since, self.burst)
-        tat = self._tat
-        if tat is None:
-            tat = self._begin(now)
-        rate = self.rate
-        at = ceil_div(tat - (self.burst - permits) * rate.period_ns, rate.permits)
-        if at > now:
-            return at
-        if since is None or since > now:
-            since = now
-        if tat <= (since - 1) * rate.permits:  # as booked_from(): the bucket is full, and idle since then
-            self._spilled += since * rate.permits - tat
-            tat = since * rate.permits
-        self._tat = tat + permits * rate.period_ns
-        return at if at > since else since
+        return self.book(permits, now, since)
+
+    def book(self, permits: int, now: int, since: int | None = None) -> int:
+        """`take`, for a caller that has checked the arguments."""
+        next_one = self._next
+        if next_one is None:
+            next_one = self._begin(now)
+        lead = now * self._unit - next_one
+        if lead < (permits - 1) * self._cost:
+            return ceil_div(next_one + (permits - 1) * self._cost, self._unit)
+        if since is None or since >= now:
+            if lead >= self._brim:  # the bucket is full, and what came since then is gone
+                next_one += lead - self._tolerance
+            self._next = next_one + permits * self._cost
+            return now
+        at = max(since, ceil_div(next_one + (permits - 1) * self._cost, self._unit))
+        lead -= (now - since) * self._unit
+        if lead >= self._brim:
+            next_one += lead - self._tolerance
+            self._spilled += lead - self._tolerance
+        self._next = next_one + permits * self._cost
+        return at
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now, most=self.burst)
-        tat = self._begin(now) if self._tat is None else self._tat
-        return max(now, ceil_div(tat - (self.burst - permits) * self.rate.period_ns, self.rate.permits))
+        next_one = self._begin(now) if self._next is None else self._next
+        return max(now, ceil_div(next_one + (permits - 1) * self._cost, self._unit))
 
     def give_back(self, permits: int, now: int) -> None:
         """Put permits back, up to the size of the bucket."""
         check_ask("give_back()", permits, now)
-        if self._tat is not None:
-            self._tat -= permits * self.rate.period_ns
+        if self._next is not None:
+            self._next -= permits * self._cost
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate; the bucket keeps its level in permits, and so does a debt."""
-        tat = self._begin(now) if self._tat is None else self._tat
-        missing = max(0, tat - now * self.rate.permits)
         rate = Rate.of(rate)
-        self._spilled = self._spilled * rate.permits // self.rate.permits
+        next_one = self._begin(now) if self._next is None else self._next
+        missing = max(0, next_one + self._tolerance - now * self._unit)
+        self._spilled = self._spilled * rate.permits // self._unit
         # Rounded up: no fraction of a permit is given.
-        self._tat = now * rate.permits + ceil_div(missing * rate.period_ns, self.rate.period_ns)
-        self.rate = rate
+        missing = ceil_div(missing * rate.period_ns, self._cost)
+        self._measure(rate)
+        self._next = now * self._unit + missing - self._tolerance
 
     def lag(self, now: int) -> int:
         """0: a bucket is not late because it was idle."""
@@ -104,9 +118,18 @@ class TokenBucket:
         check_window(window, largest)
         return self.burst + self.rate.permits_in(window)
 
+    def _measure(self, rate: Rate) -> None:
+        # In ticks, of which a nanosecond has rate.permits and a permit lasts rate.period_ns: never divided.
+        self.rate = rate
+        self._unit = rate.permits
+        self._cost = rate.period_ns
+        self._tolerance = (self.burst - 1) * rate.period_ns
+        # Idle for a whole nanosecond beyond full: less is within the instant, and would be drift if it were cut off.
+        self._brim = self._tolerance + rate.permits
+
     def _begin(self, start: int) -> int:
-        self._tat = start * self.rate.permits + (self.burst - self._initial) * self.rate.period_ns
-        return self._tat
+        self._next = start * self._unit - (self._initial - 1) * self._cost
+        return self._next
 
     def __repr__(self) -> str:
         return f"TokenBucket({str(self.rate)!r}, burst={self.burst})"

@@ -35,7 +35,7 @@ class TokenPool:
     frequency would have; the two ways of use are not meant to be mixed on one pool.
     """
 
-    __slots__ = ("_a", "_burst", "_cost", "_full", "_last", "_over", "_pool", "_unit", "_w", "max_active", "max_over_active", "rate")
+    __slots__ = ("_a", "_burst", "_cost", "_extra", "_full", "_last", "_over", "_pool", "_unit", "_w", "max_active", "max_over_active", "rate")
     max_permits: int | None = None
     refundable = True
 
@@ -55,6 +55,7 @@ class TokenPool:
         """Derive the sizes of the pools; what they hold is left alone."""
         num, den = burst
         self.rate, self._burst = rate, burst
+        self._extra = num - den
         self._unit = rate.permits * den
         self._cost = rate.period_ns * den
         self.max_active = self._pool or max(_LEAST_POOL_NS, 2 * rate.interval_ns)
@@ -85,6 +86,11 @@ class TokenPool:
         return self._w // self._unit
 
     @property
+    def batch(self) -> int:
+        """How many permits may be handed out without asking for each: 200 us worth, half the pool, or 256."""
+        return min(self.rate.permits_in(200_000), self._full // (2 * self._cost), 256)
+
+    @property
     def spilled(self) -> int:
         """The waiting pool: nanoseconds of schedule not used so far, which return only if burst is above 1."""
         return self.waiting
@@ -94,7 +100,26 @@ class TokenPool:
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if type(permits) is not int or permits < 1 or type(now) is not int or not (since is None or type(since) is int):
             check_ask("take()", permits, now, since)
+        return self.book(permits, now, since)
+
+    def book(self, permits: int, now: int, since: int | None = None) -> int:
+        """`take`, for a caller that has checked the arguments."""
         if since is None or since > now:
+            last = self._last
+            if not self._extra and last is not None and last <= now:
+                # The common case by hand: nobody waited, and no tokens return from the waiting pool.
+                a = self._a + (now - last) * self._unit
+                excess = a - self._full
+                if excess >= 0:
+                    self._w += excess
+                    self._a = self._full - permits * self._cost
+                    self._last = now
+                    return now
+                a -= permits * self._cost
+                if a >= 0:
+                    self._a = a
+                    self._last = now
+                    return now
             since = now
         at, last, a, w = self._plan(permits, now, since)
         if at <= now:
@@ -118,7 +143,13 @@ class TokenPool:
             need = self._full
         if since > last:
             # All at once: nobody was waiting, so what overflows is backlog.
+            before = a, w
             a, w = self._refilled(a, w, (since - last) * self._unit)
+            if need == self._full <= a:
+                earlier = self._refilled(*before, (since - 1 - last) * self._unit)
+                if earlier[0] < need:  # it fills within the last ns: on time, as in booked_from()
+                    a, w = earlier
+                    since -= 1
             last = since
         if a < need:
             # Only as far as the request needs: a late filler must not overflow the pool.
@@ -126,7 +157,8 @@ class TokenPool:
             ns = ceil_div(fresh, self._unit)
             if last + ns > now:
                 return last + ns, last, a, w
-            a, w = self._refilled(a, w, ns * self._unit)
+            a, w = self._refilled(a, w, fresh)
+            a += ns * self._unit - fresh  # the rest of a ns is not spilled, or requests for a full pool would drift
             last += ns
         elif now < last:
             # The clock went back: what was earned since then does not count yet.
@@ -135,11 +167,15 @@ class TokenPool:
 
     def _refilled(self, a: int, w: int, fresh: int) -> tuple[int, int]:
         """The pools after so many fresh tokens, as if they had come one by one and had not been used."""
+        extra = self._extra
+        if not extra:
+            # Nothing returns: what does not fit waits, and what had found room before the pool shrunk.
+            a += fresh
+            return (a, w) if a <= self._full else (self._full, w + a - self._full)
         num, den = self._burst
-        extra = num - den
         if a > self._over:  # the pool was shrunk: the excess waits
             a, w = self._over, w + a - self._over
-        if extra and w > 0 and a < self._full:
+        if w > 0 and a < self._full:
             # 1. Below full with a backlog: fresh and returning tokens together, until full or no backlog.
             x = min(fresh, ceil_div((self._full - a) * den, num), w * den // extra)
             moved = min(x * extra // den, self._full - a - x)
@@ -150,7 +186,7 @@ class TokenPool:
             a, fresh = a + x, fresh - x
         # 3. Full: fresh tokens wait, and return at the pace of the burst ratio until the burst pool is full too.
         w += fresh
-        if extra and fresh:
+        if fresh:
             moved = min(self._over - a, w, fresh * extra // den)
             a, w = a + moved, w - moved
         return a, w
@@ -158,7 +194,7 @@ class TokenPool:
     def _fresh_for(self, a: int, w: int, need: int) -> int:
         """How many fresh tokens it takes until the pool holds need, which is no more than full."""
         num, den = self._burst
-        extra = num - den
+        extra = self._extra
         if extra and w > 0:
             x = ceil_div((need - a) * den, num)
             dry = w * den // extra
