@@ -91,7 +91,7 @@ def report(samples: list[Sample]) -> None:
         )
     late = sum(sample.wait > 0.05 for sample in samples)
     slow = sum(sample.service > 0.05 for sample in samples)
-    print(f"\nService time alone shows {slow} slow request; {late} others started more than 50 ms late.")
+    print(f"\nService time alone shows {slow} slow request{'s' * (slow != 1)}; {late} others started more than 50 ms late.")
 
 
 async def main() -> None:
