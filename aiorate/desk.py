@@ -92,8 +92,8 @@ class Desk:
         self._debt_since = 0
         self._forecast: tuple[Scheduler, int] | None = None
         # Counted since the beginning: permits, requests, nanoseconds.
-        self._taken = 0
-        self._returned = 0
+        self._taken: int = 0
+        self._returned: int = 0
         self._refunded = 0
         self._skipped = 0
         self._refused = 0
@@ -359,12 +359,12 @@ class Desk:
     def _ahead(self) -> Scheduler:
         """The scheduler as it will be when the present pause is over."""
         hold = self._timeline.hold if self._timeline.held else 0
-        if not hold or not hasattr(self._scheduler, "shift"):
+        if not hold or getattr(self._scheduler, "shift", None) is None:
             return self._scheduler
         from copy import deepcopy
 
         copy = deepcopy(self._scheduler)
-        copy.shift(hold)
+        copy.shift(hold)  # type: ignore[attr-defined]
         return copy
 
     def _replay(self, now: int) -> tuple[Scheduler, int]:
