@@ -110,12 +110,15 @@ class TokenPool:
                 # The common case by hand: nobody waited, and no tokens return from the waiting pool.
                 a = self._a + (now - last) * self._unit
                 excess = a - self._full
+                cost = permits * self._cost
                 if excess >= 0:
-                    self._w += excess
-                    self._a = self._full - permits * self._cost
+                    if excess >= self._unit or cost < self._full:  # filled within the last ns: on time, as in booked_from()
+                        self._w += excess
+                        a = self._full
+                    self._a = a - cost
                     self._last = now
                     return now
-                a -= permits * self._cost
+                a -= cost
                 if a >= 0:
                     self._a = a
                     self._last = now
