@@ -1,0 +1,72 @@
+"""An aiohttp session that keeps a limit for each server it talks to.
+
+The whole of it is ``middlewares=[middleware(limiters)]`` and a timeout that leaves the wait out. The rest is two local servers that
+count what arrives. A redirect is paid for like any other request, and the search weighs five.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+
+from aiohttp import ClientSession, ClientTimeout, web
+from aiohttp.test_utils import TestServer
+
+from aiorate import Limiter, SlidingWindow
+from aiorate.aiohttp import cost, middleware
+
+
+class TenPerSecond(dict[str, Limiter]):
+    """A limiter for each origin, made when it is first asked for."""
+
+    def __missing__(self, origin: str) -> Limiter:
+        limiter = self[origin] = Limiter(SlidingWindow("10/s"), name=origin)
+        return limiter
+
+
+async def fetch(session: ClientSession, url: str) -> None:
+    async with session.get(url) as response:
+        response.raise_for_status()
+        await response.read()
+
+
+class CountingServer(TestServer):
+    """Notes in which tenth of a second a request arrived."""
+
+    def __init__(self) -> None:
+        app = web.Application()
+        app.router.add_get("/{path}", self.answer)
+        super().__init__(app)
+        self.arrivals: Counter[int] = Counter()
+        self.begin = time.monotonic()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.arrivals[int(10 * (time.monotonic() - self.begin))] += 1
+        if request.path == "/moved":
+            raise web.HTTPFound("/item")
+        return web.Response(text="ok")
+
+
+async def main() -> None:
+    limiters = TenPerSecond()
+    # The default is total=300, and it would run while a request waits in line.
+    timeout = ClientTimeout(total=None, sock_connect=10, sock_read=60)
+    busy, quiet = CountingServer(), CountingServer()
+    async with busy, quiet:
+        async with ClientSession(middlewares=[middleware(limiters)], timeout=timeout) as session, asyncio.TaskGroup() as tasks:
+            for _ in range(20):
+                tasks.create_task(fetch(session, str(busy.make_url("/item"))))
+            tasks.create_task(fetch(session, str(quiet.make_url("/moved"))))
+            with cost(5):
+                tasks.create_task(fetch(session, str(busy.make_url("/search"))))
+
+        for name, server in (("busy", busy), ("quiet", quiet)):
+            counts = limiters[f"http://{server.host}:{server.port}"].statistics()
+            tenths = " ".join(str(server.arrivals[tenth] or ".") for tenth in range(22))
+            print(f"{name:>5}: {server.arrivals.total()} requests for {counts.granted} permits, the longest wait {counts.waited_max:.1f} s")
+            print(f"       by tenth of a second: {tenths}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
