@@ -46,7 +46,7 @@ strategies: list[Scheduler] = [
     AllOf(TokenBucket("10/s", burst=5), SlidingWindow("100/min")),
 ]
 clock: Clock = ManualClock()
-limiter = Limiter("100/s", catch_up=0, max_waiting=5, clock=clock, name="typed")
+limiter = Limiter("100/s", catch_up=0, max_waiting=5, precise=False, clock=clock, name="typed")
 for strategy in strategies:
     assert_type(Limiter(strategy), Limiter)
 
