@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Alarm"]
 
-LEAST_GAP_NS = 1_000_000
-"""Wake-ups are no closer than this: a timer that fires early, as they do, must not become a spin (uvloop#233)."""
-
 
 class Alarm:
     """A timer is a hint, the clock is the judge: each wake-up asks ``decide`` what is due, and is set anew by it."""
@@ -49,8 +46,8 @@ class Alarm:
         self.disarm()
         if due is not None:
             self._due = due
-            if self._woke is not None and due < self._woke + LEAST_GAP_NS:
-                due = self._woke + LEAST_GAP_NS
+            if self._woke is not None:
+                due = max(due, self._woke + self._timeline.least_gap)
             self._handle = self._timeline.call_at(due, self._ring)
 
     def disarm(self) -> None:

@@ -14,6 +14,8 @@ from aiorate.rate import NS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate.precise import KernelTimers
+
 __all__ = ["Clock", "Timeline"]
 
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # loops cannot all wait for longer; the clock is asked again then
@@ -56,14 +58,29 @@ class Timeline:
     ``on_release`` is called with the length of each hold when it is over.
     """
 
-    __slots__ = ("_begun", "_call_at", "_chosen", "_held", "_loop", "_on_release", "offset", "paused_until", "read", "stopped")
+    __slots__ = (
+        "_begun",
+        "_call_at",
+        "_chosen",
+        "_held",
+        "_kernel",
+        "_loop",
+        "_on_release",
+        "_precise",
+        "offset",
+        "paused_until",
+        "read",
+        "stopped",
+    )
 
-    def __init__(self, clock: Clock | None, on_release: Callable[[int], None]) -> None:
+    def __init__(self, clock: Clock | None, on_release: Callable[[int], None], precise: bool) -> None:
         self.read: Callable[[], int] = self._begin if clock is None else clock.now
         self._chosen = clock is not None
         self._begun = False  # whether an instant was ever read, from which time must go on
         self._call_at: Callable[[int, Callable[[], None]], Handle] | None = getattr(clock, "call_at", None)
         self._on_release = on_release
+        self._precise = precise
+        self._kernel: KernelTimers | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.offset = 0  # what the limiter's time is behind the clock
         self._held: int | None = None  # the limiter's time while it stands still
@@ -84,6 +101,17 @@ class Timeline:
                     self.paused_until += change
             self._begun = True
         self._loop = loop
+        if self._precise and self.read is monotonic_ns:
+            from aiorate.precise import KernelTimers
+
+            self._kernel = KernelTimers.of(loop)
+        else:
+            self._kernel = None
+
+    @property
+    def least_gap(self) -> int:
+        """Nanoseconds that wake-ups are kept apart: a timer that fires early, as loops' do, must not become a spin (uvloop#233)."""
+        return 1_000_000 if self._kernel is None else 0
 
     def now(self) -> int:
         """The limiter's time."""
@@ -152,6 +180,8 @@ class Timeline:
         """Call back when the clock reads so much, or roughly then: the clock is the judge."""
         if self._call_at is not None:
             return self._call_at(reading, callback)
+        if self._kernel is not None:
+            return self._kernel.call_at(reading, callback)
         assert self._loop is not None
         wait = min(max(reading - self.read(), 0), _LONGEST_TIMER_NS)
         return self._loop.call_later(wait / NS_PER_SECOND, callback)

@@ -64,7 +64,7 @@ class Desk:
         "_waited_total",
     )
 
-    def __init__(self, scheduler: Scheduler, catch_up: int, clock: Clock | None, name: str | None) -> None:
+    def __init__(self, scheduler: Scheduler, catch_up: int, precise: bool, clock: Clock | None, name: str | None) -> None:
         self._scheduler = scheduler
         self._catch_up = catch_up
         self._take: Callable[..., int] = getattr(scheduler, "book", scheduler.take)
@@ -77,7 +77,7 @@ class Desk:
         self._deals: int = getattr(scheduler, "batch", 0)  # at most so many
         self._name = name
         self._line = Line()
-        self._timeline = Timeline(clock, self._released)
+        self._timeline = Timeline(clock, self._released, precise)
         self._now = self._timeline.now  # while nothing is held up
         self._driver: Alarm | Filler
         if isinstance(scheduler, TokenPool):

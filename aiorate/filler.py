@@ -14,8 +14,6 @@ import asyncio
 from contextvars import Context
 from typing import TYPE_CHECKING
 
-from aiorate.alarm import LEAST_GAP_NS
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -167,8 +165,8 @@ class Filler:
         timer: Handle | None = None
         if self._due is not None:
             due = self._due
-            if self._woke is not None and due < self._woke + LEAST_GAP_NS:
-                due = self._woke + LEAST_GAP_NS
+            if self._woke is not None:
+                due = max(due, self._woke + self._timeline.least_gap)
             timer = self._timeline.call_at(due, self._rise)
         try:
             await self._poke

@@ -37,8 +37,9 @@ class Limiter(Desk):
 
     ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as
     ``"100/s"``, or a number per second) for a `TokenPool`. ``catch_up`` is how many seconds a late event loop may make up for
-    at once; what was missed beyond is skipped and counted. ``max_waiting`` is how many may stand in line at most. ``clock`` is
-    for tests; ``name`` appears in the filler task's name and in ``repr()``.
+    at once; what was missed beyond is skipped and counted. ``max_waiting`` is how many may stand in line at most. ``precise``
+    wakes waiters within tens of microseconds by a kernel timer (Linux) instead of the loop's, which are a millisecond coarse;
+    elsewhere it changes nothing. ``clock`` is for tests; ``name`` appears in the filler task's name and in ``repr()``.
 
     Not a concurrency limit (see `asyncio.Semaphore`): leaving ``async with`` gives nothing back. May be made without a loop, and
     used in one loop after the other, but not in two at a time. Not thread-safe.
@@ -52,6 +53,7 @@ class Limiter(Desk):
         *,
         catch_up: Number = 0.02,
         max_waiting: int | None = None,
+        precise: bool = False,
         clock: Clock | None = None,
         name: str | None = None,
     ) -> None:
@@ -63,11 +65,13 @@ class Limiter(Desk):
             check_permits("Limiter(max_waiting)", max_waiting)
         elif max_waiting is not None and type(max_waiting) is not int:
             raise TypeError(f"Limiter(max_waiting) must be an int of 0 or more, not {type(max_waiting).__name__}.")
+        if not isinstance(precise, bool):
+            raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
         if clock is not None and not hasattr(clock, "now"):
             raise TypeError(f"Limiter(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
         if name is not None and not isinstance(name, str):
             raise TypeError(f"Limiter(name) must be text, not {type(name).__name__}.")
-        super().__init__(scheduler, seconds_to_ns(catch_up, "Limiter(catch_up)"), clock, name)
+        super().__init__(scheduler, seconds_to_ns(catch_up, "Limiter(catch_up)"), precise, clock, name)
         self._max_waiting = max_waiting
 
     # Asking.

@@ -1,0 +1,160 @@
+"""Wake-ups within tens of microseconds: one kernel timer (Linux timerfd) per event loop, shared by all its limiters.
+
+asyncio rounds its timers up to the next millisecond, uvloop to the nearest. A timerfd is a descriptor that becomes readable at
+an absolute instant of the monotonic clock, never before it, and both loops wake for it at once, without spinning.
+Knows nothing of limiters: instants in, callbacks out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import os
+import sys
+from contextlib import suppress
+from time import CLOCK_MONOTONIC, monotonic_ns
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, ref
+
+from aiorate.rate import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["KernelTimers"]
+
+_LINGER = 0.02  # seconds that the descriptor outlives its last timer: those who wait again soon find it open
+
+
+class KernelTimers:
+    """The timers of one loop: a heap of instants, and a descriptor set for the first of them."""
+
+    _of: WeakKeyDictionary[asyncio.AbstractEventLoop, KernelTimers | None] = WeakKeyDictionary()
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)  # the loop owns its timers, not the other way round
+        self._heap: list[tuple[int, int, _Timer]] = []
+        self._count = 0
+        self._fd = -1
+        self._set_for = 0
+        self._closing: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> KernelTimers | None:
+        """The loop's; None where there is no timerfd, or a loop that cannot watch a descriptor."""
+        if loop not in cls._of:
+            timers = cls(loop)
+            try:
+                timers._open(loop)
+            except (OSError, AttributeError, NotImplementedError):
+                cls._of[loop] = None
+            else:
+                cls._of[loop] = timers
+        return cls._of[loop]
+
+    def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
+        """Call back at the instant of the monotonic clock (ns) or just after, never before."""
+        self._count += 1
+        timer = _Timer(self, callback)
+        heapq.heappush(self._heap, (instant, self._count, timer))
+        self._aim()
+        return timer
+
+    def _aim(self) -> None:
+        """Set the descriptor for the first timer; close it some time after the last."""
+        heap = self._heap
+        while heap and heap[0][2].callback is None:
+            heapq.heappop(heap)
+        loop = self._loop()
+        if loop is None or loop.is_closed():
+            return
+        if not heap:
+            if self._closing is None and self._fd >= 0:
+                self._closing = loop.call_later(_LINGER, self._close, loop)
+            return
+        if self._fd < 0:
+            self._open(loop)
+        instant = heap[0][0]
+        if instant != self._set_for:
+            self._set_for = instant
+            _set(self._fd, max(instant, 1))  # 0 would call the timer off
+
+    def _ring(self) -> None:
+        with suppress(BlockingIOError):  # set anew since it became readable
+            os.read(self._fd, 8)
+        self._set_for = 0
+        heap, now = self._heap, monotonic_ns()
+        while heap and heap[0][0] <= now:
+            callback = heapq.heappop(heap)[2].take()
+            if callback is not None:
+                callback()
+        self._aim()
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._fd = _create()
+        self._set_for = 0
+        try:
+            loop.add_reader(self._fd, self._ring)
+        except BaseException:
+            self.__del__()
+            raise
+
+    def _close(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._closing = None
+        if self._heap:
+            return
+        loop.remove_reader(self._fd)
+        self.__del__()
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class _Timer:
+    __slots__ = ("_timers", "callback")
+
+    def __init__(self, timers: KernelTimers, callback: Callable[[], None]) -> None:
+        self._timers = timers
+        self.callback: Callable[[], None] | None = callback
+
+    def take(self) -> Callable[[], None] | None:
+        callback, self.callback = self.callback, None
+        return callback
+
+    def cancel(self) -> None:
+        if self.take() is not None:
+            self._timers._aim()
+
+
+if sys.version_info >= (3, 13) and sys.platform == "linux":
+
+    def _create() -> int:
+        return os.timerfd_create(CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
+
+    def _set(fd: int, instant: int) -> None:
+        os.timerfd_settime_ns(fd, flags=os.TFD_TIMER_ABSTIME, initial=instant)
+
+else:
+    _libc: object = None
+
+    def _create() -> int:
+        global _libc
+        import ctypes
+
+        if _libc is None:
+            _libc = ctypes.CDLL(None, use_errno=True)
+        # The flags have the values of O_NONBLOCK and O_CLOEXEC: timerfd_create(2).
+        fd: int = _libc.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)  # type: ignore[attr-defined]
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        return fd
+
+    def _set(fd: int, instant: int) -> None:
+        import ctypes
+
+        # struct itimerspec: interval and first instant, each in seconds and nanoseconds; 1 is TFD_TIMER_ABSTIME.
+        spec = (ctypes.c_long * 4)(0, 0, *divmod(instant, NS_PER_SECOND))
+        if _libc.timerfd_settime(fd, 1, ctypes.byref(spec), None) < 0:  # type: ignore[attr-defined]
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
