@@ -1,0 +1,154 @@
+"""Decorated functions: each call acquires first, and the function stays what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import pytest
+
+import aiorate
+from aiorate.testing import ManualClock
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def limiter(clock: ManualClock) -> aiorate.Limiter:
+    return aiorate.Limiter(aiorate.TokenBucket("10/s", burst=3), clock=clock)
+
+
+async def test_each_call_waits_for_a_permit(limiter: aiorate.Limiter, clock: ManualClock) -> None:
+    """Arguments, result, name, signature and documentation pass through."""
+
+    @limiter
+    async def fetch(name: str, *, size: int = 1) -> str:
+        """Fetch it."""
+        return f"{name}{size}"
+
+    results = [asyncio.ensure_future(fetch("a", size=k)) for k in range(4)]
+    await clock.run(0)
+
+    assert [task.result() for task in results[:3]] == ["a0", "a1", "a2"]
+    assert not results[3].done()
+    await clock.run(0.1)
+    assert results[3].result() == "a3"
+    assert (fetch.__name__, fetch.__doc__) == ("fetch", "Fetch it.")
+    assert list(inspect.signature(fetch).parameters) == ["name", "size"]
+    assert inspect.iscoroutinefunction(fetch)
+
+
+async def test_a_decorated_call_may_cost_more(limiter: aiorate.Limiter) -> None:
+    """@limiter.of(n) for calls that are worth n."""
+
+    @limiter.of(3)
+    async def expensive() -> None: ...
+
+    await expensive()
+
+    assert limiter.delay() == 0.1
+
+
+async def test_methods_are_limited_together(limiter: aiorate.Limiter) -> None:
+    """One limiter for all instances: the decorator is applied once, in the class."""
+
+    class Client:
+        @limiter
+        async def get(self, n: int) -> int:
+            return n
+
+        @classmethod
+        @limiter
+        async def make(cls) -> type:
+            return cls
+
+    results = await Client().get(1), await Client().get(2), await Client.make()
+
+    assert results == (1, 2, Client)
+    assert limiter.delay() == 0.1
+
+
+async def test_nothing_is_called_when_the_permit_is_refused(limiter: aiorate.Limiter) -> None:
+    """A closed limiter: the body must not run."""
+    called = []
+
+    @limiter
+    async def call() -> None:
+        called.append(True)
+
+    await limiter.aclose()
+    with pytest.raises(aiorate.LimiterClosed):
+        await call()
+
+    assert called == []
+
+
+async def test_a_generator_pays_once_before_its_first_step(limiter: aiorate.Limiter) -> None:
+    """A page of results is one request, however many items it yields."""
+
+    @limiter
+    async def items(count: int) -> AsyncIterator[int]:
+        for item in range(count):
+            yield item
+
+    assert inspect.isasyncgenfunction(items)
+    assert [item async for item in items(5)] == [0, 1, 2, 3, 4]
+    assert limiter.statistics().granted == 1
+
+
+async def test_a_generator_is_sent_to_thrown_into_and_closed_as_before(limiter: aiorate.Limiter) -> None:
+    """asend, athrow, aclose and an early break all reach the function's own generator."""
+    log: list[object] = []
+
+    @limiter
+    async def echo() -> AsyncGenerator[object, object]:
+        said: object = "hello"
+        try:
+            while True:
+                try:
+                    said = yield said
+                except KeyError as error:
+                    said = error.args[0]
+        finally:
+            log.append("closed")
+
+    generator = echo()
+
+    assert await anext(generator) == "hello"
+    assert await generator.asend("sent") == "sent"
+    assert await generator.athrow(KeyError("thrown")) == "thrown"
+    with pytest.raises(ZeroDivisionError):
+        await generator.athrow(ZeroDivisionError)
+    assert log == ["closed"]
+    another = echo()
+    async for _ in another:
+        break
+    await another.aclose()
+    assert log == ["closed", "closed"]
+
+
+async def test_a_generator_closed_before_it_began_costs_nothing(limiter: aiorate.Limiter) -> None:
+    """Made and thrown away: nothing was asked for."""
+
+    @limiter
+    async def items() -> AsyncIterator[int]:
+        yield 1
+
+    await items().aclose()  # type: ignore[attr-defined]
+
+    assert limiter.statistics().granted == 0
+
+
+@pytest.mark.parametrize("thing", [lambda: None, len, 5, int, None, "text"])
+async def test_what_cannot_wait_is_refused(limiter: aiorate.Limiter, thing: object) -> None:
+    """A plain function cannot wait; limiting it in silence would limit nothing (langchain-ai/langchain#26914)."""
+    with pytest.raises(TypeError, match="async def"):
+        limiter(thing)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="async def"):
+        limiter.of(2)(thing)  # type: ignore[type-var]
