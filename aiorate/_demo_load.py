@@ -71,16 +71,26 @@ def noting(scheduler: Scheduler, grants: list[int]) -> Scheduler:
     The instants before `acquire` returns: between a grant and its caller lies the event loop, which may close up gaps.
     """
     kind = type(scheduler)
-    take = kind.take
 
-    def take_and_note(self: Scheduler, permits: int, now: int, since: int | None = None) -> int:
-        at = take(self, permits, now, since)
-        if at <= now and self is scheduler:  # not a copy that the limiter plans with
-            grants.extend([now] * permits)
-        return at
+    def noted(method: Callable[..., int]) -> Callable[..., int]:
+        def take(self: Scheduler, permits: int, now: int, since: int | None = None) -> int:
+            before = len(grants)
+            at = method(self, permits, now, since)
+            # Not a copy that the limiter plans with, and not again what the one has noted that this one calls.
+            if at <= now and self is scheduler and len(grants) == before:
+                grants.extend([now] * permits)
+            return at
 
+        return take
+
+    def give_back(self: Scheduler, permits: int, now: int) -> None:
+        kind.give_back(self, permits, now)
+        if self is scheduler:
+            del grants[-permits:]
+
+    methods: dict[str, Any] = {name: noted(getattr(kind, name)) for name in ("take", "book") if hasattr(kind, name)}
     # A subclass without a slot of its own has the same layout, so that all else stays: isinstance, attributes, state.
-    scheduler.__class__ = type(kind.__name__, (kind,), {"__slots__": (), "take": take_and_note})
+    scheduler.__class__ = type(kind.__name__, (kind,), {"__slots__": (), "give_back": give_back, **methods})
     return scheduler
 
 

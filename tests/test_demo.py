@@ -48,6 +48,18 @@ def test_noting_grants_changes_nothing_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_every_grant_is_noted_however_the_limiter_hands_it_out(name: str) -> None:
+    """Also where it takes many at once and counts down, or gives back what it did not hand out."""
+    limiter = _demo_load.WatchedLimiter(make(name, aiorate.Rate(100_000_000), origin=0))
+
+    kept = sum(limiter.try_acquire() for _ in range(20_000))
+
+    assert limiter.statistics().granted == kept
+    assert len(limiter.grants) == kept
+    assert sorted(limiter.grants) == limiter.grants
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_strategy_can_be_made_for_any_rate_by_name(name: str) -> None:
     """Parameters are derived from the rate: a slow one must not end up with a burst of nothing."""
     for text in ("100000/s", "500/s", "1/min", "10000/day"):
@@ -118,6 +130,7 @@ def test_a_short_run_keeps_the_guarantee(capsys: pytest.CaptureFixture[str]) -> 
     delivered = float(re.search(r"delivered rate.* ([0-9.]+)/s \(", shown)[1])  # type: ignore[index]
     assert 140 <= delivered <= 240
     assert shown.count("kept") == 3
+    assert float(re.search(r"waited, median +- +([0-9.]+) ms", shown)[1]) >= 5  # type: ignore[index]  # six in line: 30 ms
     assert "BROKEN" not in shown
 
 
@@ -125,11 +138,24 @@ def test_a_short_run_keeps_the_guarantee(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_limiter_that_grants_too_much_is_caught(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A check that cannot fail is none: a strategy that refuses nobody, but promises what a bucket promises."""
 
-    class Generous(aiorate.TokenBucket):
+    class Generous:
+        max_permits = None
+
+        def __init__(self, rate: aiorate.Rate) -> None:
+            self.rate = rate
+
         def take(self, permits: int, now: int, since: int | None = None) -> int:
             return now
 
-    monkeypatch.setattr(_demo, "make", lambda name, rate: Generous(rate, burst=1))
+        peek = take
+
+        def give_back(self, permits: int, now: int) -> None:
+            pass
+
+        def bound(self, window: int, largest: int = 1) -> int:
+            return largest + self.rate.permits_in(window)
+
+    monkeypatch.setattr(_demo, "make", lambda name, rate: Generous(rate))
 
     code = _demo.run(aiorate.Rate.parse("20/s"), "TokenBucket", seconds=0.5, clients=4, port=0)
 
