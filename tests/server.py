@@ -1,4 +1,5 @@
-"""A real HTTP server on loopback that remembers what arrived, when, and on which connection; and a limiter to try on it."""
+"""A real HTTP server on loopback that remembers what arrived, when, and on which connection; with it, what the
+tests of HTTP clients share."""
 
 from __future__ import annotations
 
@@ -8,15 +9,16 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Self
 
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from aiorate import Limiter, TokenBucket
+from aiorate.aiohttp import middleware
 from aiorate.testing import ManualClock
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Arrival", "Server", "bucket", "in_line", "most_in_any_window"]
+__all__ = ["Arrival", "Server", "bucket", "get", "in_line", "most_in_any_window", "session_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +146,15 @@ async def in_line(limiter: Limiter, count: int) -> None:
             return
         await asyncio.sleep(0)
     raise TimeoutError(f"{limiter.statistics().waiting} are in line, not {count}")
+
+
+def session_of(server: Server, limiter: Any, *, session: dict[str, Any] | None = None, **options: Any) -> ClientSession:
+    """An aiohttp session with the server as its base; options are those of middleware()."""
+    return ClientSession(server.url, middlewares=[middleware(limiter, **options)], **session or {})
+
+
+async def get(session: ClientSession, url: str = "/", **options: Any) -> int:
+    """The status of the answer, read to its end."""
+    async with session.get(url, **options) as response:
+        await response.read()
+        return response.status
