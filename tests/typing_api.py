@@ -7,6 +7,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, assert_type
 
+import aiohttp
+import httpx
+import httpx2
+
 from aiorate import (
     AllOf,
     BurstCompensation,
@@ -27,6 +31,8 @@ from aiorate import (
     TokenPool,
     WaitTooLong,
 )
+from aiorate.aiohttp import middleware
+from aiorate.http import hooks, limit_transport
 from aiorate.testing import ManualClock, VirtualLoop, check_scheduler, simulate
 
 if TYPE_CHECKING:
@@ -110,3 +116,16 @@ def helpers() -> None:
     assert_type(simulate(TokenPool("10/s"), [0, (0, 3)]), list[int])
     assert_type(VirtualLoop().time(), float)
     check_scheduler(lambda: TokenBucket("10/s", burst=2), examples=10)
+
+
+async def clients() -> None:
+    """What HTTP clients take, and get back."""
+    per_host = {"https://api.example.com:443": limiter}
+    assert_type(limit_transport(httpx2.AsyncHTTPTransport(), limiter), httpx2.AsyncHTTPTransport)
+    assert_type(limit_transport(httpx.AsyncHTTPTransport(), per_host), httpx.AsyncHTTPTransport)
+    async with httpx2.AsyncClient(event_hooks=hooks(limiter, cost=lambda request: len(request.url.path))):
+        pass
+    async with httpx.AsyncClient(event_hooks=hooks(per_host, key=str, max_wait=0.5)):
+        pass
+    async with aiohttp.ClientSession(middlewares=[middleware(limiter, cost=lambda request: 1 if request.method == "GET" else 5)]):
+        pass
