@@ -1,0 +1,96 @@
+"""The k-th grant is due at exactly its share of the schedule: after a thousand million grants, at any rate."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiorate
+from aiorate.testing import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RATES = ["1/day", "0.3/s", "7/s", "3/250ms", "12345/s", "80000/s", "83300/s", "10_000_000/s", "3e9/s"]
+PACED: dict[str, Callable[[str], aiorate.Scheduler]] = {
+    "TokenPool": aiorate.TokenPool,
+    "TokenPool-burst": lambda rate: aiorate.TokenPool(rate, burst=1.1),
+    "TicksAccumulator": aiorate.TicksAccumulator,
+    "BurstCompensation": aiorate.BurstCompensation,
+    "BurstCompensation-0.3": lambda rate: aiorate.BurstCompensation(rate, strictness=0.3),
+    "BurstRatio": lambda rate: aiorate.BurstRatio(rate, ratio=7.3),
+    "SmoothBursty": aiorate.SmoothBursty,
+    "TokenBucket": lambda rate: aiorate.TokenBucket(rate, burst=1),
+}
+
+
+def share(rate: str, k: int) -> int:
+    """When k permits' time has passed, rounded up to whole ns."""
+    exact = aiorate.Rate.parse(rate)
+    return -(-k * exact.period_ns // exact.permits)
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("strategy", PACED)
+def test_every_grant_under_load_is_due_at_exactly_its_share(strategy: str, rate: str) -> None:
+    """Also where a permit is no whole number of nanoseconds: google/guava#5290 ran 83 300/s for 80 000/s."""
+    granted = simulate(PACED[strategy](rate), [0] * 3_000)
+
+    assert [share(rate, k) for k in range(3_000)] == granted
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("strategy", [name for name in PACED if name != "TokenBucket"])
+def test_so_is_the_thousand_millionth(strategy: str, rate: str) -> None:
+    """Large requests stand for many small ones: what follows them is due at their share of the schedule."""
+    scheduler = PACED[strategy](rate)
+    sizes = [1, 999_999_999, 1, 1, 7, 3_000_000_019, 1, 1]
+    paid_first = strategy.startswith("TokenPool")
+
+    due: list[int] = []
+    taken = 0
+    for permits in sizes:
+        due.append(max(scheduler.peek(permits, due[-1] if due else 0), 0))
+        scheduler.take(permits, due[-1])
+
+    if paid_first:  # a pool lets a request larger than itself through when it is full, and owes the rest
+        full = max(2, Fraction(scheduler.rate.permits, scheduler.rate.period_ns) * 1_000_000)
+        exact = []
+        for permits in sizes:
+            exact.append(share(rate, Fraction(taken) + min(permits, full) - 1))  # type: ignore[arg-type]
+            taken += permits
+        assert exact == due
+    else:
+        assert [share(rate, sum(sizes[:k])) for k in range(len(sizes))] == due
+
+
+@pytest.mark.parametrize("rate", ["7/s", "1/day", "80000/s", "12345/s"])
+def test_a_full_bucket_adds_its_burst_and_nothing_else(rate: str) -> None:
+    """The n-th admission of a bucket of B is at (n - B) / rate."""
+    granted = simulate(aiorate.TokenBucket(rate, burst=5), [0] * 2_000)
+
+    assert [share(rate, max(0, k - 4)) for k in range(2_000)] == granted
+
+
+@pytest.mark.parametrize("rate", ["7/s", "100/60s", "3/250ms", "1/day"])
+def test_a_window_lets_exactly_its_permits_through_per_period(rate: str) -> None:
+    """n at every period's start, for ever."""
+    n, period = aiorate.Rate.parse(rate).permits, aiorate.Rate.parse(rate).period_ns
+
+    granted = simulate(aiorate.SlidingWindow(rate), [0] * (n * 50))
+
+    assert [k // n * period for k in range(n * 50)] == granted
+
+
+@pytest.mark.parametrize("strategy", [name for name in PACED if name != "TicksAccumulator"])
+def test_late_timers_do_not_add_up(strategy: str) -> None:
+    """dotnet/runtime#74056: timers late by a little made 1.5 s per permit of 1 s. Who stands in line is booked from its due instant."""
+    scheduler = PACED[strategy]("7/s")
+    now = 0
+    for k in range(1_000):
+        due = max(scheduler.peek(1, now), 0)
+        assert due == max(now, share("7/s", k))
+        now = due + k * 7_919 % 20_000_000
+        scheduler.take(1, now, since=0)
