@@ -53,9 +53,13 @@ def run(rate: Rate, strategy: str, seconds: float, clients: int, port: int) -> i
     half = clients // 2
     console.print(Text(f"{strategy} at {rate}: one limiter for {clients - half} httpx2 and {half} aiohttp clients"))
     try:
-        outcome = asyncio.run(_measure(console, rate, limiter, seconds, clients, port))
+        return asyncio.run(_run(console, rate, limiter, seconds, clients, port))
     except ServerError as error:
         return _refuse(str(error))
+
+
+async def _run(console: Console, rate: Rate, limiter: WatchedLimiter, seconds: float, clients: int, port: int) -> int:
+    outcome = await _measure(console, rate, limiter, seconds, clients, port)
     errors = [*outcome.free.errors, *outcome.load.errors]
     if errors:
         return _refuse(f"{len(errors)} requests failed, so this measured something else; the first: {errors[0]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from importlib.metadata import version
@@ -172,6 +173,18 @@ def test_the_module_runs_as_a_program() -> None:
     assert good.stdout.splitlines()[-1].split() == ["2", "0.100000", "0.100000"]
     assert (bad.returncode, bad.stdout) == (2, "")
     assert "not a whole number" in bad.stderr
+
+
+def test_the_module_ends_with_the_exit_code_of_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same in this process."""
+    monkeypatch.setattr(sys, "argv", ["aiorate", "simulate", "--requests", "0"])
+    monkeypatch.delitem(sys.modules, "aiorate.__main__", raising=False)
+
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("aiorate", run_name="__main__")
+
+    assert stop.value.code == 2
+    assert "not a whole number" in capsys.readouterr().err
 
 
 def _forget_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,13 @@ def test_noting_grants_changes_nothing_else(name: str) -> None:
     assert isinstance(noted, kind)
     assert repr(plain) == repr(noted)
     assert hasattr(plain, "books_since") == hasattr(noted, "books_since")
-    copy.deepcopy(noted).take(1, 9_000_000_000)
-    assert expected == grants  # a copy that a limiter plans with grants nothing
+    twin = copy.deepcopy(noted)  # what a limiter plans with grants nothing
+    twin.take(1, 9_000_000_000)
+    twin.give_back(1, 9_000_000_000)
+    assert expected == grants
+    noted.take(1, 9_000_000_000)
+    noted.give_back(1, 9_000_000_000)
+    assert expected == grants  # granted and not used is not granted
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -100,6 +105,14 @@ async def test_the_server_notes_each_arrival_once_and_says_where_it_listens() ->
     assert await _demo_server.fetch_arrivals(url) == []
     done.set()
     assert await task == 0
+
+
+@pytest.mark.asyncio
+async def test_the_server_ends_when_its_input_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the demo ends, killed included, no process stays behind."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+
+    assert await _demo_server.serve(0, io.StringIO(), _demo_server._input_closed) == 0
 
 
 @pytest.mark.asyncio
