@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from aiorate.gate import Gate, Limiters, check_cost, origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
     from contextlib import AbstractContextManager
 
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
@@ -66,7 +66,7 @@ def cost(permits: int) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _costing(permits: int) -> Iterator[None]:
+def _costing(permits: int) -> Generator[None, None, None]:
     token = _cost.set(permits)
     try:
         yield

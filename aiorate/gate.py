@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from aiorate import Limiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Gate", "Limiters", "check_cost", "origin"]
+__all__ = ["Gate", "Limiters", "check_cost", "origin", "read_wishes"]
 
 R = TypeVar("R")
 
@@ -82,15 +82,15 @@ class Gate(Generic[R]):
         A cost of 0 passes at once and spends nothing, whatever the limiter's state. Wrong costs, keys and waits raise before
         anything is spent.
         """
-        permits = wishes["cost"] if "cost" in wishes else 1 if self._cost is None else self._cost(request)
-        check_cost(f"{self._call}: the cost of a request", permits)
+        cost = wishes["cost"] if "cost" in wishes else 1 if self._cost is None else self._cost(request)
+        permits = check_cost(f"{self._call}: the cost of a request", cost)
         max_wait = wishes.get("max_wait", self._max_wait)
         _check_max_wait(f"{self._call}: max_wait", max_wait)
         if permits:
             limiter = self._chosen(self._key(request)) if self._only is None else self._only
             await limiter.acquire(permits, max_wait=max_wait)
 
-    def _chosen(self, key: str) -> Limiter:
+    def _chosen(self, key: object) -> Limiter:
         if not isinstance(key, str):
             raise TypeError(f"{self._call}: key must return text, not {_kind(key)}.")
         try:
@@ -100,27 +100,27 @@ class Gate(Generic[R]):
                 f"{self._call}: there is no limiter for {key!r}. Add one under exactly that key, pass key= to choose by something else,"
                 " or give the dict a __missing__ that makes it."
             ) from error
-        if not isinstance(limiter, Limiter):
-            raise TypeError(f"{self._call}: under {key!r} there must be a Limiter, not {_kind(limiter)}. Write Limiter('100/s').")
-        return limiter
+        return _checked(f"{self._call}: under {key!r}", limiter)
 
 
-def read_wishes(wishes: object, what: str) -> Mapping[str, Any]:
+def read_wishes(what: str, wishes: object) -> Mapping[str, Any]:
     """A request's own wishes, as the mapping they must be; a clear error for anything else."""
     if not isinstance(wishes, dict):
         raise TypeError(f"{what} must be a dict such as {{'cost': 7}}, not {_kind(wishes)}.")
-    for name in wishes:
+    known = cast("dict[str, Any]", wishes)
+    for name in known:
         if name not in _WISHES:
             raise ValueError(f"{what} knows {' and '.join(_WISHES)}, not {name!r}.")
-    return wishes
+    return known
 
 
-def check_cost(what: str, permits: int) -> None:
-    """Raise a clear error unless permits is an int of 0 or more."""
+def check_cost(what: str, permits: object) -> int:
+    """The permits, if they are an int of 0 or more; a clear error for anything else."""
     if isinstance(permits, bool) or not isinstance(permits, int):
         raise TypeError(f"{what} must be an int of 0 or more (0: not limited), not {_kind(permits)}.")
     if permits < 0:
         raise ValueError(f"{what} must be 0 or more (0: not limited); {permits} was given.")
+    return permits
 
 
 def origin(scheme: str, host: str, port: int | None) -> str:
@@ -135,6 +135,12 @@ def origin(scheme: str, host: str, port: int | None) -> str:
     return f"{scheme}://{host.lower()}:{_PORTS.get(scheme, 0) if port is None else port}"
 
 
+def _checked(what: str, limiter: object) -> Limiter:
+    if not isinstance(limiter, Limiter):
+        raise TypeError(f"{what} there must be a Limiter, not {_kind(limiter)}. Write Limiter('100/s').")
+    return limiter
+
+
 def _check_function(what: str, function: object, example: str) -> None:
     if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
         given = "a coroutine function" if callable(function) else _kind(function)
@@ -146,7 +152,9 @@ def _check_max_wait(what: str, max_wait: float | None) -> None:
         return
     try:
         sensible = not isinstance(max_wait, bool) and isfinite(max_wait) and max_wait >= 0
-    except (TypeError, ValueError):
+    except (ValueError, OverflowError):  # a signalling NaN; beyond what a float can hold
+        sensible = False
+    except TypeError:
         raise TypeError(f"{what} must be a number of seconds or None (no bound), not {_kind(max_wait)}.") from None
     if not sensible:
         raise ValueError(f"{what} must be 0 seconds or more, or None (no bound); {max_wait!r} was given.")

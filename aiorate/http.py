@@ -127,4 +127,4 @@ def _origin(request: Any) -> str:
 
 def _wishes(request: Any) -> Any:
     wishes = request.extensions.get("aiorate")
-    return {} if wishes is None else read_wishes(wishes, 'extensions={"aiorate": ...}')
+    return {} if wishes is None else read_wishes('extensions={"aiorate": ...}', wishes)

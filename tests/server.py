@@ -18,6 +18,8 @@ from aiorate.testing import ManualClock
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from aiohttp.typedefs import Handler
+
 __all__ = ["Arrival", "Server", "bucket", "get", "in_line", "most_in_any_window", "session_of"]
 
 
@@ -90,7 +92,7 @@ class Server:
         return protocol
 
     @web.middleware
-    async def _remember(self, request: web.Request, handler: web.Handler) -> web.StreamResponse:
+    async def _remember(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self.arrivals.append(Arrival(request.path, monotonic_ns(), self._numbers[request.protocol]))
         self._seen[request.path] += 1
         self._more.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -59,6 +60,8 @@ class Keyed:
         ([Limiter("1/s")], {"max_wait": -1}, ValueError, "0 seconds or more, or None"),
         ([Limiter("1/s")], {"max_wait": float("inf")}, ValueError, "or None"),
         ([Limiter("1/s")], {"max_wait": float("nan")}, ValueError, "or None"),
+        ([Limiter("1/s")], {"max_wait": 10**400}, ValueError, "or None"),
+        ([Limiter("1/s")], {"max_wait": Decimal("sNaN")}, ValueError, "or None"),
         ([Limiter("1/s")], {"max_wait": True}, ValueError, "0 seconds or more"),
         ([Limiter("1/s")], {"max_wait": "1"}, TypeError, "a number of seconds or None"),
     ],
@@ -112,8 +115,13 @@ async def test_a_key_without_a_limiter_says_so(limiters: Any, options: Any, erro
 async def test_wrong_wishes_are_refused_before_anything_is_sent(wishes: Any, error: type[Exception], hint: str) -> None:
     """A misspelt cost must not go out as a cost of one."""
     limiter = Limiter(TokenBucket("10/s", burst=10))
-    sent: list[object] = []
-    transport = limit_transport(httpx2.MockTransport(sent.append), limiter)
+    sent: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
+        return httpx2.Response(200)
+
+    transport = limit_transport(httpx2.MockTransport(answer), limiter)
     async with httpx2.AsyncClient(transport=transport) as client:
         with pytest.raises(error, match=hint):
             await client.get("https://example.com", extensions={"aiorate": wishes})
@@ -194,7 +202,7 @@ async def test_opening_and_closing_reach_the_inner_transport(package: Any) -> No
     """Else its connections would be left open."""
     calls: list[object] = []
 
-    class Inner(package.AsyncBaseTransport):  # type: ignore[misc, name-defined]
+    class Inner(package.AsyncBaseTransport):  # type: ignore[misc]
         async def __aenter__(self) -> Inner:
             calls.append("enter")
             return self
@@ -242,6 +250,18 @@ def test_hooks_in_a_synchronous_client_fail_instead_of_letting_everything_throug
         pytest.raises(RuntimeError, match="for an AsyncClient under asyncio: a synchronous client cannot wait"),
     ):
         client.get("https://example.com")
+
+
+@PACKAGES
+@pytest.mark.asyncio
+async def test_a_synchronous_client_inside_a_loop_is_at_least_complained_of(package: Any) -> None:
+    """Nothing tells it from an asynchronous one there, but Python says that a coroutine was thrown away."""
+    limiter = Limiter("1/s")
+    transport = package.MockTransport(lambda request: package.Response(200))
+    with package.Client(transport=transport, event_hooks=hooks(limiter)) as client, pytest.warns(RuntimeWarning, match="never awaited"):
+        client.get("https://example.com")
+
+    assert limiter.statistics().granted == 0
 
 
 @PACKAGES

@@ -88,7 +88,7 @@ async def test_each_hop_of_a_redirect_pays(client_with: Any, server: Server) -> 
 async def test_authentication_that_sends_twice_pays_twice(client_with: Any, server: Server) -> None:
     """An httpx Auth would miss the challenge; the limiter does not."""
 
-    class Again(client_with.package.Auth):  # type: ignore[misc, name-defined]
+    class Again(client_with.package.Auth):  # type: ignore[misc]
         def auth_flow(self, request: Any) -> Any:
             yield request
             yield request
