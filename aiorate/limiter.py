@@ -14,7 +14,7 @@ from aiorate.schedulers.interface import check_permits
 from aiorate.schedulers.token_pool import TokenPool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
     from types import TracebackType
     from typing import Any
 
@@ -92,8 +92,16 @@ class Limiter(Desk):
         now = self._grab(permits)
         if now is None:
             return 0.0
-        self._admit(permits, now, limit)
-        return ns_to_seconds((await self._join(permits, now, now)).waited)
+        if limit is not None or self._max_waiting is not None or self._closed:
+            self._admit(permits, now, limit)
+        ticket = self._join(permits, now, now)
+        if not ticket.state:
+            try:
+                await self._driver.wait(ticket)
+            except BaseException:
+                self._leave(ticket)
+                raise
+        return ns_to_seconds(self._waited(ticket))
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
@@ -131,7 +139,7 @@ class Limiter(Desk):
 
         return limited(self.acquire, function)
 
-    async def slots(self) -> AsyncIterator[Slot]:
+    async def slots(self) -> AsyncGenerator[Slot, None]:
         """Open-loop pacing: one slot after the other, each saying when it was meant to start.
 
         A slot stands in line from the moment the one before it was granted, so a slow body is made up for, up to
@@ -153,8 +161,17 @@ class Limiter(Desk):
                 if index:
                     self._skipped += self._scheduler.rate.permits_in(getattr(self._scheduler, "spilled", 0) - spilled)
             else:
+                self._due = at
                 self._admit(1, now, None)
-                at = (await self._join(1, now, since)).at
+                ticket = self._join(1, now, since)
+                if not ticket.state:
+                    try:
+                        await self._driver.wait(ticket)
+                    except BaseException:
+                        self._leave(ticket)
+                        raise
+                self._waited(ticket)
+                at = ticket.at
                 now = self._enter()
             if index:
                 index += self._skipped - skipped
