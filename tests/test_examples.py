@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
+@cache
 def _printed(name: str) -> str:
-    """What an example prints; it must end well and complain of nothing."""
+    """What an example prints; it must end well and complain of nothing. Each is run once."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -79,3 +81,32 @@ def test_the_load_generator_shows_what_service_time_hides() -> None:
     assert wait[3] <= response[3]
     assert late is not None
     assert int(late[2]) >= 60  # 110 by the schedule: those due from 0.05 s after its beginning
+
+
+@pytest.mark.slow
+def test_the_httpx_example_keeps_to_its_rate() -> None:
+    """18 items of one permit and 2 searches of five, at 20/s: 1.1 s or more. Ratio, for a busy machine: arrivals up to 0.2 closer."""
+    lines = _printed("httpx_client.py").splitlines()
+
+    arrivals = [(float(instant), path) for instant, _, path in (line.split() for line in lines[:-1])]
+    waited = re.search(r"20 requests, 28 permits at 20/s; the longest wait was ([\d.]+) s", lines[-1])
+
+    assert [path for _, path in arrivals].count("/search") == 2
+    assert len(arrivals) == 20
+    assert arrivals[-1][0] >= 0.8 * 1.1
+    assert waited is not None
+    assert 1.1 <= float(waited[1]) < 5
+
+
+@pytest.mark.slow
+def test_the_aiohttp_example_limits_each_origin_for_itself() -> None:
+    """25 permits at 10 in any second take two seconds; a redirect pays twice, and nobody else's line delays it."""
+    printed = _printed("aiohttp_client.py")
+
+    busy = re.search(r"busy: 21 requests for 25 permits, the longest wait ([\d.]+) s", printed)
+    quiet = re.search(r"quiet: 2 requests for 2 permits, the longest wait ([\d.]+) s", printed)
+
+    assert busy is not None
+    assert quiet is not None
+    assert 2.0 <= float(busy[1]) < 6
+    assert float(quiet[1]) == 0.0
