@@ -45,7 +45,7 @@ _UNITS = {  # the first spelling of each is the one that str() uses
     "weeks": 604_800 * NS_PER_SECOND,
 }
 _NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
-_TEXT = re.compile(rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?", re.ASCII.IGNORECASE)
+_TEXT = re.compile(rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?", re.ASCII | re.IGNORECASE)
 
 
 class Rate:
