@@ -92,16 +92,8 @@ class Limiter(Desk):
         now = self._grab(permits)
         if now is None:
             return 0.0
-        if limit is not None or self._max_waiting is not None or self._closed:
-            self._admit(permits, now, limit)
-        ticket = self._join(permits, now, now)
-        if not ticket.state:
-            try:
-                await self._driver.wait(ticket)
-            except BaseException:
-                self._leave(ticket)
-                raise
-        return ns_to_seconds(self._waited(ticket))
+        self._admit(permits, now, limit)
+        return ns_to_seconds((await self._join(permits, now, now)).waited)
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
@@ -161,17 +153,8 @@ class Limiter(Desk):
                 if index:
                     self._skipped += self._scheduler.rate.permits_in(getattr(self._scheduler, "spilled", 0) - spilled)
             else:
-                self._due = at
                 self._admit(1, now, None)
-                ticket = self._join(1, now, since)
-                if not ticket.state:
-                    try:
-                        await self._driver.wait(ticket)
-                    except BaseException:
-                        self._leave(ticket)
-                        raise
-                self._waited(ticket)
-                at = ticket.at
+                at = (await self._join(1, now, since)).at
                 now = self._enter()
             if index:
                 index += self._skipped - skipped
