@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from math import gcd
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from datetime import timedelta
     from decimal import Decimal
     from fractions import Fraction
 
-    Number = Union[int, float, Decimal, Fraction]
+    Number = int | float | Decimal | Fraction
 
 __all__ = ["Rate", "RateSpec"]
 
