@@ -29,15 +29,16 @@ class Alarm:
         self._due: int | None = None
         self._woke: int | None = None
 
-    async def wait(self, ticket: Ticket) -> None:
-        """Until the ticket is decided."""
-        ticket.seat = asyncio.get_running_loop().create_future()
-        await ticket.seat
+    def wait(self, ticket: Ticket) -> asyncio.Future[None]:
+        """What to await until the ticket is decided."""
+        ticket.seat = seat = asyncio.get_running_loop().create_future()
+        return seat
 
     def wake(self, ticket: Ticket) -> None:
         """It is decided: let the one who waits run."""
-        if ticket.seat is not None and not ticket.seat.done():
-            ticket.seat.set_result(None)
+        seat = ticket.seat
+        if seat is not None and not seat.done():
+            seat.set_result(None)
 
     def arm(self, due: int | None) -> None:
         """Decide again when the clock reads so much; None: nobody waits, or nobody can say until when."""
@@ -67,5 +68,13 @@ class Alarm:
 
     def _ring(self) -> None:
         self._handle = None
-        self._woke = self._timeline.read()
+        self._woke = woke_at(self._timeline)
         self._decide()
+
+
+def woke_at(timeline: Timeline) -> int | None:
+    """The clock's reading; None: it is broken, which whoever decides next finds out too, and tells those who wait."""
+    try:
+        return timeline.read()
+    except Exception:
+        return None

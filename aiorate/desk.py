@@ -13,7 +13,7 @@ from aiorate.alarm import Alarm
 from aiorate.clock import Timeline
 from aiorate.errors import LimiterClosed
 from aiorate.filler import Filler
-from aiorate.line import Line, Ticket
+from aiorate.line import FAILED, GRANTED, WAITING, Line, Ticket
 from aiorate.schedulers.token_pool import TokenPool
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Desk:
     __slots__ = (
         "__weakref__",
         "_batch",
+        "_blocked",
         "_busy",
         "_cancelled",
         "_catch_up",
@@ -86,6 +87,7 @@ class Desk:
             self._driver = Alarm(self._serve, self._timeline)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy = False  # whether anything stands between a newcomer and the scheduler
+        self._blocked = False  # whether it is more than the line: a debt, a pause, being closed
         self._closed = False
         self._due: int | None = None  # for when the first in line, or the debt, is scheduled
         self._debt = 0
@@ -115,8 +117,14 @@ class Desk:
 
     def _grab(self, permits: int) -> int | None:
         """Take permits if nobody is in line and they are due: None; otherwise the time at which they were refused."""
-        if _running_loop() is not self._loop or self._busy:
+        if _running_loop() is not self._loop or self._blocked:
             now = self._enter()
+            if self._busy:
+                return now
+        elif self._busy:
+            now = self._now()
+            if self._due is not None and self._due <= now:
+                self._serve()
             if self._busy:
                 return now
         elif self._reads_ahead and (seen := self._scheduler.seen) is not None and self._take(permits, seen) <= seen:  # type: ignore[attr-defined]
@@ -127,7 +135,9 @@ class Desk:
             now = self._now()
             if self._batch:
                 self._settle(now)
-        if self._take(permits, now) > now:
+        at = self._take(permits, now)
+        if at > now:
+            self._due = at
             return now
         self._taken += permits
         if self._deals:
@@ -173,12 +183,13 @@ class Desk:
             return
         if old is not None:
             for ticket in self._line.clear():
-                ticket.gone = True
+                error = RuntimeError("the limiter was moved to another event loop while this one stood still")
+                ticket.state, ticket.error = FAILED, error
                 if not old.is_closed():
-                    self._decide(ticket, RuntimeError("the limiter was moved to another event loop while this one stood still"))
+                    self._driver.wake(ticket)
             self._driver = self._driver.successor()
             self._due = self._forecast = None
-            self._busy = bool(self._debt) or self._timeline.held or self._closed
+            self._busy = self._blocked = bool(self._debt) or self._timeline.held or self._closed
         self._loop = loop
         if loop is not None:
             self._timeline.attach(loop)
@@ -200,15 +211,15 @@ class Desk:
                     if timeline.held:
                         due = max(self._ahead().peek(ticket.permits, now), now)
                         break
-                    at = self._take(ticket.permits, now, ticket.since if ticket.since > earliest else earliest)
+                    since = ticket.since
+                    at = self._take(ticket.permits, now, since if since > earliest else earliest)
                     if at > now:
                         due = at
                         break
-                    line.serve()
                     self._taken += ticket.permits
                     ticket.mark = self._taken
                     self._grant(ticket, at, now)
-                    ticket = line.first()
+                    ticket = line.serve()
                 if late:
                     self._skipped += max(0, scheduler.rate.permits_in(getattr(scheduler, "spilled", 0) - spilled))
                     self._forecast = None
@@ -218,12 +229,14 @@ class Desk:
                 return
             self._fail(error)
         self._due = due
-        self._busy = len(line) > 0 or bool(self._debt) or timeline.held or self._closed
-        if not line:
+        self._blocked = bool(self._debt) or timeline.held or self._closed
+        if line:
+            self._busy = True
+            self._driver.arm(None if due is None else timeline.clock_at(due))
+        else:
+            self._busy = self._blocked
             self._forecast = None
             self._driver.arm(None)
-        else:
-            self._driver.arm(None if due is None else timeline.clock_at(due))
 
     def _pay(self, scheduler: Scheduler, now: int) -> int | None:
         """Take the debt, at the instants at which a first in line would have got it; when the rest is due, if any is left."""
@@ -239,60 +252,62 @@ class Desk:
 
     def _grant(self, ticket: Ticket, at: int, now: int) -> None:
         """Tell the first in line that its permits are taken."""
-        ticket.at, ticket.granted_at = at, now
-        reading = self._timeline.clock_at(now)
-        ticket.waited = 0 if reading is None else max(0, reading - ticket.asked)
-        ticket.decided = True
+        ticket.at = at
+        ticket.granted_at = now
+        ticket.waited = now + self._timeline.offset - ticket.asked
+        ticket.state = GRANTED
         self._driver.wake(ticket)
 
-    def _decide(self, ticket: Ticket, error: BaseException) -> None:
-        ticket.error = error
-        ticket.decided = True
+    def _send_away(self, ticket: Ticket, error: BaseException) -> None:
+        ticket.state, ticket.error = FAILED, error
         self._driver.wake(ticket)
 
     def _fail(self, error: BaseException) -> None:
         """Send everybody in line away with an error: nobody hangs, and the limiter works on."""
         for ticket in self._line.clear():
-            self._decide(ticket, error)
+            self._send_away(ticket, error)
 
     def _turn_away_too_large(self) -> bool:
         """Whether anybody in line asks for more than can be granted since the rate was changed; all of them are sent away."""
         most = self._scheduler.max_permits
         too_large = [ticket for ticket in self._line if most is not None and ticket.permits > most]
         for ticket in too_large:
-            self._decide(ticket, ValueError(f"acquire({ticket.permits}) can no longer be granted: {most} is the most at once now."))
+            self._send_away(ticket, ValueError(f"acquire({ticket.permits}) can no longer be granted: {most} is the most at once now."))
             self._line.leave(ticket)
         return bool(too_large)
 
-    async def _join(self, permits: int, now: int, since: int) -> Ticket:
-        """Stand in line until granted."""
-        ticket = Ticket(permits, since, self._timeline.read())
+    def _join(self, permits: int, now: int, since: int) -> Ticket:
+        """Stand in line, refused at now; the driver says what to await then, if the ticket is not decided at once."""
+        timeline = self._timeline
+        ticket = Ticket(permits, since, timeline.read() if self._blocked else now + timeline.offset)
         self._line.join(ticket)
-        self._busy = True
         if self._forecast is not None:
             self._forecast = self._replayed(self._forecast, permits, since)
-        if self._line.first() is ticket:
+        if not self._busy:
+            self._busy = True
+            self._driver.arm(None if self._due is None else timeline.clock_at(self._due))
+        elif self._blocked:
             self._serve()
-        try:
-            if not ticket.decided:
-                await self._driver.wait(ticket)
-        except BaseException:
-            self._leave(ticket)
-            raise
+        return ticket
+
+    def _waited(self, ticket: Ticket) -> int:
+        """What a decided ticket comes to: the nanoseconds waited, or its error."""
         if ticket.error is not None:
             raise ticket.error
-        self._waited_total += ticket.waited
-        self._waited_max = max(self._waited_max, ticket.waited)
-        return ticket
+        waited = ticket.waited if ticket.waited > 0 else 0
+        self._waited_total += waited
+        if waited > self._waited_max:
+            self._waited_max = waited
+        return waited
 
     def _leave(self, ticket: Ticket) -> None:
         """Go before or just after the grant: nothing is spent, and the next moves up at once."""
         self._cancelled += 1
-        if ticket.gone or ticket.error is not None:
+        if ticket.state == FAILED:
             return
         self._forecast = None
         alive = self._loop is not None and not self._loop.is_closed()
-        if not ticket.decided:
+        if ticket.state == WAITING:
             first = self._line.first() is ticket
             self._line.leave(ticket)
             if first and alive:

@@ -14,6 +14,8 @@ import asyncio
 from contextvars import Context
 from typing import TYPE_CHECKING
 
+from aiorate.alarm import woke_at
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -75,12 +77,15 @@ class Filler:
         row.seats += 1
         ticket.seat = row
         self._waiting += 1
-        self._start()
+        if self._task is None or self._task.done():
+            self._start()
+        condition = row.condition
         try:
-            async with row.condition:
-                while not ticket.decided:
-                    await row.condition.wait()
-                    row.mixed = row.mixed or not ticket.decided
+            async with condition:
+                while not ticket.state:
+                    await condition.wait()
+                    if not ticket.state:
+                        row.mixed = True
         except BaseException:
             row.mixed = True
             raise
@@ -113,11 +118,10 @@ class Filler:
             await asyncio.wait([task])
 
     def _start(self) -> None:
-        if self._task is None or self._task.done():
-            loop = asyncio.get_running_loop()
-            # A context of its own: it outlives the caller who happened to be the first to wait.
-            self._task = loop.create_task(self._run(), name=self._label, context=Context())
-            self._task.add_done_callback(self._ended)
+        loop = asyncio.get_running_loop()
+        # A context of its own: it outlives the caller who happened to be the first to wait.
+        self._task = loop.create_task(self._run(), name=self._label, context=Context())
+        self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         # Cancelled before its first step, a task runs none of its code; whoever waits for it is seen to here.
@@ -176,7 +180,7 @@ class Filler:
                 timer.cancel()
 
     def _rise(self) -> None:
-        self._woke = self._timeline.read()
+        self._woke = woke_at(self._timeline)
         self._stir()
 
 

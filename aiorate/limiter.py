@@ -92,8 +92,16 @@ class Limiter(Desk):
         now = self._grab(permits)
         if now is None:
             return 0.0
-        self._admit(permits, now, limit)
-        return ns_to_seconds((await self._join(permits, now, now)).waited)
+        if limit is not None or self._max_waiting is not None or self._closed:
+            self._admit(permits, now, limit)
+        ticket = self._join(permits, now, now)
+        if not ticket.state:
+            try:
+                await self._driver.wait(ticket)
+            except BaseException:
+                self._leave(ticket)
+                raise
+        return ns_to_seconds(self._waited(ticket))
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
@@ -147,14 +155,24 @@ class Limiter(Desk):
             since = now if since is None else max(since, earliest)
             spilled: int = getattr(self._scheduler, "spilled", 0)
             skipped = self._skipped
-            at = self._scheduler.take(1, now, since) if not self._busy else now + 1
-            if at <= now:
+            at = None if self._busy else self._take(1, now, since)
+            if at is not None and at <= now:
                 self._taken += 1
                 if index:
                     self._skipped += self._scheduler.rate.permits_in(getattr(self._scheduler, "spilled", 0) - spilled)
             else:
+                if at is not None:
+                    self._due = at
                 self._admit(1, now, None)
-                at = (await self._join(1, now, since)).at
+                ticket = self._join(1, now, since)
+                if not ticket.state:
+                    try:
+                        await self._driver.wait(ticket)
+                    except BaseException:
+                        self._leave(ticket)
+                        raise
+                self._waited(ticket)
+                at = ticket.at
                 now = self._enter()
             if index:
                 index += self._skipped - skipped

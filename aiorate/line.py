@@ -16,24 +16,33 @@ __all__ = ["Line", "Ticket"]
 
 _SMALL = 32
 
+WAITING, GRANTED, FAILED, GONE = range(4)
+
 
 class Ticket:
-    """One request in line. It is decided once ``granted`` or ``error`` is set: the driver only wakes, the ticket decides."""
+    """One request in line. The driver only wakes, the ticket decides: whoever waits goes by its ``state``."""
 
-    __slots__ = ("asked", "at", "decided", "error", "gone", "granted_at", "mark", "permits", "seat", "since", "waited")
+    __slots__ = ("asked", "at", "error", "granted_at", "mark", "permits", "seat", "since", "state", "waited")
+
+    at: int
+    """For when it was scheduled, once granted."""
+    granted_at: int
+    """When it was granted."""
+    mark: int
+    """How many permits had been taken then, its own included."""
+    waited: int
+    """Nanoseconds from being asked to being granted, pauses included."""
 
     def __init__(self, permits: int, since: int, asked: int) -> None:
         self.permits = permits
         self.since = since
         """The limiter's time since when it stands in line."""
         self.asked = asked
-        """The clock's reading then."""
+        """The clock's reading when it joined."""
+        self.state = WAITING
+        self.error: BaseException | None = None
         self.seat: Any = None
         """Where the driver finds the one who waits."""
-        self.decided = False
-        self.gone = False
-        self.error: BaseException | None = None
-        self.at = self.granted_at = self.mark = self.waited = 0
 
 
 class Line:
@@ -49,15 +58,14 @@ class Line:
         return len(self._tickets) - self._gone
 
     def __iter__(self) -> Iterator[Ticket]:
-        return (ticket for ticket in self._tickets if not ticket.gone)
+        return (ticket for ticket in self._tickets if not ticket.state)
 
     def first(self) -> Ticket | None:
         """Who is next; None: nobody waits."""
         tickets = self._tickets
         while tickets:
-            ticket = tickets[0]
-            if not ticket.gone:
-                return ticket
+            if not tickets[0].state:
+                return tickets[0]
             tickets.popleft()
             self._gone -= 1
         return None
@@ -66,13 +74,17 @@ class Line:
         """Stand at the end."""
         self._tickets.append(ticket)
 
-    def serve(self) -> None:
-        """Let the first go."""
-        self._tickets.popleft()
+    def serve(self) -> Ticket | None:
+        """Let the first go; returns who is next."""
+        tickets = self._tickets
+        tickets.popleft()
+        if not self._gone:
+            return tickets[0] if tickets else None
+        return self.first()
 
     def leave(self, ticket: Ticket) -> None:
         """Go without having been served."""
-        ticket.gone = True
+        ticket.state = ticket.state or GONE
         ticket.seat = None
         self._gone += 1
         if self._gone > _SMALL and 2 * self._gone > len(self._tickets):
