@@ -29,6 +29,7 @@ class ManualClock:
     """
 
     def __init__(self, start_ns: int = 0) -> None:
+        _check_instant("ManualClock(start_ns)", start_ns)
         self._now = start_ns
         self._timers: list[tuple[int, int, _Timer]] = []
         self._count = 0
@@ -39,6 +40,7 @@ class ManualClock:
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
         """Call back when the clock is moved to the instant or beyond."""
+        _check_instant("ManualClock.call_at()", instant)
         self._count += 1
         timer = _Timer(callback)
         heapq.heappush(self._timers, (instant, self._count, timer))
@@ -50,6 +52,7 @@ class ManualClock:
 
     def set(self, instant: int) -> None:
         """Jump to an instant (ns), back as well; timers that are due by then fire there."""
+        _check_instant("ManualClock.set()", instant)
         self._now = instant
         self._until(instant)
 
@@ -90,6 +93,11 @@ class _Timer:
 
     def cancel(self) -> None:
         self.cancelled = True
+
+
+def _check_instant(call: str, instant: int) -> None:
+    if isinstance(instant, bool) or not isinstance(instant, int):
+        raise TypeError(f"{call} must be an instant in whole ns, not {type(instant).__name__}.")
 
 
 async def _settle() -> None:
@@ -147,9 +155,16 @@ def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) ->
     Each request is the instant (ns) at which it is made, of one permit, or a pair (instant, permits); in order of time.
     """
     granted: list[int] = []
+    latest: int | None = None
     now = 0
     for request in requests:
+        if isinstance(request, tuple) and len(request) != 2:
+            raise ValueError(f"simulate(): a request must be an instant in ns or a pair (instant, permits), not {request!r}.")
         made, permits = request if isinstance(request, tuple) else (request, 1)
+        _check_instant("simulate(): a request", made)
+        if latest is not None and made < latest:
+            raise ValueError(f"simulate(): requests must be in order of time; {made} came after {latest}.")
+        latest = made
         now = max(now, made) if granted else made
         at = scheduler.take(permits, now, min(made, now))
         if at > now:

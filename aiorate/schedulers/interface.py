@@ -96,11 +96,16 @@ def check_permits(call: str, permits: int, most: int | None = None) -> None:
     if isinstance(permits, bool) or not isinstance(permits, int):
         raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.")
     if permits < 1:
-        raise ValueError(f"{call}: permits must be 1 or more; {permits} was asked for.")
+        raise ValueError(f"{call}: permits must be 1 or more; {_shown(permits)} was asked for.")
     if most is not None and permits > most:
         raise ValueError(
-            f"{call}: {permits} permits can never be granted, {most} is the most at once here. Ask for less, or allow more at once."
+            f"{call}: {_shown(permits)} permits can never be granted, {_shown(most)} is the most at once here. Ask for less, or allow more at once."
         )
+
+
+def _shown(number: int) -> str:
+    """The number, unless it would fill the screen (or be refused by int's own limit of digits)."""
+    return str(number) if abs(number) < 10**30 else f"an int of {number.bit_length()} bits"
 
 
 def check_start(start: int | None) -> None:
@@ -114,7 +119,7 @@ def check_window(window: int, largest: int) -> None:
     if isinstance(window, bool) or not isinstance(window, int):
         raise TypeError(f"bound(window) must be a length in whole ns, not {type(window).__name__}.")
     if window < 1:
-        raise ValueError(f"bound(window) must be 1 ns or more; {window} was given.")
+        raise ValueError(f"bound(window) must be 1 ns or more; {_shown(window)} was given.")
     check_permits("bound(largest)", largest)
 
 
