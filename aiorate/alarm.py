@@ -44,11 +44,12 @@ class Alarm:
         """Decide again when the clock reads so much; None: nobody waits, or nobody can say until when."""
         if due == self._due and self._handle is not None:
             return
+        early = due == self._due  # its timer has rung already; the next may be as early, so it is given more time
         self.disarm()
         if due is not None:
             self._due = due
             if self._woke is not None:
-                due = max(due, self._woke + self._timeline.least_gap)
+                due = max(due, self._woke + (1 + early) * self._timeline.least_gap)
             self._handle = self._timeline.call_at(due, self._ring)
 
     def disarm(self) -> None:

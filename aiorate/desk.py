@@ -13,7 +13,8 @@ from aiorate.alarm import Alarm
 from aiorate.clock import Timeline
 from aiorate.errors import LimiterClosed
 from aiorate.filler import Filler
-from aiorate.line import FAILED, GRANTED, WAITING, Line, Ticket
+from aiorate.line import FAILED, WAITING, Line, Ticket
+from aiorate.rate import NS_PER_SECOND
 from aiorate.schedulers.token_pool import TokenPool
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class Desk:
         "_cancelled",
         "_catch_up",
         "_closed",
-        "_dealt_at",
         "_deals",
+        "_dealt_at",
         "_debt",
         "_debt_since",
         "_driver",
@@ -68,7 +69,9 @@ class Desk:
     def __init__(self, scheduler: Scheduler, catch_up: int, precise: bool, clock: Clock | None, name: str | None) -> None:
         self._scheduler = scheduler
         self._catch_up = catch_up
-        self._take: Callable[..., int] = getattr(scheduler, "book", scheduler.take)
+        # The short way, unless a subclass has a `take` of its own.
+        owner = next((kind for kind in type(scheduler).__mro__ if "take" in vars(kind)), type(scheduler))
+        self._take: Callable[..., int] = scheduler.book if "book" in vars(owner) else scheduler.take  # type: ignore[attr-defined]
         self._reads_ahead = hasattr(scheduler, "seen")
         # Permits taken in one go, to be handed out one by one: how many are left of how many, and since when.
         self._hand = 0
@@ -122,11 +125,7 @@ class Desk:
             if self._busy:
                 return now
         elif self._busy:
-            now = self._now()
-            if self._due is not None and self._due <= now:
-                self._serve()
-            if self._busy:
-                return now
+            return self._now()
         elif self._reads_ahead and (seen := self._scheduler.seen) is not None and self._take(permits, seen) <= seen:  # type: ignore[attr-defined]
             # The latest reading proves it due: no need to read the clock.
             self._taken += permits
@@ -207,18 +206,19 @@ class Desk:
                 earliest = now - self._catch_up
                 late = self._due is not None and self._due < earliest and not timeline.held
                 spilled: int = getattr(scheduler, "spilled", 0) if late else 0
+                reading, take, wake = now + timeline.offset, self._take, self._driver.wake
                 while ticket is not None:
                     if timeline.held:
                         due = max(self._ahead().peek(ticket.permits, now), now)
                         break
                     since = ticket.since
-                    at = self._take(ticket.permits, now, since if since > earliest else earliest)
+                    at = take(ticket.permits, now, since if since > earliest else earliest)
                     if at > now:
                         due = at
                         break
                     self._taken += ticket.permits
-                    ticket.mark = self._taken
-                    self._grant(ticket, at, now)
+                    ticket.grant(at, now, reading, self._taken)
+                    wake(ticket)
                     ticket = line.serve()
                 if late:
                     self._skipped += max(0, scheduler.rate.permits_in(getattr(scheduler, "spilled", 0) - spilled))
@@ -249,14 +249,6 @@ class Desk:
             self._debt_since = at
             self._debt -= chunk
         return None
-
-    def _grant(self, ticket: Ticket, at: int, now: int) -> None:
-        """Tell the first in line that its permits are taken."""
-        ticket.at = at
-        ticket.granted_at = now
-        ticket.waited = now + self._timeline.offset - ticket.asked
-        ticket.state = GRANTED
-        self._driver.wake(ticket)
 
     def _send_away(self, ticket: Ticket, error: BaseException) -> None:
         ticket.state, ticket.error = FAILED, error
@@ -290,15 +282,17 @@ class Desk:
             self._serve()
         return ticket
 
-    def _waited(self, ticket: Ticket) -> int:
-        """What a decided ticket comes to: the nanoseconds waited, or its error."""
+    def _waited(self, ticket: Ticket) -> float:
+        """What a decided ticket comes to: the seconds waited, or its error."""
         if ticket.error is not None:
             raise ticket.error
-        waited = ticket.waited if ticket.waited > 0 else 0
+        waited = ticket.waited
+        if waited <= 0:
+            return 0.0
         self._waited_total += waited
         if waited > self._waited_max:
             self._waited_max = waited
-        return waited
+        return waited / NS_PER_SECOND
 
     def _leave(self, ticket: Ticket) -> None:
         """Go before or just after the grant: nothing is spent, and the next moves up at once."""
@@ -328,8 +322,8 @@ class Desk:
         ):
             # The very same grant is handed on: exact for every strategy, whatever was taken in between.
             self._line.serve()
-            heir.mark = ticket.mark
-            self._grant(heir, ticket.at, now)
+            heir.grant(ticket.at, now, now + self._timeline.offset, ticket.mark)
+            self._driver.wake(heir)
         else:
             self._returned += ticket.permits
             # A strategy that paces can only undo the latest take; any other slot is lost rather than invented.

@@ -44,7 +44,7 @@ class _Row:
 class Filler:
     """A task that decides, sleeps and notifies. Whatever changes in between only pokes it."""
 
-    __slots__ = ("_decide", "_due", "_fail", "_name", "_poke", "_row", "_task", "_timeline", "_waiting", "_woke", "_woken")
+    __slots__ = ("_decide", "_due", "_fail", "_name", "_poke", "_row", "_rung", "_task", "_timeline", "_waiting", "_woke", "_woken")
 
     def __init__(self, decide: Callable[[], None], fail: Callable[[BaseException], None], timeline: Timeline, name: str | None) -> None:
         self._decide = decide
@@ -56,6 +56,7 @@ class Filler:
         self._row: _Row | None = None
         self._woken: list[_Row] = []
         self._due: int | None = None
+        self._rung: int | None = None
         self._woke: int | None = None
         self._waiting = 0
 
@@ -81,11 +82,14 @@ class Filler:
             self._start()
         condition = row.condition
         try:
-            async with condition:
+            await condition.acquire()
+            try:
                 while not ticket.state:
                     await condition.wait()
                     if not ticket.state:
                         row.mixed = True
+            finally:
+                condition.release()
         except BaseException:
             row.mixed = True
             raise
@@ -170,7 +174,8 @@ class Filler:
         if self._due is not None:
             due = self._due
             if self._woke is not None:
-                due = max(due, self._woke + self._timeline.least_gap)
+                early = due == self._rung  # its timer has rung already; the next may be as early, so it is given more time
+                due = max(due, self._woke + (1 + early) * self._timeline.least_gap)
             timer = self._timeline.call_at(due, self._rise)
         try:
             await self._poke
@@ -181,6 +186,7 @@ class Filler:
 
     def _rise(self) -> None:
         self._woke = woke_at(self._timeline)
+        self._rung = self._due
         self._stir()
 
 

@@ -101,7 +101,7 @@ class Limiter(Desk):
             except BaseException:
                 self._leave(ticket)
                 raise
-        return ns_to_seconds(self._waited(ticket))
+        return self._waited(ticket)
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""

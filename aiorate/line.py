@@ -44,6 +44,14 @@ class Ticket:
         self.seat: Any = None
         """Where the driver finds the one who waits."""
 
+    def grant(self, at: int, now: int, reading: int, mark: int) -> None:
+        """Its permits are taken."""
+        self.at = at
+        self.granted_at = now
+        self.waited = reading - self.asked
+        self.mark = mark
+        self.state = GRANTED
+
 
 class Line:
     """Tickets in order. Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive."""

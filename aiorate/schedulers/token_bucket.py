@@ -71,21 +71,23 @@ class TokenBucket:
         next_one = self._next
         if next_one is None:
             next_one = self._begin(now)
-        lead = now * self._unit - next_one
+        unit = self._unit
+        lead = now * unit - next_one
         if lead < (permits - 1) * self._cost:
-            return ceil_div(next_one + (permits - 1) * self._cost, self._unit)
+            return ceil_div(next_one + (permits - 1) * self._cost, unit)
         if since is None or since >= now:
             if lead >= self._brim:  # the bucket is full, and what came since then is gone
                 next_one += lead - self._tolerance
             self._next = next_one + permits * self._cost
             return now
-        at = max(since, ceil_div(next_one + (permits - 1) * self._cost, self._unit))
-        lead -= (now - since) * self._unit
+        ready = next_one + (permits - 1) * self._cost
+        lead -= (now - since) * unit
         if lead >= self._brim:
             next_one += lead - self._tolerance
             self._spilled += lead - self._tolerance
         self._next = next_one + permits * self._cost
-        return at
+        at = -(-ready // unit)  # rounded up
+        return at if at > since else since
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now, most=self.burst)

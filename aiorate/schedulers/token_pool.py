@@ -35,7 +35,21 @@ class TokenPool:
     frequency would have; the two ways of use are not meant to be mixed on one pool.
     """
 
-    __slots__ = ("_a", "_burst", "_cost", "_extra", "_full", "_last", "_over", "_pool", "_unit", "_w", "max_active", "max_over_active", "rate")
+    __slots__ = (
+        "_a",
+        "_burst",
+        "_cost",
+        "_extra",
+        "_full",
+        "_last",
+        "_over",
+        "_pool",
+        "_unit",
+        "_w",
+        "max_active",
+        "max_over_active",
+        "rate",
+    )
     max_permits: int | None = None
     refundable = True
 
