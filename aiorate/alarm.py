@@ -20,13 +20,14 @@ __all__ = ["Alarm"]
 class Alarm:
     """A timer is a hint, the clock is the judge: each wake-up asks ``decide`` what is due, and is set anew by it."""
 
-    __slots__ = ("_decide", "_due", "_handle", "_timeline", "_woke")
+    __slots__ = ("_decide", "_due", "_early", "_handle", "_timeline", "_woke")
 
     def __init__(self, decide: Callable[[], None], timeline: Timeline) -> None:
         self._decide = decide
         self._timeline = timeline
         self._handle: Handle | None = None
         self._due: int | None = None
+        self._early = 0  # how often a timer has rung for it before its time
         self._woke: int | None = None
 
     def wait(self, ticket: Ticket) -> asyncio.Future[None]:
@@ -44,12 +45,13 @@ class Alarm:
         """Decide again when the clock reads so much; None: nobody waits, or nobody can say until when."""
         if due == self._due and self._handle is not None:
             return
-        early = due == self._due  # its timer has rung already; the next may be as early, so it is given more time
+        # Rung too early twice, the third timer may be as early, and is given more time.
+        self._early = self._early + 1 if due == self._due else 0
         self.disarm()
         if due is not None:
             self._due = due
             if self._woke is not None:
-                due = max(due, self._woke + (1 + early) * self._timeline.least_gap)
+                due = max(due, self._woke + max(1, self._early) * self._timeline.least_gap)
             self._handle = self._timeline.call_at(due, self._ring)
 
     def disarm(self) -> None:

@@ -26,7 +26,7 @@ NO_RATE += [None, b"10/s", [], object(), 1j, "", " ", "x", "0/s", "-1/s", "10/m"
 NO_NS: list[Any] = [1.0, True, NAN, INF, Decimal(1), *[word for word in WORDS if word is not None]]
 NO_RATIO: list[Any] = [0, -1, 0.99, NAN, INF, HUGE, True, False, *WORDS]
 NO_SPEC: list[Any] = ["", "x", ",", "0", "-1,1,start", "10,0.5", "10,nan", "10,1.1,begin", "1,000", "10,1,start,stop", 10, None, 1.5, b"10", object()]
-HELP = ("must", "not", "never", "allowed", "takes", "Write", "cannot", "beyond", "needs", "greater", "pass", "either", "neither")
+HELP = ("must", "not", "never", "allowed", "takes", "Write", "cannot", "beyond", "needs", "greater", "pass", "either", "neither", "call ")
 
 LIMITER: dict[str, tuple[Callable[[aiorate.Limiter, Any], Any], list[Any]]] = {
     "acquire": (lambda limiter, x: limiter.acquire(x), NO_COUNT),
