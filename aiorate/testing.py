@@ -177,7 +177,8 @@ def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) ->
 def check_scheduler(factory: Callable[[], Scheduler], *, examples: int = 100) -> None:
     """Try the laws of `aiorate.schedulers.interface` on schedulers that the factory makes; AssertionError names the law.
 
-    Needs hypothesis. ``examples`` is how many histories are tried for each law.
+    Needs hypothesis. ``examples`` is how many histories are tried for each law. Schedules must run from the first instant
+    given, as ours do without ``start``: the laws begin at instants of their own.
     """
     from aiorate._laws import LAWS, run_law
 

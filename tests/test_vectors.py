@@ -53,8 +53,8 @@ def guava(p: dict[str, Any]) -> tuple[Any, int]:
 def test_guava(line: Any) -> None:
     """Waits, refusals, the store and rates.
 
-    An infinite rate is refused here, at construction and by set_rate: such a scenario is replayed from the first finite rate on
-    (a cold start from "infinite" has a full or an empty store, which is Guava's own, so only that rate is compared).
+    An infinite rate is refused here, at construction and by set_rate: a scenario ends where it has one, because what is
+    stored or owed at an infinite rate means nothing here.
     """
     params = {**line["params"], "kind": line["kind"]}
     if params["rate"] == "inf":
