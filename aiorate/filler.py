@@ -44,7 +44,7 @@ class _Row:
 class Filler:
     """A task that decides, sleeps and notifies. Whatever changes in between only pokes it."""
 
-    __slots__ = ("_decide", "_due", "_fail", "_name", "_poke", "_row", "_rung", "_task", "_timeline", "_waiting", "_woke", "_woken")
+    __slots__ = ("_decide", "_due", "_early", "_fail", "_name", "_poke", "_row", "_rung", "_task", "_timeline", "_waiting", "_woke", "_woken")
 
     def __init__(self, decide: Callable[[], None], fail: Callable[[BaseException], None], timeline: Timeline, name: str | None) -> None:
         self._decide = decide
@@ -57,6 +57,7 @@ class Filler:
         self._woken: list[_Row] = []
         self._due: int | None = None
         self._rung: int | None = None
+        self._early = 0  # how often a timer has rung for the same instant
         self._woke: int | None = None
         self._waiting = 0
 
@@ -174,8 +175,9 @@ class Filler:
         if self._due is not None:
             due = self._due
             if self._woke is not None:
-                early = due == self._rung  # its timer has rung already; the next may be as early, so it is given more time
-                due = max(due, self._woke + (1 + early) * self._timeline.least_gap)
+                # Rung too early twice, the third timer may be as early, and is given more time.
+                gaps = self._early if due == self._rung else 1
+                due = max(due, self._woke + gaps * self._timeline.least_gap)
             timer = self._timeline.call_at(due, self._rise)
         try:
             await self._poke
@@ -186,6 +188,7 @@ class Filler:
 
     def _rise(self) -> None:
         self._woke = woke_at(self._timeline)
+        self._early = self._early + 1 if self._rung == self._due else 1
         self._rung = self._due
         self._stir()
 
