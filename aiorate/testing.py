@@ -128,6 +128,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         ns = round(seconds * NS_PER_SECOND)
         self._turns = 0 if ns else self._turns + 1
         if self._turns > self._MOST_TURNS:
+            self._turns = 0  # let whoever catches it close the loop
             raise RuntimeError(f"VirtualLoop: {self._MOST_TURNS} turns without time passing; something spins")
         self._virtual_ns += ns
 

@@ -22,10 +22,44 @@ WORDS: list[Any] = [None, "", "x", b"1", [], {}, object(), 1j]
 NO_COUNT: list[Any] = [0, -1, -HUGE, True, False, 1.0, 0.5, NAN, INF, Decimal(1), Fraction(1), *WORDS]
 NO_SECONDS: list[Any] = [-1, -0.001, NAN, INF, -INF, HUGE, Decimal("NaN"), Decimal("Infinity"), Decimal("1e999"), True, False, *WORDS]
 NO_RATE: list[Any] = [0, -1, 0.0, -0.5, NAN, INF, HUGE, Decimal(0), Decimal("sNaN"), Fraction(-1, 2), True, False]
-NO_RATE += [None, b"10/s", [], object(), 1j, "", " ", "x", "0/s", "-1/s", "10/m", "10/fortnight", "nan/s", "inf", "1e999/s", "10/0s", "10//s"]
+NO_RATE += [
+    None,
+    b"10/s",
+    [],
+    object(),
+    1j,
+    "",
+    " ",
+    "x",
+    "0/s",
+    "-1/s",
+    "10/m",
+    "10/fortnight",
+    "nan/s",
+    "inf",
+    "1e999/s",
+    "10/0s",
+    "10//s",
+]
 NO_NS: list[Any] = [1.0, True, NAN, INF, Decimal(1), *[word for word in WORDS if word is not None]]
 NO_RATIO: list[Any] = [0, -1, 0.99, NAN, INF, HUGE, True, False, *WORDS]
-NO_SPEC: list[Any] = ["", "x", ",", "0", "-1,1,start", "10,0.5", "10,nan", "10,1.1,begin", "1,000", "10,1,start,stop", 10, None, 1.5, b"10", object()]
+NO_SPEC: list[Any] = [
+    "",
+    "x",
+    ",",
+    "0",
+    "-1,1,start",
+    "10,0.5",
+    "10,nan",
+    "10,1.1,begin",
+    "1,000",
+    "10,1,start,stop",
+    10,
+    None,
+    1.5,
+    b"10",
+    object(),
+]
 HELP = ("must", "not", "never", "allowed", "takes", "Write", "cannot", "beyond", "needs", "greater", "pass", "either", "neither", "call ")
 
 LIMITER: dict[str, tuple[Callable[[aiorate.Limiter, Any], Any], list[Any]]] = {

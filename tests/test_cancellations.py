@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
@@ -32,7 +31,9 @@ class Story:
             if dice.random() < 0.6:
                 self.turn[who] = dice.randrange(5)
             else:
-                instant = self.arrivals[who] + dice.choice((0, dice.randrange(SECOND), dice.randrange(20 * SECOND), dice.randrange(90) * SECOND // 10))
+                instant = self.arrivals[who] + dice.choice(
+                    (0, dice.randrange(SECOND), dice.randrange(20 * SECOND), dice.randrange(90) * SECOND // 10)
+                )
                 self.at.setdefault(instant, []).append(who)
 
 
