@@ -54,9 +54,10 @@ def test_waiters_left_behind_by_a_run_do_not_stand_in_the_way_of_the_next(kind: 
     clock = ManualClock()
     limiter = aiorate.Limiter(BOTH[kind](), clock=clock)
 
+    left: list[asyncio.Task[float]] = []
+
     async def leave() -> None:
-        for _ in range(100):
-            asyncio.ensure_future(limiter.acquire())
+        left.extend(asyncio.ensure_future(limiter.acquire()) for _ in range(100))
         await turns(3)
 
     for _ in range(3):
