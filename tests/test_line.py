@@ -7,14 +7,21 @@ import random
 from aiorate.line import Line, Ticket
 
 
+class Waiting(Ticket):
+    """A ticket of no driver."""
+
+    def __init__(self) -> None:
+        self.state = 0
+
+
 def test_it_is_a_queue_whoever_leaves_it() -> None:
     """Against a plain list, with tickets leaving from everywhere."""
-    dice, line, model = random.Random(14), Line(), list[Ticket]()
+    dice, line, model = random.Random(14), Line(), list[Waiting]()
 
-    for step in range(5000):
+    for _ in range(5000):
         choice = dice.random()
         if choice < 0.5:
-            ticket = Ticket(1, step, step)
+            ticket = Waiting()
             line.join(ticket)
             model.append(ticket)
         elif model and choice < 0.8:
@@ -34,10 +41,10 @@ def test_it_is_a_queue_whoever_leaves_it() -> None:
 def test_holes_are_closed_when_they_outnumber_those_in_line() -> None:
     """The first may wait for hours; those behind it who gave up must cost nothing meanwhile."""
     line = Line()
-    line.join(first := Ticket(1, 0, 0))
+    line.join(first := Waiting())
 
-    for step in range(10_000):
-        line.join(ticket := Ticket(1, step, step))
+    for _ in range(10_000):
+        line.join(ticket := Waiting())
         line.leave(ticket)
 
     assert line.first() is first
