@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiorate.clock import Clock
 from aiorate.errors import LimiterClosed, LimiterError, LineFull, WaitTooLong
 from aiorate.limiter import Limiter
-from aiorate.rate import Rate, RateSpec
+from aiorate.rate import Rate
 from aiorate.schedulers import (
     AllOf,
     BurstCompensation,
@@ -23,9 +23,11 @@ from aiorate.schedulers import (
     TokenBucket,
     TokenPool,
 )
+from aiorate.spec import RateSpec
 
 if TYPE_CHECKING:
-    from aiorate.statistics import Slot, Statistics
+    from aiorate.slots import Slot
+    from aiorate.statistics import Statistics
 
 __all__ = [
     "AllOf",
@@ -53,8 +55,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Slot", "Statistics"):  # dataclasses takes longer to import than the rest of aiorate
-        from aiorate import statistics
+    # dataclasses takes longer to import than the rest of aiorate.
+    if name == "Slot":
+        from aiorate.slots import Slot
 
-        return getattr(statistics, name)
+        return Slot
+    if name == "Statistics":
+        from aiorate.statistics import Statistics
+
+        return Statistics
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,13 +8,39 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from aiorate.line import FIELDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate.clock import Handle, Timeline
-    from aiorate.line import Ticket
 
 __all__ = ["Alarm"]
+
+
+class AlarmTicket(asyncio.Future[None]):
+    """A ticket that is itself what its owner awaits: one object less for each of those who wait."""
+
+    __slots__ = FIELDS
+
+    permits: int
+    since: int
+    asked: int
+    state: int
+    error: BaseException
+    at: int
+    granted_at: int
+    waited: int
+    mark: int
+
+    def wait(self) -> asyncio.Future[None]:
+        """What to await until it is decided."""
+        return self
+
+    def wake(self) -> None:
+        """It is decided: let the one who waits run."""
+        if not self.done():
+            self.set_result(None)
 
 
 class Alarm:
@@ -30,16 +56,9 @@ class Alarm:
         self._early = 0  # how often a timer has rung for it before its time
         self._woke: int | None = None
 
-    def wait(self, ticket: Ticket) -> asyncio.Future[None]:
-        """What to await until the ticket is decided."""
-        ticket.seat = seat = asyncio.get_running_loop().create_future()
-        return seat
-
-    def wake(self, ticket: Ticket) -> None:
-        """It is decided: let the one who waits run."""
-        seat = ticket.seat
-        if seat is not None and not seat.done():
-            seat.set_result(None)
+    def ticket(self, loop: asyncio.AbstractEventLoop) -> AlarmTicket:
+        """A ticket to be filled in."""
+        return AlarmTicket(loop=loop)
 
     def arm(self, due: int | None) -> None:
         """Decide again when the clock reads so much; None: nobody waits, or nobody can say until when."""

@@ -1,4 +1,4 @@
-"""Limiting functions: what ``@limiter`` makes of a coroutine function or an async generator function."""
+"""What stands on `acquire`: limited functions, and blocks of several permits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+    from types import TracebackType
 
-__all__ = ["limited"]
+    from aiorate.limiter import Limiter
+
+__all__ = ["Weighted", "limited"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -55,3 +58,24 @@ def limited(acquire: Callable[[], Awaitable[object]], function: F) -> F:
         f"@limiter decorates coroutine functions and async generator functions, not {getattr(function, '__name__', function)!r}:"
         " a plain function cannot wait. Write `async def`."
     )
+
+
+class Weighted:
+    """A limiter asked for so many permits at a time; see `Limiter.of`."""
+
+    __slots__ = ("_limiter", "_permits")
+
+    def __init__(self, limiter: Limiter, permits: int) -> None:
+        self._limiter = limiter
+        self._permits = permits
+
+    async def __aenter__(self) -> float:
+        """Acquire the permits; the target is the seconds waited."""
+        return await self._limiter.acquire(self._permits)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Nothing: permits are used up by starting."""
+
+    def __call__(self, function: F) -> F:
+        """Decorate a coroutine function or an async generator function: each call acquires the permits first."""
+        return limited(self.__aenter__, function)

@@ -15,12 +15,12 @@ from contextvars import Context
 from typing import TYPE_CHECKING
 
 from aiorate.alarm import woke_at
+from aiorate.line import FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from aiorate.clock import Handle, Timeline
-    from aiorate.line import Ticket
 
 __all__ = ["Filler"]
 
@@ -41,10 +41,53 @@ class _Row:
         self.mixed = False
 
 
+class FillerTicket:
+    """A ticket with a seat in a row."""
+
+    __slots__ = (*FIELDS, "filler", "seat")
+
+    permits: int
+    since: int
+    asked: int
+    state: int
+    error: BaseException
+    at: int
+    granted_at: int
+    waited: int
+    mark: int
+
+    def __init__(self, filler: Filler) -> None:
+        self.filler = filler
+        self.seat: _Row | None = None
+
+    def wait(self) -> Coroutine[None, None, None]:
+        """What to await until it is decided."""
+        return self.filler.wait(self)
+
+    def wake(self) -> None:
+        """It is decided: let the one who waits run."""
+        if self.seat is not None:
+            self.filler.wake(self.seat)
+
+
 class Filler:
     """A task that decides, sleeps and notifies. Whatever changes in between only pokes it."""
 
-    __slots__ = ("_decide", "_due", "_early", "_fail", "_name", "_poke", "_row", "_rung", "_task", "_timeline", "_waiting", "_woke", "_woken")
+    __slots__ = (
+        "_decide",
+        "_due",
+        "_early",
+        "_fail",
+        "_name",
+        "_poke",
+        "_row",
+        "_rung",
+        "_task",
+        "_timeline",
+        "_waiting",
+        "_woke",
+        "_woken",
+    )
 
     def __init__(self, decide: Callable[[], None], fail: Callable[[BaseException], None], timeline: Timeline, name: str | None) -> None:
         self._decide = decide
@@ -71,7 +114,11 @@ class Filler:
         self._decide, self._fail, self._due = _nothing, _nothing, None
         return heir
 
-    async def wait(self, ticket: Ticket) -> None:
+    def ticket(self, loop: asyncio.AbstractEventLoop) -> FillerTicket:
+        """A ticket to be filled in."""
+        return FillerTicket(self)
+
+    async def wait(self, ticket: FillerTicket) -> None:
         """Until the ticket is decided."""
         row = self._row
         if row is None or row.seats == _SEATS:
@@ -95,19 +142,18 @@ class Filler:
             row.mixed = True
             raise
         finally:
+            ticket.seat = None
             self._waiting -= 1
             if not self._waiting:
                 self._row = None
                 self._stir()
 
-    def wake(self, ticket: Ticket) -> None:
-        """It is decided: have its row notified."""
-        row: _Row | None = ticket.seat
-        if row is not None:
-            if not row.granted:
-                self._woken.append(row)
-            row.granted += 1
-            self._stir()
+    def wake(self, row: _Row) -> None:
+        """One more of the row is decided: have it notified."""
+        if not row.granted:
+            self._woken.append(row)
+        row.granted += 1
+        self._stir()
 
     def arm(self, due: int | None) -> None:
         """Decide again when the clock reads so much; None: nobody waits, or nobody can say until when."""

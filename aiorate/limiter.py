@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aiorate.desk import Desk
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
-from aiorate.rate import Rate, RateSpec, ns_to_seconds, seconds_to_ns
+from aiorate.rate import Rate, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import check_permits
 from aiorate.schedulers.token_pool import TokenPool
+from aiorate.spec import RateSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from aiorate.clock import Clock
+    from aiorate.decorate import Weighted
     from aiorate.rate import Number
     from aiorate.schedulers.interface import Scheduler
-    from aiorate.statistics import Slot, Statistics
+    from aiorate.slots import Slot
+    from aiorate.statistics import Statistics
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -95,9 +98,10 @@ class Limiter(Desk):
         if limit is not None or self._max_waiting is not None or self._closed:
             self._admit(permits, now, limit)
         ticket = self._join(permits, now, now)
+        # As in _stand(), which would cost each of 100 000 waiters a coroutine more.
         if not ticket.state:
             try:
-                await self._driver.wait(ticket)
+                await ticket.wait()
             except BaseException:
                 self._leave(ticket)
                 raise
@@ -131,6 +135,8 @@ class Limiter(Desk):
     def of(self, permits: int) -> Weighted:
         """So many permits at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``."""
         self._check("of()", permits)
+        from aiorate.decorate import Weighted
+
         return Weighted(self, permits)
 
     def __call__(self, function: F) -> F:
@@ -139,47 +145,33 @@ class Limiter(Desk):
 
         return limited(self.acquire, function)
 
-    async def slots(self) -> AsyncGenerator[Slot, None]:
+    def slots(self) -> AsyncGenerator[Slot, None]:
         """Open-loop pacing: one slot after the other, each saying when it was meant to start.
 
         A slot stands in line from the moment the one before it was granted, so a slow body is made up for, up to
         ``catch_up``; slots beyond are skipped, which shows as a gap in ``index`` and in ``statistics().skipped``.
         """
-        from aiorate.statistics import Slot
+        from aiorate.slots import slots
 
-        index = 0
-        since: int | None = None
-        while True:
-            now = self._enter()
-            earliest = now - self._catch_up
-            since = now if since is None else max(since, earliest)
-            spilled: int = getattr(self._scheduler, "spilled", 0)
-            skipped = self._skipped
-            at = None if self._busy else self._take(1, now, since)
-            if at is not None and at <= now:
-                self._taken += 1
-                if index:
-                    self._skipped += self._scheduler.rate.permits_in(getattr(self._scheduler, "spilled", 0) - spilled)
-            else:
-                if at is not None:
-                    self._due = at
-                self._admit(1, now, None)
-                ticket = self._join(1, now, since)
-                if not ticket.state:
-                    try:
-                        await self._driver.wait(ticket)
-                    except BaseException:
-                        self._leave(ticket)
-                        raise
-                self._waited(ticket)
-                at = ticket.at
-                now = self._enter()
-            if index:
-                index += self._skipped - skipped
-            reading = self._timeline.clock_at(at)
-            yield Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))
-            index += 1
-            since = at
+        return slots(self)
+
+    async def _slot(self, since: int, count: bool) -> int:
+        """The instant of the next slot for one who stands in line since then; whether to count what is skipped."""
+        now = self._enter()
+        spilled: int = getattr(self._scheduler, "spilled", 0)
+        at = None if self._busy else self._take(1, now, since)
+        if at is not None and at <= now:
+            self._taken += 1
+            if count:
+                self._skipped += self._scheduler.rate.permits_in(getattr(self._scheduler, "spilled", 0) - spilled)
+            return at
+        if at is not None:
+            self._due = at
+        self._admit(1, now, None)
+        ticket = self._join(1, now, since)
+        await self._stand(ticket)
+        self._waited(ticket)
+        return ticket.at
 
     def _admit(self, permits: int, now: int, limit: int | None) -> None:
         """Raise unless the request may stand in line."""
@@ -310,28 +302,10 @@ class Limiter(Desk):
 
     def statistics(self) -> Statistics:
         """A snapshot of the counters."""
-        from aiorate.statistics import Statistics
+        from aiorate.statistics import snapshot
 
         self._enter()
-        timeline = self._timeline
-        paused = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
-        next_at: float | None = None
-        if self._line:
-            reading = None if self._due is None else timeline.clock_at(self._due)
-            next_at = float("inf") if reading is None else ns_to_seconds(reading)
-        return Statistics(
-            granted=self._taken - self._returned,
-            refused=self._refused,
-            cancelled=self._cancelled,
-            refunded=self._refunded,
-            waiting=len(self._line),
-            waited_total=ns_to_seconds(self._waited_total),
-            waited_max=ns_to_seconds(self._waited_max),
-            skipped=self._skipped,
-            rate=self._scheduler.rate,
-            paused_until=float("inf") if timeline.stopped else paused,
-            next_at=next_at,
-        )
+        return snapshot(self)
 
     def __repr__(self) -> str:
         name = f" {self._name!r}" if self._name else ""
@@ -341,26 +315,3 @@ class Limiter(Desk):
 
 def _is_scheduler(thing: Scheduler | Rate | str | Number) -> TypeIs[Scheduler]:
     return hasattr(thing, "take")
-
-
-class Weighted:
-    """A limiter asked for so many permits at a time; see `Limiter.of`."""
-
-    __slots__ = ("_limiter", "_permits")
-
-    def __init__(self, limiter: Limiter, permits: int) -> None:
-        self._limiter = limiter
-        self._permits = permits
-
-    async def __aenter__(self) -> float:
-        """Acquire the permits; the target is the seconds waited."""
-        return await self._limiter.acquire(self._permits)
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing: permits are used up by starting."""
-
-    def __call__(self, function: F) -> F:
-        """Decorate a coroutine function or an async generator function: each call acquires the permits first."""
-        from aiorate.decorate import limited
-
-        return limited(self.__aenter__, function)

@@ -7,10 +7,10 @@ As in trio's ParkingLot and anyio's CapacityLimiter: nobody passes a line, and w
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Iterator
 
 __all__ = ["Line", "Ticket"]
 
@@ -19,38 +19,40 @@ _SMALL = 32
 WAITING, GRANTED, FAILED, GONE = range(4)
 
 
-class Ticket:
-    """One request in line. The driver only wakes, the ticket decides: whoever waits goes by its ``state``."""
+class Ticket(Protocol):
+    """One request in line. The driver only wakes, the ticket decides: whoever waits goes by its ``state``.
 
-    __slots__ = ("asked", "at", "error", "granted_at", "mark", "permits", "seat", "since", "state", "waited")
+    Each driver makes tickets of its own kind, with the slots of `FIELDS` and what it needs to find the one who waits.
+    """
 
+    permits: int
+    since: int
+    """The limiter's time since when it stands in line."""
+    asked: int
+    """The clock's reading when it joined."""
+    state: int
+    """WAITING, then GRANTED, FAILED or GONE."""
+    error: BaseException
+    """Why it failed."""
     at: int
     """For when it was scheduled, once granted."""
     granted_at: int
     """When it was granted."""
-    mark: int
-    """How many permits had been taken then, its own included."""
     waited: int
     """Nanoseconds from being asked to being granted, pauses included."""
+    mark: int
+    """How many permits had been taken once it was granted, its own included."""
 
-    def __init__(self, permits: int, since: int, asked: int) -> None:
-        self.permits = permits
-        self.since = since
-        """The limiter's time since when it stands in line."""
-        self.asked = asked
-        """The clock's reading when it joined."""
-        self.state = WAITING
-        self.error: BaseException | None = None
-        self.seat: Any = None
-        """Where the driver finds the one who waits."""
+    def wait(self) -> Awaitable[None]:
+        """What to await until it is decided."""
+        ...
 
-    def grant(self, at: int, now: int, reading: int, mark: int) -> None:
-        """Its permits are taken."""
-        self.at = at
-        self.granted_at = now
-        self.waited = reading - self.asked
-        self.mark = mark
-        self.state = GRANTED
+    def wake(self) -> None:
+        """It is decided: let the one who waits run."""
+        ...
+
+
+FIELDS = ("permits", "since", "asked", "state", "error", "at", "granted_at", "waited", "mark")
 
 
 class Line:
@@ -93,7 +95,6 @@ class Line:
     def leave(self, ticket: Ticket) -> None:
         """Go without having been served."""
         ticket.state = ticket.state or GONE
-        ticket.seat = None
         self._gone += 1
         if self._gone > _SMALL and 2 * self._gone > len(self._tickets):
             # More holes than tickets: close up, so that those who gave up cost nothing while the first waits for long.

@@ -7,18 +7,18 @@ Knows nothing of limiters: instants in, callbacks out.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import os
 import sys
 from contextlib import suppress
 from time import CLOCK_MONOTONIC, monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary, ref
 
 from aiorate.rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
 __all__ = ["KernelTimers"]
@@ -29,7 +29,7 @@ _LINGER = 0.02  # seconds that the descriptor outlives its last timer: those who
 class KernelTimers:
     """The timers of one loop: a heap of instants, and a descriptor set for the first of them."""
 
-    _of: WeakKeyDictionary[asyncio.AbstractEventLoop, KernelTimers | None] = WeakKeyDictionary()
+    _of: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, KernelTimers | None]] = WeakKeyDictionary()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = ref(loop)  # the loop owns its timers, not the other way round

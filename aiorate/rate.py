@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     Number = int | float | Decimal | Fraction
 
-__all__ = ["Rate", "RateSpec"]
+__all__ = ["Rate"]
 
 NS_PER_SECOND = 1_000_000_000
-_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused: they would be arithmetic for minutes
+MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused: they would be arithmetic for minutes
 
 _UNITS = {  # the first spelling of each is the one that str() uses
     "ns": 1,
@@ -45,7 +45,7 @@ _UNITS = {  # the first spelling of each is the one that str() uses
     "weeks": 604_800 * NS_PER_SECOND,
 }
 _NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
-_TEXT = re.compile(rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?", re.ASCII | re.IGNORECASE)
+_TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
 
 
 class Rate:
@@ -88,16 +88,16 @@ class Rate:
         """
         if not isinstance(text, str):
             raise TypeError(f"Rate.parse() takes text such as '100/s', not {type(text).__name__}.")
-        match = _TEXT.fullmatch(text.strip())
+        match = re.fullmatch(_TEXT, text.strip(), re.ASCII | re.IGNORECASE)
         unit = (match[3] or "s").lower() if match else ""
         if match is None or unit not in _UNITS:
             hint = " ('m' may mean minutes or months: write 'min')" if unit == "m" else ""
             raise ValueError(f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write '100/s', '500/min', '3/250ms' or '10000/day'.")
-        n, n_den = _written(match[1], "Rate.parse()")
-        count, count_den = _written(match[2] or "1", "Rate.parse()")
+        n, n_den = written(match[1], "Rate.parse()")
+        count, count_den = written(match[2] or "1", "Rate.parse()")
         if n == 0 or count == 0:
             raise ValueError(f"Rate.parse({text[:80]!r}): a rate must be greater than 0.")
-        return cls._of(n * count_den, n_den, count * _UNITS[unit])
+        return cls.whole(n * count_den, n_den, count * _UNITS[unit])
 
     @classmethod
     def of(cls, value: Rate | str | Number) -> Rate:
@@ -107,7 +107,8 @@ class Rate:
         return cls.parse(value) if isinstance(value, str) else cls(value)
 
     @classmethod
-    def _of(cls, permits: int, permits_den: int, period_ns: int) -> Rate:
+    def whole(cls, permits: int, permits_den: int, period_ns: int) -> Rate:
+        """``permits / permits_den`` per so many nanoseconds, whole numbers that have been checked."""
         shrink = gcd(permits, permits_den)
         rate = object.__new__(cls)
         _set(rate, "permits", permits // shrink)
@@ -147,7 +148,7 @@ class Rate:
         raise AttributeError(f"a Rate cannot be changed; {name!r} stays")
 
     def __reduce__(self) -> tuple[object, tuple[int, int, int]]:
-        return Rate._of, (self.permits, 1, self.period_ns)
+        return Rate.whole, (self.permits, 1, self.period_ns)
 
     def __str__(self) -> str:
         name, length = max(
@@ -159,107 +160,6 @@ class Rate:
 
     def __repr__(self) -> str:
         return f"Rate.parse({str(self)!r})"
-
-
-_VERBS = ("configure", "start", "stop", "restart")
-_SUFFIXES = {"u": 0, "k": 3, "m": 6, "g": 9, "b": 9, "t": 12, "p": 15, "e": 18}
-_NAMES = ("unit", "kilo", "mega", "giga", "billion", "tera", "peta", "exa")
-_SPEC_RATE = re.compile(
-    # A capital E only: in either case it would also be the suffix for exa.
-    rf"(?:(\d{{1,400}})\^(\d{{1,4}})|(\d+(?:\.\d+)?(?:E\d{{1,4}})?))\s*((?i:{'|'.join((*_NAMES, *_SUFFIXES))}))?",
-    re.ASCII,
-)
-_SPEC_RATIO = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
-
-
-class RateSpec:
-    """A rate with a burst ratio and a verb, as the EngineBlock and nosqlbench limiters write it.
-
-    ``burst_ratio`` (1 or more) is how much faster than the rate a limiter may run while it is behind. ``verb`` is what
-    `Limiter.apply` does besides: ``configure``, ``start``, ``stop`` or ``restart``.
-    """
-
-    __slots__ = ("burst_ratio", "rate", "verb")
-    rate: Rate
-    burst_ratio: float
-    verb: str
-
-    def __init__(self, rate: Rate | str | Number, burst_ratio: Number = 1.1, verb: str = "start") -> None:
-        num, den = exact(burst_ratio, "RateSpec(burst_ratio)")
-        if num < den:
-            raise ValueError(f"RateSpec(burst_ratio={burst_ratio!r}): the ratio must be 1 or more; 1 means no catching up.")
-        if verb not in _VERBS:
-            raise ValueError(f"RateSpec(verb={verb!r}): the verb must be one of {', '.join(_VERBS)}.")
-        _set(self, "rate", Rate.of(rate))
-        _set(self, "burst_ratio", as_float(num, den))
-        _set(self, "verb", verb)
-
-    @classmethod
-    def parse(cls, text: str) -> RateSpec:
-        """Read ``rate[,burst_ratio][,verb]``; commas, colons or semicolons: ``"12000,1.1,start"``, ``"1.5K:restart"``.
-
-        The rate is per second: digits, optional fraction, optional exponent with a capital E, optional suffix U, K, M,
-        G or B, T, P, E (or unit, kilo, mega ...), or a power ``2^10``. The ratio is 1.1 and the verb start where
-        left out. ``"1,000"`` is refused, since it would be rate 1 and ratio 0. Raises ValueError.
-        """
-        if not isinstance(text, str):
-            raise TypeError(f"RateSpec.parse() takes text such as '12000,1.1,start', not {type(text).__name__}.")
-        parts = re.split("[,:;]", text)
-        ratio, verb, scope = "", "", ""
-        for place, part in enumerate(parts[1:], 1):
-            word = part.lower()
-            if word in _VERBS and not verb:
-                verb = word
-            elif word == "activity" and not scope:
-                scope = word  # the only scope there is here: one limiter for all
-            elif place == 1 and _SPEC_RATIO.fullmatch(part.strip()):
-                ratio = part.strip()
-            else:
-                raise ValueError(f"RateSpec.parse({text[:80]!r}): {part!r} is neither a ratio nor one of {', '.join(_VERBS)}.")
-        num, den = _written(ratio or "1.1", "RateSpec.parse()")
-        if num < den:
-            raise ValueError(
-                f"RateSpec.parse({text[:80]!r}): the burst ratio {ratio} must be 1 or more"
-                " (a comma separates rate and ratio, never thousands)."
-            )
-        return cls(_spec_rate(parts[0], text), as_float(num, den), verb or "start")
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RateSpec):
-            return NotImplemented
-        return (self.rate, self.burst_ratio, self.verb) == (other.rate, other.burst_ratio, other.verb)
-
-    def __hash__(self) -> int:
-        return hash((self.rate, self.burst_ratio, self.verb))
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a RateSpec cannot be changed; make a new one instead of setting {name!r}")
-
-    __delattr__ = Rate.__delattr__
-
-    def __reduce__(self) -> tuple[type[RateSpec], tuple[Rate, float, str]]:
-        return RateSpec, (self.rate, self.burst_ratio, self.verb)
-
-    def __repr__(self) -> str:
-        return f"RateSpec({self.rate!r}, burst_ratio={self.burst_ratio!r}, verb={self.verb!r})"
-
-
-def _spec_rate(part: str, text: str) -> Rate:
-    match = _SPEC_RATE.fullmatch(part.strip())
-    if match is None:
-        raise ValueError(
-            f"RateSpec.parse({text[:80]!r}): {part[:80]!r} is not a rate. Write digits, then K, M, G, T, P or E: '12000', '1.5K'."
-        )
-    base, power, number, suffix = match.groups()
-    if base is None:
-        num, den = _written(number, "RateSpec.parse()")
-    elif len(base) * int(power) <= _DIGITS:
-        num, den = int(base) ** int(power), 1
-    else:
-        raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate is beyond 1e{_DIGITS}.")
-    if num == 0:
-        raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be greater than 0; the verb 'stop' halts a limiter.")
-    return Rate._of(num * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], den, NS_PER_SECOND)
 
 
 def _seconds(per: Number | timedelta) -> tuple[int, int]:
@@ -275,8 +175,8 @@ def _seconds(per: Number | timedelta) -> tuple[int, int]:
 def exact(value: Number, what: str) -> tuple[int, int]:
     """A finite number as numerator and denominator; a float as it is written, not as it is stored."""
     if isinstance(value, int) and not isinstance(value, bool):
-        if abs(value) > 10**_DIGITS:
-            raise ValueError(f"{what} must be within 1e-{_DIGITS} to 1e{_DIGITS}: an int of {value.bit_length()} bits was given.")
+        if abs(value) > 10**MOST_DIGITS:
+            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}: an int of {value.bit_length()} bits was given.")
         return value, 1
     from decimal import Decimal  # costs as much to import as all of aiorate; whole numbers need none of it
     from fractions import Fraction
@@ -288,15 +188,15 @@ def exact(value: Number, what: str) -> tuple[int, int]:
     if isinstance(value, Decimal):
         if not value.is_finite():
             raise ValueError(f"{what} must be a finite number: {value} was given.")
-        if value and abs(value.adjusted()) > _DIGITS:
-            raise ValueError(f"{what} must be within 1e-{_DIGITS} to 1e{_DIGITS}: {value:.3e} was given.")
+        if value and abs(value.adjusted()) > MOST_DIGITS:
+            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}: {value:.3e} was given.")
     return value.as_integer_ratio()
 
 
-def _written(text: str, what: str) -> tuple[int, int]:
+def written(text: str, what: str) -> tuple[int, int]:
     """A decimal text as numerator and denominator."""
-    if len(text) > 2 * _DIGITS:
-        raise ValueError(f"{what}: a number of {len(text)} digits is too long; {2 * _DIGITS} are allowed.")
+    if len(text) > 2 * MOST_DIGITS:
+        raise ValueError(f"{what}: a number of {len(text)} digits is too long; {2 * MOST_DIGITS} are allowed.")
     if text.isdigit():
         return exact(int(text), what)
     from decimal import Decimal

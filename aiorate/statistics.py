@@ -1,14 +1,17 @@
-"""What a limiter and its slots tell: value objects, imported only when they are asked for."""
+"""What a limiter tells about itself: imported only when it is asked for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aiorate.rate import ns_to_seconds
+
 if TYPE_CHECKING:
+    from aiorate.desk import Desk
     from aiorate.rate import Rate
 
-__all__ = ["Slot", "Statistics"]
+__all__ = ["Statistics", "snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,24 @@ class Statistics:
     """Clock reading in seconds for when the first in line is scheduled; None: nobody waits; infinite: stopped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One step of an open-loop schedule."""
-
-    index: int
-    """Counts from 0, skipped slots included."""
-    scheduled_at: float
-    """Clock reading in seconds at which it was meant to start: measure response times from here."""
-    lag: float
-    """Seconds by which it starts late."""
+def snapshot(desk: Desk) -> Statistics:
+    """The counters as they stand."""
+    timeline = desk._timeline
+    paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
+    next_at: float | None = None
+    if desk._line:
+        reading = None if desk._due is None else timeline.clock_at(desk._due)
+        next_at = float("inf") if reading is None else ns_to_seconds(reading)
+    return Statistics(
+        granted=desk._taken - desk._returned,
+        refused=desk._refused,
+        cancelled=desk._cancelled,
+        refunded=desk._refunded,
+        waiting=len(desk._line),
+        waited_total=ns_to_seconds(desk._waited_total),
+        waited_max=ns_to_seconds(desk._waited_max),
+        skipped=desk._skipped,
+        rate=desk._scheduler.rate,
+        paused_until=float("inf") if timeline.stopped else paused_until,
+        next_at=next_at,
+    )

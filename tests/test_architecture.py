@@ -14,13 +14,13 @@ import aiorate
 ROOT = Path(aiorate.__file__).parent
 SOURCES = {path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."): path for path in ROOT.rglob("*.py")}
 FLOORS = [  # a file may import from its own floor and from those above it in this list, never from those below
-    {"rate", "errors", "statistics", "decorate"},
+    {"rate", "spec", "errors"},
     {f"schedulers.{name}" for name in ("interface", "token_pool", "ticks", "smooth", "token_bucket", "window", "all_of", "__init__")},
-    {"line"},
+    {"line", "forecast", "till"},
     {"clock", "precise"},
     {"filler", "alarm"},
     {"desk"},
-    {"limiter"},
+    {"statistics", "slots", "decorate", "limiter"},
     {"__init__"},
     {"gate", "http", "aiohttp"},
     {"_histories", "_laws", "testing", "cli", "__main__", "demo"},

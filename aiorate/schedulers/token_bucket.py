@@ -80,13 +80,13 @@ class TokenBucket:
                 next_one += lead - self._tolerance
             self._next = next_one + permits * self._cost
             return now
-        ready = next_one + (permits - 1) * self._cost
-        lead -= (now - since) * unit
+        at = now - (lead - (permits - 1) * self._cost) // unit  # rounded up, as what is subtracted is rounded down
         if lead >= self._brim:
-            next_one += lead - self._tolerance
-            self._spilled += lead - self._tolerance
+            lead -= (now - since) * unit
+            if lead >= self._brim:
+                next_one += lead - self._tolerance
+                self._spilled += lead - self._tolerance
         self._next = next_one + permits * self._cost
-        at = -(-ready // unit)  # rounded up
         return at if at > since else since
 
     def peek(self, permits: int, now: int) -> int:

@@ -1,0 +1,58 @@
+"""Forecasts: when would a request be granted that joined the line now?
+
+A copy of the scheduler is taken through everything that comes first, the debt and the line, at the instants at which they fall due.
+It is kept while it stays true, so that in a line of n a request with ``max_wait`` costs the same as in a short one.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiorate.schedulers.interface import Scheduler
+
+__all__ = ["Forecast", "pay"]
+
+
+class Forecast:
+    """A scheduler as it will be, and the instant at which it will have come so far."""
+
+    __slots__ = ("_catch_up", "_last", "_scheduler")
+
+    def __init__(self, scheduler: Scheduler, now: int, catch_up: int) -> None:
+        self._scheduler = deepcopy(scheduler)
+        self._last = now
+        self._catch_up = catch_up
+
+    def owe(self, debt: int, since: int) -> None:
+        """The debt comes first."""
+        self._last = max(self._last, pay(self._scheduler, debt, since, None)[1])
+
+    def add(self, permits: int, since: int) -> None:
+        """So many permits, asked for since then, are next."""
+        most = self._scheduler.max_permits
+        if most is None or permits <= most:
+            self._last = at = max(self._scheduler.peek(permits, self._last), self._last)
+            self._scheduler.take(permits, at, max(since, at - self._catch_up))
+
+    def instant(self, permits: int, now: int) -> int:
+        """When a request for so many would be granted after all that."""
+        last = max(self._last, now)
+        return max(self._scheduler.peek(permits, last), last)
+
+
+def pay(scheduler: Scheduler, debt: int, since: int, now: int | None) -> tuple[int, int, int | None]:
+    """Take a debt at the instants at which a first in line would have got it, up to now (None: all of it).
+
+    Returns what is left of it, when the last of it was taken, and for when the next is scheduled (None: all is paid).
+    """
+    while debt:
+        chunk = debt if scheduler.max_permits is None else min(debt, scheduler.max_permits)
+        at = max(scheduler.peek(chunk, since), since)
+        if now is not None and at > now:
+            return debt, since, at
+        scheduler.take(chunk, at, at)
+        since = at
+        debt -= chunk
+    return 0, since, None

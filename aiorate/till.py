@@ -1,0 +1,116 @@
+"""The till: taking permits while nobody is in line, one request at a time or, when calls come fast, by the handful.
+
+Knows nothing of who waits or of how a rate is computed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate.schedulers.interface import Scheduler
+
+__all__ = ["Till", "running_loop"]
+
+running_loop = asyncio._get_running_loop  # None outside a loop, where getrunning_loop() would raise
+_FAST_CALL_NS = 2_000
+
+
+class Till:
+    """What a newcomer meets first. Subclasses say what it means to enter, and keep `_busy` and `_blocked`."""
+
+    __slots__ = (
+        "_batch",
+        "_blocked",
+        "_busy",
+        "_deals",
+        "_dealt_at",
+        "_due",
+        "_hand",
+        "_loop",
+        "_now",
+        "_reads_ahead",
+        "_scheduler",
+        "_size",
+        "_take",
+        "_taken",
+    )
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        # The short way, unless a subclass has a `take` of its own.
+        owner = next((kind for kind in type(scheduler).__mro__ if "take" in vars(kind)), type(scheduler))
+        self._take: Callable[..., int] = scheduler.book if "book" in vars(owner) else scheduler.take  # type: ignore[attr-defined]
+        self._reads_ahead = hasattr(scheduler, "seen")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._now: Callable[[], int] = monotonic_ns  # the shortest way to the limiter's time, while nothing is held up
+        self._busy = False  # whether anything stands between a newcomer and the scheduler
+        self._blocked = False  # whether it is more than the line: a debt, a pause, being closed
+        self._due: int | None = None  # for when the first in line, or the debt, is scheduled
+        self._taken: int = 0  # permits, since the beginning
+        # Permits taken in one go, to be handed out one by one: how many are left of how many, and since when.
+        self._hand = 0
+        self._batch = 0
+        self._size = 1
+        self._dealt_at = 0
+        self._deals: int = getattr(scheduler, "batch", 0)  # at most so many
+
+    def _enter(self) -> int:
+        """Begin any call: find the running loop, grant what is due by now, and say what time it is."""
+        raise NotImplementedError
+
+    def _grab(self, permits: int) -> int | None:
+        """Take permits if nobody is in line and they are due: None; otherwise the time at which they were refused."""
+        if running_loop() is not self._loop or self._blocked:
+            now = self._enter()
+            if self._busy:
+                return now
+        elif self._busy:
+            return self._now()
+        elif self._reads_ahead and (seen := self._scheduler.seen) is not None and self._take(permits, seen) <= seen:  # type: ignore[attr-defined]
+            # The latest reading proves it due: no need to read the clock.
+            self._taken += permits
+            return None
+        else:
+            now = self._now()
+            if self._batch:
+                self._settle(now)
+        at = self._take(permits, now)
+        if at > now:
+            self._due = at
+            return now
+        self._taken += permits
+        if self._deals:
+            self._deal(now)
+        return None
+
+    def _deal(self, now: int) -> None:
+        """While calls come fast, take a batch that is handed out by counting down, without reading the clock for each."""
+        size = self._size
+        if now - self._dealt_at < _FAST_CALL_NS * size:
+            size = min(2 * size, self._deals)
+        else:
+            size = 1
+        self._dealt_at = now
+        if size > 1:
+            if self._take(size, now) <= now:
+                self._hand = self._batch = size
+            else:
+                size = 1
+        self._size = size
+
+    def _settle(self, now: int) -> None:
+        """Book what was handed out as taken now, and the rest as never taken.
+
+        Now is when it was handed out or later, so the scheduler never has more to give than it should: `bound` holds.
+        """
+        batch, used = self._batch, self._batch - self._hand
+        self._hand = self._batch = 0
+        self._scheduler.give_back(batch, now)
+        if used:
+            self._take(used, now)
+            self._taken += used
