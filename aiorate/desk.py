@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from aiorate.alarm import Alarm
 from aiorate.clock import Timeline
-from aiorate.errors import LimiterClosed
 from aiorate.filler import Filler
-from aiorate.forecast import Forecast, pay
+from aiorate.forecast import ahead, pay
 from aiorate.line import FAILED, GRANTED, WAITING, Line, Ticket
 from aiorate.rate import NS_PER_SECOND
 from aiorate.schedulers.token_pool import TokenPool
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from aiorate.clock import Clock
+    from aiorate.forecast import Forecast
     from aiorate.schedulers.interface import Scheduler
 
 __all__ = ["Desk"]
@@ -99,8 +99,8 @@ class Desk(Till):
             return
         if old is not None:
             for ticket in self._line.clear():
-                error = RuntimeError("the limiter was moved to another event loop while this one stood still")
-                ticket.state, ticket.error = FAILED, error
+                ticket.error = RuntimeError("the limiter was moved to another event loop while this one stood still")
+                ticket.state = FAILED
                 if not old.is_closed():
                     ticket.wake()
             self._driver = self._driver.successor()
@@ -126,7 +126,7 @@ class Desk(Till):
                 reading, take = now + timeline.offset, self._take
                 while ticket is not None:
                     if timeline.held:
-                        due = max(self._ahead().peek(ticket.permits, now), now)
+                        due = max(ahead(self._scheduler, timeline).peek(ticket.permits, now), now)
                         break
                     since = ticket.since
                     at = take(ticket.permits, now, since if since > earliest else earliest)
@@ -171,7 +171,7 @@ class Desk(Till):
         """Take what is due of the debt; for when the rest is scheduled, if any is left."""
         if self._timeline.held:
             chunk = min(self._debt, self._scheduler.max_permits or self._debt)
-            return max(self._ahead().peek(chunk, self._debt_since), self._debt_since)
+            return max(ahead(self._scheduler, self._timeline).peek(chunk, self._debt_since), self._debt_since)
         self._debt, self._debt_since, due = pay(self._scheduler, self._debt, self._debt_since, now)
         return due
 
@@ -274,54 +274,8 @@ class Desk(Till):
         if alive:
             self._serve()
 
-    def _charge(self, permits: int, now: int) -> None:
-        if not self._debt:
-            self._debt_since = now
-        self._debt += permits
-        self._changed()
-
-    def _changed(self) -> None:
-        """Something changed for those in line too."""
-        self._deals = getattr(self._scheduler, "batch", 0)
-        self._forecast = None
-        self._serve()
-
     def _released(self, held_for: int) -> None:
         self._now = self._timeline.moving()
         shift = getattr(self._scheduler, "shift", None)
         if shift is not None:
             shift(held_for)
-
-    def _estimate(self, permits: int, now: int) -> int | None:
-        """Nanoseconds until a request made now would be granted, the line included; None: nobody can say."""
-        if not self._line and not self._debt:
-            instant = max(self._ahead().peek(permits, now), now)
-        else:
-            forecast = self._forecast
-            if forecast is None:
-                forecast = self._forecast = Forecast(self._ahead(), now, self._catch_up)
-                forecast.owe(self._debt, self._debt_since)
-                for ticket in self._line:
-                    forecast.add(ticket.permits, ticket.since)
-            instant = forecast.instant(permits, now)
-        if instant == now and not self._timeline.held:
-            return 0
-        reading = self._timeline.clock_at(instant)
-        return None if reading is None else max(0, reading - self._timeline.read())
-
-    def _ahead(self) -> Scheduler:
-        """The scheduler as it will be when the present pause is over."""
-        hold = self._timeline.hold if self._timeline.held else 0
-        if not hold or getattr(self._scheduler, "shift", None) is None:
-            return self._scheduler
-        from copy import deepcopy
-
-        copy = deepcopy(self._scheduler)
-        copy.shift(hold)  # type: ignore[attr-defined]
-        return copy
-
-    async def _close(self) -> None:
-        self._closed = self._busy = True
-        self._fail(LimiterClosed("the limiter was closed while this request stood in line"))
-        self._serve()
-        await self._driver.aclose()

@@ -10,9 +10,39 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from aiorate.clock import Timeline
+    from aiorate.desk import Desk
     from aiorate.schedulers.interface import Scheduler
 
-__all__ = ["Forecast", "pay"]
+__all__ = ["Forecast", "ahead", "estimate", "pay"]
+
+
+def estimate(desk: Desk, permits: int, now: int) -> int | None:
+    """Nanoseconds until a request made now would be granted, the line included; None: nobody can say."""
+    timeline = desk._timeline
+    scheduler = ahead(desk._scheduler, timeline)
+    if not desk._line and not desk._debt:
+        instant = max(scheduler.peek(permits, now), now)
+    else:
+        if desk._forecast is None:
+            desk._forecast = Forecast(scheduler, now, desk._catch_up)
+            desk._forecast.owe(desk._debt, desk._debt_since)
+            for ticket in desk._line:
+                desk._forecast.add(ticket.permits, ticket.since)
+        instant = desk._forecast.instant(permits, now)
+    if instant == now and not timeline.held:
+        return 0
+    reading = timeline.clock_at(instant)
+    return None if reading is None else max(0, reading - timeline.read())
+
+
+def ahead(scheduler: Scheduler, timeline: Timeline) -> Scheduler:
+    """The scheduler as it will be when the present pause is over: only those that follow the calendar care."""
+    if not timeline.held or not timeline.hold or getattr(scheduler, "shift", None) is None:
+        return scheduler
+    copy = deepcopy(scheduler)
+    copy.shift(timeline.hold)  # type: ignore[attr-defined]
+    return copy
 
 
 class Forecast:

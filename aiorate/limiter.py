@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate.desk import Desk
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
+from aiorate.forecast import estimate
 from aiorate.rate import Rate, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import check_permits
 from aiorate.schedulers.token_pool import TokenPool
-from aiorate.spec import RateSpec
+from aiorate.steering import Steering
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -35,7 +35,7 @@ __all__ = ["Limiter"]
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
-class Limiter(Desk):
+class Limiter(Steering):
     """Grants permits at a rate, in the order asked, to the coroutines of one event loop.
 
     ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as
@@ -181,7 +181,7 @@ class Limiter(Desk):
             self._refused += 1
             raise LineFull(f"acquire({permits}): {len(self._line)} are waiting, and max_waiting is {self._max_waiting}. Try later.")
         if limit is not None:
-            wait = self._estimate(permits, now)
+            wait = estimate(self, permits, now)
             if wait is None or wait > limit:
                 self._refused += 1
                 seconds = float("inf") if wait is None else ns_to_seconds(wait)
@@ -194,73 +194,6 @@ class Limiter(Desk):
 
     def _check(self, call: str, permits: int) -> None:
         check_permits(call, permits, self._scheduler.max_permits)
-
-    # Steering.
-
-    def set_rate(self, rate: Rate | str | Number) -> None:
-        """Change the rate at once, for those in line too; what is stored or owed is kept as the strategy says."""
-        new = Rate.of(rate)
-        self._scheduler.set_rate(new, self._enter())
-        self._turn_away_too_large()
-        self._changed()
-
-    def pause(self, seconds: Number) -> None:
-        """Grant nothing for so long. Pauses merge by the later end; afterwards the line goes on where it was held up."""
-        ns = seconds_to_ns(seconds, "pause()")
-        self._enter()
-        self._timeline.pause(ns)
-        self._changed()
-
-    def resume(self) -> None:
-        """End a pause now, whoever asked for it."""
-        self._enter()
-        self._timeline.resume()
-        self._changed()
-
-    def refund(self, permits: int) -> None:
-        """Give permits back after the fact, never above capacity: those in line may move up."""
-        check_permits("refund()", permits)
-        self._scheduler.give_back(permits, self._enter())
-        self._refunded += permits
-        self._returned += min(permits, self._taken - self._returned)
-        self._changed()
-
-    def charge(self, permits: int) -> None:
-        """Take permits after the fact: a debt that those in line and later callers wait for."""
-        check_permits("charge()", permits)
-        self._charge(permits, self._enter())
-
-    def apply(self, spec: RateSpec | str) -> None:
-        """Apply rate, burst ratio and verb of a `RateSpec` (or its text); pools and schedules keep what they hold.
-
-        ``start`` ends a stop (and reopens a closed limiter), ``stop`` grants nothing until then, ``restart`` also forgets
-        backlog and stored time, ``configure`` does neither. The ratio is for strategies that have one: TokenPool, BurstRatio.
-        """
-        new = RateSpec.parse(spec) if isinstance(spec, str) else spec
-        if not isinstance(new, RateSpec):
-            raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")
-        now = self._enter()
-        configure = getattr(self._scheduler, "apply", None)
-        if configure is not None:
-            configure(new.rate, new.burst_ratio, now)
-        elif new.rate != self._scheduler.rate:
-            self._scheduler.set_rate(new.rate, now)
-        if new.verb == "restart" and not self._timeline.stopped:
-            restart = getattr(self._scheduler, "restart", None)
-            if restart is not None:
-                restart(now)
-        if new.verb == "stop":
-            self._timeline.stop()
-        elif new.verb != "configure":
-            self._timeline.start()
-            self._closed = False
-        self._turn_away_too_large()
-        self._changed()
-
-    async def aclose(self) -> None:
-        """Send those in line away with `LimiterClosed`; no task and no timer stays."""
-        self._enter()
-        await self._close()
 
     # Looking.
 
@@ -282,7 +215,7 @@ class Limiter(Desk):
     def delay(self, permits: int = 1) -> float:
         """Seconds that a request made now would wait, the line included; infinite while stopped. Changes nothing."""
         self._check("delay()", permits)
-        wait = self._estimate(permits, self._enter())
+        wait = estimate(self, permits, self._enter())
         return float("inf") if wait is None or self._closed else ns_to_seconds(wait)
 
     def bound(self, seconds: Number, largest: int = 1) -> int | None:

@@ -110,6 +110,8 @@ class Till:
         """
         batch, used = self._batch, self._batch - self._hand
         self._hand = self._batch = 0
+        # Not before it was taken: a clock that went back would have it refused, and the permits would be free.
+        now = max(now, self._dealt_at)
         self._scheduler.give_back(batch, now)
         if used:
             self._take(used, now)

@@ -20,6 +20,7 @@ FLOORS = [  # a file may import from its own floor and from those above it in th
     {"clock", "precise"},
     {"filler", "alarm"},
     {"desk"},
+    {"steering"},
     {"statistics", "slots", "decorate", "limiter"},
     {"__init__"},
     {"gate", "http", "aiohttp"},

@@ -99,7 +99,8 @@ def check_permits(call: str, permits: int, most: int | None = None) -> None:
         raise ValueError(f"{call}: permits must be 1 or more; {_shown(permits)} was asked for.")
     if most is not None and permits > most:
         raise ValueError(
-            f"{call}: {_shown(permits)} permits can never be granted, {_shown(most)} is the most at once here. Ask for less, or allow more at once."
+            f"{call}: {_shown(permits)} permits can never be granted, {_shown(most)} is the most at once here."
+            " Ask for less, or allow more at once."
         )
 
 
@@ -112,6 +113,14 @@ def check_start(start: int | None) -> None:
     """Raise a clear error unless a schedule can run from there."""
     if start is not None and (isinstance(start, bool) or not isinstance(start, int)):
         raise TypeError(f"start must be an instant in whole ns or None, not {type(start).__name__}.")
+
+
+def check_ns(call: str, ns: int, least: int = 0) -> None:
+    """Raise a clear error unless it is so many whole nanoseconds."""
+    if isinstance(ns, bool) or not isinstance(ns, int):
+        raise TypeError(f"{call} takes whole ns, not {type(ns).__name__}.")
+    if ns < least:
+        raise ValueError(f"{call} takes {least} ns or more; {_shown(ns)} was given.")
 
 
 def check_window(window: int, largest: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, as_float, ceil_div, exact
-from aiorate.schedulers.interface import check_ask, check_start, check_window
+from aiorate.schedulers.interface import check_ask, check_ns, check_start, check_window
 
 if TYPE_CHECKING:
     from aiorate.rate import Number
@@ -55,10 +55,8 @@ class TokenPool:
 
     def __init__(self, rate: Rate | str | Number, burst: Number = 1.0, pool: int | None = None, *, start: int | None = None) -> None:
         check_start(start)
-        if pool is not None and (isinstance(pool, bool) or not isinstance(pool, int)):
-            raise TypeError(f"TokenPool(pool=...) must be whole ns, not {type(pool).__name__}.")
-        if pool is not None and pool < 1:
-            raise ValueError(f"TokenPool(pool={pool}) must be 1 ns or more.")
+        if pool is not None:
+            check_ns("TokenPool(pool)", pool, least=1)
         self._pool = pool
         self._last = start
         self._size(Rate.of(rate), _burst_of(burst))
@@ -106,7 +104,7 @@ class TokenPool:
 
     @property
     def spilled(self) -> int:
-        """The waiting pool: nanoseconds of schedule not used so far, which return only if burst is above 1."""
+        """The waiting pool: schedule not used so far, which returns only if burst is above 1."""
         return self.waiting
 
     # By instants: for the limiter.
@@ -248,7 +246,7 @@ class TokenPool:
         They fill the active pool, the rest waits; then up to ``min(ns / max_active, 1) x burst pool`` waiting tokens
         return, the fresh ones included.
         """
-        _check_ns("refill()", ns)
+        check_ns("refill()", ns)
         unit = self._unit
         add = min(ns * unit, max(self.max_active * unit - self._a, 0))
         self._a += add
@@ -262,7 +260,7 @@ class TokenPool:
 
     def take_up_to(self, ns: int) -> int:
         """Take so many tokens or as many as there are; returns how many."""
-        _check_ns("take_up_to()", ns)
+        check_ns("take_up_to()", ns)
         taken = min(ns, max(self.active, 0))
         self._a -= taken * self._unit
         return taken
@@ -300,10 +298,3 @@ def _burst_of(burst: Number) -> tuple[int, int]:
     if num < den:
         raise ValueError(f"TokenPool(burst={burst!r}) is a ratio and must be 1 or more; 1 means no catching up.")
     return num, den
-
-
-def _check_ns(call: str, ns: int) -> None:
-    if isinstance(ns, bool) or not isinstance(ns, int):
-        raise TypeError(f"{call} takes whole ns, not {type(ns).__name__}.")
-    if ns < 0:
-        raise ValueError(f"{call} takes 0 ns or more; {ns} was given.")
