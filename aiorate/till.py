@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Till", "running_loop"]
 
-running_loop = asyncio._get_running_loop  # None outside a loop, where getrunning_loop() would raise
+running_loop = asyncio._get_running_loop  # None outside a loop, where get_running_loop() would raise
 _FAST_CALL_NS = 2_000
 
 
