@@ -181,7 +181,10 @@ class Timeline:
         if self._call_at is not None:
             return self._call_at(reading, callback)
         if self._kernel is not None:
-            return self._kernel.call_at(reading, callback)
+            try:
+                return self._kernel.call_at(reading, callback)
+            except OSError:
+                self._kernel = None  # no descriptor is to be had: the loop's timers will do
         assert self._loop is not None
         wait = min(max(reading - self.read(), 0), _LONGEST_TIMER_NS)
         return self._loop.call_later(wait / NS_PER_SECOND, callback)

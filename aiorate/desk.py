@@ -183,6 +183,7 @@ class Desk(Till):
         """Send everybody in line away with an error: nobody hangs, and the limiter works on."""
         for ticket in self._line.clear():
             self._send_away(ticket, error)
+        self._busy, self._forecast = self._blocked, None
 
     def _turn_away_too_large(self) -> bool:
         """Whether anybody in line asks for more than can be granted since the rate was changed; all of them are sent away."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import heapq
 import os
 import sys
+import time
 from contextlib import suppress
-from time import CLOCK_MONOTONIC, monotonic_ns
 from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary, ref
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KernelTimers"]
 
+_LATEST = 1 << 62  # ns, 146 years: the kernel takes no more, and whoever is woken then waits on
 _LINGER = 0.02  # seconds that the descriptor outlives its last timer: those who wait again soon find it open
 
 
@@ -37,12 +38,17 @@ class KernelTimers:
         self._count = 0
         self._fd = -1
         self._set_for = 0
-        self._closing: asyncio.TimerHandle | None = None
+        self._closing = False  # a flag: a handle would hold the loop
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> KernelTimers | None:
         """The loop's; None where there is no timerfd, or a loop that cannot watch a descriptor."""
         if loop not in cls._of:
+            for other in [other for other in cls._of if other.is_closed()]:
+                # Closed before its descriptor was; what is left in the heap may hold the loop for good.
+                dead = cls._of.pop(other, None)
+                if dead is not None:
+                    dead.__del__()
             timers = cls(loop)
             try:
                 timers._open(loop)
@@ -53,7 +59,13 @@ class KernelTimers:
         return cls._of[loop]
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
-        """Call back at the instant of the monotonic clock (ns) or just after, never before."""
+        """Call back at the instant of the monotonic clock (ns) or just after, never before.
+
+        Raises OSError if no descriptor is to be had any more.
+        """
+        loop = self._loop()
+        if self._fd < 0 and loop is not None:
+            self._open(loop)
         self._count += 1
         timer = _Timer(self, callback)
         heapq.heappush(self._heap, (instant, self._count, timer))
@@ -69,26 +81,27 @@ class KernelTimers:
         if loop is None or loop.is_closed():
             return
         if not heap:
-            if self._closing is None and self._fd >= 0:
-                self._closing = loop.call_later(_LINGER, self._close, loop)
+            if not self._closing and self._fd >= 0:
+                self._closing = True
+                loop.call_later(_LINGER, self._close)
             return
-        if self._fd < 0:
-            self._open(loop)
         instant = heap[0][0]
         if instant != self._set_for:
             self._set_for = instant
-            _set(self._fd, max(instant, 1))  # 0 would call the timer off
+            _set(self._fd, min(max(instant, 1), _LATEST))  # 0 would call the timer off
 
     def _ring(self) -> None:
         with suppress(BlockingIOError):  # set anew since it became readable
             os.read(self._fd, 8)
         self._set_for = 0
-        heap, now = self._heap, monotonic_ns()
-        while heap and heap[0][0] <= now:
-            callback = heapq.heappop(heap)[2].take()
-            if callback is not None:
-                callback()
-        self._aim()
+        heap, now = self._heap, time.monotonic_ns()
+        try:
+            while heap and heap[0][0] <= now:
+                callback = heapq.heappop(heap)[2].take()
+                if callback is not None:
+                    callback()
+        finally:
+            self._aim()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._fd = _create()
@@ -99,12 +112,12 @@ class KernelTimers:
             self.__del__()
             raise
 
-    def _close(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._closing = None
-        if self._heap:
-            return
-        loop.remove_reader(self._fd)
-        self.__del__()
+    def _close(self) -> None:
+        self._closing = False
+        loop = self._loop()
+        if not self._heap and loop is not None:
+            loop.remove_reader(self._fd)
+            self.__del__()
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -131,7 +144,7 @@ class _Timer:
 if sys.version_info >= (3, 13) and sys.platform == "linux":
 
     def _create() -> int:
-        return os.timerfd_create(CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
+        return os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
 
     def _set(fd: int, instant: int) -> None:
         os.timerfd_settime_ns(fd, flags=os.TFD_TIMER_ABSTIME, initial=instant)
@@ -146,7 +159,7 @@ else:
         if _libc is None:
             _libc = ctypes.CDLL(None, use_errno=True)
         # The flags have the values of O_NONBLOCK and O_CLOEXEC: timerfd_create(2).
-        fd: int = _libc.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)  # type: ignore[attr-defined]
+        fd: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)  # type: ignore[attr-defined]
         if fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
         return fd
