@@ -15,7 +15,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING
 
 from aiorate.alarm import woke_at
-from aiorate.line import FIELDS
+from aiorate.line import FAILED, FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -28,17 +28,20 @@ _SEATS = 64
 
 
 class _Row:
-    """Up to 64 waiters of one condition. No lock is ever held while its holder waits for something else."""
+    """Up to 64 waiters of one condition, in the order of their tickets. No lock is ever held while its holder waits.
 
-    __slots__ = ("condition", "granted", "mixed", "seats")
+    A condition wakes whoever has waited longest. That is who was granted, since grants are in order, but for notices that go to
+    the wrong one: from CPython 3.12 on each cancelled waiter passes one on, and before that a notice skips who is about to be
+    cancelled. Whoever is woken in vain would stand last in the row, so it moves on to the spare row, and both stay in order.
+    """
+
+    __slots__ = ("condition", "recalled", "seats", "spare")
 
     def __init__(self) -> None:
         self.condition = asyncio.Condition()
         self.seats = 0
-        self.granted = 0  # how many are to be woken
-        # Whether the condition's order may differ from that of the tickets, because somebody left or was woken in
-        # vain. Waking exactly so many might then wake the wrong ones and leave a granted one asleep.
-        self.mixed = False
+        self.spare: _Row | None = None
+        self.recalled = False  # whether somebody was decided out of turn: all are woken then, and the rest wait on
 
 
 class FillerTicket:
@@ -67,6 +70,7 @@ class FillerTicket:
     def wake(self) -> None:
         """It is decided: let the one who waits run."""
         if self.seat is not None:
+            self.seat.recalled |= self.state == FAILED
             self.filler.wake(self.seat)
 
 
@@ -97,7 +101,7 @@ class Filler:
         self._task: asyncio.Task[None] | None = None
         self._poke: asyncio.Future[None] | None = None
         self._row: _Row | None = None
-        self._woken: list[_Row] = []
+        self._woken: list[tuple[_Row, int]] = []  # whom to notify, in the order of their grants
         self._due: int | None = None
         self._rung: int | None = None
         self._early = 0  # how often a timer has rung for the same instant
@@ -128,19 +132,9 @@ class Filler:
         self._waiting += 1
         if self._task is None or self._task.done():
             self._start()
-        condition = row.condition
         try:
-            await condition.acquire()
-            try:
-                while not ticket.state:
-                    await condition.wait()
-                    if not ticket.state:
-                        row.mixed = True
-            finally:
-                condition.release()
-        except BaseException:
-            row.mixed = True
-            raise
+            while not await self._sit(row, ticket):
+                row = ticket.seat = row.spare = row.spare or _Row()
         finally:
             ticket.seat = None
             self._waiting -= 1
@@ -148,11 +142,27 @@ class Filler:
                 self._row = None
                 self._stir()
 
+    @staticmethod
+    async def _sit(row: _Row, ticket: FillerTicket) -> bool:
+        """Wait in the row: True once the ticket is decided, False if woken in vain."""
+        condition = row.condition
+        await condition.acquire()
+        try:
+            while not ticket.state:
+                await condition.wait()
+                if not (ticket.state or row.recalled):
+                    return False
+        finally:
+            condition.release()
+        return True
+
     def wake(self, row: _Row) -> None:
-        """One more of the row is decided: have it notified."""
-        if not row.granted:
-            self._woken.append(row)
-        row.granted += 1
+        """One more of the row is decided: have it notified, in its turn."""
+        woken = self._woken
+        if woken and woken[-1][0] is row:
+            woken[-1] = row, woken[-1][1] + 1
+        else:
+            woken.append((row, 1))
         self._stir()
 
     def arm(self, due: int | None) -> None:
@@ -206,14 +216,13 @@ class Filler:
             self._task = None
 
     async def _notify(self) -> None:
-        rows, self._woken = self._woken, []
-        for row in rows:
+        woken, self._woken = self._woken, []
+        for row, count in woken:
             async with row.condition:
-                if row.mixed:
+                if row.recalled:
                     row.condition.notify_all()
                 else:
-                    row.condition.notify(row.granted)
-            row.granted = 0
+                    row.condition.notify(count)
 
     async def _sleep(self) -> None:
         self._poke = asyncio.get_running_loop().create_future()
