@@ -1,11 +1,11 @@
-"""Real time, real loops: the few tests that must wait. Tolerances are ratios, and generous where only the machine is late."""
+"""Real time, real loops: the few tests that must wait. Tolerances are ratios; what a noisy machine can delay is tried again."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -13,17 +13,21 @@ import aiorate
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
-KINDS: dict[str, Callable[[str], aiorate.Scheduler]] = {
-    "filler": lambda rate: aiorate.TokenPool(rate),
-    "alarm": lambda rate: aiorate.BurstCompensation(rate),
+MS = 1_000_000
+KINDS: dict[str, Callable[[int], aiorate.Scheduler]] = {"filler": aiorate.TokenPool, "alarm": aiorate.BurstCompensation}
+# So fast, the permits of a turn of the loop are those of a pool of 1 ms: only a schedule that is made up for can be kept.
+FAST: dict[str, Callable[[int], aiorate.Scheduler]] = {
+    "filler": lambda rate: aiorate.TokenPool(rate, pool=100 * MS),
+    "alarm": aiorate.TicksAccumulator,
 }
 both = pytest.mark.parametrize("kind", KINDS)
 
 
-async def hammer(limiter: aiorate.Limiter, tasks: int, seconds: float) -> list[int]:
-    """The instants at which so many tasks in a loop were granted."""
+async def hammer(limiter: aiorate.Limiter, seconds: float, tasks: int = 100) -> tuple[int, list[int]]:
+    """When it began, and the instants at which so many tasks in a loop were granted."""
     instants: list[int] = []
-    end = time.monotonic_ns() + round(seconds * 1e9)
+    begin = time.monotonic_ns()
+    end = begin + round(seconds * 1e9)
 
     async def worker() -> None:
         while time.monotonic_ns() < end:
@@ -31,76 +35,111 @@ async def hammer(limiter: aiorate.Limiter, tasks: int, seconds: float) -> list[i
             instants.append(time.monotonic_ns())
 
     await asyncio.gather(*(worker() for _ in range(tasks)))
-    return instants
+    return begin, instants
 
 
-@both
-@pytest.mark.parametrize("rate", [100, 1_000, 10_000])
-async def test_what_is_asked_is_delivered(kind: str, rate: int) -> None:
-    """100 tasks for 3 s: delivered/asked from 0.995 to 1.001, from the first grant to the last; none before its instant."""
-    instants = await hammer(aiorate.Limiter(KINDS[kind](f"{rate}/s")), 100, 3)
+@pytest.mark.parametrize(
+    ("kind", "rates"),
+    [("filler", (100, 1_000, 10_000)), ("alarm", (100, 1_000, 10_000)), ("filler", (100_000,)), ("alarm", (100_000,))],
+)
+async def test_what_is_asked_is_delivered(kind: str, rates: tuple[int, ...]) -> None:
+    """100 tasks for 3 s: delivered/asked from 0.995 to 1.001; no grant before its instant.
 
-    first, count = instants[0], len(instants)
-    ratio = (count - 1) / rate / ((instants[-1] - first) / 1e9)
-    # A pool may hand out what its two permits or 1 ms allow, before the schedule has come to it.
-    ahead = max(2, rate // 1000) + 1 if kind == "filler" else 0
-    early = [k for k, at in enumerate(instants) if (at - first) * rate < (k - ahead) * 10**9 - rate]
+    A limiter that loses rate does so each time, a machine that was busy elsewhere does not: the least of it has three tries.
+    """
+    for attempt in range(3):
+        make = FAST[kind] if rates[0] > 10_000 else KINDS[kind]
+        runs = await asyncio.gather(*(hammer(aiorate.Limiter(make(rate)), 3) for rate in rates))
 
-    assert early == []
-    assert 0.995 <= ratio <= 1.001 + (ahead + 1) / (3 * rate)
+        delivered = []
+        for rate, (begin, instants) in zip(rates, runs, strict=True):
+            # The first is due when it is asked for, each other an interval later; nobody sees a grant before it is made.
+            early = [k for k, at in enumerate(instants) if (at - begin) * rate < k * 10**9]
+            assert early == []
+            delivered.append((len(instants) - 1) * 1e9 / rate / (instants[-1] - begin))
+        assert max(delivered) <= 1.001
+        if min(delivered) >= 0.995 or attempt == 2:
+            break
+
+    assert min(delivered) >= 0.995
 
 
 @both
 async def test_waiting_costs_next_to_nothing(kind: str) -> None:
     """At 1000 per second less than 10 % of a core: it sleeps, it does not spin."""
-    limiter = aiorate.Limiter(KINDS[kind]("1000/s"))
-    before = time.process_time()
+    limiter = aiorate.Limiter(KINDS[kind](1_000))
+    begin, before = time.monotonic(), time.process_time()
 
-    await hammer(limiter, 100, 2)
+    await hammer(limiter, 1)
 
-    assert time.process_time() - before < 0.10 * 2.1
+    assert time.process_time() - before < 0.10 * (time.monotonic() - begin)
+
+
+def noting(kind: str, rate: int, grants: list[int]) -> aiorate.Scheduler:
+    """A scheduler that notes at which instant it granted each permit, which no task can see exactly."""
+    scheduler = KINDS[kind](rate)
+
+    class Noting(type(scheduler)):  # type: ignore[misc]
+        batch = 0
+
+        def take(self, permits: int, now: int, since: int | None = None) -> int:
+            at: int = super().take(permits, now, since)
+            grants.extend([now] * (permits if at <= now else 0))
+            return at
+
+    return Noting(rate)
 
 
 @both
 async def test_a_blocked_loop_is_made_up_for_only_within_the_bound(kind: str) -> None:
-    """Half a second of blocking: what fell due then is not sent as one burst, but counted as skipped."""
-    limiter = aiorate.Limiter(KINDS[kind]("1000/s"))
-    instants: list[int] = []
-
-    async def worker() -> None:
-        while len(instants) < 600:
-            await limiter.acquire()
-            instants.append(time.monotonic_ns())
+    """Half a second of blocking: what fell due then is not sent as one burst, but counted as skipped, and nothing is lost besides."""
+    grants: list[int] = []
+    limiter = aiorate.Limiter(noting(kind, 1_000, grants))
 
     async def block() -> None:
         await asyncio.sleep(0.1)
         time.sleep(0.5)  # noqa: ASYNC251 - the point of the test
 
-    await asyncio.gather(block(), *(worker() for _ in range(20)))
-    bound = limiter.bound(0.1)
-    assert bound is not None
-    # A grant is seen when its task runs, up to 10 ms (a tenth) after it was made.
-    most = max(sum(at <= other < at + 90_000_000 for other in instants) for at in instants)
+    await asyncio.gather(block(), hammer(limiter, 1, tasks=20))
+    skipped = limiter.statistics().skipped
 
-    assert most <= bound
-    assert 400 <= limiter.statistics().skipped <= 520
+    for window in (1, 10, 100, 500):
+        most = max(sum(at <= other < at + window * MS for other in grants) for at in grants)
+        assert most <= (limiter.bound(window / 1000) or 0)
+    assert skipped >= 450
+    assert 0.97 <= (len(grants) + skipped) * MS / (grants[-1] - grants[0]) <= 1.01
+
+
+async def leaving(wait: Callable[[], Awaitable[object]]) -> float:
+    """Seconds of the processor for 100 000 waiters to be cancelled in random order."""
+    tasks = [asyncio.ensure_future(wait()) for _ in range(100_000)]
+    await asyncio.sleep(0)
+    random.Random(9).shuffle(tasks)
+
+    before = time.process_time()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    return time.process_time() - before
+
+
+async def bare() -> None:
+    """What waits for one future and nothing else."""
+    await asyncio.get_running_loop().create_future()
 
 
 @both
 async def test_a_hundred_thousand_waiters_leave_in_random_order_in_three_seconds(kind: str) -> None:
-    """One Condition for all of them took 24 s, since the standard one looks for who leaves."""
-    limiter = aiorate.Limiter(KINDS[kind]("1/h"))
-    assert limiter.try_acquire()
-    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(100_000)]
-    await asyncio.sleep(0)
-    random.Random(9).shuffle(tasks)
+    """One Condition for all of them took 24 s, since the standard one looks for who leaves.
 
-    before = time.perf_counter()
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    took = time.perf_counter() - before
+    Three seconds where 100 000 tasks that each wait for one bare future take 0.4 s; more in proportion on a slower machine.
+    """
+    limiter = aiorate.Limiter(KINDS[kind](1))
+    limiter.pause(3600)
 
-    assert took < 3.0
+    took = await leaving(limiter.acquire)
+    slower = 1.0 if took < 3.0 else max(1.0, await leaving(bare) / 0.4)
+
+    assert took < 3.0 * slower
     assert limiter.statistics().waiting == 0
     assert limiter.statistics().cancelled == 100_000
