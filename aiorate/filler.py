@@ -133,28 +133,25 @@ class Filler:
         if self._task is None or self._task.done():
             self._start()
         try:
-            while not await self._sit(row, ticket):
-                row = ticket.seat = row.spare = row.spare or _Row()
+            while True:
+                condition = row.condition
+                await condition.acquire()
+                try:
+                    while not ticket.state:
+                        await condition.wait()
+                        if not (ticket.state or row.recalled):
+                            break
+                    else:
+                        return
+                finally:
+                    condition.release()
+                row = ticket.seat = row.spare = row.spare or _Row()  # woken in vain
         finally:
             ticket.seat = None
             self._waiting -= 1
             if not self._waiting:
                 self._row = None
                 self._stir()
-
-    @staticmethod
-    async def _sit(row: _Row, ticket: FillerTicket) -> bool:
-        """Wait in the row: True once the ticket is decided, False if woken in vain."""
-        condition = row.condition
-        await condition.acquire()
-        try:
-            while not ticket.state:
-                await condition.wait()
-                if not (ticket.state or row.recalled):
-                    return False
-        finally:
-            condition.release()
-        return True
 
     def wake(self, row: _Row) -> None:
         """One more of the row is decided: have it notified, in its turn."""

@@ -129,7 +129,7 @@ class Pair:
         assert self.limiter.delay() == 0.0
         self.model.scheduler.peek(1, 0)
         self.names: Iterator[int] = count()
-        self.tasks: dict[int, asyncio.Task[float]] = {}
+        self.tasks: dict[int, asyncio.Task[None]] = {}
         self.granted: dict[int, tuple[int, int]] = {}
 
     async def one(self, name: int, permits: int) -> None:
@@ -227,8 +227,8 @@ def test_the_limiter_does_what_a_list_and_a_scheduler_do(strategy: str, monkeypa
     # Wake-ups are kept a millisecond apart because loops fire early; a clock by hand does not.
     monkeypatch.setattr(Timeline, "least_gap", 0)
 
-    @settings(max_examples=30, deadline=None, database=None, derandomize=True, report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
-    @given(st.lists(STEPS, max_size=25))
+    @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(st.lists(STEPS, min_size=4, max_size=40))
     def compare(steps: list[tuple[int, str, int]]) -> None:
         async def history() -> None:
             pair = Pair(EACH[strategy])
