@@ -45,9 +45,9 @@ async def test_a_permit_that_comes_back_serves_one(name: str) -> None:
 
 async def test_the_place_of_a_limit_among_others_changes_nothing() -> None:
     """M5, envoyproxy/envoy#46390: one that was met first kept another from being looked at."""
-    schedules = []
-    for order in permutations(("TokenBucket", "SlidingWindow", "AllOf")):
-        schedules.append(simulate(aiorate.AllOf(*(EACH[name]() for name in order)), [0] * 50))
+    orders = permutations(("TokenBucket", "SlidingWindow", "AllOf"))
+
+    schedules = [simulate(aiorate.AllOf(*(EACH[name]() for name in order)), [0] * 50) for order in orders]
 
     assert all(schedule == schedules[0] for schedule in schedules)
 
