@@ -25,8 +25,8 @@ import aiorate
 WAITERS = 100_000
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 KINDS: dict[str, Callable[[], aiorate.Scheduler]] = {
-    "filler": lambda: aiorate.TokenPool(10_000_000, pool=1_000_000_000),
-    "alarm": lambda: aiorate.TicksAccumulator(10_000_000),
+    "filler": lambda: aiorate.TokenPool("1/h"),
+    "alarm": lambda: aiorate.BurstCompensation("1/h"),
 }
 
 
@@ -60,10 +60,10 @@ async def bare() -> tuple[float, float]:
 
 
 async def limited(kind: str) -> tuple[float, float]:
-    """All in line behind a pause, which then ends."""
-    limiter = aiorate.Limiter(KINDS[kind](), catch_up=1)
-    limiter.pause(3600)
-    return await many(limiter.acquire, limiter.resume)
+    """All in line at a rate that is next to none, which is then raised."""
+    limiter = aiorate.Limiter(KINDS[kind]())
+    assert limiter.try_acquire()
+    return await many(limiter.acquire, lambda: limiter.set_rate(10_000_000))
 
 
 def drain() -> None:
