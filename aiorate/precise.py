@@ -83,7 +83,7 @@ class KernelTimers:
         if not heap:
             if not self._closing and self._fd >= 0:
                 self._closing = True
-                loop.call_later(_LINGER, self._close)
+                loop.call_later(_LINGER, self._close, self._count)
             return
         instant = heap[0][0]
         if instant != self._set_for:
@@ -112,10 +112,12 @@ class KernelTimers:
             self.__del__()
             raise
 
-    def _close(self) -> None:
+    def _close(self, count: int) -> None:
         self._closing = False
         loop = self._loop()
-        if not self._heap and loop is not None:
+        if count != self._count:  # others have waited since
+            self._aim()
+        elif loop is not None:
             loop.remove_reader(self._fd)
             self.__del__()
 

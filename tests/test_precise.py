@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -146,10 +149,14 @@ async def test_several_limiters_share_one_descriptor() -> None:
 async def test_nobody_is_woken_early() -> None:
     """A kernel timer is absolute: at its instant or after, so that the desk never finds it was woken in vain."""
     rung: list[int] = []
+
+    def note_lateness(instant: int) -> None:
+        rung.append(time.monotonic_ns() - instant)
+
     instants = [time.monotonic_ns() + ns for ns in (1_500_000, 300_000, 0, -SECOND, 700_000)]
 
     for instant in instants:
-        timers().call_at(instant, lambda instant=instant: rung.append(time.monotonic_ns() - instant))
+        timers().call_at(instant, partial(note_lateness, instant))
     await asyncio.sleep(0.02)
 
     assert len(rung) == 5
@@ -160,13 +167,13 @@ async def test_timers_ring_in_order_and_those_called_off_do_not() -> None:
     """One descriptor stands for all; each timer is its own."""
     rung: list[int] = []
     base = time.monotonic_ns() + 5_000_000
-    handles = [timers().call_at(base + number, lambda number=number: rung.append(number)) for number in (3, 1, 4, 0, 2)]
+    handles = [timers().call_at(base + number, partial(rung.append, number)) for number in (3, 1, 4, 0, 2)]
 
-    for handle in (handles[1], handles[3], handles[3]):
+    for handle in (handles[0], handles[1], handles[1]):
         handle.cancel()
     await asyncio.sleep(0.02)
 
-    assert rung == [2, 3, 4]
+    assert rung == [0, 2, 4]
     for handle in handles:
         handle.cancel()
 
@@ -240,3 +247,49 @@ async def test_an_instant_beyond_what_the_kernel_takes_is_waited_for(period: int
     assert timers()._heap[0][0] > SECOND * period // 2
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_timer_may_call_off_another_that_is_due() -> None:
+    """One limiter's grant may be what another waited for."""
+    rung: list[str] = []
+    instant = time.monotonic_ns()
+    timers().call_at(instant, lambda: other.cancel())
+    other = timers().call_at(instant, lambda: rung.append("other"))
+
+    await asyncio.sleep(0.01)
+
+    assert rung == []
+
+
+async def test_who_waits_again_soon_finds_the_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening one for each wait would cost as much as the wait is to save."""
+    limiter = paced("100/s")
+    await limiter.acquire()
+    await limiter.acquire()
+    monkeypatch.setattr(precise, "_create", None)
+
+    for _ in range(6):
+        await limiter.acquire()
+
+    assert timers()._fd >= 0
+
+
+async def test_a_kernel_that_has_no_more_descriptors_says_so() -> None:
+    """The error is the system's, with its number: not a -1 that is taken for a descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(OSError, match=r"timerfd_create|Too many open files"):
+            precise._create()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_what_is_no_timer_is_not_set() -> None:
+    """A descriptor that somebody else has closed, and another took the number of."""
+    other = os.eventfd(0)
+
+    with pytest.raises(OSError, match=r"timerfd_settime|Invalid argument"):
+        precise._set(other, 1)
+
+    os.close(other)

@@ -96,6 +96,21 @@ def test_a_loop_closed_under_those_in_line_is_let_go_by_the_next(factory: Callab
     waiting[0].close()
 
 
+@LOOPS
+def test_a_timer_of_a_closed_loop_can_be_called_off(factory: Callable[[], Any]) -> None:
+    """Whoever held it comes later: a limiter that moves to its next loop, say."""
+    loop = factory()
+    timers = KernelTimers.of(loop)
+    assert timers is not None
+    handles = [timers.call_at(2**70, paced().resume) for _ in range(2)]
+    loop.close()
+
+    for handle in handles:
+        handle.cancel()
+
+    assert timers._heap == []
+
+
 def test_one_of_each_for_loops_in_two_threads_at_once() -> None:
     """A loop's timers are its own thread's."""
     import threading
