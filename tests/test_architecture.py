@@ -15,7 +15,10 @@ ROOT = Path(aiorate.__file__).parent
 SOURCES = {path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."): path for path in ROOT.rglob("*.py")}
 FLOORS = [  # a file may import from its own floor and from those above it in this list, never from those below
     {"rate", "spec", "errors"},
-    {f"schedulers.{name}" for name in ("interface", "token_pool", "ticks", "smooth", "token_bucket", "window", "all_of", "__init__")},
+    {
+        f"schedulers.{name}"
+        for name in ("interface", "pools", "token_pool", "ticks", "smooth", "token_bucket", "window", "all_of", "__init__")
+    },
     {"line", "forecast", "till"},
     {"clock", "precise"},
     {"filler", "alarm"},
