@@ -26,7 +26,7 @@ WAITERS = 100_000
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 KINDS: dict[str, Callable[[], aiorate.Scheduler]] = {
     "filler": lambda: aiorate.TokenPool("1/h"),
-    "alarm": lambda: aiorate.BurstCompensation("1/h"),
+    "alarm": lambda: aiorate.TokenBucket("1/h", burst=1),
 }
 
 
