@@ -1,0 +1,149 @@
+"""Permits taken by the handful while calls come fast: nobody may be able to tell, but by the clock on the wall.
+
+What is handed out is booked late, as if it had been taken at the next reading of the clock; so a limiter may grant later than
+its scheduler alone would, and never sooner or more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+
+import pytest
+from driving import SECOND, turns
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import aiorate
+from aiorate.testing import ManualClock
+
+RATES = [10**4, 10**5, 10**6, 3 * 10**7, 10**9]
+STRATEGIES: dict[str, Callable[[int], aiorate.Scheduler]] = {
+    "TokenPool": aiorate.TokenPool,
+    "TokenPool-burst": lambda rate: aiorate.TokenPool(rate, burst=1.5),
+    "TokenPool-small": lambda rate: aiorate.TokenPool(rate, pool=200_000),
+    "TokenBucket": lambda rate: aiorate.TokenBucket(rate, burst=40),
+    "TokenBucket-large": lambda rate: aiorate.TokenBucket(rate, burst=10_000, initial=0),
+}
+
+GAPS = [0, 0, 0, 1, 20, 300, 1_500, 3_000, 50_000, 200_000, 10**6, SECOND, 3_600 * SECOND, -1, -700, -(10**6)]
+CALLS = ["try_acquire"] * 6 + ["acquire", "async with", "more"]
+OTHERS = ["pause", "charge", "refund", "delay", "statistics", "apply", "close", "wait and leave", "lag"]
+steps = st.tuples(st.sampled_from(GAPS), st.sampled_from(CALLS * 2 + OTHERS), st.sampled_from([1, 2, 5, 30, 90]))
+
+
+class Caller:
+    """One who asks as awkwardly as can be, and notes what was granted when."""
+
+    def __init__(self, scheduler: aiorate.Scheduler) -> None:
+        self.clock = ManualClock(SECOND)
+        self.limiter = aiorate.Limiter(scheduler, clock=self.clock, catch_up=0)
+        self.grants: list[tuple[int, int]] = []
+        self.granted = self.refunded = 0
+        self.largest = 1
+
+    async def do(self, gap: int, call: str, number: int) -> None:
+        limiter, clock = self.limiter, self.clock
+        clock.set(max(0, clock.now() + gap))
+        if call == "try_acquire":
+            for _ in range(number):
+                self.note(limiter.try_acquire(), 1)
+        elif call == "more":
+            number = min(number, limiter.scheduler.max_permits or number)
+            self.note(limiter.try_acquire(number), number)
+        elif call in ("acquire", "async with"):
+            for _ in range(number):
+                self.note(await self.at_once(call), 1)
+        elif call == "wait and leave":
+            tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(number)]
+            await turns(6)
+            assert not limiter._line or not limiter._hand
+            for task in tasks:
+                task.cancel()
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                self.note(isinstance(outcome, float), 1)
+        elif call == "pause":
+            limiter.pause(number / 10**5)
+            assert not limiter.try_acquire()
+        elif call == "charge":
+            limiter.charge(number)
+        elif call == "refund":
+            self.refunded += min(number, self.granted - self.refunded)
+            limiter.refund(number)
+        elif call == "delay":
+            wait = limiter.delay()
+            assert (wait == 0) == limiter.try_acquire()
+            self.note(wait == 0, 1)
+        elif call == "lag":
+            assert limiter.lag >= 0
+        elif call == "apply":
+            limiter.apply(f"{limiter.rate.permits},1.0,stop")
+            assert not limiter.try_acquire()
+            limiter.apply(f"{limiter.rate.permits},1.0,restart")
+        elif call == "close":
+            await limiter.aclose()
+            with pytest.raises(aiorate.LimiterClosed):
+                limiter.try_acquire()
+            limiter.apply(f"{limiter.rate.permits},1.0,start")
+        else:
+            assert limiter.statistics().granted == self.granted - self.refunded
+        assert not limiter._hand or not (limiter._busy or limiter._line)
+
+    async def at_once(self, call: str) -> bool:
+        """Acquire if it need not wait."""
+        task = asyncio.ensure_future(self.limiter.acquire() if call == "acquire" else self.enter())
+        await asyncio.sleep(0)
+        if task.done():
+            return task.result() == 0
+        task.cancel()
+        await turns(6)
+        return False
+
+    async def enter(self) -> float:
+        async with self.limiter as waited:
+            return waited
+
+    def note(self, granted: bool, permits: int) -> None:
+        if granted:
+            self.grants.append((self.clock.now(), permits))
+            self.granted += permits
+            self.largest = max(self.largest, permits)
+
+    def check_bound(self, bound: Callable[[int, int], int | None]) -> None:
+        """No window holds more than it says; where the clock went back, it is as long as what came of it."""
+        for first in range(len(self.grants)):
+            total = 0
+            start = end = self.grants[first][0]
+            for instant, permits in self.grants[first:]:
+                total += permits
+                start, end = min(start, instant), max(end, instant)
+                most = bound(end - start + 1, self.largest)
+                assert most is None or total <= most, f"{total} permits within {end - start + 1} ns, and bound() says {most}"
+
+
+def run(history: Callable[[], Coroutine[None, None, None]]) -> None:
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(history())
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_guarantee_holds_for_callers_of_any_kind(strategy: str, rate: int) -> None:
+    """Whatever is done between two readings of the clock, and whatever the clock does."""
+
+    @settings(max_examples=15, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(st.lists(steps, min_size=5, max_size=40))
+    def check(history: list[tuple[int, str, int]]) -> None:
+        async def ask() -> None:
+            caller = Caller(STRATEGIES[strategy](rate))
+            bound = STRATEGIES[strategy](rate).bound  # before the ratio is changed
+            for step in history:
+                await caller.do(*step)
+            assert caller.limiter.statistics().granted == caller.granted - caller.refunded
+            if not caller.refunded:
+                caller.check_bound(bound)
+
+        run(ask)
+
+    check()
