@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import aiorate
+from aiorate._histories import Trial
+from aiorate._laws import LAWS, run_law
 from aiorate.testing import ManualClock
 
 RATES = [10**4, 10**5, 10**6, 3 * 10**7, 10**9]
@@ -147,3 +149,112 @@ def test_the_guarantee_holds_for_callers_of_any_kind(strategy: str, rate: int) -
         run(ask)
 
     check()
+
+
+def test_a_clock_that_goes_back_makes_nothing_handed_out_free() -> None:
+    """Booked at an instant before it was taken, it would be refused, and nobody would ever pay for it."""
+    clock = ManualClock(10 * SECOND)
+    limiter = aiorate.Limiter(aiorate.TokenBucket(10**6, burst=1_000), clock=clock)
+    granted = sum(limiter.try_acquire() for _ in range(300))
+    assert limiter._hand
+
+    clock.set(9 * SECOND)
+    granted += sum(limiter.try_acquire() for _ in range(2_000))
+    clock.set(10 * SECOND)
+    granted += sum(limiter.try_acquire() for _ in range(2_000))
+
+    assert granted == 1_000
+    assert limiter.statistics().granted == 1_000
+
+
+@pytest.mark.parametrize("idle", [0, 1, 200_000, 3_600 * SECOND])
+def test_what_is_left_of_a_handful_is_no_credit(idle: int) -> None:
+    """Used an hour later, it is the hour's: a bucket is never fuller than full."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(aiorate.TokenBucket(10**6, burst=1_000), clock=clock)
+    before = sum(limiter.try_acquire() for _ in range(300))
+
+    clock.set(idle)
+    after = sum(limiter.try_acquire() for _ in range(5_000))
+
+    assert before == 300
+    assert after <= min(700 + idle // 1_000, 1_000)
+    assert after >= min(700 + idle // 1_000, 1_000) - 256
+
+
+def test_a_loop_that_runs_in_another_thread_is_turned_away_once_the_handful_is_gone() -> None:
+    """Not before: those few are paid for, and to look which loop asks would cost each call a third more."""
+    limiter = aiorate.Limiter(aiorate.TokenBucket(10**6, burst=1_000), clock=ManualClock())
+    outcomes: list[object] = []
+
+    async def intrude() -> None:
+        try:
+            while await limiter.acquire() == 0.0:
+                outcomes.append(True)
+        except RuntimeError as error:
+            outcomes.append(error)
+
+    async def own() -> int:
+        taken = sum(limiter.try_acquire() for _ in range(300))
+        thread = threading.Thread(target=asyncio.run, args=(intrude(),))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        return taken + sum(limiter.try_acquire() for _ in range(2_000))
+
+    taken = asyncio.run(own())
+
+    assert isinstance(outcomes[-1], RuntimeError)
+    assert len(outcomes) - 1 <= aiorate.TokenBucket(10**6, burst=1_000).batch
+    assert taken + len(outcomes) - 1 == 1_000 == limiter.statistics().granted
+
+
+class ThroughLimiter:
+    """A limiter that looks like a scheduler, so that the laws can be tried on both together."""
+
+    books_since = False
+
+    def __init__(self, scheduler: aiorate.Scheduler) -> None:
+        self.clock = ManualClock()
+        self.limiter = aiorate.Limiter(scheduler, clock=self.clock, catch_up=0)
+        self.max_permits = scheduler.max_permits
+        self.bound = scheduler.bound
+
+    @property
+    def rate(self) -> aiorate.Rate:
+        return self.limiter.rate
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        self.clock.set(now)
+        if self.limiter.try_acquire(permits):
+            return now
+        return self.limiter.scheduler.peek(permits, now)
+
+    def peek(self, permits: int, now: int) -> int:
+        self.clock.set(now)
+        assert not self.limiter.statistics().waiting  # which books what was handed out
+        return self.limiter.scheduler.peek(permits, now)
+
+    def give_back(self, permits: int, now: int) -> None:
+        self.clock.set(now)
+        self.limiter.refund(permits)
+
+    def set_rate(self, rate: aiorate.Rate, now: int) -> None:
+        self.clock.set(now)
+        self.limiter.set_rate(rate)
+
+    def lag(self, now: int) -> int:
+        self.clock.set(now)
+        return round(self.limiter.lag * SECOND)
+
+
+MORE = ("bound_holds", "granted_on_time", "more_is_never_sooner", "going_back_earns_nothing")
+LAWS_OF_MORE = [law for law in LAWS if law.__name__ in MORE]
+    law for law in LAWS if law.__name__ in ("bound_holds", "granted_on_time", "more_is_never_sooner", "going_back_earns_nothing")
+]
+
+
+@pytest.mark.parametrize("law", LAWS_OF_MORE, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_laws_hold_through_the_limiter(strategy: str, law: Callable[[Trial], None]) -> None:
+    """Those that say that nobody gets more or sooner; that nobody gets less is not promised within the time of a handful."""
+    run_law(law, lambda: ThroughLimiter(STRATEGIES[strategy](10**6)), 40)
