@@ -1,4 +1,4 @@
-"""Loops and strategies that the tests run on."""
+"""Loops and servers that the tests run on."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_asyncio
 import uvloop
+from server import Server
 
 from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], Any]]:
@@ -24,3 +26,10 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
     if mark is not None and "loop_factories" in mark.kwargs:
         factories["virtual"] = VirtualLoop
     return factories
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    """A real one, on loopback."""
+    async with Server() as server:
+        yield server

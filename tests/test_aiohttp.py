@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import pytest_asyncio
 from aiohttp import ClientSession
 from server import Server, bucket, get, in_line, most_in_any_window, session_of
 
@@ -15,17 +14,9 @@ from aiorate.aiohttp import cost, middleware
 from aiorate.testing import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest_asyncio.fixture
-async def server() -> AsyncIterator[Server]:
-    async with Server() as server:
-        yield server
 
 
 async def test_each_request_is_sent_at_its_instant_and_not_before(server: Server) -> None:

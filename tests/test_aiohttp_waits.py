@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from server import Server, bucket, get, in_line, session_of
 
@@ -14,16 +12,7 @@ from aiorate import LimiterClosed, LineFull, WaitTooLong
 from aiorate.aiohttp import cost
 from aiorate.testing import ManualClock
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 pytestmark = pytest.mark.asyncio
-
-
-@pytest_asyncio.fixture
-async def server() -> AsyncIterator[Server]:
-    async with Server() as server:
-        yield server
 
 
 async def test_waiting_holds_no_connection(server: Server) -> None:

@@ -63,7 +63,7 @@ def ours(names: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("module", sorted(SOURCES))
 def test_imports_point_one_way(module: str) -> None:
-    """rate, errors <- schedulers <- line <- drivers, with the clock <- desk <- limiter <- adapters <- testing and the command."""
+    """rate <- schedulers <- line, till <- clock <- drivers <- desk <- steering <- limiter <- adapters <- testing and the command."""
     for other in ours(imports(tree(module), only_top=True)):
         assert floor(other) <= floor(module), f"{module} imports {other}"
 
@@ -103,7 +103,7 @@ def test_the_line_knows_nothing_of_rates_or_time() -> None:
     assert not {"time", "asyncio", "datetime"} & imports(tree("line"))
 
 
-@pytest.mark.parametrize("module", ["filler", "alarm", "desk", "limiter"])
+@pytest.mark.parametrize("module", ["till", "filler", "alarm", "desk", "steering", "limiter"])
 def test_drivers_and_limiter_compute_no_rate(module: str) -> None:
     """How permits become time is the business of the rate and the schedulers."""
     for node in ast.walk(tree(module)):

@@ -9,7 +9,6 @@ import httpx
 import httpx2
 import httpx_retries
 import pytest
-import pytest_asyncio
 from server import Server, bucket, in_line, most_in_any_window
 
 from aiorate import BurstCompensation, Limiter, LimiterClosed, LineFull, WaitTooLong
@@ -17,15 +16,9 @@ from aiorate.http import hooks, limit_transport
 from aiorate.testing import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest_asyncio.fixture
-async def server() -> AsyncIterator[Server]:
-    async with Server() as server:
-        yield server
 
 
 @pytest.fixture(params=["httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport"])
