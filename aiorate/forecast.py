@@ -81,8 +81,7 @@ def pay(scheduler: Scheduler, debt: int, since: int, now: int | None) -> tuple[i
         chunk = debt if scheduler.max_permits is None else min(debt, scheduler.max_permits)
         at = max(scheduler.peek(chunk, since), since)
         if now is not None and at > now:
-            # Not before now either, should a refund make room: nobody in line would have got it then.
-            return debt, max(since, now), at
+            return debt, since, at
         scheduler.take(chunk, at, at)
         since = at
         debt -= chunk

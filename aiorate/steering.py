@@ -102,4 +102,7 @@ class Steering(Desk):
         """Something changed for those in line too."""
         self._deals = getattr(self._scheduler, "batch", 0)
         self._forecast = None
+        if self._debt:
+            # What was due by now is paid; a refund or a new rate makes room from now on, for a debt as for those in line.
+            self._debt_since = max(self._debt_since, self._timeline.now())
         self._serve()

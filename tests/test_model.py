@@ -221,6 +221,36 @@ SELDOM = ["pause", "resume", "refund", "charge", "set_rate", "stop", "start", "r
 STEPS = st.tuples(st.sampled_from(GAPS), st.sampled_from(OFTEN * 2 + SELDOM), st.sampled_from([1, 1, 1, 2, 3, 7, 14]))
 
 
+def run(strategy: str, steps: list[tuple[int, str, int]]) -> None:
+    """One history."""
+
+    async def history() -> None:
+        pair = Pair(EACH[strategy])
+        for step in steps:
+            await pair.do(*step)
+        await pair.finish()
+
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(history())
+
+
+@pytest.mark.parametrize("strategy", EACH)
+@pytest.mark.parametrize("in_line", [0, 1])
+def test_a_refund_makes_room_for_a_debt_from_now_on(strategy: str, in_line: int) -> None:
+    """Not from when the debt was made, or a bucket that is full would have held more in between than it can."""
+    run(
+        strategy,
+        [
+            (0, "charge", 14),
+            *[(0, "acquire", 1)] * in_line,
+            (SECOND, "delay", 1),
+            (10 * MS, "refund", 7),
+            (0, "delay", 1),
+            (3 * SECOND, "acquire", 1),
+        ],
+    )
+
+
 @pytest.mark.parametrize("strategy", EACH)
 def test_the_limiter_does_what_a_list_and_a_scheduler_do(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything between the two is there for speed, and may not be seen."""
@@ -230,13 +260,6 @@ def test_the_limiter_does_what_a_list_and_a_scheduler_do(strategy: str, monkeypa
     @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.lists(STEPS, min_size=4, max_size=40))
     def compare(steps: list[tuple[int, str, int]]) -> None:
-        async def history() -> None:
-            pair = Pair(EACH[strategy])
-            for step in steps:
-                await pair.do(*step)
-            await pair.finish()
-
-        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-            runner.run(history())
+        run(strategy, steps)
 
     compare()
