@@ -33,7 +33,6 @@ class Desk(Till):
     __slots__ = (
         "__weakref__",
         "_cancelled",
-        "_catch_up",
         "_closed",
         "_debt",
         "_debt_since",
@@ -51,8 +50,7 @@ class Desk(Till):
     )
 
     def __init__(self, scheduler: Scheduler, catch_up: int, precise: bool, clock: Clock | None, name: str | None) -> None:
-        super().__init__(scheduler)
-        self._catch_up = catch_up
+        super().__init__(scheduler, catch_up)
         self._name = name
         self._line = Line()
         self._timeline = Timeline(clock, self._released, precise)
@@ -104,7 +102,7 @@ class Desk(Till):
                 if not old.is_closed():
                     ticket.wake()
             self._driver = self._driver.successor()
-            self._due = self._forecast = None
+            self._due = self._forecast = self._behind = None
             self._busy = self._blocked = bool(self._debt) or self._timeline.held or self._closed
         self._loop = loop
         if loop is not None:
@@ -141,6 +139,8 @@ class Desk(Till):
                     ticket.state = GRANTED
                     ticket.wake()
                     ticket = line.serve()
+                    if ticket is None and at < now:
+                        self._behind = at, now
                 if late:
                     self._skipped += max(0, scheduler.rate.permits_in(getattr(scheduler, "spilled", 0) - spilled))
                     self._forecast = None

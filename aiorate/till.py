@@ -18,6 +18,7 @@ __all__ = ["Till", "running_loop"]
 
 running_loop = asyncio._get_running_loop  # None outside a loop, where get_running_loop() would raise
 _FAST_CALL_NS = 2_000
+_SAME_WAKE_UP_NS = 1_000_000
 
 
 class Till:
@@ -25,8 +26,10 @@ class Till:
 
     __slots__ = (
         "_batch",
+        "_behind",
         "_blocked",
         "_busy",
+        "_catch_up",
         "_deals",
         "_dealt_at",
         "_due",
@@ -40,8 +43,9 @@ class Till:
         "_taken",
     )
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, catch_up: int) -> None:
         self._scheduler = scheduler
+        self._catch_up = catch_up
         # The short way, unless a subclass has a `take` of its own.
         owner = next((kind for kind in type(scheduler).__mro__ if "take" in vars(kind)), type(scheduler))
         self._take: Callable[..., int] = scheduler.book if "book" in vars(owner) else scheduler.take  # type: ignore[attr-defined]
@@ -51,6 +55,7 @@ class Till:
         self._busy = False  # whether anything stands between a newcomer and the scheduler
         self._blocked = False  # whether it is more than the line: a debt, a pause, being closed
         self._due: int | None = None  # for when the first in line, or the debt, is scheduled
+        self._behind: tuple[int, int] | None = None  # up to when the schedule was served by a late wake-up, and when that was
         self._taken: int = 0  # permits, since the beginning
         # Permits taken in one go, to be handed out one by one: how many are left of how many, and since when.
         self._hand = 0
@@ -79,7 +84,10 @@ class Till:
             now = self._now()
             if self._batch:
                 self._settle(now)
-        at = self._take(permits, now)
+        if self._behind is None:
+            at = self._take(permits, now)
+        else:
+            at = self._make_up(permits, now)
         if at > now:
             self._due = at
             return now
@@ -87,6 +95,21 @@ class Till:
         if self._deals:
             self._deal(now)
         return None
+
+    def _make_up(self, permits: int, now: int) -> int:
+        """Take permits just after a late wake-up that left nobody in line: what kept it kept the next to ask as well.
+
+        They are booked as if asked for at once, as they would have been, had the line been longer: a late loop costs no rate.
+        """
+        since, woke = self._behind or (now, now)
+        if now - woke > _SAME_WAKE_UP_NS:
+            self._behind = None
+            return self._take(permits, now)
+        earliest = now - self._catch_up
+        at = self._take(permits, now, since if since > earliest else earliest)
+        if at > now:
+            self._behind = None
+        return at
 
     def _deal(self, now: int) -> None:
         """While calls come fast, take a batch that is handed out by counting down, without reading the clock for each."""
