@@ -4,29 +4,30 @@
 >>> await limiter.acquire()       # or: async with limiter: ...
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from aiorate.clock import Clock
 from aiorate.errors import LimiterClosed, LimiterError, LineFull, WaitTooLong
 from aiorate.limiter import Limiter
 from aiorate.rate import Rate
-from aiorate.schedulers import (
-    AllOf,
-    BurstCompensation,
-    BurstRatio,
-    CalendarWindow,
-    Scheduler,
-    SlidingWindow,
-    SmoothBursty,
-    SmoothWarmingUp,
-    TicksAccumulator,
-    TokenBucket,
-    TokenPool,
-)
-from aiorate.spec import RateSpec
 
 if TYPE_CHECKING:
+    from aiorate.schedulers import (
+        AllOf,
+        BurstCompensation,
+        BurstRatio,
+        CalendarWindow,
+        Scheduler,
+        SlidingWindow,
+        SmoothBursty,
+        SmoothWarmingUp,
+        TicksAccumulator,
+        TokenBucket,
+        TokenPool,
+    )
     from aiorate.slots import Slot
+    from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
 
 __all__ = [
@@ -54,14 +55,13 @@ __all__ = [
 ]
 
 
+# What not every program needs is imported when it is first asked for.
+_WHERE = {"RateSpec": "spec", "Slot": "slots", "Statistics": "statistics"}
+
+
 def __getattr__(name: str) -> object:
-    # dataclasses takes longer to import than the rest of aiorate.
-    if name == "Slot":
-        from aiorate.slots import Slot
-
-        return Slot
-    if name == "Statistics":
-        from aiorate.statistics import Statistics
-
-        return Statistics
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"aiorate.{_WHERE.get(name, 'schedulers')}"), name)
+    globals()[name] = value
+    return value

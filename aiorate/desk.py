@@ -103,6 +103,7 @@ class Desk(Till):
                     ticket.wake()
             self._driver = self._driver.successor()
             self._due = self._forecast = self._behind = None
+            self._putting_back = False
             self._busy = self._blocked = bool(self._debt) or self._timeline.held or self._closed
         self._loop = loop
         if loop is not None:

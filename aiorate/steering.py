@@ -11,10 +11,10 @@ from aiorate.desk import Desk
 from aiorate.errors import LimiterClosed
 from aiorate.rate import Rate, seconds_to_ns
 from aiorate.schedulers.interface import check_permits
-from aiorate.spec import RateSpec
 
 if TYPE_CHECKING:
     from aiorate.rate import Number
+    from aiorate.spec import RateSpec
 
 __all__ = ["Steering"]
 
@@ -67,6 +67,8 @@ class Steering(Desk):
         ``start`` ends a stop (and reopens a closed limiter), ``stop`` grants nothing until then, ``restart`` also empties pools
         and forgets a backlog, ``configure`` does neither. The ratio is for strategies that have one: TokenPool, BurstRatio.
         """
+        from aiorate.spec import RateSpec
+
         new = RateSpec.parse(spec) if isinstance(spec, str) else spec
         if not isinstance(new, RateSpec):
             raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")

@@ -36,6 +36,7 @@ class Till:
         "_hand",
         "_loop",
         "_now",
+        "_putting_back",
         "_reads_ahead",
         "_scheduler",
         "_size",
@@ -62,6 +63,7 @@ class Till:
         self._batch = 0
         self._size = 1
         self._dealt_at = 0
+        self._putting_back = False
         self._deals: int = getattr(scheduler, "batch", 0)  # at most so many
 
     def _enter(self) -> int:
@@ -92,8 +94,8 @@ class Till:
             self._due = at
             return now
         self._taken += permits
-        if self._deals:
-            self._deal(now)
+        if self._deals and self._loop is not None:
+            self._deal(now, self._loop)
         return None
 
     def _make_up(self, permits: int, now: int) -> int:
@@ -111,8 +113,11 @@ class Till:
             self._behind = None
         return at
 
-    def _deal(self, now: int) -> None:
-        """While calls come fast, take a batch that is handed out by counting down, without reading the clock for each."""
+    def _deal(self, now: int, loop: asyncio.AbstractEventLoop) -> None:
+        """While calls come fast, take a batch that is handed out by counting down, without reading the clock for each.
+
+        What is left is put back when the loop goes on to its next turn.
+        """
         size = self._size
         if now - self._dealt_at < _FAST_CALL_NS * size:
             size = min(2 * size, self._deals)
@@ -122,9 +127,17 @@ class Till:
         if size > 1:
             if self._take(size, now) <= now:
                 self._hand = self._batch = size
+                if not self._putting_back:
+                    self._putting_back = True
+                    loop.call_soon(self._put_back)
             else:
                 size = 1
         self._size = size
+
+    def _put_back(self) -> None:
+        self._putting_back = False
+        if self._batch:
+            self._settle(self._now())
 
     def _settle(self, now: int) -> None:
         """Book what was handed out as taken now, and the rest as never taken.

@@ -1,12 +1,19 @@
-"""Schedulers: pure state machines in whole nanoseconds. See `aiorate.schedulers.interface` for what they promise."""
+"""Schedulers: pure state machines in whole nanoseconds. See `aiorate.schedulers.interface` for what they promise.
 
-from aiorate.schedulers.all_of import AllOf
-from aiorate.schedulers.interface import Scheduler
-from aiorate.schedulers.smooth import SmoothBursty, SmoothWarmingUp
-from aiorate.schedulers.ticks import BurstCompensation, BurstRatio, TicksAccumulator
-from aiorate.schedulers.token_bucket import TokenBucket
-from aiorate.schedulers.token_pool import TokenPool
-from aiorate.schedulers.window import CalendarWindow, SlidingWindow
+Each is imported when it is first asked for: a program uses one or two of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiorate.schedulers.all_of import AllOf
+    from aiorate.schedulers.interface import Scheduler
+    from aiorate.schedulers.smooth import SmoothBursty, SmoothWarmingUp
+    from aiorate.schedulers.ticks import BurstCompensation, BurstRatio, TicksAccumulator
+    from aiorate.schedulers.token_bucket import TokenBucket
+    from aiorate.schedulers.token_pool import TokenPool
+    from aiorate.schedulers.window import CalendarWindow, SlidingWindow
 
 __all__ = [
     "AllOf",
@@ -21,3 +28,23 @@ __all__ = [
     "TokenBucket",
     "TokenPool",
 ]
+
+_WHERE = {
+    "AllOf": "all_of",
+    "BurstCompensation": "ticks",
+    "BurstRatio": "ticks",
+    "CalendarWindow": "window",
+    "Scheduler": "interface",
+    "SlidingWindow": "window",
+    "SmoothBursty": "smooth",
+    "SmoothWarmingUp": "smooth",
+    "TicksAccumulator": "ticks",
+    "TokenBucket": "token_bucket",
+    "TokenPool": "token_pool",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
