@@ -15,11 +15,6 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
 MS = 1_000_000
 KINDS: dict[str, Callable[[int], aiorate.Scheduler]] = {"filler": aiorate.TokenPool, "alarm": aiorate.BurstCompensation}
-# So fast, the permits of a turn of the loop are those of a pool of 1 ms: only a schedule that is made up for can be kept.
-FAST: dict[str, Callable[[int], aiorate.Scheduler]] = {
-    "filler": lambda rate: aiorate.TokenPool(rate, pool=100 * MS),
-    "alarm": aiorate.TicksAccumulator,
-}
 both = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -48,8 +43,7 @@ async def test_what_is_asked_is_delivered(kind: str, rates: tuple[int, ...]) -> 
     A limiter that loses rate does so each time, a machine that was busy elsewhere does not: the least of it has three tries.
     """
     for attempt in range(3):
-        make = FAST[kind] if rates[0] > 10_000 else KINDS[kind]
-        runs = await asyncio.gather(*(hammer(aiorate.Limiter(make(rate)), 3) for rate in rates))
+        runs = await asyncio.gather(*(hammer(aiorate.Limiter(KINDS[kind](rate)), 3) for rate in rates))
 
         delivered = []
         for rate, (begin, instants) in zip(rates, runs, strict=True):
