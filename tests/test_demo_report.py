@@ -45,7 +45,7 @@ def test_the_tables_show_what_was_measured() -> None:
     assert "asked rate none 10.0/s" in words
     assert "delivered rate 24.0/s 10.0/s (100.0%)" in words
     assert "requests by httpx2 11 10 requests by aiohttp 13 10" in words
-    assert "waited, median - 50.0 ms waited, 99th percentile - 99.0 ms skipped permits - 0" in words
+    assert "waits p50 - 50.0 ms waits p99 - 99.0 ms skipped permits - 0" in words
     assert "1 s 10 11 10 11 kept" in words
     assert "Kept: no window" in words
 
