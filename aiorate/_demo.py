@@ -93,8 +93,8 @@ def show(console: Console, outcome: Outcome) -> None:
         ("delivered rate", f"{free_rate:.1f}/s", f"{delivered:.1f}/s ({delivered / asked:.1%})"),
         ("requests by httpx2", str(free.answered["httpx2"]), str(load.answered["httpx2"])),
         ("requests by aiohttp", str(free.answered["aiohttp"]), str(load.answered["aiohttp"])),
-        ("waited, median", "-", f"{percentile(waits, 50):.1f} ms"),
-        ("waited, 99th percentile", "-", f"{percentile(waits, 99):.1f} ms"),
+        ("waits p50", "-", f"{percentile(waits, 50):.1f} ms"),
+        ("waits p99", "-", f"{percentile(waits, 99):.1f} ms"),
         ("skipped permits", "-", str(limiter.statistics().skipped)),
     ]
     console.print(report.figures_table(rows))
