@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Line", "Ticket"]
 
 _SMALL = 32
+_NOBODY: deque[Ticket] = deque()  # of all lines that nobody ever joined: an empty deque takes as much as all the rest of a limiter
 
 WAITING, GRANTED, FAILED, GONE = range(4)
 
@@ -61,7 +62,7 @@ class Line:
     __slots__ = ("_gone", "_tickets")
 
     def __init__(self) -> None:
-        self._tickets: deque[Ticket] = deque()
+        self._tickets = _NOBODY
         self._gone = 0
 
     def __len__(self) -> int:
@@ -82,6 +83,8 @@ class Line:
 
     def join(self, ticket: Ticket) -> None:
         """Stand at the end."""
+        if self._tickets is _NOBODY:
+            self._tickets = deque()
         self._tickets.append(ticket)
 
     def serve(self) -> Ticket | None:
