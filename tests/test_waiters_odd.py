@@ -19,7 +19,7 @@ from aiorate.testing import ManualClock, simulate
 FACTORIES: list[Any] = [None, *([asyncio.eager_task_factory] if hasattr(asyncio, "eager_task_factory") else [])]
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_factories=["asyncio"])  # uvloop 0.23 and the factory of Python 3.13.0 do not understand each other
 @pytest.mark.parametrize("factory", FACTORIES)
 @pytest.mark.parametrize("name", EACH)
 async def test_tasks_of_any_factory_wait_in_order_and_leave_no_hole(name: str, factory: Any) -> None:
