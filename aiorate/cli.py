@@ -9,6 +9,10 @@ import argparse
 import math
 import os
 import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from aiorate import _demo_strategies
@@ -108,6 +112,35 @@ def _simulate(rate: Rate, strategy: str, requests: int, permits: int) -> int:
     return 0
 
 
+def _add_bench(commands: Commands) -> None:
+    # The benchmarks parse their arguments themselves: with this prefix no word is taken for an option here.
+    parser = commands.add_parser("bench", help="measure it beside its peers", add_help=False, prefix_chars="\0")
+    parser.add_argument("arguments", nargs="*")
+    parser.set_defaults(handler=_bench)
+
+
+def _bench(arguments: Sequence[str]) -> int:
+    try:
+        module = benchmarks("main")
+    except FileNotFoundError as error:
+        print(f"aiorate bench: {error}", file=sys.stderr)
+        return 2
+    code: int = module.main(arguments)
+    return code
+
+
+def benchmarks(name: str) -> ModuleType:
+    """A module of the benchmarks: they are in the wheel, or in the tests of a checkout. FileNotFoundError if nowhere."""
+    package = f"{__package__}._benchmarks"
+    if package not in sys.modules and find_spec(package) is None:
+        folder = Path(__file__).parents[1] / "tests" / "benchmarks"
+        if not (folder / "main.py").exists():
+            raise FileNotFoundError("the benchmarks are neither installed with aiorate nor beside it; use a checkout.")
+        module = sys.modules[package] = ModuleType(package)
+        module.__path__ = [str(folder)]
+    return import_module(f"{package}.{name}")
+
+
 def _add_rate_and_strategy(parser: argparse.ArgumentParser, rate: str) -> None:
     parser.add_argument("--rate", type=_rate, default=rate, help="such as 500/s, 3/250ms, 600/min or 20 (per second)")
     parser.add_argument("--strategy", type=_strategy, default="TokenPool", help=f"one of {', '.join(_demo_strategies.NAMES)}")
@@ -147,4 +180,4 @@ def _version() -> str:
     return version("aiorate")
 
 
-_COMMANDS = (_add_demo, _add_simulate)
+_COMMANDS = (_add_demo, _add_simulate, _add_bench)
