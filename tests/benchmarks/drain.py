@@ -1,132 +1,124 @@
-"""What waiting and idling cost, printed as ratios: ``python tests/benchmarks/drain.py [drain idle import pace]``.
+"""Many tasks, one permit each: how long until the last is served, and what each grant costs the processor.
 
-* Drain: 100 000 waiters served one after the other as fast as the limiter can, against 100 000 tasks that each await one bare
-  future. The processor's time, from the making of the tasks to their end, and of that from when they are let go.
-* Idle: bytes of 10 000 limiters that were used and are idle, and what they left in the event loop.
-* Import: milliseconds of ``import aiorate`` after asyncio.
-* Pace: delivered/asked of 100 tasks in a loop, by rate and strategy, and the share of a core that it took.
+*Paced*: they all ask at once, and the rate is such that the last should be served 1.5 s later. ``wall/ideal`` is how long
+it took over how long it should have; below 1 because some permits are given at once (10 ms worth). The processor's time counts
+from the making of the tasks to their end, in all threads; where the rate was missed by a tenth or more, it is said at what
+``wall/ideal``, since the same work is cheaper in fewer turns of the loop. The floor is as many tasks that each await a
+future of their own, resolved over the same time by one timer a millisecond.
+
+*Let go*: the rate is 1 a second while they come, and then 10 million, so that all are served as fast as can be: nothing but the
+cost of standing in line and of being woken. That needs a rate that can be changed while somebody waits, so it is aiorate
+against the floor, where all futures are resolved at once.
+
+Who takes more than 20 s is stopped, and not asked again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import subprocess
-import sys
-import time
-import tracemalloc
-from collections.abc import Awaitable, Callable
-from statistics import median
-
-import uvloop
+from collections.abc import Awaitable, Callable, Iterator
+from time import perf_counter, process_time
 
 import aiorate
 
-WAITERS = 100_000
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
-KINDS: dict[str, Callable[[], aiorate.Scheduler]] = {
-    "filler": lambda: aiorate.TokenPool("1/h"),
-    "alarm": lambda: aiorate.TokenBucket("1/h", burst=1),
-}
+from .measure import Measured, Plan, alternate, in_tens, part, run_in
+from .subjects import BareFutures, Calls, Subject
+
+__all__ = ["NAME", "TITLE", "run"]
+
+NAME = "drain"
+TITLE = "A line of waiters"
+TIMEOUT = 20.0
+WIDE = 10_000_000
+
+WALL, COST, LET_GO = "wall/ideal", "CPU us a grant, paced", "CPU us a grant, let go"
 
 
-async def many(wait: Callable[[], Awaitable[object]], go: Callable[[], None]) -> tuple[float, float]:
-    """Seconds of the processor for all of them to stand in line, be let go, and end; and for the latter two."""
-    gc.collect()
-    begin = time.process_time()
-    tasks = [asyncio.ensure_future(wait()) for _ in range(WAITERS)]
-    await asyncio.sleep(0)
-    let_go = time.process_time()
-    go()
-    await asyncio.wait(tasks)
-    end = time.process_time()
-    return end - begin, end - let_go
+def run(plan: Plan) -> Iterator[Measured]:
+    """Paced and let go, for each length of the line."""
+    seconds = plan.pick(0.1, 1.5, 1.5)
+    shut = plan.pick(0.05, 1.0, 1.0)
+    lengths = plan.pick((100,), (100, 1_000, 10_000), (100, 1_000, 10_000, 100_000))
+    bare = [subject for subject in plan.of("floor") if subject.name == "floor: bare future"]
+    for loop in plan.loops:
+        for waiters in lengths:
+            case = f"{in_tens(waiters)} waiters"
+            paced = {(loop, case, each.name): _paced(loop, each, waiters, seconds) for each in (*bare, *plan.of("aiorate", "peer"))}
+            for (_, _, name), values in alternate(plan, paced).items():
+                wall = Measured.of(NAME, loop, name, case, WALL, part(values, 0))
+                missed = wall.samples and abs(wall.median - 1) > 0.1
+                yield wall
+                yield Measured.of(NAME, loop, name, case, COST, part(values, 1), f"at {wall.median:.2f}" if missed else "")
+            let_go = {(loop, f"{case} let go", each.name): _let_go(loop, each, waiters, shut) for each in (*bare, *plan.of("aiorate"))}
+            for (_, _, name), values in alternate(plan, let_go).items():
+                yield Measured.of(NAME, loop, name, case, LET_GO, values)
 
 
-async def bare() -> tuple[float, float]:
-    """The least that waiting can cost."""
-    futures: list[asyncio.Future[None]] = []
+def _paced(loop: str, subject: Subject, waiters: int, seconds: float) -> Callable[[], tuple[float, float]]:
+    """Seconds over seconds it should take, and microseconds of the processor for each."""
 
-    async def wait() -> None:
-        future = asyncio.get_running_loop().create_future()
-        futures.append(future)
-        await future
+    async def measure() -> tuple[float, float]:
+        rate = waiters / seconds
+        calls = subject.make(rate, max(1, round(rate / 100)))
+        pacer: Awaitable[None] | None = None
+        try:
+            wall, cpu = perf_counter(), process_time()
+            tasks = _stand(calls, waiters)
+            if isinstance(calls.limiter, BareFutures):
+                pacer = asyncio.ensure_future(_pace(calls.limiter, rate))
+            await asyncio.wait(tasks)
+            wall, cpu = perf_counter() - wall, process_time() - cpu
+            _look(tasks)
+            return wall / seconds, 1e6 * cpu / waiters
+        finally:
+            if pacer is not None:
+                await pacer
+            await subject.close(calls)
 
-    def go() -> None:
-        for future in futures:
-            future.set_result(None)
-
-    return await many(wait, go)
-
-
-async def limited(kind: str) -> tuple[float, float]:
-    """All in line at a rate that is next to none, which is then raised."""
-    limiter = aiorate.Limiter(KINDS[kind]())
-    assert limiter.try_acquire()
-    return await many(limiter.acquire, lambda: limiter.set_rate(10_000_000))
-
-
-def drain() -> None:
-    """The least of five, in turn, so that all see the same machine."""
-    for name, factory in LOOPS.items():
-        took: dict[str, list[tuple[float, float]]] = {"bare": [], **{kind: [] for kind in KINDS}}
-        for _ in range(5):
-            for kind, seconds in took.items():
-                with asyncio.Runner(loop_factory=factory) as runner:
-                    seconds.append(runner.run(bare() if kind == "bare" else limited(kind)))
-        for place, what in enumerate(("all of it", "let go")):
-            least = {kind: min(each[place] for each in seconds) for kind, seconds in took.items()}
-            print(f"drain   {name:8} {what:10}", *(f"{kind} {each:.2f} s = {each / least['bare']:.2f}" for kind, each in least.items()))
+    return lambda: run_in(loop, measure, TIMEOUT)
 
 
-async def idle() -> None:
-    """Used once and idle."""
-    gc.collect()
-    tracemalloc.start()
-    limiters = [aiorate.Limiter("1000/s") for _ in range(10_000)]
-    for limiter in limiters:
-        await limiter.acquire()
-    gc.collect()
-    size = tracemalloc.get_traced_memory()[0] / len(limiters)
-    tracemalloc.stop()
-    scheduled = len(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
-    print(f"idle    {size:.0f} bytes a limiter; {len(asyncio.all_tasks()) - 1} tasks and {scheduled} timers of 10 000")
+async def _pace(futures: BareFutures, rate: float) -> None:
+    """Resolve what is due, once a millisecond."""
+    begin, done = perf_counter(), 0
+    while True:
+        due = int((perf_counter() - begin) * rate)
+        futures.let_go(done, due)
+        done = min(due, len(futures.waiting))
+        if done and done == len(futures.waiting):
+            return
+        await asyncio.sleep(0.001)
 
 
-def imports() -> None:
-    """Median of nine new interpreters."""
-    code = "import asyncio, time; begin = time.perf_counter(); import aiorate; print(time.perf_counter() - begin)"
-    took = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(9)]
-    print(f"import  {1000 * median(took):.1f} ms")
+def _let_go(loop: str, subject: Subject, waiters: int, shut: float) -> Callable[[], float]:
+    """Microseconds of the processor for each, from the making of the tasks to their end."""
+
+    async def measure() -> float:
+        calls = subject.make(1 / shut, 1)
+        if calls.attempt is not None:
+            calls.attempt()  # the one permit it begins with
+        cpu = process_time()
+        tasks = _stand(calls, waiters)
+        await asyncio.sleep(0)
+        if isinstance(calls.limiter, BareFutures):
+            calls.limiter.let_go()
+        elif isinstance(calls.limiter, aiorate.Limiter):
+            calls.limiter.set_rate(WIDE)
+        await asyncio.wait(tasks)
+        cpu = process_time() - cpu
+        _look(tasks)
+        return 1e6 * cpu / waiters
+
+    return lambda: run_in(loop, measure, TIMEOUT)
 
 
-async def hammer(scheduler: aiorate.Scheduler) -> float:
-    """Permits per second that 100 tasks in a loop get in 3 s."""
-    limiter, count, begin = aiorate.Limiter(scheduler), 0, time.perf_counter()
-
-    async def worker() -> None:
-        nonlocal count
-        while time.perf_counter() - begin < 3:
-            await limiter.acquire()
-            count += 1
-
-    await asyncio.gather(*(worker() for _ in range(100)))
-    return count / (time.perf_counter() - begin)
+def _stand(calls: Calls, waiters: int) -> list[asyncio.Future[object]]:
+    acquire = calls.acquire
+    assert acquire is not None
+    return [asyncio.ensure_future(acquire()) for _ in range(waiters)]
 
 
-def pace() -> None:
-    """At 100 000/s a strategy that makes up for nothing is held back by the timers: 100 tasks, 1 ms or more for each turn."""
-    for strategy in (aiorate.TokenPool, aiorate.BurstCompensation, aiorate.TicksAccumulator):
-        for rate in (100, 1_000, 10_000, 100_000):
-            for name, factory in LOOPS.items():
-                before = time.process_time()
-                with asyncio.Runner(loop_factory=factory) as runner:
-                    ratio = runner.run(hammer(strategy(rate))) / rate
-                share = (time.process_time() - before) / 3
-                print(f"pace    {name:8} {strategy.__name__:18} {rate:7}/s: delivered/asked {ratio:.4f}, {share:4.0%} of a core")
-
-
-if __name__ == "__main__":
-    parts: dict[str, Callable[[], None]] = {"drain": drain, "idle": lambda: asyncio.run(idle()), "import": imports, "pace": pace}
-    for part in sys.argv[1:] or parts:
-        parts[part]()
+def _look(tasks: list[asyncio.Future[object]]) -> None:
+    """Raise what any of them raised."""
+    for task in tasks:
+        task.result()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from .subjects import Subject
 
-__all__ = ["LOOPS", "Failed", "Measured", "Plan", "alternate", "child", "in_tens", "python", "run_in"]
+__all__ = ["LOOPS", "NO_CALL", "Failed", "Measured", "Plan", "alternate", "child", "in_tens", "part", "python", "run_in"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,6 +28,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.SelectorEventLoop,
     "uvloop": lambda: import_module("uvloop").new_event_loop(),
 }
+NO_CALL = "no such call"
 _GOODBYE = 5.0  # seconds that cancelled tasks are given to end
 
 
@@ -176,6 +177,11 @@ def python(code: str, *arguments: str, timeout: float = 120.0) -> str:
     if done.returncode:
         raise Failed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:80])
     return done.stdout
+
+
+def part(values: Iterable[Any], place: int) -> list[Any]:
+    """One of the figures of each round, where a job returns several; a `Failed` as it is."""
+    return [value if isinstance(value, Failed) else value[place] for value in values]
 
 
 def in_tens(number: float) -> str:

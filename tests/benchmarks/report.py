@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from .measure import Measured
+from .measure import NO_CALL, Measured
 
 __all__ = ["NEAREST", "as_json", "from_json", "number", "page", "section", "tables"]
 
@@ -32,7 +32,7 @@ def page(head: Mapping[str, Any], sections: Iterable[str]) -> str:
         f"* {versions}.",
         "* Each figure is the median of the rounds, and in brackets the least and the most; all took turns in every round.",
         "* Beside it, its ratio to the floor of the same column: the first row whose name begins with *floor*.",
-        "* Bold is the best of a column, floors and figures with a remark left out.",
+        "* Bold is the best of a column, floors and figures with a remark left out; - says that there is no such call.",
         "",
     ]
     return "\n".join(lines) + "\n" + "\n".join(sections)
@@ -54,7 +54,7 @@ def tables(measured: Iterable[Measured]) -> str:
 
 def _table(caption: str, group: list[Measured]) -> str:
     cases = list(dict.fromkeys(each.case for each in group))
-    subjects = list(dict.fromkeys(each.subject for each in group))
+    subjects = sorted(dict.fromkeys(each.subject for each in group), key=lambda name: not name.startswith(_FLOOR))
     cells = {(each.subject, each.case): each for each in group}
     floors = {case: _floor(group, case) for case in cases}
     best = {case: _best(group, case) for case in cases}
@@ -101,7 +101,7 @@ def _cell(each: Measured | None, best: float | None) -> str:
     if each is None:
         return ""
     if not each.samples:
-        return each.remark or "-"
+        return "-" if each.remark == NO_CALL else each.remark
     figure = number(each.median, each.unit)
     if not each.remark and best is not None and not each.subject.startswith(_FLOOR) and _rank(each) <= best:
         figure = f"**{figure}**"
