@@ -1,0 +1,212 @@
+"""aiorate alone: what a grant costs as the work grows.
+
+So many waiting: one limiter at 10 000 per second and so many who ask again and again; CPU for each grant.
+So many limiters: in one loop, each with one who waits, at 1 000 per second all together; CPU for each grant.
+They share no timer, so there is about one wake-up for each grant.
+At a rate of: nanoseconds for an `await acquire()` with permits in hand,
+and CPU for each of 1 000 who wait, in virtual time, in which waiting a day takes no time.
+Idle: many limiters, each used once; bytes for each, and the tasks and timers that all of them leave in the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+from time import perf_counter_ns, process_time_ns
+
+import aiorate
+from aiorate.testing import VirtualLoop
+
+from .measure import Failed, Measured, Plan, alternate, in_tens, run_in
+
+NAME = "scale"
+TITLE = "Scale: waiters, limiters, rates"
+
+WAITING, LIMITERS, IN_HAND, IN_LINE = (
+    "us of CPU a grant, so many waiting",
+    "us of CPU a grant, so many limiters",
+    "ns an acquire, permits in hand, at a rate of",
+    "us of CPU a wait, in virtual time, at a rate of",
+)
+SECOND = 1_000_000_000
+RATES = {
+    "1/day": aiorate.Rate(1, 86_400),
+    "1/h": aiorate.Rate(1, 3_600),
+    "1/min": aiorate.Rate(1, 60),
+    "1/s": aiorate.Rate(1),
+    "100/s": aiorate.Rate(100),
+    "10 000/s": aiorate.Rate(10_000),
+    "1 000 000/s": aiorate.Rate(1_000_000),
+    "10 000 000/s": aiorate.Rate(10_000_000),
+}
+# From a rate, and an instant before which nothing is granted, if any.
+PACED: dict[str, Callable[[aiorate.Rate, int | None], aiorate.Scheduler]] = {
+    "aiorate TokenPool": lambda rate, start: aiorate.TokenPool(rate, start=start),
+    "aiorate TokenBucket": lambda rate, start: aiorate.TokenBucket(rate, 1, start=start),
+    "aiorate BurstCompensation": lambda rate, start: aiorate.BurstCompensation(rate, start=start),
+    "aiorate TicksAccumulator": lambda rate, start: aiorate.TicksAccumulator(rate, start=start),
+}
+
+
+async def with_waiting(make: Callable[..., aiorate.Scheduler], waiting: int, grants: int) -> float:
+    """CPU (us) for each grant while so many stand in line."""
+    limiter = aiorate.Limiter(make(aiorate.Rate(10_000), None))
+    await limiter.acquire()
+    left = grants
+    begin = 0
+    done = asyncio.get_running_loop().create_future()
+
+    async def caller() -> None:
+        nonlocal left
+        while left:
+            await limiter.acquire()
+            left -= 1
+            if not left and not done.done():
+                done.set_result(process_time_ns())
+
+    tasks = [asyncio.create_task(caller()) for _ in range(waiting)]
+    await asyncio.sleep(0)  # all stand in line
+    begin, left = process_time_ns(), grants
+    took = await done - begin
+    await _end(tasks)
+    return float(took / grants / 1_000)
+
+
+async def with_limiters(make: Callable[..., aiorate.Scheduler], limiters: int, grants: int) -> float:
+    """CPU (us) for each grant of so many limiters, which take turns at 1 ms."""
+    # The first is due when all are made; a limiter takes some 50 us to make and to join.
+    first = time.monotonic_ns() + 50_000_000 + limiters * 100_000
+    rate = aiorate.Rate(1_000, limiters)
+    left = grants
+    done = asyncio.get_running_loop().create_future()
+
+    async def caller(place: int) -> None:
+        nonlocal left
+        limiter = aiorate.Limiter(make(rate, first + place * 1_000_000))
+        while left:
+            await limiter.acquire()
+            left -= 1
+            if not left:
+                done.set_result(process_time_ns())
+
+    tasks = [asyncio.create_task(caller(place)) for place in range(limiters)]
+    await asyncio.sleep(0)
+    late = time.monotonic_ns() - first
+    if late > 0:
+        await _end(tasks)
+        raise Failed(f"not all were made in time: {late // 1_000_000} ms late")
+    gc.collect()
+    begin = process_time_ns()
+    took = await done - begin
+    await _end(tasks)
+    return float(took / grants / 1_000)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+HAND: dict[str, Callable[[aiorate.Rate, int], aiorate.Scheduler]] = {
+    "aiorate TokenPool": lambda rate, permits: aiorate.TokenPool(
+        rate, pool=(permits + 2) * rate.interval_ns, start=time.monotonic_ns() - (permits + 2) * rate.interval_ns
+    ),
+    "aiorate TokenBucket": lambda rate, permits: aiorate.TokenBucket(rate, permits),
+}
+
+
+async def in_hand(make: Callable[[aiorate.Rate, int], aiorate.Scheduler], rate: aiorate.Rate, calls: int) -> float:
+    """Nanoseconds for each call of which none has to wait."""
+    limiter = aiorate.Limiter(make(rate, calls + 1))
+    await limiter.acquire()
+    begin = perf_counter_ns()
+    for _ in range(calls):
+        await limiter.acquire()
+    took = perf_counter_ns() - begin
+    if limiter.statistics().waited_total:
+        raise Failed("some had to wait")
+    return took / calls
+
+
+def in_line(make: Callable[..., aiorate.Scheduler], rate: aiorate.Rate, waiters: int) -> float:
+    """CPU (us) for each who waits, from asking to having, on a loop in virtual time."""
+
+    async def main() -> float:
+        limiter = aiorate.Limiter(make(rate, None))
+        await limiter.acquire()
+        begin = process_time_ns()
+        await asyncio.gather(*(limiter.acquire() for _ in range(waiters)))
+        return (process_time_ns() - begin) / waiters / 1_000
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main())
+
+
+async def idle(make: Callable[..., aiorate.Scheduler], limiters: int) -> tuple[float, int, int]:
+    """Bytes a limiter, and the tasks and timers of all of them."""
+    loop, rate = asyncio.get_running_loop(), aiorate.Rate(1_000)
+    tasks = len(asyncio.all_tasks())
+    gc.collect()
+    tracemalloc.start()
+    made = [aiorate.Limiter(make(rate, None)) for _ in range(limiters)]
+    for limiter in made:
+        await limiter.acquire()
+    gc.collect()
+    size = tracemalloc.get_traced_memory()[0] / limiters
+    tracemalloc.stop()
+    timers: list[asyncio.TimerHandle] = getattr(loop, "_scheduled", [])
+    return size, len(asyncio.all_tasks()) - tasks, len(timers)
+
+
+def run(plan: Plan) -> Iterator[Measured]:
+    yield from growing(plan)
+    yield from at_rates(plan)
+    yield from idling(plan)
+
+
+def growing(plan: Plan) -> Iterator[Measured]:
+    """By how many wait, and by how many limiters there are."""
+    for what, unit, grants in (
+        (with_waiting, WAITING, plan.pick(200, 5_000, 20_000)),
+        (with_limiters, LIMITERS, plan.pick(50, 1_000, 3_000)),
+    ):
+        for many in plan.pick((1, 100), (1, 10, 100, 1_000, 10_000), (1, 10, 100, 1_000, 10_000, 100_000)):
+            plan.say(f"{unit}: {in_tens(many)}")
+            for loop in plan.loops:
+                jobs = {name: partial(run_in, loop, partial(what, PACED[name], many, grants), 60) for name in _among(plan, PACED)}
+                for name, results in alternate(plan.at_most(3), jobs).items():
+                    yield Measured.of(NAME, loop, name, in_tens(many), unit, results)
+
+
+def at_rates(plan: Plan) -> Iterator[Measured]:
+    """From a permit a day to ten million a second."""
+    for text, rate in RATES.items():
+        plan.say(f"at {text}")
+        calls, waiters = plan.pick(1_000, 20_000, 100_000), plan.pick(50, 1_000, 1_000)
+        hands = {name: partial(run_in, plan.loops[0], partial(in_hand, HAND[name], rate, calls), 60) for name in _among(plan, HAND)}
+        for name, results in alternate(plan, hands).items():
+            yield Measured.of(NAME, plan.loops[0], name, text, IN_HAND, results)
+        lines = {name: partial(in_line, PACED[name], rate, waiters) for name in _among(plan, PACED)}
+        for name, results in alternate(plan, lines).items():
+            yield Measured.of(NAME, "", name, text, IN_LINE, results)
+
+
+def idling(plan: Plan) -> Iterator[Measured]:
+    """Limiters that nobody uses any more."""
+    limiters = plan.pick(100, 10_000, 100_000)
+    plan.say(f"{in_tens(limiters)} idle limiters")
+    jobs = {name: partial(run_in, "asyncio", partial(idle, PACED[name], limiters), 60) for name in _among(plan, PACED)}
+    for name, results in alternate(plan.at_most(1), jobs).items():
+        for place, (case, unit) in enumerate((("bytes each", "bytes"), ("tasks", "left in the loop"), ("timers", "left in the loop"))):
+            values = (result if isinstance(result, Failed) else result[place] for result in results)
+            yield Measured.of(NAME, "", name, f"{in_tens(limiters)} idle: {case}", unit, values)
+
+
+def _among(plan: Plan, names: dict[str, Callable[..., aiorate.Scheduler]]) -> list[str]:
+    asked = {subject.name for subject in plan.subjects}
+    return [name for name in names if name in asked]
