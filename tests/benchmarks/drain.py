@@ -50,8 +50,8 @@ def run(plan: Plan) -> Iterator[Measured]:
                 yield wall
                 yield Measured.of(NAME, loop, name, case, COST, part(values, 1), f"at {wall.median:.2f}" if missed else "")
             let_go = {(loop, f"{case} let go", each.name): _let_go(loop, each, waiters, shut) for each in (*bare, *plan.of("aiorate"))}
-            for (_, _, name), values in alternate(plan, let_go).items():
-                yield Measured.of(NAME, loop, name, case, LET_GO, values)
+            for (_, _, name), costs in alternate(plan, let_go).items():
+                yield Measured.of(NAME, loop, name, case, LET_GO, costs)
 
 
 def _paced(loop: str, subject: Subject, waiters: int, seconds: float) -> Callable[[], tuple[float, float]]:

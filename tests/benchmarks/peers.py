@@ -125,7 +125,9 @@ def _throttled(waits: bool) -> Callable[[float, int], Calls]:
 def _asyncio_throttle(rate: float, burst: int) -> Calls:
     from asyncio_throttle.throttler import Throttler
 
-    limiter = Throttler(burst, burst / rate, retry_interval=min(0.01, max(0.0005, 0.5 / rate)))
+    # Asks again five times in a period: more often is a spin, with many that wait.
+    period = burst / rate
+    limiter = Throttler(burst, period, retry_interval=min(0.01, max(0.0005, period / 5)))
     return Calls(limiter.acquire, limiter, limiter=limiter)
 
 

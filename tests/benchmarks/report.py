@@ -87,9 +87,10 @@ def _floor(group: list[Measured], case: str) -> float:
 
 
 def _best(group: list[Measured], case: str) -> float | None:
-    """How far from best the best is; None where there is nobody to compare with."""
+    """How far from best the best is; None where nobody is better than another."""
     rivals = [each for each in group if each.case == case and each.samples and not each.remark and not each.subject.startswith(_FLOOR)]
-    return min(map(_rank, rivals)) if len(rivals) > 1 else None
+    ranks = {_rank(each) for each in rivals}
+    return min(ranks) if len(ranks) > 1 else None
 
 
 def _rank(each: Measured) -> float:
