@@ -165,16 +165,16 @@ def run(plan: Plan) -> Iterator[Measured]:
     loop = plan.loops[0]
     waits = [subject for subject in plan.subjects if subject.name == "floor: bare future"]
     subjects = plan.of("aiorate", "peer")
+    plan = plan.at_most(3)
     for waiters in plan.pick((100,), (1_000, 10_000), (1_000, 10_000, 100_000)):
-        plan.say(f"{in_tens(waiters)} who wait are cancelled in random order")
-        storms = {each.name: partial(run_in, loop, partial(storm, each, waiters), TIMEOUT) for each in (*waits, *subjects)}
-        for name, results in alternate(plan, storms).items():
-            yield Measured.of(NAME, loop, name, f"{in_tens(waiters)} waiters", "ms", results)
+        case = f"{in_tens(waiters)} waiters"
+        storms = {(case, each.name): partial(run_in, loop, partial(storm, each, waiters), TIMEOUT) for each in (*waits, *subjects)}
+        for (_, name), results in alternate(plan, storms).items():
+            yield Measured.of(NAME, loop, name, case, "ms", results)
 
     seconds = plan.pick(0.2, 1.0, 2.0)
-    plan.say(f"cancelled at the moment of the grant, {seconds:g} s for each")
-    rushes = {each.name: partial(run_in, loop, partial(served, each, seconds), TIMEOUT) for each in subjects}
-    for name, outcomes in alternate(plan.at_most(3), rushes).items():
+    rushes = {("when granted", each.name): partial(run_in, loop, partial(served, each, seconds), TIMEOUT) for each in subjects}
+    for (_, name), outcomes in alternate(plan, rushes).items():
         for what, unit, figure in CASES:
             values = (outcome if isinstance(outcome, Failed) else figure(outcome) for outcome in outcomes)
             yield Measured.of(NAME, loop, name, f"when granted: {what}", unit, values)

@@ -103,9 +103,8 @@ def run(plan: Plan) -> Iterator[Measured]:
     loop, period = plan.loops[0], plan.pick(0.1, 1.0, 1.0)
     subjects = plan.of("aiorate", "peer")
     for case in (COLD, IDLE, STALL):
-        plan.say(f"{case}, {len(subjects)} subjects")
-        jobs = {subject.name: partial(run_in, loop, partial(grants, subject, period, case), 20) for subject in subjects}
-        for name, results in alternate(plan.at_most(plan.pick(1, 1, 3)), jobs).items():
+        jobs = {(case, subject.name): partial(run_in, loop, partial(grants, subject, period, case), 20) for subject in subjects}
+        for (_, name), results in alternate(plan.at_most(plan.pick(1, 1, 3)), jobs).items():
             yield Measured.of(NAME, loop, name, case, UNIT, results)
     for subject in plan.of("aiorate"):
         bound = run_in(loop, partial(promised, subject, period), 20)

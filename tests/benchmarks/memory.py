@@ -4,7 +4,6 @@ A waiter, in all: bytes for each of many tasks that stand in line, the task incl
 Beyond a bare future: less what a task weighs that waits for a future of its own.
 A limiter, used once: made, asked for one permit, and idle since.
 Threads: how many were started for so many limiters.
-The second floor is a task that waits for a future shared by all: what a task alone weighs.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 from . import measure
-from .measure import Failed, Measured, Plan, alternate, in_tens
+from .measure import Failed, Measured, Plan, alternate
 from .peers import PEERS
 from .subjects import AIORATE, BareFutures, Subject
 
 NAME = "memory"
 TITLE = "Memory: a waiter, a limiter"
 
-FLOOR, SHARED = "floor: bare future", "floor: shared future"
+FLOOR = "floor: bare future"
 CASES = {
     "waiter": ("a waiter, in all", "bytes"),
     "beyond": ("a waiter, beyond a bare future", "bytes"),
@@ -91,23 +90,18 @@ async def of_subject(subject: Subject, waiters: int, limiters: int) -> dict[str,
     return {"waiter": size, "beyond": size - floor, "limiter": limiter, "threads": threads}
 
 
-async def of_floor(name: str, waiters: int) -> dict[str, float]:
-    """What a task weighs that waits for a future of its own, or for one that all share."""
-    shared = asyncio.get_running_loop().create_future()
-
-    async def wait() -> None:
-        await shared
-
+async def of_floor(waiters: int) -> dict[str, float]:
+    """What a task weighs that waits for a future of its own."""
     for _ in range(2):  # as above
-        size = await weigh_waiters(BareFutures().acquire if name == FLOOR else wait, waiters)
+        size = await weigh_waiters(BareFutures().acquire, waiters)
     return {"waiter": size}
 
 
 def child(name: str, waiters: str, limiters: str) -> None:
     """In the new interpreter: print what is known of one subject."""
     tracemalloc.start()
-    if name in (FLOOR, SHARED):
-        found = asyncio.run(of_floor(name, int(waiters)))
+    if name == FLOOR:
+        found = asyncio.run(of_floor(int(waiters)))
     else:
         subject = next(subject for subject in (*AIORATE, *PEERS) if subject.name == name)
         found = asyncio.run(of_subject(subject, int(waiters), int(limiters)))
@@ -122,8 +116,7 @@ def weigh(name: str, waiters: int, limiters: int) -> dict[str, float]:
 
 def run(plan: Plan) -> Iterator[Measured]:
     waiters, limiters = plan.pick(200, 5_000, 10_000), plan.pick(20, 200, 200)
-    plan.say(f"{in_tens(waiters)} waiters and {limiters} limiters, a new interpreter for each subject")
-    names = [FLOOR, SHARED, *(subject.name for subject in plan.of("aiorate", "peer"))]
+    names = [FLOOR, *(subject.name for subject in plan.of("aiorate", "peer"))]
     jobs = {name: partial(weigh, name, waiters, limiters) for name in names}
     for name, results in alternate(plan.at_most(3), jobs).items():
         for key, (case, unit) in CASES.items():

@@ -20,7 +20,7 @@ __all__ = ["plots"]
 INK, OURS, THEIRS = "#7d8590", "#2f81f7", "#d4760b"
 COLOURS = ("#2f81f7", "#2da44e", "#a371f7", "#e5534b", "#d4760b", "#1b9aaa", "#db61a2", "#9a7b2f")
 MARKERS = "osD^vP*X<>hd"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "aiorate",
     "svg.fonttype": "none",
     "font.family": "sans-serif",

@@ -16,7 +16,7 @@ from .measure import NO_CALL, Measured
 __all__ = ["NEAREST", "as_json", "from_json", "number", "page", "section", "tables"]
 
 # Least is best, unless the unit is one of these: then whoever comes nearest.
-NEAREST = {"delivered/asked": 1.0, "wall/ideal": 1.0, "served/allowed": 1.0, "ppm": 0.0, "% drift": 0.0}
+NEAREST = {"delivered/asked": 1.0, "wall/ideal": 1.0, "served/allowed": 1.0, "granted/limit": 1.0, "ppm": 0.0, "% drift": 0.0}
 _FLOOR = "floor:"
 
 

@@ -21,7 +21,7 @@ from time import perf_counter_ns, process_time_ns
 import aiorate
 from aiorate.testing import VirtualLoop
 
-from .measure import Failed, Measured, Plan, alternate, in_tens, run_in
+from .measure import Failed, Measured, Plan, alternate, in_tens, part, run_in
 
 NAME = "scale"
 TITLE = "Scale: waiters, limiters, rates"
@@ -32,7 +32,8 @@ WAITING, LIMITERS, IN_HAND, IN_LINE = (
     "ns an acquire, permits in hand, at a rate of",
     "us of CPU a wait, in virtual time, at a rate of",
 )
-SECOND = 1_000_000_000
+LEFT = "left in the loop"
+TIMEOUT = 120
 RATES = {
     "1/day": aiorate.Rate(1, 86_400),
     "1/h": aiorate.Rate(1, 3_600),
@@ -176,35 +177,36 @@ def growing(plan: Plan) -> Iterator[Measured]:
         (with_limiters, LIMITERS, plan.pick(50, 1_000, 3_000)),
     ):
         for many in plan.pick((1, 100), (1, 10, 100, 1_000, 10_000), (1, 10, 100, 1_000, 10_000, 100_000)):
-            plan.say(f"{unit}: {in_tens(many)}")
             for loop in plan.loops:
-                jobs = {name: partial(run_in, loop, partial(what, PACED[name], many, grants), 60) for name in _among(plan, PACED)}
-                for name, results in alternate(plan.at_most(3), jobs).items():
-                    yield Measured.of(NAME, loop, name, in_tens(many), unit, results)
+                case = in_tens(many)
+                jobs = {
+                    (loop, what.__name__, case, name): partial(run_in, loop, partial(what, PACED[name], many, grants), TIMEOUT)
+                    for name in _among(plan, PACED)
+                }
+                for (_, _, _, name), results in alternate(plan.at_most(3), jobs).items():
+                    yield Measured.of(NAME, loop, name, case, unit, results)
 
 
 def at_rates(plan: Plan) -> Iterator[Measured]:
     """From a permit a day to ten million a second."""
+    loop, calls, waiters = plan.loops[0], plan.pick(1_000, 20_000, 100_000), plan.pick(50, 1_000, 1_000)
     for text, rate in RATES.items():
-        plan.say(f"at {text}")
-        calls, waiters = plan.pick(1_000, 20_000, 100_000), plan.pick(50, 1_000, 1_000)
-        hands = {name: partial(run_in, plan.loops[0], partial(in_hand, HAND[name], rate, calls), 60) for name in _among(plan, HAND)}
-        for name, results in alternate(plan, hands).items():
-            yield Measured.of(NAME, plan.loops[0], name, text, IN_HAND, results)
-        lines = {name: partial(in_line, PACED[name], rate, waiters) for name in _among(plan, PACED)}
-        for name, results in alternate(plan, lines).items():
+        hands = {(text, name): partial(run_in, loop, partial(in_hand, HAND[name], rate, calls), TIMEOUT) for name in _among(plan, HAND)}
+        for (_, name), results in alternate(plan, hands).items():
+            yield Measured.of(NAME, loop, name, text, IN_HAND, results)
+        lines = {(text, name): partial(in_line, PACED[name], rate, waiters) for name in _among(plan, PACED)}
+        for (_, name), results in alternate(plan, lines).items():
             yield Measured.of(NAME, "", name, text, IN_LINE, results)
 
 
 def idling(plan: Plan) -> Iterator[Measured]:
     """Limiters that nobody uses any more."""
     limiters = plan.pick(100, 10_000, 100_000)
-    plan.say(f"{in_tens(limiters)} idle limiters")
-    jobs = {name: partial(run_in, "asyncio", partial(idle, PACED[name], limiters), 60) for name in _among(plan, PACED)}
-    for name, results in alternate(plan.at_most(1), jobs).items():
-        for place, (case, unit) in enumerate((("bytes each", "bytes"), ("tasks", "left in the loop"), ("timers", "left in the loop"))):
-            values = (result if isinstance(result, Failed) else result[place] for result in results)
-            yield Measured.of(NAME, "", name, f"{in_tens(limiters)} idle: {case}", unit, values)
+    case = f"{in_tens(limiters)} idle"
+    jobs = {(case, name): partial(run_in, "asyncio", partial(idle, PACED[name], limiters), TIMEOUT) for name in _among(plan, PACED)}
+    for (_, name), results in alternate(plan.at_most(1), jobs).items():
+        for place, (what, unit) in enumerate((("bytes each", "bytes"), ("tasks", LEFT), ("timers", LEFT))):
+            yield Measured.of(NAME, "", name, f"{case}: {what}", unit, part(results, place))
 
 
 def _among(plan: Plan, names: dict[str, Callable[..., aiorate.Scheduler]]) -> list[str]:
