@@ -5,60 +5,39 @@ Every decision is one synchronous step, so there is nothing to lock. Knows nothi
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
-from aiorate.line import FIELDS
-
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from aiorate.clock import Handle, Timeline
+    from aiorate.line import Outcome
 
 __all__ = ["Alarm"]
-
-
-class AlarmTicket(asyncio.Future[None]):
-    """A ticket that is itself what its owner awaits: one object less for each of those who wait."""
-
-    __slots__ = FIELDS
-
-    permits: int
-    since: int
-    asked: int
-    state: int
-    error: BaseException
-    at: int
-    granted_at: int
-    waited: int
-    mark: int
-
-    def wait(self) -> asyncio.Future[None]:
-        """What to await until it is decided."""
-        return self
-
-    def wake(self) -> None:
-        """It is decided: let the one who waits run."""
-        if not self.done():
-            self.set_result(None)
 
 
 class Alarm:
     """A timer is a hint, the clock is the judge: each wake-up asks ``decide`` what is due, and is set anew by it."""
 
-    __slots__ = ("_decide", "_due", "_early", "_handle", "_timeline", "_woke")
+    __slots__ = ("_decide", "_due", "_early", "_handle", "_timeline", "_woke", "ticket")
 
-    def __init__(self, decide: Callable[[], None], timeline: Timeline) -> None:
+    def __init__(self, decide: Callable[[], None], timeline: Timeline, loop: asyncio.AbstractEventLoop) -> None:
         self._decide = decide
         self._timeline = timeline
         self._handle: Handle | None = None
         self._due: int | None = None
         self._early = 0  # how often a timer has rung for it before its time
         self._woke: int | None = None
+        self.ticket: Callable[[], asyncio.Future[Outcome]] = loop.create_future
+        """A ticket that its owner awaits: no object more than the future that all waiting takes."""
 
-    def ticket(self, loop: asyncio.AbstractEventLoop) -> AlarmTicket:
-        """A ticket to be filled in."""
-        return AlarmTicket(loop=loop)
+    def wait(self, ticket: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:
+        """What to await until it is decided."""
+        return ticket
+
+    def leave(self, ticket: asyncio.Future[Outcome]) -> None:
+        """Its owner goes undecided."""
 
     def arm(self, due: int | None) -> None:
         """Decide again when the clock reads so much; None: nobody waits, or nobody can say until when."""
@@ -66,27 +45,22 @@ class Alarm:
             return
         # Rung too early twice, the third timer may be as early, and is given more time.
         self._early = self._early + 1 if due == self._due else 0
-        self.disarm()
+        self.retire()
         if due is not None:
             self._due = due
             if self._woke is not None:
                 due = max(due, self._woke + max(1, self._early) * self._timeline.least_gap)
             self._handle = self._timeline.call_at(due, self._ring)
 
-    def disarm(self) -> None:
+    def retire(self) -> None:
         """No timer stays."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = self._due = None
 
-    def successor(self) -> Alarm:
-        """The driver for another loop; no timer stays on the old one."""
-        self.disarm()
-        return Alarm(self._decide, self._timeline)
-
     async def aclose(self) -> None:
         """Nothing stays; everybody was woken."""
-        self.disarm()
+        self.retire()
 
     def _ring(self) -> None:
         self._handle = None

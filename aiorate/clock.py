@@ -55,7 +55,7 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
 class Timeline:
     """The clock less all the time spent paused or stopped, so that a schedule resumes where it was held up.
 
-    ``on_release`` is called with the length of each hold when it is over.
+    Whoever holds it up says what is to be called with the length of the hold when it is over.
     """
 
     __slots__ = (
@@ -73,12 +73,12 @@ class Timeline:
         "stopped",
     )
 
-    def __init__(self, clock: Clock | None, on_release: Callable[[int], None], precise: bool) -> None:
+    def __init__(self, clock: Clock | None, precise: bool) -> None:
         self.read: Callable[[], int] = self._begin if clock is None else clock.now
         self._chosen = clock is not None
         self._begun = False  # whether an instant was ever read, from which time must go on
         self._call_at: Callable[[int, Callable[[], None]], Handle] | None = getattr(clock, "call_at", None)
-        self._on_release = on_release
+        self._on_release: Callable[[int], None] | None = None
         self._precise = precise
         self._kernel: KernelTimers | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -151,8 +151,9 @@ class Timeline:
             return None
         return instant - self._held + (self.read() if self.paused_until is None else self.paused_until)
 
-    def pause(self, ns: int) -> None:
+    def pause(self, ns: int, on_release: Callable[[int], None]) -> None:
         """Stand still for so long from now; pauses merge by the later end."""
+        self._on_release = on_release
         now = self.now()
         until = self.read() + ns
         if self.paused_until is None or until > self.paused_until:
@@ -165,8 +166,9 @@ class Timeline:
         self.paused_until = None
         self._end()
 
-    def stop(self) -> None:
+    def stop(self, on_release: Callable[[int], None]) -> None:
         """Stand still until started."""
+        self._on_release = on_release
         self._held = self.now()
         self.stopped = True
 
@@ -200,5 +202,5 @@ class Timeline:
         offset = reading - self._held
         length, self.offset = offset - self.offset, offset
         self._held = self.paused_until = None
-        if length:
+        if length and self._on_release is not None:
             self._on_release(length)

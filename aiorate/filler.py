@@ -15,30 +15,47 @@ from contextvars import Context
 from typing import TYPE_CHECKING
 
 from aiorate.alarm import woke_at
-from aiorate.line import FAILED, FIELDS
+from aiorate.line import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from typing import Literal
 
     from aiorate.clock import Handle, Timeline
+    from aiorate.line import Outcome
 
 __all__ = ["Filler"]
 
 _SEATS = 64
+_GONE = asyncio.CancelledError()  # the outcome of who left undecided
+
+
+class _OpenLock(asyncio.Lock):
+    """The lock of all conditions, held by everybody: no step here waits in between, so there is nothing to lock."""
+
+    def locked(self) -> bool:
+        return True
+
+    async def acquire(self) -> Literal[True]:
+        return True
+
+    def release(self) -> None:
+        pass
 
 
 class _Row:
-    """Up to 64 waiters of one condition, in the order of their tickets. No lock is ever held while its holder waits.
+    """Up to 64 waiters of one condition, in the order of their tickets.
 
     A condition wakes whoever has waited longest. That is who was granted, since grants are in order, but for notices that go to
     the wrong one: from CPython 3.12 on each cancelled waiter passes one on, and before that a notice skips who is about to be
     cancelled. Whoever is woken in vain would stand last in the row, so it moves on to the spare row, and both stay in order.
     """
 
-    __slots__ = ("condition", "recalled", "seats", "spare")
+    __slots__ = ("condition", "filler", "recalled", "seats", "spare")
 
-    def __init__(self) -> None:
-        self.condition = asyncio.Condition()
+    def __init__(self, filler: Filler) -> None:
+        self.condition = asyncio.Condition(_OPEN)
+        self.filler = filler
         self.seats = 0
         self.spare: _Row | None = None
         self.recalled = False  # whether somebody was decided out of turn: all are woken then, and the rest wait on
@@ -47,56 +64,45 @@ class _Row:
 class FillerTicket:
     """A ticket with a seat in a row."""
 
-    __slots__ = (*FIELDS, "filler", "seat")
+    __slots__ = ("outcome", "seat")
 
-    permits: int
-    since: int
-    asked: int
-    state: int
-    error: BaseException
-    at: int
-    granted_at: int
-    waited: int
-    mark: int
-
-    def __init__(self, filler: Filler) -> None:
-        self.filler = filler
+    def __init__(self) -> None:
+        self.outcome: Outcome | None = None
         self.seat: _Row | None = None
 
-    def wait(self) -> Coroutine[None, None, None]:
-        """What to await until it is decided."""
-        return self.filler.wait(self)
+    def done(self) -> bool:
+        return self.outcome is not None
 
-    def wake(self) -> None:
-        """It is decided: let the one who waits run."""
-        if self.seat is not None:
-            self.seat.recalled |= self.state == FAILED
-            self.filler.wake(self.seat)
+    def cancelled(self) -> bool:
+        return self.outcome is _GONE
+
+    def result(self) -> Outcome:
+        assert self.outcome is not None
+        return self.outcome
+
+    def set_result(self, outcome: Outcome, /) -> None:
+        self.outcome = outcome
+        row = self.seat
+        if row is not None:
+            if isinstance(outcome, BaseException):
+                row.recalled = True
+            row.filler.wake(row)
 
 
 class Filler:
     """A task that decides, sleeps and notifies. Whatever changes in between only pokes it."""
 
-    __slots__ = (
-        "_decide",
-        "_due",
-        "_early",
-        "_fail",
-        "_name",
-        "_poke",
-        "_row",
-        "_rung",
-        "_task",
-        "_timeline",
-        "_waiting",
-        "_woke",
-        "_woken",
-    )
+    __slots__ = ("_decide", "_due", "_early", "_fail", "_line", "_name", "_poke", "_row", "_rung", "_task", "_timeline", "_woke", "_woken")
 
-    def __init__(self, decide: Callable[[], None], fail: Callable[[BaseException], None], timeline: Timeline, name: str | None) -> None:
+    ticket = FillerTicket
+
+    def __init__(
+        self, decide: Callable[[], None], fail: Callable[[BaseException], None], timeline: Timeline, line: Line, name: str | None
+    ) -> None:
         self._decide = decide
         self._fail = fail
         self._timeline = timeline
+        self._line = line
         self._name = name
         self._task: asyncio.Task[None] | None = None
         self._poke: asyncio.Future[None] | None = None
@@ -106,52 +112,31 @@ class Filler:
         self._rung: int | None = None
         self._early = 0  # how often a timer has rung for the same instant
         self._woke: int | None = None
-        self._waiting = 0
 
     @property
     def _label(self) -> str:
         return f"aiorate-filler:{self._name}" if self._name else "aiorate-filler"
 
-    def successor(self) -> Filler:
-        """The driver for another loop. What is left to do here, should the old loop ever go on, is to notify who was decided."""
-        heir = Filler(self._decide, self._fail, self._timeline, self._name)
-        self._decide, self._fail, self._due = _nothing, _nothing, None
-        return heir
-
-    def ticket(self, loop: asyncio.AbstractEventLoop) -> FillerTicket:
-        """A ticket to be filled in."""
-        return FillerTicket(self)
-
-    async def wait(self, ticket: FillerTicket) -> None:
-        """Until the ticket is decided."""
-        row = self._row
-        if row is None or row.seats == _SEATS:
-            row = self._row = _Row()
-        row.seats += 1
+    def wait(self, ticket: FillerTicket) -> Coroutine[None, None, object]:
+        """What to await, again and again, until it is decided."""
+        row = ticket.seat
+        if row is None:
+            row = self._row
+            if row is None or row.seats == _SEATS:
+                row = self._row = _Row(self)
+            row.seats += 1
+            if self._task is None or self._task.done():
+                self._start()
+        elif not row.recalled:  # woken in vain
+            row.spare = row = row.spare or _Row(self)
         ticket.seat = row
-        self._waiting += 1
-        if self._task is None or self._task.done():
-            self._start()
-        try:
-            while True:
-                condition = row.condition
-                await condition.acquire()
-                try:
-                    while not ticket.state:
-                        await condition.wait()
-                        if not (ticket.state or row.recalled):
-                            break
-                    else:
-                        return
-                finally:
-                    condition.release()
-                row = ticket.seat = row.spare = row.spare or _Row()  # woken in vain
-        finally:
-            ticket.seat = None
-            self._waiting -= 1
-            if not self._waiting:
-                self._row = None
-                self._stir()
+        return row.condition.wait()
+
+    def leave(self, ticket: FillerTicket) -> None:
+        """Its owner goes undecided."""
+        ticket.outcome = _GONE
+        if not self._line:
+            self._stir()
 
     def wake(self, row: _Row) -> None:
         """One more of the row is decided: have it notified, in its turn."""
@@ -168,6 +153,11 @@ class Filler:
             self._due = due
             self._stir()
 
+    def retire(self) -> None:
+        """Its loop is not the limiter's any more: all that is left, should it ever go on, is to notify who was decided."""
+        self._decide = self._fail = _nothing
+        self._due, self._line = None, Line()
+
     async def aclose(self) -> None:
         """Everybody was woken; return when they are notified and the task is gone."""
         task = self._task
@@ -183,7 +173,7 @@ class Filler:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         # Cancelled before its first step, a task runs none of its code; whoever waits for it is seen to here.
-        if self._waiting and self._task is task:
+        if self._task is task and (self._line or self._woken):
             self._fail(self._cancelled())
             self._start()
 
@@ -196,30 +186,29 @@ class Filler:
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
+            while self._line or self._woken:
                 self._decide()
-                await self._notify()
-                if self._waiting and not self._woken:
-                    await self._sleep()
+                self._notify()
+                # Who was just granted may be back at once: a task that is there costs less than a new one.
+                await (self._sleep() if self._line else asyncio.sleep(0))
         except GeneratorExit:
             raise  # the loop was closed, and all who wait are gone with it
         except BaseException as error:
             # Cancelled from outside, or something is broken: nobody is left to hang.
             self._fail(self._cancelled() if isinstance(error, asyncio.CancelledError) else error)
-            await self._notify()
+            self._notify()
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._task = None
+            self._task = self._row = None
 
-    async def _notify(self) -> None:
+    def _notify(self) -> None:
         woken, self._woken = self._woken, []
         for row, count in woken:
-            async with row.condition:
-                if row.recalled:
-                    row.condition.notify_all()
-                else:
-                    row.condition.notify(count)
+            if row.recalled:
+                row.condition.notify_all()
+            else:
+                row.condition.notify(count)
 
     async def _sleep(self) -> None:
         self._poke = asyncio.get_running_loop().create_future()
@@ -247,3 +236,6 @@ class Filler:
 
 def _nothing(*_: object) -> None:
     """What a driver that was replaced decides."""
+
+
+_OPEN = _OpenLock()

@@ -27,8 +27,8 @@ def estimate(desk: Desk, permits: int, now: int) -> int | None:
         if desk._forecast is None:
             desk._forecast = Forecast(scheduler, now, desk._catch_up)
             desk._forecast.owe(desk._debt, desk._debt_since)
-            for ticket in desk._line:
-                desk._forecast.add(ticket.permits, ticket.since)
+            for _, permits_before, since in desk._line:
+                desk._forecast.add(permits_before, since)
         instant = desk._forecast.instant(permits, now)
     if instant == now and not timeline.held:
         return 0

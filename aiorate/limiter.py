@@ -5,10 +5,12 @@ Knows nothing of how a rate is computed (it never multiplies or divides) or of H
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate.forecast import estimate
+from aiorate.leaving import leave
 from aiorate.rate import Rate, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import check_permits
 from aiorate.schedulers.token_pool import TokenPool
@@ -86,26 +88,32 @@ class Limiter(Steering):
         waiting, `LimiterClosed`; nothing is spent then. ValueError if so many can never be granted. Cancelled while waiting, or
         granted but not yet run: nothing is spent, and the next in line moves up at once.
         """
-        if permits is _ONE and self._hand and max_wait is None:
-            self._hand -= 1
-            return 0.0
         if permits is not _ONE:
             self._check("acquire()", permits)
+        elif max_wait is None:
+            if self._hand:
+                self._hand -= 1
+                return 0.0
+            if get_ident() == self._here and self._loop.is_running():  # type: ignore[union-attr]
+                now = self._now()
+                if self._take(1, now) <= now:
+                    self._taken += 1
+                    return 0.0
         limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
-        now = self._grab(permits)
-        if now is None:
+        refused = self._grab(permits)
+        if refused is None:
             return 0.0
         if limit is not None or self._max_waiting is not None or self._closed:
-            self._admit(permits, now, limit)
-        ticket = self._join(permits, now, now)
-        # As in _stand(), which would cost each of 100 000 waiters a coroutine more.
-        if not ticket.state:
-            try:
-                await ticket.wait()
-            except BaseException:
-                self._leave(ticket)
-                raise
-        return self._waited(ticket)
+            self._admit(permits, refused, limit)
+        ticket, asked = self._join(permits, refused, refused)
+        # As in _slot(): a coroutine for both would cost each of 100 000 waiters more than the waiting itself.
+        try:
+            while not ticket.done():
+                await self._driver.wait(ticket)  # type: ignore[union-attr,arg-type]  # by the driver that made it
+        except BaseException:
+            leave(self, ticket, permits)
+            raise
+        return self._waited(ticket.result(), asked)
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
@@ -168,10 +176,18 @@ class Limiter(Steering):
         if at is not None:
             self._due = at
         self._admit(1, now, None)
-        ticket = self._join(1, now, since)
-        await self._stand(ticket)
-        self._waited(ticket)
-        return ticket.at
+        ticket, asked = self._join(1, now, since, slot=True)
+        slots = self._slots or {}
+        try:
+            while not ticket.done():
+                await self._driver.wait(ticket)  # type: ignore[union-attr,arg-type]  # by the driver that made it
+        except BaseException:
+            del slots[ticket]
+            leave(self, ticket, 1)
+            raise
+        at = slots.pop(ticket)
+        self._waited(ticket.result(), asked)
+        return at
 
     def _admit(self, permits: int, now: int, limit: int | None) -> None:
         """Raise unless the request may stand in line."""

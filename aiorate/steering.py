@@ -35,7 +35,7 @@ class Steering(Desk):
         """Grant nothing for so long. Pauses merge by the later end; afterwards the line goes on where it was held up."""
         ns = seconds_to_ns(seconds, "pause()")
         self._enter()
-        self._timeline.pause(ns)
+        self._timeline.pause(ns, self._released)
         self._changed()
 
     def resume(self) -> None:
@@ -83,7 +83,7 @@ class Steering(Desk):
             if restart is not None:
                 restart(now)
         if new.verb == "stop":
-            self._timeline.stop()
+            self._timeline.stop(self._released)
         elif new.verb != "configure":
             self._timeline.start()
             self._closed = False
@@ -93,16 +93,17 @@ class Steering(Desk):
     async def aclose(self) -> None:
         """Send those in line away with `LimiterClosed`; no task and no timer stays."""
         self._enter()
-        self._closed = self._busy = True
+        self._closed = True
         self._fail(
             LimiterClosed("the limiter was closed while this request stood in line; apply a spec with the verb 'start' to reopen it")
         )
         self._serve()
-        await self._driver.aclose()
+        if self._driver is not None:
+            await self._driver.aclose()
 
     def _changed(self) -> None:
         """Something changed for those in line too."""
-        self._deals = getattr(self._scheduler, "batch", 0)
+        self._deals = self._most_at_once()
         self._forecast = None
         if self._debt:
             # What was due by now is paid; a refund or a new rate makes room from now on, for a debt as for those in line.

@@ -6,6 +6,7 @@ Knows nothing of who waits or of how a rate is computed.
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ class Till:
         "_dealt_at",
         "_due",
         "_hand",
+        "_here",
         "_loop",
         "_now",
         "_putting_back",
@@ -42,6 +44,7 @@ class Till:
         "_size",
         "_take",
         "_taken",
+        "_thread",
     )
 
     def __init__(self, scheduler: Scheduler, catch_up: int) -> None:
@@ -52,6 +55,9 @@ class Till:
         self._take: Callable[..., int] = scheduler.book if "book" in vars(owner) else scheduler.take  # type: ignore[attr-defined]
         self._reads_ahead = hasattr(scheduler, "seen")
         self._loop: asyncio.AbstractEventLoop | None = None
+        # In the thread of a loop that runs, no other loop can run. (Asking for the running loop takes a system call in CPython 3.11.)
+        self._thread = 0  # whose thread; 0: of none
+        self._here = 0  # the same, while a request may go straight to the scheduler and nothing is to be done but that
         self._now: Callable[[], int] = monotonic_ns  # the shortest way to the limiter's time, while nothing is held up
         self._busy = False  # whether anything stands between a newcomer and the scheduler
         self._blocked = False  # whether it is more than the line: a debt, a pause, being closed
@@ -64,15 +70,24 @@ class Till:
         self._size = 1
         self._dealt_at = 0
         self._putting_back = False
-        self._deals: int = getattr(scheduler, "batch", 0)  # at most so many
+        self._deals = self._most_at_once()
+
+    def _most_at_once(self) -> int:
+        """How many permits may be handed out without asking for each; 0: one, which is nothing to deal with."""
+        batch: int = getattr(self._scheduler, "batch", 0)
+        return batch if batch > 1 else 0
 
     def _enter(self) -> int:
         """Begin any call: find the running loop, grant what is due by now, and say what time it is."""
         raise NotImplementedError
 
+    def _refresh(self) -> None:
+        """Derive `_busy`, `_blocked` and `_here` from what they stand for."""
+        raise NotImplementedError
+
     def _grab(self, permits: int) -> int | None:
         """Take permits if nobody is in line and they are due: None; otherwise the time at which they were refused."""
-        if running_loop() is not self._loop or self._blocked:
+        if self._blocked or get_ident() != self._thread or not self._loop.is_running():  # type: ignore[union-attr]
             now = self._enter()
             if self._busy:
                 return now
@@ -106,11 +121,13 @@ class Till:
         since, woke = self._behind or (now, now)
         if now - woke > _SAME_WAKE_UP_NS:
             self._behind = None
+            self._refresh()
             return self._take(permits, now)
         earliest = now - self._catch_up
         at = self._take(permits, now, since if since > earliest else earliest)
         if at > now:
             self._behind = None
+            self._refresh()
         return at
 
     def _deal(self, now: int, loop: asyncio.AbstractEventLoop) -> None:

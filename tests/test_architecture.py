@@ -19,7 +19,7 @@ FLOORS = [  # a file may import from its own floor and from those above it in th
         f"schedulers.{name}"
         for name in ("interface", "pools", "token_pool", "ticks", "smooth", "token_bucket", "window", "all_of", "__init__")
     },
-    {"line", "forecast", "till"},
+    {"line", "forecast", "leaving", "till"},
     {"clock", "precise"},
     {"filler", "alarm"},
     {"desk"},
@@ -103,7 +103,7 @@ def test_the_line_knows_nothing_of_rates_or_time() -> None:
     assert not {"time", "asyncio", "datetime"} & imports(tree("line"))
 
 
-@pytest.mark.parametrize("module", ["till", "filler", "alarm", "desk", "steering", "limiter"])
+@pytest.mark.parametrize("module", ["till", "filler", "alarm", "desk", "leaving", "steering", "limiter"])
 def test_drivers_and_limiter_compute_no_rate(module: str) -> None:
     """How permits become time is the business of the rate and the schedulers."""
     for node in ast.walk(tree(module)):

@@ -3,49 +3,105 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
-from aiorate.line import Line, Ticket
+import pytest
+
+from aiorate.line import Line, Outcome
 
 
-class Waiting(Ticket):
+class Waiting:
     """A ticket of no driver."""
 
     def __init__(self) -> None:
-        self.state = 0
+        self.outcome: Outcome | None = None
+        self.gone = False
+
+    def done(self) -> bool:
+        return self.gone or self.outcome is not None
+
+    def cancelled(self) -> bool:
+        return self.gone
+
+    def result(self) -> Outcome:
+        assert self.outcome is not None
+        return self.outcome
+
+    def set_result(self, outcome: Outcome, /) -> None:
+        self.outcome = outcome
 
 
-def test_it_is_a_queue_whoever_leaves_it() -> None:
-    """Against a plain list, with tickets leaving from everywhere."""
-    dice, line, model = random.Random(14), Line(), list[Waiting]()
+def cancelled(line: Line, ticket: Waiting) -> None:
+    """Its task was cancelled, and has run."""
+    ticket.gone = True
+    line.leave(ticket)
 
-    for _ in range(5000):
+
+def closed(line: Line, ticket: Waiting) -> None:
+    """Its coroutine was closed: nobody has touched the ticket."""
+    line.leave(ticket)
+
+
+@pytest.mark.parametrize("go", [cancelled, closed, None])
+def test_it_is_a_queue_whoever_leaves_it(go: Callable[[Line, Waiting], None] | None) -> None:
+    """Against a plain list, with tickets leaving from everywhere, in one way or in both."""
+    dice, line, model = random.Random(14), Line(), list[tuple[Waiting, int, int]]()
+
+    for step in range(5000):
         choice = dice.random()
         if choice < 0.5:
-            ticket = Waiting()
-            line.join(ticket)
-            model.append(ticket)
+            request = Waiting(), dice.randrange(1, 9), step
+            line.join(*request)
+            model.append(request)
         elif model and choice < 0.8:
-            ticket = model.pop(dice.randrange(len(model)))
-            line.leave(ticket)
+            ticket, _, _ = model.pop(dice.randrange(len(model)))
+            (go or dice.choice([cancelled, closed]))(line, ticket)
         elif model:
-            assert line.first() is model.pop(0)
-            line.serve()
+            assert line.first() == model.pop(0)
+            assert line.serve() == (model[0] if model else None)
         assert len(line) == len(model)
-        assert line.first() is (model[0] if model else None)
+        assert line.first() == (model[0] if model else None)
+        assert bool(line) is bool(model)
 
     assert list(line) == model
-    assert line.clear() == model
+    assert line.clear() == [ticket for ticket, _, _ in model]
     assert (len(line), line.first()) == (0, None)
+
+
+def test_who_was_cancelled_is_passed_over_before_it_runs() -> None:
+    """Between the cancellation of a task and its next step nobody is to be granted in its place, nor the line to miscount."""
+    dice, line, model, leaving = random.Random(15), Line(), list[Waiting](), list[Waiting]()
+
+    for step in range(5000):
+        choice = dice.random()
+        if choice < 0.5:
+            model.append(Waiting())
+            line.join(model[-1], 1, step)
+        elif model and choice < 0.7:
+            leaving.append(model.pop(dice.randrange(len(model))))
+            leaving[-1].gone = True
+        elif leaving and choice < 0.9:
+            line.leave(leaving.pop(dice.randrange(len(leaving))))
+        elif choice < 0.91:
+            assert line.clear() == model
+            model.clear()
+        first = line.first()
+        assert (first and first[0]) is (model[0] if model else None)
+        assert bool(line) is bool(model)
+        assert len(line) == len(model) + len(leaving)
+
+    assert [ticket for ticket, _, _ in line] == model
 
 
 def test_holes_are_closed_when_they_outnumber_those_in_line() -> None:
     """The first may wait for hours; those behind it who gave up must cost nothing meanwhile."""
-    line = Line()
-    line.join(first := Waiting())
+    line, first = Line(), Waiting()
+    line.join(first, 1, 0)
 
     for _ in range(10_000):
-        line.join(ticket := Waiting())
-        line.leave(ticket)
+        ticket = Waiting()
+        line.join(ticket, 1, 0)
+        cancelled(line, ticket)
 
-    assert line.first() is first
-    assert len(line._tickets) < 100
+    assert line.first() == (first, 1, 0)
+    assert len(line._queue) < 300

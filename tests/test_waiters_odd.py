@@ -116,7 +116,7 @@ async def test_what_a_waiter_costs_does_not_grow_with_those_who_left(make: Calla
         await turns(3)
         del tasks, task
         gc.collect()
-        sizes.append((len(limiter._line._tickets) < 100, sum(ghost() is not None for ghost in ghosts)))
+        sizes.append((len(limiter._line._queue) < 300, sum(ghost() is not None for ghost in ghosts)))
 
     assert sizes == [(True, 0)] * 30
     first.cancel()
