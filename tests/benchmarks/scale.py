@@ -3,6 +3,7 @@
 So many waiting: one limiter at 10 000 per second and so many who ask again and again; CPU for each grant.
 So many limiters: in one loop, each with one who waits, at 1 000 per second all together; CPU for each grant.
 They share no timer, so there is about one wake-up for each grant.
+In both, the garbage collector leaves alone what was there before.
 At a rate of: nanoseconds for an `await acquire()` with permits in hand,
 and CPU for each of 1 000 who wait, in virtual time, in which waiting a day takes no time.
 Idle: many limiters, each used once; bytes for each, and the tasks and timers that all of them leave in the loop.
@@ -57,60 +58,51 @@ async def with_waiting(make: Callable[..., aiorate.Scheduler], waiting: int, gra
     """CPU (us) for each grant while so many stand in line."""
     limiter = aiorate.Limiter(make(aiorate.Rate(10_000), None))
     await limiter.acquire()
-    left = grants
-    begin = 0
-    done = asyncio.get_running_loop().create_future()
-
-    async def caller() -> None:
-        nonlocal left
-        while left:
-            await limiter.acquire()
-            left -= 1
-            if not left and not done.done():
-                done.set_result(process_time_ns())
-
-    tasks = [asyncio.create_task(caller()) for _ in range(waiting)]
-    await asyncio.sleep(0)  # all stand in line
-    begin, left = process_time_ns(), grants
-    took = await done - begin
-    await _end(tasks)
-    return float(took / grants / 1_000)
+    return await _cost([limiter] * waiting, grants, 0)
 
 
 async def with_limiters(make: Callable[..., aiorate.Scheduler], limiters: int, grants: int) -> float:
     """CPU (us) for each grant of so many limiters, which take turns at 1 ms."""
-    # The first is due when all are made; a limiter takes some 50 us to make and to join.
-    first = time.monotonic_ns() + 50_000_000 + limiters * 100_000
+    # The first is due when all are made and have been joined.
+    first = time.monotonic_ns() + 200_000_000 + limiters * 150_000
     rate = aiorate.Rate(1_000, limiters)
-    left = grants
+    return await _cost([aiorate.Limiter(make(rate, first + place * 1_000_000)) for place in range(limiters)], grants, first)
+
+
+async def _cost(limiters: list[aiorate.Limiter], grants: int, first: int) -> float:
+    """CPU (us) for each grant while somebody asks each of these again and again; none is due before the first instant, if not 0."""
+    left = 0
     done = asyncio.get_running_loop().create_future()
 
-    async def caller(place: int) -> None:
+    async def caller(limiter: aiorate.Limiter) -> None:
         nonlocal left
-        limiter = aiorate.Limiter(make(rate, first + place * 1_000_000))
-        while left:
+        while True:
             await limiter.acquire()
             left -= 1
             if not left:
                 done.set_result(process_time_ns())
 
-    tasks = [asyncio.create_task(caller(place)) for place in range(limiters)]
-    await asyncio.sleep(0)
-    late = time.monotonic_ns() - first
-    if late > 0:
-        await _end(tasks)
-        raise Failed(f"not all were made in time: {late // 1_000_000} ms late")
-    gc.collect()
-    begin = process_time_ns()
-    took = await done - begin
-    await _end(tasks)
-    return float(took / grants / 1_000)
-
-
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    gc.disable()
+    try:
+        tasks = [asyncio.create_task(caller(limiter)) for limiter in limiters]
+        for _ in range(5):
+            await asyncio.sleep(0)  # until all stand in line, and whoever drives them has settled
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        early = first - time.monotonic_ns()
+        if first and early < 0:
+            raise Failed(f"not all were made in time: {-early // 1_000_000} ms late")
+        await asyncio.sleep(max(0.0, early / 1e9 - 0.02))
+        begin, left = process_time_ns(), grants
+        took = await done - begin
+        return float(took / grants / 1_000)
+    finally:
+        gc.unfreeze()
+        gc.enable()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 HAND: dict[str, Callable[[aiorate.Rate, int], aiorate.Scheduler]] = {
