@@ -27,7 +27,7 @@ from .subjects import BareFutures, Calls, Subject
 __all__ = ["NAME", "TITLE", "run"]
 
 NAME = "drain"
-TITLE = "A line of waiters"
+TITLE = "Drain: a line of waiters"
 TIMEOUT = 20.0
 BARE = "floor: bare future"
 WIDE = 10_000_000

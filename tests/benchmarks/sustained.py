@@ -19,7 +19,7 @@ from .subjects import Subject
 __all__ = ["NAME", "TITLE", "run"]
 
 NAME = "sustained"
-TITLE = "Kept up"
+TITLE = "Sustained: what is kept up"
 WORKERS = 100
 TURN = 256
 KEPT = 0.95  # who delivers less does not keep the rate
