@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Pools"]
 
 _LEAST_POOL_NS = 1_000_000
+_EVEN = 1, 1  # of all pools that catch up at the plain rate
 
 
 class Pools:
@@ -34,11 +35,10 @@ class Pools:
         "_full",
         "_last",
         "_over",
+        "_plain",
         "_pool",
         "_unit",
         "_w",
-        "max_active",
-        "max_over_active",
         "rate",
     )
 
@@ -60,17 +60,25 @@ class Pools:
         self._extra = num - den
         self._unit = rate.permits * den
         self._cost = rate.period_ns * den
-        self.max_active = self._pool or max(_LEAST_POOL_NS, 2 * rate.interval_ns)
-        """Size of the active pool, in ns."""
-        try:
-            # In floating point, truncated, as the original has it, so that its figures come out to the last digit.
-            self.max_over_active = int(self.max_active * as_float(num, den))
-        except OverflowError:
-            self.max_over_active = self.max_active * num // den
-        """Size of active and burst pool together, in ns."""
         # Where a permit is no whole number of ns, max_active truncates; two whole permits must fit in all the same.
         self._full = self._pool * self._unit if self._pool else max(_LEAST_POOL_NS * self._unit, 2 * self._cost)
-        self._over = self._full // den * num
+        self._over = self._full // den * num if self._extra else self._full
+        self._plain = False  # whether time fills the active pool, which is no more than full, and nothing else happens
+
+    @property
+    def max_active(self) -> int:
+        """Size of the active pool, in ns."""
+        return self._pool or max(_LEAST_POOL_NS, 2 * self.rate.interval_ns)
+
+    @property
+    def max_over_active(self) -> int:
+        """Size of active and burst pool together, in ns."""
+        num, den = self._burst
+        try:
+            # In floating point, truncated, as the original has it, so that its figures come out to the last digit.
+            return int(self.max_active * as_float(num, den))
+        except OverflowError:
+            return self.max_active * num // den
 
     @property
     def burst(self) -> float:
@@ -167,4 +175,4 @@ def _burst_of(burst: Number) -> tuple[int, int]:
     num, den = exact(burst, "TokenPool(burst)")
     if num < den:
         raise ValueError(f"TokenPool(burst={burst!r}) is a ratio and must be 1 or more; 1 means no catching up.")
-    return num, den
+    return (num, den) if num > den else _EVEN

@@ -1,8 +1,8 @@
 """TokenBucket: a bucket of permits that fills at the rate; a request takes its permits out or waits for them.
 
-State is one number, the instant from which the next single permit is to be had. The virtual scheduling form of GCRA, ITU-T
-I.371: that instant is the theoretical arrival time less the tolerance, ``(burst - 1) x interval``, and the level of the
-bucket at an instant is ``1 + (instant - next) / interval``. Same grants as golang.org/x/time/rate without its truncation.
+State is one number, the instant at which the bucket is empty; its level at a later one is ``(instant - empty) / interval``. The virtual
+scheduling form of GCRA, ITU-T I.371, whose theoretical arrival time is that instant plus ``burst x interval``.
+Same grants as golang.org/x/time/rate without its truncation.
 Knows nothing of clocks, loops or who waits.
 """
 
@@ -27,7 +27,7 @@ class TokenBucket:
     A request for more than ``burst`` can never be granted.
     """
 
-    __slots__ = ("_brim", "_cost", "_initial", "_next", "_spilled", "_tolerance", "_unit", "burst", "rate")
+    __slots__ = ("_brim", "_cost", "_empty", "_initial", "_spilled", "_unit", "burst", "rate")
     refundable = True
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
@@ -42,7 +42,7 @@ class TokenBucket:
         self._spilled = 0
         self._initial = burst if initial is None else initial
         self._measure(Rate.of(rate))
-        self._next: int | None = None
+        self._empty: int | None = None
         if start is not None:
             self._begin(start)
 
@@ -68,48 +68,50 @@ class TokenBucket:
 
     def book(self, permits: int, now: int, since: int | None = None) -> int:
         """`take`, for a caller that has checked the arguments."""
-        next_one = self._next
-        if next_one is None:
-            next_one = self._begin(now)
+        empty = self._empty
+        if empty is None:
+            empty = self._begin(now)
         unit = self._unit
-        lead = now * unit - next_one
-        if lead < (permits - 1) * self._cost:
-            return ceil_div(next_one + (permits - 1) * self._cost, unit)
+        ticks = now * unit
+        after = empty + permits * self._cost
+        if after > ticks:
+            return -(-after // unit)  # rounded up
         if since is None or since >= now:
-            if lead >= self._brim:  # the bucket is full, and what came since then is gone
-                next_one += lead - self._tolerance
-            self._next = next_one + permits * self._cost
+            if ticks - empty >= self._brim:  # the bucket is full, and what came since then is gone
+                after += ticks - empty - self._brim + unit
+            self._empty = after
             return now
-        at = now - (lead - (permits - 1) * self._cost) // unit  # rounded up, as what is subtracted is rounded down
-        if lead >= self._brim:
-            lead -= (now - since) * unit
-            if lead >= self._brim:
-                next_one += lead - self._tolerance
-                self._spilled += lead - self._tolerance
-        self._next = next_one + permits * self._cost
+        at = -(-after // unit)
+        level = ticks - empty
+        if level >= self._brim:
+            level -= (now - since) * unit
+            if level >= self._brim:
+                after += level - self._brim + unit
+                self._spilled += level - self._brim + unit
+        self._empty = after
         return at if at > since else since
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now, most=self.burst)
-        next_one = self._begin(now) if self._next is None else self._next
-        return max(now, ceil_div(next_one + (permits - 1) * self._cost, self._unit))
+        empty = self._begin(now) if self._empty is None else self._empty
+        return max(now, ceil_div(empty + permits * self._cost, self._unit))
 
     def give_back(self, permits: int, now: int) -> None:
         """Put permits back, up to the size of the bucket."""
         check_ask("give_back()", permits, now)
-        if self._next is not None:
-            self._next -= permits * self._cost
+        if self._empty is not None:
+            self._empty -= permits * self._cost
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate; the bucket keeps its level in permits, and so does a debt."""
         rate = Rate.of(rate)
-        next_one = self._begin(now) if self._next is None else self._next
-        missing = max(0, next_one + self._tolerance - now * self._unit)
+        empty = self._begin(now) if self._empty is None else self._empty
+        missing = max(0, empty + self.burst * self._cost - now * self._unit)
         self._spilled = self._spilled * rate.permits // self._unit
         # Rounded up: no fraction of a permit is given.
         missing = ceil_div(missing * rate.period_ns, self._cost)
         self._measure(rate)
-        self._next = now * self._unit + missing - self._tolerance
+        self._empty = now * self._unit + missing - self.burst * self._cost
 
     def lag(self, now: int) -> int:
         """0: a bucket is not late because it was idle."""
@@ -125,13 +127,12 @@ class TokenBucket:
         self.rate = rate
         self._unit = rate.permits
         self._cost = rate.period_ns
-        self._tolerance = (self.burst - 1) * rate.period_ns
         # Idle for a whole nanosecond beyond full: less is within the instant, and would be drift if it were cut off.
-        self._brim = self._tolerance + rate.permits
+        self._brim = self.burst * rate.period_ns + rate.permits
 
     def _begin(self, start: int) -> int:
-        self._next = start * self._unit - (self._initial - 1) * self._cost
-        return self._next
+        self._empty = start * self._unit - self._initial * self._cost
+        return self._empty
 
     def __repr__(self) -> str:
         return f"TokenBucket({str(self.rate)!r}, burst={self.burst})"

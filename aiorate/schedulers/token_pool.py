@@ -45,18 +45,17 @@ class TokenPool(Pools):
 
     def book(self, permits: int, now: int, since: int | None = None) -> int:
         """`take`, for a caller that has checked the arguments."""
-        last = self._last
-        if not self._extra and last is not None and last <= now and self._a <= self._full:
+        last: int = self._last  # type: ignore[assignment]  # or nothing is plain yet
+        if self._plain and last <= now:
             # By hand: no tokens return from the waiting pool.
-            cost = permits * self._cost
+            a, cost, full = self._a, permits * self._cost, self._full
             if since is None or since > now:
                 # Nobody waited: what overflows is backlog.
-                a = self._a + (now - last) * self._unit
-                excess = a - self._full
-                if excess >= 0:
-                    if excess >= self._unit or cost < self._full:  # filled within the last ns: on time, as in booked_from()
-                        self._w += excess
-                        a = self._full
+                a += (now - last) * self._unit
+                if a >= full:
+                    if a - full >= self._unit or cost < full:  # filled within the last ns: on time, as in booked_from()
+                        self._w += a - full
+                        a = full
                     self._a = a - cost
                     self._last = now
                     return now
@@ -64,22 +63,27 @@ class TokenPool(Pools):
                     self._a = a - cost
                     self._last = now
                     return now
-            elif since <= last:
-                # A line that is served without a break: refilled only as far as each needs.
-                missing = (cost if cost < self._full else self._full) - self._a
-                if missing > 0:
-                    ns = -(-missing // self._unit)  # rounded up
-                    last += ns
-                    if last > now:
-                        return last
-                    self._a += ns * self._unit
+            else:
+                # A line that is served without a break: once somebody waits, refilled only as far as each needs.
+                if since > last:
+                    a += (since - last) * self._unit
+                    last = since
+                if a <= full:
+                    missing = (cost if cost < full else full) - a
+                    if missing > 0:
+                        ns = -(-missing // self._unit)  # rounded up
+                        last += ns
+                        if last > now:
+                            return last
+                        a += ns * self._unit
+                    self._a = a - cost
                     self._last = last
-                self._a -= cost
-                return last
+                    return last
         since = now if since is None or since > now else since
         at, last, a, w = self._plan(permits, now, since)
         if at <= now:
             self._last, self._a, self._w = last, a - permits * self._cost, w
+            self._plain = not self._extra
         return at
 
     def peek(self, permits: int, now: int) -> int:
