@@ -52,9 +52,10 @@ def plots(measured: Iterable[Measured]) -> dict[str, str]:
             by_scenario.setdefault(each.scenario, []).append(each)
     pictures = {}
     with rc_context(STYLE):
-        for name, draw in DRAWN.items():
-            if name in by_scenario:
-                pictures[name] = _svg(draw(by_scenario[name]))
+        for name, (draw, units) in DRAWN.items():
+            shown = [each for each in by_scenario.get(name, ()) if each.unit in units]
+            if shown:
+                pictures[name] = _svg(draw(shown))
     return pictures
 
 
@@ -79,15 +80,14 @@ def _uncontended(measured: list[Measured]) -> Any:
     return figure
 
 
-def _lines(unit: str, x: str, y: str, top: float | None = None) -> Callable[[list[Measured]], Any]:
+def _lines(x: str, y: str, top: float | None = None) -> Callable[[list[Measured]], Any]:
     """A line for each subject, a panel for each loop."""
 
     def draw(measured: list[Measured]) -> Any:
-        here = [each for each in measured if each.unit == unit]
-        loops = _in_order(each.loop for each in here)
-        figure, panels = _figure(1, max(1, len(loops)), 4.6, 4.6)
-        for panel, loop in zip(panels, loops, strict=False):
-            _draw_lines(panel, [each for each in here if each.loop == loop])
+        loops = _in_order(each.loop for each in measured)
+        figure, panels = _figure(1, len(loops), 4.6, 4.6)
+        for panel, loop in zip(panels, loops, strict=True):
+            _draw_lines(panel, [each for each in measured if each.loop == loop])
             panel.set(xscale="log", yscale="log" if top is None else "linear", xlabel=x, ylabel=y, title=loop)
             if top is not None:
                 panel.set_ylim(0, top)
@@ -111,12 +111,11 @@ def _draw_lines(panel: Any, measured: list[Measured]) -> None:
 
 def _precision(measured: list[Measured]) -> Any:
     """From p50 (dot) by p99 (ring) to the worst (bar), a row for each subject, a panel for each loop and rate."""
-    here = [each for each in measured if each.unit == "us late"]
-    loops = _in_order(each.loop for each in here)
-    rates = _in_order(each.case.rpartition(" ")[0] for each in here)
-    subjects = _in_order(each.subject for each in here)[::-1]
+    loops = _in_order(each.loop for each in measured)
+    rates = _in_order(each.case.rpartition(" ")[0] for each in measured)
+    subjects = _in_order(each.subject for each in measured)[::-1]
     figure, panels = _figure(len(loops), len(rates), 2.6, 0.5 + 0.19 * len(subjects), sharey=True)
-    late = {(each.loop, each.case, each.subject): max(1.0, each.median) for each in here}
+    late = {(each.loop, each.case, each.subject): max(1.0, each.median) for each in measured}
     for place, panel in enumerate(panels):
         loop, rate = loops[place // len(rates)], rates[place % len(rates)]
         for row, subject in enumerate(subjects):
@@ -157,12 +156,13 @@ def _scale(measured: list[Measured]) -> Any:
     return figure
 
 
-DRAWN: dict[str, Callable[[list[Measured]], Any]] = {
-    "uncontended": _uncontended,
-    "drain": _lines(COST, "tasks in line", "us of CPU a grant"),
-    "sustained": _lines(CORE, "permits a second", "% of a core", top=105),
-    "precision": _precision,
-    "scale": _scale,
+# Each with the units of what it shows.
+DRAWN: dict[str, tuple[Callable[[list[Measured]], Any], tuple[str, ...]]] = {
+    "uncontended": (_uncontended, ("ns",)),
+    "drain": (_lines("tasks in line", "us of CPU a grant"), (COST,)),
+    "sustained": (_lines("permits a second", "% of a core", top=105), (CORE,)),
+    "precision": (_precision, ("us late",)),
+    "scale": (_scale, (scale.WAITING, scale.LIMITERS, scale.IN_HAND, scale.IN_LINE)),
 }
 
 
