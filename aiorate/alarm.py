@@ -20,11 +20,12 @@ __all__ = ["Alarm"]
 class Alarm:
     """A timer is a hint, the clock is the judge: each wake-up asks ``decide`` what is due, and is set anew by it."""
 
-    __slots__ = ("_decide", "_due", "_early", "_handle", "_timeline", "_woke", "ticket")
+    __slots__ = ("_decide", "_due", "_early", "_handle", "_loop", "_woke", "ticket", "timeline")
 
     def __init__(self, decide: Callable[[], None], timeline: Timeline, loop: asyncio.AbstractEventLoop) -> None:
         self._decide = decide
-        self._timeline = timeline
+        self.timeline = timeline
+        self._loop = loop
         self._handle: Handle | None = None
         self._due: int | None = None
         self._early = 0  # how often a timer has rung for it before its time
@@ -49,8 +50,8 @@ class Alarm:
         if due is not None:
             self._due = due
             if self._woke is not None:
-                due = max(due, self._woke + max(1, self._early) * self._timeline.least_gap)
-            self._handle = self._timeline.call_at(due, self._ring)
+                due = max(due, self._woke + max(1, self._early) * self.timeline.least_gap)
+            self._handle = self.timeline.call_at(self._loop, due, self._ring)
 
     def retire(self) -> None:
         """No timer stays."""
@@ -64,7 +65,7 @@ class Alarm:
 
     def _ring(self) -> None:
         self._handle = None
-        self._woke = woke_at(self._timeline)
+        self._woke = woke_at(self.timeline)
         self._decide()
 
 

@@ -55,33 +55,20 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
 class Timeline:
     """The clock less all the time spent paused or stopped, so that a schedule resumes where it was held up.
 
-    Whoever holds it up says what is to be called with the length of the hold when it is over.
+    Whoever holds it up says what is to be called with the length of the hold when it is over. Limiters that go by the
+    monotonic clock and were never held up share one.
     """
 
-    __slots__ = (
-        "_begun",
-        "_call_at",
-        "_chosen",
-        "_held",
-        "_kernel",
-        "_loop",
-        "_on_release",
-        "_precise",
-        "offset",
-        "paused_until",
-        "read",
-        "stopped",
-    )
+    __slots__ = ("_clock", "_held", "_kernel", "_on_release", "_precise", "begun", "offset", "paused_until", "read", "stopped")
 
     def __init__(self, clock: Clock | None, precise: bool) -> None:
-        self.read: Callable[[], int] = self._begin if clock is None else clock.now
-        self._chosen = clock is not None
-        self._begun = False  # whether an instant was ever read, from which time must go on
-        self._call_at: Callable[[int, Callable[[], None]], Handle] | None = getattr(clock, "call_at", None)
-        self._on_release: Callable[[int], None] | None = None
+        self._clock = clock
         self._precise = precise
         self._kernel: KernelTimers | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_release: Callable[[int], None] | None = None
+        self.read: Callable[[], int] = monotonic_ns if clock is None else clock.now
+        self.begun = False
+        """Whether an instant was read outside any loop, from which time must go on."""
         self.offset = 0  # what the limiter's time is behind the clock
         self._held: int | None = None  # the limiter's time while it stands still
         self.paused_until: int | None = None
@@ -89,24 +76,33 @@ class Timeline:
         self.stopped = False
         """Whether nothing moves until it is started."""
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait on that loop from here on; where its clock is another one, time goes on from where it was."""
-        if not self._chosen:
-            before = self.read
-            self.read = clock_of(loop)
-            if self.read is not before and self._begun:
-                change = self.read() - before()
-                self.offset += change
-                if self.paused_until is not None:
-                    self.paused_until += change
-            self._begun = True
-        self._loop = loop
-        if self._precise and self.read is monotonic_ns:
+    @classmethod
+    def of(cls, clock: Clock | None, precise: bool) -> Timeline:
+        """The one that is shared, if that will do."""
+        return cls(clock, precise) if precise or clock is not None else SHARED
+
+    def own(self) -> Timeline:
+        """One that may be changed."""
+        return Timeline(None, False) if self is SHARED else self
+
+    def attach(self, loop: asyncio.AbstractEventLoop, begun: bool) -> Timeline:
+        """The timeline on that loop: where its clock is another one, time goes on from where it was."""
+        timeline = self
+        if self._clock is None:
+            before, read = self.read, clock_of(loop)
+            if read is not before:
+                timeline = self.own()
+                timeline.read = read
+                if begun or self.begun:
+                    change = read() - before()
+                    timeline.offset += change
+                    if timeline.paused_until is not None:
+                        timeline.paused_until += change
+        if self._precise:
             from aiorate.precise import KernelTimers
 
-            self._kernel = KernelTimers.of(loop)
-        else:
-            self._kernel = None
+            self._kernel = KernelTimers.of(loop) if self.read is monotonic_ns else None
+        return timeline
 
     @property
     def least_gap(self) -> int:
@@ -124,12 +120,6 @@ class Timeline:
     def moving(self) -> Callable[[], int]:
         """The shortest way to ask for the limiter's time until it is held up or attached again."""
         return self.now if self.offset else self.read
-
-    def _begin(self) -> int:
-        # The first reading, made without a loop.
-        self._begun = True
-        self.read = monotonic_ns
-        return monotonic_ns()
 
     @property
     def held(self) -> bool:
@@ -178,18 +168,18 @@ class Timeline:
         self.stopped = False
         self._end()
 
-    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+    def call_at(self, loop: asyncio.AbstractEventLoop, reading: int, callback: Callable[[], None]) -> Handle:
         """Call back when the clock reads so much, or roughly then: the clock is the judge."""
-        if self._call_at is not None:
-            return self._call_at(reading, callback)
+        call_at: Callable[[int, Callable[[], None]], Handle] | None = getattr(self._clock, "call_at", None)
+        if call_at is not None:
+            return call_at(reading, callback)
         if self._kernel is not None:
             try:
                 return self._kernel.call_at(reading, callback)
             except OSError:
                 self._kernel = None  # no descriptor is to be had: the loop's timers will do
-        assert self._loop is not None
         wait = min(max(reading - self.read(), 0), _LONGEST_TIMER_NS)
-        return self._loop.call_later(wait / NS_PER_SECOND, callback)
+        return loop.call_later(wait / NS_PER_SECOND, callback)
 
     def _end(self) -> None:
         if self._held is not None and not self.stopped:
@@ -204,3 +194,6 @@ class Timeline:
         self._held = self.paused_until = None
         if length and self._on_release is not None:
             self._on_release(length)
+
+
+SHARED = Timeline(None, False)

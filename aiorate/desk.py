@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Desk"]
 
+_NOBODY = Line()  # of all limiters for which nobody ever waited
+
 
 class Desk(Till):
     """The state of a limiter and what becomes of it; `aiorate.Limiter` is its face."""
@@ -41,15 +43,12 @@ class Desk(Till):
         "_debt_since",
         "_driver",
         "_forecast",
-        "_head",
-        "_latest",
         "_line",
         "_name",
         "_refunded",
         "_refused",
         "_returned",
         "_skipped",
-        "_slots",
         "_timeline",
         "_waited_max",
         "_waited_total",
@@ -58,12 +57,11 @@ class Desk(Till):
     def __init__(self, scheduler: Scheduler, catch_up: int, precise: bool, clock: Clock | None, name: str | None) -> None:
         super().__init__(scheduler, catch_up)
         self._name = name
-        self._line = Line()
-        self._timeline = Timeline(clock, precise)
-        self._driver: Alarm | Filler | None = None  # made for the first who waits
-        self._head: Ticket | None = None  # whom the driver is set for
-        self._latest: tuple[Ticket, int] | None = None  # who in line was granted last, and what had been taken by then
-        self._slots: dict[Ticket, int] | None = None  # for when those are scheduled who want to know
+        self._timeline = Timeline.of(clock, precise)
+        self._now = self._timeline.read
+        # Line and driver are made for the first who waits.
+        self._line = _NOBODY
+        self._driver: Alarm | Filler | None = None
         self._closed = False
         self._debt = 0
         self._debt_since = 0
@@ -92,8 +90,17 @@ class Desk(Till):
         loop = running_loop()
         if loop is not self._loop:
             self._attach(loop)
+        if loop is None and self._loop is None:
+            self._own_timeline().begun = True
         self._thread = get_ident() if loop is not None else 0
         self._refresh()
+
+    def _own_timeline(self) -> Timeline:
+        """The timeline, to be changed."""
+        self._timeline = self._timeline.own()
+        if self._driver is not None:
+            self._driver.timeline = self._timeline
+        return self._timeline
 
     def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Move to another loop: the budget stays, those who wait on a dead one go."""
@@ -112,11 +119,12 @@ class Desk(Till):
                     ticket.set_result(error)
             if self._driver is not None:
                 self._driver.retire()
-            self._driver = self._due = self._head = self._latest = self._forecast = self._behind = None
+            self._driver = self._due = self._forecast = self._behind = None
+            self._line = _NOBODY
             self._putting_back = False
-        self._loop = loop
         if loop is not None:
-            self._timeline.attach(loop)
+            self._timeline = self._timeline.attach(loop, begun=old is not None)
+        self._loop = loop
         self._now = self._timeline.moving()
 
     def _refresh(self) -> None:
@@ -150,13 +158,13 @@ class Desk(Till):
                         due = at
                         break
                     self._taken += permits
-                    if self._slots and ticket in self._slots:
-                        self._slots[ticket] = at
+                    if line.slots and ticket in line.slots:
+                        line.slots[ticket] = at
                     ticket.set_result(reading)
                     latest, booked = ticket, at
                     request = line.serve()
                 if latest is not None:
-                    self._latest = latest, self._taken
+                    line.latest = latest, self._taken
                     if request is None and booked < now:
                         self._behind = booked, now
                 if late:
@@ -171,10 +179,10 @@ class Desk(Till):
         self._refresh()
         first = line.first()
         if first is not None:
-            self._head = first[0]
+            line.head = first[0]
             self._set_out(due)
         else:
-            self._head = self._forecast = None
+            self._forecast = None
             if self._driver is not None:
                 self._driver.arm(None)
 
@@ -200,7 +208,7 @@ class Desk(Till):
         """Send everybody in line away with an error: nobody hangs, and the limiter works on."""
         for ticket in self._line.clear():
             ticket.set_result(error)
-        self._head = self._forecast = None
+        self._forecast = None
         self._refresh()
 
     def _turn_away_too_large(self) -> bool:
@@ -214,27 +222,28 @@ class Desk(Till):
 
     def _join(self, permits: int, now: int, since: int, slot: bool = False) -> tuple[Ticket, int]:
         """Stand in line, refused at now: a ticket, and what the clock reads."""
-        driver, timeline = self._driver or self._set_up(), self._timeline
+        driver = self._driver or self._set_up()
+        line, timeline = self._line, self._timeline
         ticket: Ticket = driver.ticket()
         if slot:
-            self._slots = self._slots or {}
-            self._slots[ticket] = now
+            line.slots[ticket] = now
         asked = timeline.read() if self._blocked else now + timeline.offset if timeline.offset else now
-        self._line.join(ticket, permits, since)
+        line.join(ticket, permits, since)
         if self._forecast is not None:
             self._forecast.add(permits, since)
         if not self._busy:
             self._busy, self._here = True, 0
-            self._head = ticket
+            line.head = ticket
             self._set_out(self._due)
         elif self._blocked:
             self._serve()
         return ticket, asked
 
     def _set_up(self) -> Alarm | Filler:
-        """Make the driver for the loop."""
+        """Make line and driver for the loop."""
         if self._loop is None:
             raise RuntimeError("acquire() can only wait in a running asyncio event loop; try_acquire() and delay() work without one.")
+        self._line = Line()
         if isinstance(self._scheduler, TokenPool):
             self._driver = Filler(self._serve, self._fail, self._timeline, self._line, self._name)
         else:

@@ -92,7 +92,7 @@ class FillerTicket:
 class Filler:
     """A task that decides, sleeps and notifies. Whatever changes in between only pokes it."""
 
-    __slots__ = ("_decide", "_due", "_early", "_fail", "_line", "_name", "_poke", "_row", "_rung", "_task", "_timeline", "_woke", "_woken")
+    __slots__ = ("_decide", "_due", "_early", "_fail", "_line", "_name", "_poke", "_row", "_rung", "_task", "_woke", "_woken", "timeline")
 
     ticket = FillerTicket
 
@@ -101,7 +101,7 @@ class Filler:
     ) -> None:
         self._decide = decide
         self._fail = fail
-        self._timeline = timeline
+        self.timeline = timeline
         self._line = line
         self._name = name
         self._task: asyncio.Task[None] | None = None
@@ -218,8 +218,8 @@ class Filler:
             if self._woke is not None:
                 # Rung too early twice, the third timer may be as early, and is given more time.
                 gaps = self._early if due == self._rung else 1
-                due = max(due, self._woke + gaps * self._timeline.least_gap)
-            timer = self._timeline.call_at(due, self._rise)
+                due = max(due, self._woke + gaps * self.timeline.least_gap)
+            timer = self.timeline.call_at(asyncio.get_running_loop(), due, self._rise)
         try:
             await self._poke
         finally:
@@ -228,7 +228,7 @@ class Filler:
                 timer.cancel()
 
     def _rise(self) -> None:
-        self._woke = woke_at(self._timeline)
+        self._woke = woke_at(self.timeline)
         self._early = self._early + 1 if self._rung == self._due else 1
         self._rung = self._due
         self._stir()

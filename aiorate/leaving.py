@@ -27,13 +27,13 @@ def leave(desk: Desk, ticket: Ticket, permits: int) -> None:
         desk._driver.leave(ticket)  # type: ignore[arg-type]
         desk._line.leave(ticket)
         first = desk._line.first()
-        if alive and (first is None or first[0] is not desk._head):
+        if alive and (first is None or first[0] is not desk._line.head):
             desk._serve()
         return
     if not _handed_on(desk, ticket, permits, outcome - desk._timeline.offset):
         desk._returned += permits
         # A strategy that paces can only undo the latest take; any other slot is lost rather than invented.
-        if getattr(desk._scheduler, "refundable", False) or desk._latest == (ticket, desk._taken):
+        if getattr(desk._scheduler, "refundable", False) or desk._line.latest == (ticket, desk._taken):
             desk._scheduler.give_back(permits, desk._timeline.now())
     if alive:
         desk._serve()
@@ -52,9 +52,9 @@ def _handed_on(desk: Desk, ticket: Ticket, permits: int, granted_at: int) -> boo
     if now - granted_at > (desk._catch_up if on_time else 0):
         return False
     desk._line.serve()
-    if desk._slots and heir in desk._slots:
-        desk._slots[heir] = granted_at
-    if desk._latest == (ticket, desk._taken):
-        desk._latest = heir, desk._taken
+    if heir in desk._line.slots:
+        desk._line.slots[heir] = granted_at
+    if desk._line.latest == (ticket, desk._taken):
+        desk._line.latest = heir, desk._taken
     heir.set_result(now + desk._timeline.offset)
     return True

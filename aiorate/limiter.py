@@ -177,7 +177,7 @@ class Limiter(Steering):
             self._due = at
         self._admit(1, now, None)
         ticket, asked = self._join(1, now, since, slot=True)
-        slots = self._slots or {}
+        slots = self._line.slots
         try:
             while not ticket.done():
                 await self._driver.wait(ticket)  # type: ignore[union-attr,arg-type]  # by the driver that made it

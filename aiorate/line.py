@@ -49,9 +49,15 @@ Request = tuple[Ticket, int, int]  # its permits, and the limiter's time since w
 class Line:
     """Requests in order. Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive."""
 
-    __slots__ = ("_absent", "_gone", "_queue")
+    __slots__ = ("_absent", "_gone", "_queue", "head", "latest", "slots")
 
     def __init__(self) -> None:
+        self.head: Ticket | None = None
+        """Whom the driver is set for."""
+        self.latest: tuple[Ticket, int] | None = None
+        """Who was granted last, and what the limiter had granted in all by then."""
+        self.slots: dict[Ticket, int] = {}
+        """For when those are scheduled who want to know."""
         # Ticket, permits, since; and so on: an object for each would cost 100 000 waiters a tenth of all their time.
         self._queue = _NOBODY
         self._gone = 0  # how many in the queue have left; below 0: so many are out of it that have yet to leave

@@ -35,7 +35,7 @@ class Steering(Desk):
         """Grant nothing for so long. Pauses merge by the later end; afterwards the line goes on where it was held up."""
         ns = seconds_to_ns(seconds, "pause()")
         self._enter()
-        self._timeline.pause(ns, self._released)
+        self._own_timeline().pause(ns, self._released)
         self._changed()
 
     def resume(self) -> None:
@@ -83,7 +83,7 @@ class Steering(Desk):
             if restart is not None:
                 restart(now)
         if new.verb == "stop":
-            self._timeline.stop(self._released)
+            self._own_timeline().stop(self._released)
         elif new.verb != "configure":
             self._timeline.start()
             self._closed = False

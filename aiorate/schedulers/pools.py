@@ -58,8 +58,7 @@ class Pools:
         num, den = burst
         self.rate, self._burst = rate, burst
         self._extra = num - den
-        self._unit = rate.permits * den
-        self._cost = rate.period_ns * den
+        self._unit, self._cost = (rate.permits * den, rate.period_ns * den) if den > 1 else (rate.permits, rate.period_ns)
         # Where a permit is no whole number of ns, max_active truncates; two whole permits must fit in all the same.
         self._full = self._pool * self._unit if self._pool else max(_LEAST_POOL_NS * self._unit, 2 * self._cost)
         self._over = self._full // den * num if self._extra else self._full
