@@ -121,7 +121,7 @@ class Desk(Till):
                 self._driver.retire()
             self._driver = self._due = self._forecast = self._behind = None
             self._line = _NOBODY
-            self._putting_back = False
+            self._putting_back = None
         if loop is not None:
             self._timeline = self._timeline.attach(loop, begun=old is not None)
         self._loop = loop

@@ -92,7 +92,22 @@ class FillerTicket:
 class Filler:
     """A task that decides, sleeps and notifies. Whatever changes in between only pokes it."""
 
-    __slots__ = ("_decide", "_due", "_early", "_fail", "_line", "_name", "_poke", "_row", "_rung", "_task", "_woke", "_woken", "timeline")
+    __slots__ = (
+        "_decide",
+        "_due",
+        "_early",
+        "_fail",
+        "_line",
+        "_name",
+        "_poke",
+        "_rang",
+        "_row",
+        "_rung",
+        "_task",
+        "_woke",
+        "_woken",
+        "timeline",
+    )
 
     ticket = FillerTicket
 
@@ -109,6 +124,7 @@ class Filler:
         self._row: _Row | None = None
         self._woken: list[tuple[_Row, int]] = []  # whom to notify, in the order of their grants
         self._due: int | None = None
+        self._rang = False  # whether to decide: nothing but a timer that rings makes anything due
         self._rung: int | None = None
         self._early = 0  # how often a timer has rung for the same instant
         self._woke: int | None = None
@@ -187,7 +203,9 @@ class Filler:
     async def _run(self) -> None:
         try:
             while self._line or self._woken:
-                self._decide()
+                if self._rang:
+                    self._rang = False
+                    self._decide()
                 self._notify()
                 # Who was just granted may be back at once: a task that is there costs less than a new one.
                 await (self._sleep() if self._line else asyncio.sleep(0))
@@ -231,6 +249,7 @@ class Filler:
         self._woke = woke_at(self.timeline)
         self._early = self._early + 1 if self._rung == self._due else 1
         self._rung = self._due
+        self._rang = True
         self._stir()
 
 

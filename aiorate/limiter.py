@@ -100,7 +100,7 @@ class Limiter(Steering):
                     self._taken += 1
                     return 0.0
         limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
-        refused = self._grab(permits)
+        refused = self._grab(permits, limit is None and self._max_waiting is None)
         if refused is None:
             return 0.0
         if limit is not None or self._max_waiting is not None or self._closed:

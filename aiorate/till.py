@@ -20,6 +20,8 @@ __all__ = ["Till", "running_loop"]
 running_loop = asyncio._get_running_loop  # None outside a loop, where get_running_loop() would raise
 _FAST_CALL_NS = 2_000
 _SAME_WAKE_UP_NS = 1_000_000
+_SAME_READING_NS = 200_000
+_LONG_TURN_NS = 10_000_000
 
 
 class Till:
@@ -33,6 +35,7 @@ class Till:
         "_catch_up",
         "_deals",
         "_dealt_at",
+        "_dry",
         "_due",
         "_hand",
         "_here",
@@ -69,7 +72,8 @@ class Till:
         self._batch = 0
         self._size = 1
         self._dealt_at = 0
-        self._putting_back = False
+        self._dry = False  # whether there was no more to be had then
+        self._putting_back: int | None = None  # since when the loop is to go on to its next turn; None: nothing waits for that
         self._deals = self._most_at_once()
 
     def _most_at_once(self) -> int:
@@ -85,8 +89,11 @@ class Till:
         """Derive `_busy`, `_blocked` and `_here` from what they stand for."""
         raise NotImplementedError
 
-    def _grab(self, permits: int) -> int | None:
-        """Take permits if nobody is in line and they are due: None; otherwise the time at which they were refused."""
+    def _grab(self, permits: int, patient: bool = False) -> int | None:
+        """Take permits if nobody is in line and they are due: None; otherwise the time at which they were refused.
+
+        Who is patient may be refused what has just fallen due, so that the loop goes on to its next turn.
+        """
         if self._blocked or get_ident() != self._thread or not self._loop.is_running():  # type: ignore[union-attr]
             now = self._enter()
             if self._busy:
@@ -101,20 +108,24 @@ class Till:
             now = self._now()
             if self._batch:
                 self._settle(now)
-        if self._behind is None:
-            at = self._take(permits, now)
-        else:
-            at = self._make_up(permits, now)
+            if patient and self._putting_back is not None and self._outstayed(now, self._putting_back):
+                self._due = now
+                return now
+        since = None if self._behind is None else self._made_up_from(now)
+        at = self._take(permits, now, since)
         if at > now:
             self._due = at
+            if since is not None:
+                self._behind = None
+                self._refresh()
             return now
         self._taken += permits
         if self._deals and self._loop is not None:
-            self._deal(now, self._loop)
+            self._deal(now, since, self._loop)
         return None
 
-    def _make_up(self, permits: int, now: int) -> int:
-        """Take permits just after a late wake-up that left nobody in line: what kept it kept the next to ask as well.
+    def _made_up_from(self, now: int) -> int | None:
+        """Since when to book just after a late wake-up that left nobody in line: what kept it kept the next to ask as well.
 
         They are booked as if asked for at once, as they would have been, had the line been longer: a late loop costs no rate.
         """
@@ -122,37 +133,41 @@ class Till:
         if now - woke > _SAME_WAKE_UP_NS:
             self._behind = None
             self._refresh()
-            return self._take(permits, now)
+            return None
         earliest = now - self._catch_up
-        at = self._take(permits, now, since if since > earliest else earliest)
-        if at > now:
-            self._behind = None
-            self._refresh()
-        return at
+        return since if since > earliest else earliest
 
-    def _deal(self, now: int, loop: asyncio.AbstractEventLoop) -> None:
+    def _deal(self, now: int, since: int | None, loop: asyncio.AbstractEventLoop) -> None:
         """While calls come fast, take a batch that is handed out by counting down, without reading the clock for each.
 
         What is left is put back when the loop goes on to its next turn.
         """
         size = self._size
-        if now - self._dealt_at < _FAST_CALL_NS * size:
-            size = min(2 * size, self._deals)
-        else:
-            size = 1
-        self._dealt_at = now
-        if size > 1:
-            if self._take(size, now) <= now:
-                self._hand = self._batch = size
-                if not self._putting_back:
-                    self._putting_back = True
-                    loop.call_soon(self._put_back)
+        size = min(2 * size, self._deals) if now - self._dealt_at < _FAST_CALL_NS * size else 1
+        self._size, self._dealt_at, self._dry = size, now, False
+        if size == 1:
+            return
+        step = size
+        while step and self._hand < size:  # all of it, or as much as there is
+            if self._take(step, now, since) <= now:
+                self._hand += step
             else:
-                size = 1
-        self._size = size
+                self._dry = True
+                step //= 2
+        self._batch = self._hand
+        if self._putting_back is None:
+            self._putting_back = now
+            loop.call_soon(self._put_back)
+
+    def _outstayed(self, now: int, since: int) -> bool:
+        """Whether one turn of the loop has had all it can have: there was no more at the latest reading, or it takes too long.
+
+        At the rate at which permits are taken one by one, each would find the next just fallen due, and nobody else would ever run.
+        """
+        return (self._dry and now - self._dealt_at < _SAME_READING_NS) or now - since > _LONG_TURN_NS
 
     def _put_back(self) -> None:
-        self._putting_back = False
+        self._putting_back, self._dry = None, False
         if self._batch:
             self._settle(self._now())
 
@@ -167,5 +182,5 @@ class Till:
         now = max(now, self._dealt_at)
         self._scheduler.give_back(batch, now)
         if used:
-            self._take(used, now)
+            self._take(used, now, None if self._behind is None else self._made_up_from(now))
             self._taken += used

@@ -283,3 +283,59 @@ LAWS_OF_MORE = [law for law in LAWS if law.__name__ in MORE]
 def test_the_laws_hold_through_the_limiter(strategy: str, law: Callable[[Trial], None]) -> None:
     """Those that say that nobody gets more or sooner; that nobody gets less is not promised within the time of a handful."""
     run_law(law, lambda: ThroughLimiter(STRATEGIES[strategy](10**6)), 40)
+
+
+class Reading:
+    """A clock on a machine on which everything takes time: each reading is later than the one before."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.time = SECOND
+
+    def now(self) -> int:
+        self.time += self.step
+        return self.time
+
+    def call_at(self, instant: int, callback: Callable[[], None]) -> asyncio.Handle:
+        self.time = max(self.time, instant)
+        return asyncio.get_running_loop().call_soon(callback)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("step", [300, 700, 1_000, 1_500])
+@pytest.mark.parametrize("kind", [aiorate.TokenPool, aiorate.TokenBucket])
+async def test_one_who_asks_as_fast_as_permits_come_lets_the_others_run(kind: Callable[..., aiorate.Scheduler], step: int) -> None:
+    """Each permit has just fallen due when it is asked for: nobody is ever refused, and the loop would never go on."""
+    scheduler = kind(10**6, burst=10_000) if kind is aiorate.TokenBucket else kind(10**6)
+    limiter = aiorate.Limiter(scheduler, clock=Reading(step))
+    turned = 0
+
+    async def neighbour() -> None:
+        nonlocal turned
+        while True:
+            await asyncio.sleep(0)
+            turned += 1
+
+    task = asyncio.ensure_future(neighbour())
+    for _ in range(100_000):
+        await limiter.acquire()
+    task.cancel()
+
+    assert turned >= 5
+
+
+@pytest.mark.asyncio
+async def test_only_who_can_wait_is_kept_from_what_has_just_fallen_due() -> None:
+    """Nothing is refused for the sake of others to one who will not stand in line."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(aiorate.TokenBucket(10**6, burst=100), clock=clock, max_waiting=0)
+    patient = aiorate.Limiter(aiorate.TokenBucket(10**6, burst=100), clock=clock)
+    assert [limiter.try_acquire() for _ in range(101)] == [True] * 100 + [False]
+    assert [patient.try_acquire() for _ in range(101)] == [True] * 100 + [False]
+
+    clock.set(1_000)
+
+    assert await limiter.acquire() == 0.0
+    assert patient.try_acquire()
+    clock.set(2_000)
+    assert await patient.acquire(max_wait=0) == 0.0
