@@ -88,12 +88,12 @@ class Limiter(Steering):
         waiting, `LimiterClosed`; nothing is spent then. ValueError if so many can never be granted. Cancelled while waiting, or
         granted but not yet run: nothing is spent, and the next in line moves up at once.
         """
+        if (hand := self._hand) and permits is _ONE and max_wait is None:
+            self._hand = hand - 1
+            return 0.0
         if permits is not _ONE:
             self._check("acquire()", permits)
         elif max_wait is None:
-            if self._hand:
-                self._hand -= 1
-                return 0.0
             if get_ident() == self._here and self._loop.is_running():  # type: ignore[union-attr]
                 now = self._now()
                 if self._take(1, now) <= now:

@@ -50,10 +50,11 @@ def _asynciolimiter(kind: str) -> Callable[[float, int], Calls]:
 
 
 def _pyrate_gcra(rate: float, burst: int) -> Calls:
-    from pyrate_limiter import GCRA, Rate, StateBucket
+    from pyrate_limiter import GCRA, Rate, SingleBucketFactory, StateBucket
 
     permits, seconds = _whole(rate)
-    return _pyrate(StateBucket([Rate(permits, 1000 * seconds, burst=burst)], GCRA()))
+    # Its state is a number: nothing to be cleared away by a thread.
+    return _pyrate(SingleBucketFactory(StateBucket([Rate(permits, 1000 * seconds, burst=burst)], GCRA()), schedule_leak=False))
 
 
 def _pyrate_window(rate: float, burst: int) -> Calls:
