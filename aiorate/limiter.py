@@ -93,12 +93,11 @@ class Limiter(Steering):
             return 0.0
         if permits is not _ONE:
             self._check("acquire()", permits)
-        elif max_wait is None:
-            if get_ident() == self._here and self._loop.is_running():  # type: ignore[union-attr]
-                now = self._now()
-                if self._take(1, now) <= now:
-                    self._taken += 1
-                    return 0.0
+        elif max_wait is None and get_ident() == self._here and self._loop.is_running():  # type: ignore[union-attr]
+            now = self._now()
+            if self._take(1, now) <= now:
+                self._taken += 1
+                return 0.0
         limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
         refused = self._grab(permits, limit is None and self._max_waiting is None)
         if refused is None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["KernelTimers"]
 
 _LATEST = 1 << 62  # ns, 146 years: the kernel takes no more, and whoever is woken then waits on
+_SMALL = 64
 _LINGER = 0.02  # seconds that the descriptor outlives its last timer: those who wait again soon find it open
 
 
@@ -36,6 +37,7 @@ class KernelTimers:
         self._loop = ref(loop)  # the loop owns its timers, not the other way round
         self._heap: list[tuple[int, int, _Timer]] = []
         self._count = 0
+        self._called_off = 0  # timers in the heap that nobody waits for
         self._fd = -1
         self._set_for = 0
         self._closing = False  # a flag: a handle would hold the loop
@@ -77,6 +79,7 @@ class KernelTimers:
         heap = self._heap
         while heap and heap[0][2].callback is None:
             heapq.heappop(heap)
+            self._called_off -= 1
         loop = self._loop()
         if loop is None or loop.is_closed():
             return
@@ -100,8 +103,19 @@ class KernelTimers:
                 callback = heapq.heappop(heap)[2].take()
                 if callback is not None:
                     callback()
+                else:
+                    self._called_off -= 1
         finally:
             self._aim()
+
+    def _call_off(self) -> None:
+        self._called_off += 1
+        if self._called_off > _SMALL and 2 * self._called_off > len(self._heap):
+            # As asyncio does: those far off would pile up behind the first.
+            self._heap[:] = [entry for entry in self._heap if entry[2].callback is not None]
+            heapq.heapify(self._heap)
+            self._called_off = 0
+        self._aim()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._fd = _create()
@@ -140,7 +154,7 @@ class _Timer:
 
     def cancel(self) -> None:
         if self.take() is not None:
-            self._timers._aim()
+            self._timers._call_off()
 
 
 if sys.version_info >= (3, 13) and sys.platform == "linux":

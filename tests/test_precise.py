@@ -293,3 +293,19 @@ async def test_what_is_no_timer_is_not_set() -> None:
         precise._set(other, 1)
 
     os.close(other)
+
+
+async def test_timers_that_were_called_off_do_not_pile_up_behind_the_first() -> None:
+    """A pause that is made longer ten thousand times sets as many timers, all but one of which are for nobody."""
+    limiter, other = paced("1/day"), paced("1/h")
+    waiting = [asyncio.ensure_future(each.acquire()) for each in (limiter, limiter, other, other)]
+    await turns(2)
+
+    for seconds in range(10_000):
+        limiter.pause(seconds + 1)
+
+    assert 1 <= len(timers()._heap) < 200
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert not timers()._heap
