@@ -136,7 +136,7 @@ class Desk(Till):
 
     def _serve(self) -> None:
         """Grant all that is due, in order, and set the driver for the next."""
-        timeline, line, take = self._timeline, self._line, self._take
+        timeline, line, scheduler, take = self._timeline, self._line, self._scheduler, self._take
         due: int | None = None
         try:
             now = timeline.now()
@@ -144,16 +144,16 @@ class Desk(Till):
                 due = self._pay(now)
             if due is None and (request := line.first()) is not None:
                 if timeline.held:
-                    due = max(ahead(self._scheduler, timeline).peek(request[1], now), now)
+                    due = max(ahead(scheduler, timeline).peek(request[1], now), now)
                     request = None
                 earliest = now - self._catch_up
                 late = self._due is not None and self._due < earliest and not timeline.held
-                spilled: int = getattr(self._scheduler, "spilled", 0) if late else 0
+                spilled: int = getattr(scheduler, "spilled", 0) if late else 0
                 reading = now + timeline.offset
                 latest, booked = None, now
                 while request is not None:
                     ticket, permits, since = request
-                    at = take(permits, now, since if since > earliest else earliest)
+                    at = take(scheduler, permits, now, since if since > earliest else earliest)
                     if at > now:
                         due = at
                         break
@@ -168,7 +168,7 @@ class Desk(Till):
                     if request is None and booked < now:
                         self._behind = booked, now
                 if late:
-                    self._skipped += max(0, self._scheduler.rate.permits_in(getattr(self._scheduler, "spilled", 0) - spilled))
+                    self._skipped += max(0, scheduler.rate.permits_in(getattr(scheduler, "spilled", 0) - spilled))
                     self._forecast = None
         except Exception as error:
             if self._turn_away_too_large():

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Limiter"]
 
+_CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit by digit for every limiter
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
@@ -56,7 +57,7 @@ class Limiter(Steering):
         self,
         rate_or_scheduler: Scheduler | Rate | str | Number,
         *,
-        catch_up: Number = 0.02,
+        catch_up: Number = _CATCH_UP,
         max_waiting: int | None = None,
         precise: bool = False,
         clock: Clock | None = None,
@@ -76,7 +77,8 @@ class Limiter(Steering):
             raise TypeError(f"Limiter(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
         if name is not None and not isinstance(name, str):
             raise TypeError(f"Limiter(name) must be text, not {type(name).__name__}.")
-        super().__init__(scheduler, seconds_to_ns(catch_up, "Limiter(catch_up)"), precise, clock, name)
+        ns = _CATCH_UP_NS if catch_up is _CATCH_UP else seconds_to_ns(catch_up, "Limiter(catch_up)")
+        super().__init__(scheduler, ns, precise, clock, name)
         self._max_waiting = max_waiting
 
     # Asking.
@@ -95,7 +97,7 @@ class Limiter(Steering):
             self._check("acquire()", permits)
         elif max_wait is None and get_ident() == self._here and self._loop.is_running():  # type: ignore[union-attr]
             now = self._now()
-            if self._take(1, now) <= now:
+            if self._take(self._scheduler, 1, now) <= now:
                 self._taken += 1
                 return 0.0
         limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
@@ -166,7 +168,7 @@ class Limiter(Steering):
         """The instant of the next slot for one who stands in line since then; whether to count what is skipped."""
         now = self._enter()
         spilled: int = getattr(self._scheduler, "spilled", 0)
-        at = None if self._busy else self._take(1, now, since)
+        at = None if self._busy else self._take(self._scheduler, 1, now, since)
         if at is not None and at <= now:
             self._taken += 1
             if count:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 from threading import get_ident
 from time import monotonic_ns
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
     from aiorate.schedulers.interface import Scheduler
 
@@ -53,9 +55,7 @@ class Till:
     def __init__(self, scheduler: Scheduler, catch_up: int) -> None:
         self._scheduler = scheduler
         self._catch_up = catch_up
-        # The short way, unless a subclass has a `take` of its own.
-        owner = next((kind for kind in type(scheduler).__mro__ if "take" in vars(kind)), type(scheduler))
-        self._take: Callable[..., int] = scheduler.book if "book" in vars(owner) else scheduler.take  # type: ignore[attr-defined]
+        self._take = _take_of(scheduler)
         self._reads_ahead = hasattr(scheduler, "seen")
         self._loop: asyncio.AbstractEventLoop | None = None
         # In the thread of a loop that runs, no other loop can run. (Asking for the running loop takes a system call in CPython 3.11.)
@@ -100,7 +100,7 @@ class Till:
                 return now
         elif self._busy:
             return self._now()
-        elif self._reads_ahead and (seen := self._scheduler.seen) is not None and self._take(permits, seen) <= seen:  # type: ignore[attr-defined]
+        elif self._reads_ahead and (seen := self._scheduler.seen) is not None and self._take(self._scheduler, permits, seen) <= seen:  # type: ignore[attr-defined]
             # The latest reading proves it due: no need to read the clock.
             self._taken += permits
             return None
@@ -112,7 +112,7 @@ class Till:
                 self._due = now
                 return now
         since = None if self._behind is None else self._made_up_from(now)
-        at = self._take(permits, now, since)
+        at = self._take(self._scheduler, permits, now, since)
         if at > now:
             self._due = at
             if since is not None:
@@ -149,7 +149,7 @@ class Till:
             return
         step = size
         while step and self._hand < size:  # all of it, or as much as there is
-            if self._take(step, now, since) <= now:
+            if self._take(self._scheduler, step, now, since) <= now:
                 self._hand += step
             else:
                 self._dry = True
@@ -182,5 +182,17 @@ class Till:
         now = max(now, self._dealt_at)
         self._scheduler.give_back(batch, now)
         if used:
-            self._take(used, now, None if self._behind is None else self._made_up_from(now))
+            self._take(self._scheduler, used, now, None if self._behind is None else self._made_up_from(now))
             self._taken += used
+
+
+def _take_of(scheduler: Scheduler) -> Callable[..., int]:
+    """The class's ``take`` or, where that class has one too, ``book``.
+
+    A function that is given the scheduler: a method bound to it, one for each limiter, would weigh a tenth of the limiter.
+    """
+    found: Mapping[str, Any] = next((vars(kind) for kind in type(scheduler).__mro__ if "take" in vars(kind)), {})
+    take = found.get("book", found.get("take"))
+    if not isinstance(take, FunctionType) or "take" in getattr(scheduler, "__dict__", ()):
+        return lambda _, *request: scheduler.take(*request)
+    return take

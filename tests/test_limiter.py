@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from driving import SECOND, Crowd, turns
@@ -288,3 +289,31 @@ async def test_both_members_count_in_the_bound_each_in_its_own_way() -> None:
     both = aiorate.AllOf(aiorate.TokenBucket("100/s", burst=1), aiorate.SlidingWindow("50/s"))
 
     assert aiorate.Limiter(both).bound(1) == 50
+
+
+@pytest.mark.parametrize("kind", ["of an instance", "static", "of a class", "of a subclass"])
+async def test_a_scheduler_may_have_its_take_from_anywhere(kind: str) -> None:
+    """The limiter calls the method that anybody else would call."""
+    asked: list[tuple[int, int]] = []
+    bucket = aiorate.TokenBucket("10/s", burst=1)
+
+    def noted(permits: int, now: int, since: int | None = None) -> int:
+        asked.append((permits, now))
+        return bucket.take(permits, now, since)
+
+    def method(self: object, permits: int, now: int, since: int | None = None) -> int:
+        return noted(permits, now, since)
+
+    parts = {name: getattr(bucket, name) for name in ("rate", "max_permits", "peek", "give_back", "set_rate", "lag", "bound")}
+    scheduler: Any
+    if kind == "of an instance":
+        scheduler = type("Mine", (), parts)()
+        scheduler.take = noted
+    elif kind == "of a subclass":
+        scheduler = type("Mine", (aiorate.TokenBucket,), {"take": method})("10/s", burst=1)
+    else:
+        scheduler = type("Mine", (), {**parts, "take": staticmethod(noted) if kind == "static" else method})()
+    limiter = aiorate.Limiter(scheduler, clock=ManualClock())
+
+    assert [limiter.try_acquire(), limiter.try_acquire()] == [True, False]
+    assert asked == [(1, 0), (1, 0)]
