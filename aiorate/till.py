@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
 
     from aiorate.schedulers.interface import Scheduler
 
@@ -191,8 +190,9 @@ def _take_of(scheduler: Scheduler) -> Callable[..., int]:
 
     A function that is given the scheduler: a method bound to it, one for each limiter, would weigh a tenth of the limiter.
     """
-    found: Mapping[str, Any] = next((vars(kind) for kind in type(scheduler).__mro__ if "take" in vars(kind)), {})
-    take = found.get("book", found.get("take"))
-    if not isinstance(take, FunctionType) or "take" in getattr(scheduler, "__dict__", ()):
+    kind = type(scheduler)
+    owner: Mapping[str, object] = next((vars(each) for each in kind.__mro__ if "take" in vars(each)), {})
+    take = getattr(kind, "book" if "book" in owner else "take", None)
+    if not isinstance(take, FunctionType) or isinstance(owner["take"], staticmethod) or "take" in getattr(scheduler, "__dict__", ()):
         return lambda _, *request: scheduler.take(*request)
     return take

@@ -50,23 +50,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print(_list())
         return 0
-    if options.source:
-        return _again(options.source, options.out)
+    if options.sources:
+        return _again(options.sources, options.out)
     loops = tuple(LOOPS) if options.loop == "both" else (options.loop,)
     needed = {subject.distribution for subject in subjects} | set(loops) | {"rich"} | ({"matplotlib"} if options.out else set())
     for distribution in sorted(needed & set(_NEEDS)):
         if find_spec(_NEEDS[distribution]) is None:
             print(f'aiorate bench needs {distribution}, which is not installed: pip install "aiorate[bench]"', file=sys.stderr)
             return 2
-    about = head(_command(options), sorted({subject.distribution for subject in SUBJECTS} | {"uvloop"}))
+    heads = [head(_command(options), sorted({subject.distribution for subject in SUBJECTS} | {"uvloop"}))]
     measured: list[Measured] = []
     with progress() as say:
         plan = Plan(options.size, options.rounds or ROUNDS[options.size], loops, subjects, say)
         for each in measure(options.scenario or SCENARIOS, plan):
             measured.append(each)
             if options.out:  # kept as it comes: a run takes long
-                _write(options.out, "benchmarks.json", report.as_json(about, measured))
-    _publish(about, measured, options.out)
+                _write(options.out, "benchmarks.json", report.as_json(heads, measured))
+    _publish(heads, measured, options.out)
     return 0
 
 
@@ -85,27 +85,34 @@ def scenario(name: str) -> ModuleType:
     return import_module(f".{name}", __package__)
 
 
-def _publish(about: dict[str, object], measured: list[Measured], out: Path | None) -> None:
+def _publish(heads: list[dict[str, object]], measured: list[Measured], out: Path | None) -> None:
+    pictures = import_module(".plots", __package__).plots(measured) if out else {}
     sections = []
     for name in dict.fromkeys(each.scenario for each in measured):
         module = scenario(name)
-        sections.append(report.section(module.TITLE, module.__doc__, [each for each in measured if each.scenario == name]))
-    page = report.page(about, sections)
+        sections.append(
+            report.section(module.TITLE, module.__doc__, [each for each in measured if each.scenario == name], name in pictures and name)
+        )
+    page = report.page(heads, sections)
     print(page, end="")
     if out:
         _write(out, "benchmarks.md", page)
-        _write(out, "benchmarks.json", report.as_json(about, measured))
-        for name, picture in import_module(".plots", __package__).plots(measured).items():
+        _write(out, "benchmarks.json", report.as_json(heads, measured))
+        for name, picture in pictures.items():
             _write(out, f"{name}.svg", picture)
 
 
-def _again(source: Path, out: Path | None) -> int:
-    try:
-        about, measured = report.from_json(source.read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"aiorate bench: {source} is no benchmarks.json: {error}", file=sys.stderr)
-        return 2
-    _publish(about, measured, out)
+def _again(sources: Sequence[Path], out: Path | None) -> int:
+    heads, measured = [], []
+    for source in sources:
+        try:
+            runs, figures = report.from_json(source.read_text(encoding="utf-8"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"aiorate bench: {source} is no benchmarks.json: {error}", file=sys.stderr)
+            return 2
+        heads += runs
+        measured += figures
+    _publish(heads, measured, out)
     return 0
 
 
@@ -127,7 +134,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", nargs="+", metavar="SUBJECT", help="only those whose name contains one of these; floors are always there")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write benchmarks.md, benchmarks.json and plots into it")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: report an earlier benchmarks.json again")
+    parser.add_argument(
+        "--from",
+        dest="sources",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing: report what earlier runs wrote as benchmarks.json",
+    )
     parser.add_argument("--list", action="store_true", help="list the scenarios and the subjects")
     return parser
 

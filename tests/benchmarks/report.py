@@ -20,16 +20,21 @@ NEAREST = {"delivered/asked": 1.0, "wall/ideal": 1.0, "served/allowed": 1.0, "gr
 _FLOOR = "floor:"
 
 
-def page(head: Mapping[str, Any], sections: Iterable[str]) -> str:
+def page(heads: Iterable[Mapping[str, Any]], sections: Iterable[str]) -> str:
     """All of it."""
-    versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
-    lines = [
-        "# Benchmarks",
+    lines = ["# Benchmarks", ""]
+    for head in heads:
+        versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
+        lines += [
+            f"    {head['command']}",
+            "",
+            f"* {head['date']}, {head['machine']}, {head['system']}, Python {head['python']}; load before: {head['load']}.",
+            f"* {versions}.",
+            "",
+        ]
+    lines += [
+        "How to read the tables:",
         "",
-        f"    {head['command']}",
-        "",
-        f"* {head['date']}, {head['machine']}, {head['system']}, Python {head['python']}; load before: {head['load']}.",
-        f"* {versions}.",
         "* Each figure is the median of the rounds, and in brackets the least and the most; all took turns in every round.",
         "* Beside it, its ratio to the floor of the same column: the first row whose name begins with *floor*.",
         "* Bold is the best of a column, floors and figures with a remark left out; - says that there is no such call.",
@@ -38,10 +43,11 @@ def page(head: Mapping[str, Any], sections: Iterable[str]) -> str:
     return "\n".join(lines) + "\n" + "\n".join(sections)
 
 
-def section(title: str, text: str | None, measured: Iterable[Measured]) -> str:
-    """One scenario: what is measured, and its tables."""
+def section(title: str, text: str | None, measured: Iterable[Measured], picture: str | bool = False) -> str:
+    """One scenario: what is measured, its plot, and its tables."""
     about = inspect.cleandoc(text or "").replace("``", "`")
-    return f"## {title}\n\n{about}\n\n{tables(measured)}"
+    plot = f"![{title}]({picture}.svg)\n\n" if picture else ""
+    return f"## {title}\n\n{about}\n\n{plot}{tables(measured)}"
 
 
 def tables(measured: Iterable[Measured]) -> str:
@@ -120,12 +126,17 @@ def number(value: float, unit: str = "") -> str:
     return f"{value:.3g}"
 
 
-def as_json(head: Mapping[str, Any], measured: Iterable[Measured]) -> str:
-    """The whole run."""
-    return json.dumps({**head, "measured": [asdict(each) for each in measured]}, indent=1) + "\n"
+def as_json(heads: Iterable[Mapping[str, Any]], measured: Iterable[Measured]) -> str:
+    """All runs, and what was measured; one line for each."""
+    parts = [f'"{name}": [\n{_lines(each)}\n]' for name, each in (("runs", heads), ("measured", (asdict(each) for each in measured)))]
+    return "{" + ",\n".join(parts) + "}\n"
 
 
-def from_json(text: str) -> tuple[dict[str, Any], list[Measured]]:
-    """The head of a run and what was measured."""
-    head = json.loads(text)
-    return head, [Measured(**{**each, "samples": tuple(each["samples"])}) for each in head.pop("measured")]
+def _lines(things: Iterable[Mapping[str, Any]]) -> str:
+    return ",\n".join(json.dumps(each) for each in things)
+
+
+def from_json(text: str) -> tuple[list[dict[str, Any]], list[Measured]]:
+    """The heads of the runs, and what was measured."""
+    read = json.loads(text)
+    return read["runs"], [Measured(**{**each, "samples": tuple(each["samples"])}) for each in read["measured"]]

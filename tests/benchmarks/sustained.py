@@ -30,7 +30,7 @@ SHARE, CORE = "delivered/asked", "% of a core"
 def run(plan: Plan) -> Iterator[Measured]:
     """Every rate in every loop."""
     seconds = plan.pick(0.1, 1.0, 3.0)
-    rates = plan.pick((1_000,), (1_000, 10_000, 100_000, 1_000_000), (100, 1_000, 10_000, 100_000, 1_000_000))
+    rates = plan.pick((1_000,), (100, 1_000, 10_000, 100_000, 1_000_000), (100, 1_000, 10_000, 100_000, 1_000_000))
     for loop in plan.loops:
         for rate in rates:
             case = f"{in_tens(rate)}/s"
