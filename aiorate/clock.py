@@ -105,6 +105,11 @@ class Timeline:
         return timeline
 
     @property
+    def by_hand(self) -> bool:
+        """Whether the clock keeps its own timers."""
+        return hasattr(self._clock, "call_at")
+
+    @property
     def least_gap(self) -> int:
         """Nanoseconds that wake-ups are kept apart: a timer that fires early, as loops' do, must not become a spin (uvloop#233)."""
         return 1_000_000 if self._kernel is None else 0

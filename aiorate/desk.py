@@ -17,7 +17,7 @@ from aiorate.forecast import ahead, pay
 from aiorate.line import Line
 from aiorate.rate import NS_PER_SECOND
 from aiorate.schedulers.token_pool import TokenPool
-from aiorate.till import Till, running_loop
+from aiorate.till import Till, home_of, running_loop
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,7 +55,7 @@ class Desk(Till):
     )
 
     def __init__(self, scheduler: Scheduler, catch_up: int, precise: bool, clock: Clock | None, name: str | None) -> None:
-        super().__init__(scheduler, catch_up)
+        super().__init__(scheduler, catch_up, checked=clock is not None)
         self._name = name
         self._timeline = Timeline.of(clock, precise)
         self._now = self._timeline.read
@@ -77,7 +77,7 @@ class Desk(Till):
 
     def _enter(self) -> int:
         """Begin any call: find the running loop, grant what is due by now, and say what time it is."""
-        if get_ident() != self._thread or not self._loop.is_running():  # type: ignore[union-attr]
+        if self._home._thread_id != get_ident():
             self._find_loop()
         now = self._timeline.now()
         if self._batch:
@@ -92,7 +92,6 @@ class Desk(Till):
             self._attach(loop)
         if loop is None and self._loop is None:
             self._own_timeline().begun = True
-        self._thread = get_ident() if loop is not None else 0
         self._refresh()
 
     def _own_timeline(self) -> Timeline:
@@ -124,6 +123,7 @@ class Desk(Till):
             self._putting_back = None
         if loop is not None:
             self._timeline = self._timeline.attach(loop, begun=old is not None)
+            self._home = home_of(loop)
         self._loop = loop
         self._now = self._timeline.moving()
 
@@ -131,8 +131,7 @@ class Desk(Till):
         """Derive what stands between a newcomer and the scheduler."""
         self._blocked = bool(self._debt) or self._timeline.held or self._closed
         self._busy = self._blocked or bool(self._line)
-        straight = not (self._busy or self._reads_ahead or self._deals) and self._behind is None
-        self._here = self._thread if straight else 0
+        self._straight = not (self._busy or self._reads_ahead or self._deals) and self._behind is None
 
     def _serve(self) -> None:
         """Grant all that is due, in order, and set the driver for the next."""
@@ -232,7 +231,7 @@ class Desk(Till):
         if self._forecast is not None:
             self._forecast.add(permits, since)
         if not self._busy:
-            self._busy, self._here = True, 0
+            self._busy, self._straight = True, False
             line.head = ticket
             self._set_out(self._due)
         elif self._blocked:
@@ -261,6 +260,12 @@ class Desk(Till):
         if waited > self._waited_max:
             self._waited_max = waited
         return waited / NS_PER_SECOND
+
+    def _put_back(self) -> None:
+        super()._put_back()
+        if self._busy and self._timeline.by_hand:
+            # Whoever was refused for the sake of others waits for a timer, which a clock that stands still never rings.
+            self._enter()
 
     def _released(self, held_for: int) -> None:
         self._now = self._timeline.moving()

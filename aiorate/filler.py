@@ -47,7 +47,7 @@ class _Row:
     """Up to 64 waiters of one condition, in the order of their tickets.
 
     A condition wakes whoever has waited longest. That is who was granted, since grants are in order, but for notices that go to
-    the wrong one: from CPython 3.12 on each cancelled waiter passes one on, and before that a notice skips who is about to be
+    the wrong one: from CPython 3.13 on each cancelled waiter passes one on, and before that a notice skips who is about to be
     cancelled. Whoever is woken in vain would stand last in the row, so it moves on to the spare row, and both stay in order.
     """
 
@@ -146,7 +146,8 @@ class Filler:
         elif not row.recalled:  # woken in vain
             row.spare = row = row.spare or _Row(self)
         ticket.seat = row
-        return row.condition.wait()
+        # A task that is run eagerly may have decided it already.
+        return row.condition.wait() if ticket.outcome is None else asyncio.sleep(0)
 
     def leave(self, ticket: FillerTicket) -> None:
         """Its owner goes undecided."""

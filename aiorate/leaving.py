@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiorate.desk import Desk
-    from aiorate.line import Ticket
+    from aiorate.line import Line, Ticket
 
 __all__ = ["leave"]
 
 
-def leave(desk: Desk, ticket: Ticket, permits: int) -> None:
-    """Its owner goes, while it waits or granted but before it could run."""
+def leave(desk: Desk, line: Line, ticket: Ticket, permits: int) -> None:
+    """Its owner goes, while it waits in that line or granted but before it could run."""
     desk._cancelled += 1
     outcome = None if ticket.cancelled() or not ticket.done() else ticket.result()
     if isinstance(outcome, BaseException):
@@ -23,11 +23,12 @@ def leave(desk: Desk, ticket: Ticket, permits: int) -> None:
     desk._forecast = None
     alive = desk._loop is not None and not desk._loop.is_closed()
     if outcome is None:
-        assert desk._driver is not None  # it made the ticket
-        desk._driver.leave(ticket)  # type: ignore[arg-type]
-        desk._line.leave(ticket)
-        first = desk._line.first()
-        if alive and (first is None or first[0] is not desk._line.head):
+        if line is not desk._line or desk._driver is None:
+            return  # that of another loop, to which nobody belongs any more
+        desk._driver.leave(ticket)  # type: ignore[arg-type]  # it made the ticket
+        line.leave(ticket)
+        first = line.first()
+        if alive and (first is None or first[0] is not line.head):
             desk._serve()
         return
     if not _handed_on(desk, ticket, permits, outcome - desk._timeline.offset):

@@ -95,7 +95,7 @@ class Limiter(Steering):
             return 0.0
         if permits is not _ONE:
             self._check("acquire()", permits)
-        elif max_wait is None and get_ident() == self._here and self._loop.is_running():  # type: ignore[union-attr]
+        elif max_wait is None and self._straight and self._home._thread_id == get_ident():
             now = self._now()
             if self._take(self._scheduler, 1, now) <= now:
                 self._taken += 1
@@ -107,12 +107,13 @@ class Limiter(Steering):
         if limit is not None or self._max_waiting is not None or self._closed:
             self._admit(permits, refused, limit)
         ticket, asked = self._join(permits, refused, refused)
+        line = self._line
         # As in _slot(): a coroutine for both would cost each of 100 000 waiters more than the waiting itself.
         try:
             while not ticket.done():
                 await self._driver.wait(ticket)  # type: ignore[union-attr,arg-type]  # by the driver that made it
         except BaseException:
-            leave(self, ticket, permits)
+            leave(self, line, ticket, permits)
             raise
         return self._waited(ticket.result(), asked)
 
@@ -178,15 +179,15 @@ class Limiter(Steering):
             self._due = at
         self._admit(1, now, None)
         ticket, asked = self._join(1, now, since, slot=True)
-        slots = self._line.slots
+        line = self._line
         try:
             while not ticket.done():
                 await self._driver.wait(ticket)  # type: ignore[union-attr,arg-type]  # by the driver that made it
         except BaseException:
-            del slots[ticket]
-            leave(self, ticket, 1)
+            del line.slots[ticket]
+            leave(self, line, ticket, 1)
             raise
-        at = slots.pop(ticket)
+        at = line.slots.pop(ticket)
         self._waited(ticket.result(), asked)
         return at
 

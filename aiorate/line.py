@@ -84,6 +84,9 @@ class Line:
                 return ticket, queue[1], queue[2]  # type: ignore[return-value]
             queue.popleft(), queue.popleft(), queue.popleft()
             self._gone -= 1
+            if self._absent is not None:
+                self._absent.discard(ticket)
+                self._absent = self._absent or None
         return None
 
     def join(self, ticket: Ticket, permits: int, since: int) -> None:

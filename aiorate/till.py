@@ -9,14 +9,14 @@ import asyncio
 from threading import get_ident
 from time import monotonic_ns
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from aiorate.schedulers.interface import Scheduler
 
-__all__ = ["Till", "running_loop"]
+__all__ = ["Till", "home_of", "running_loop"]
 
 running_loop = asyncio._get_running_loop  # None outside a loop, where get_running_loop() would raise
 _FAST_CALL_NS = 2_000
@@ -39,27 +39,26 @@ class Till:
         "_dry",
         "_due",
         "_hand",
-        "_here",
+        "_home",
         "_loop",
         "_now",
         "_putting_back",
         "_reads_ahead",
         "_scheduler",
         "_size",
+        "_straight",
         "_take",
         "_taken",
-        "_thread",
     )
 
-    def __init__(self, scheduler: Scheduler, catch_up: int) -> None:
+    def __init__(self, scheduler: Scheduler, catch_up: int, checked: bool) -> None:
         self._scheduler = scheduler
         self._catch_up = catch_up
-        self._take = _take_of(scheduler)
+        self._take = _take_of(scheduler, checked)
         self._reads_ahead = hasattr(scheduler, "seen")
         self._loop: asyncio.AbstractEventLoop | None = None
-        # In the thread of a loop that runs, no other loop can run. (Asking for the running loop takes a system call in CPython 3.11.)
-        self._thread = 0  # whose thread; 0: of none
-        self._here = 0  # the same, while a request may go straight to the scheduler and nothing is to be done but that
+        self._home: _Home = _NOWHERE  # says in which thread the loop runs
+        self._straight = False  # whether nothing stands between a request and the scheduler, and nothing is to be done besides
         self._now: Callable[[], int] = monotonic_ns  # the shortest way to the limiter's time, while nothing is held up
         self._busy = False  # whether anything stands between a newcomer and the scheduler
         self._blocked = False  # whether it is more than the line: a debt, a pause, being closed
@@ -85,7 +84,7 @@ class Till:
         raise NotImplementedError
 
     def _refresh(self) -> None:
-        """Derive `_busy`, `_blocked` and `_here` from what they stand for."""
+        """Derive `_busy`, `_blocked` and `_straight` from what they stand for."""
         raise NotImplementedError
 
     def _grab(self, permits: int, patient: bool = False) -> int | None:
@@ -93,7 +92,7 @@ class Till:
 
         Who is patient may be refused what has just fallen due, so that the loop goes on to its next turn.
         """
-        if self._blocked or get_ident() != self._thread or not self._loop.is_running():  # type: ignore[union-attr]
+        if self._blocked or self._home._thread_id != get_ident():
             now = self._enter()
             if self._busy:
                 return now
@@ -166,33 +165,73 @@ class Till:
         return (self._dry and now - self._dealt_at < _SAME_READING_NS) or now - since > _LONG_TURN_NS
 
     def _put_back(self) -> None:
-        self._putting_back, self._dry = None, False
-        if self._batch:
-            self._settle(self._now())
+        if self._putting_back is not None and running_loop() is self._loop:
+            self._putting_back, self._dry = None, False
+            if self._batch:
+                self._settle(self._now())
 
     def _settle(self, now: int) -> None:
         """Book what was handed out as taken now, and the rest as never taken.
 
         Now is when it was handed out or later, so the scheduler never has more to give than it should: `bound` holds.
         """
-        batch, used = self._batch, self._batch - self._hand
-        self._hand = self._batch = 0
+        used = self._batch - self._hand
         # Not before it was taken: a clock that went back would have it refused, and the permits would be free.
         now = max(now, self._dealt_at)
-        self._scheduler.give_back(batch, now)
+        self._scheduler.give_back(self._batch, now)
+        self._hand = self._batch = 0
         if used:
             self._take(self._scheduler, used, now, None if self._behind is None else self._made_up_from(now))
             self._taken += used
 
 
-def _take_of(scheduler: Scheduler) -> Callable[..., int]:
-    """The class's ``take`` or, where that class has one too, ``book``.
+class _Home(Protocol):
+    """What knows in which thread a loop runs: in the thread of a loop that runs, no other can run.
+
+    asyncio's own loops do. Asking for the running loop instead takes a system call in CPython 3.11.
+    """
+
+    _thread_id: int | None
+
+
+class _Asked:
+    """For loops that keep it to themselves, as uvloop's do."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    @property
+    def _thread_id(self) -> int | None:
+        return get_ident() if running_loop() is self._loop else None
+
+
+class _Nowhere:
+    _thread_id: int | None = None
+
+
+_NOWHERE: _Home = _Nowhere()
+
+
+def home_of(loop: asyncio.AbstractEventLoop) -> _Home:
+    """Whom to ask whether that loop, which runs now, runs here."""
+    home: _Home = loop if getattr(loop, "_thread_id", None) == get_ident() else _Asked(loop)  # type: ignore[assignment]
+    return home
+
+
+def _take_of(scheduler: Scheduler, checked: bool) -> Callable[..., int]:
+    """The class's ``take`` or, unless it is to be checked what the clock says, the ``book`` that came with it.
 
     A function that is given the scheduler: a method bound to it, one for each limiter, would weigh a tenth of the limiter.
     """
     kind = type(scheduler)
     owner: Mapping[str, object] = next((vars(each) for each in kind.__mro__ if "take" in vars(each)), {})
-    take = getattr(kind, "book" if "book" in owner else "take", None)
+    take = getattr(kind, "book" if "book" in owner and not checked else "take", None)
     if not isinstance(take, FunctionType) or isinstance(owner["take"], staticmethod) or "take" in getattr(scheduler, "__dict__", ()):
-        return lambda _, *request: scheduler.take(*request)
+        return _plain
     return take
+
+
+def _plain(scheduler: Scheduler, permits: int, now: int, since: int | None = None) -> int:
+    return scheduler.take(permits, now, since)

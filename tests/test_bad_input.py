@@ -236,3 +236,21 @@ def test_more_than_can_ever_be_granted_is_refused_at_once(name: str) -> None:
         refuses(lambda call=call: call(HUGE), HUGE)
 
     assert limiter.statistics().granted == 0
+
+
+@pytest.mark.parametrize("reading", [1e9, float("nan"), None, "now"])
+@pytest.mark.parametrize("make", [aiorate.TokenPool, lambda rate: aiorate.TokenBucket(rate, burst=2), aiorate.TicksAccumulator])
+def test_a_clock_that_says_no_whole_nanoseconds_is_refused(make: Any, reading: object) -> None:
+    """``time.monotonic() * 1e9`` is a float: what is reckoned with it would drift, and NaN would grant for ever."""
+
+    class Clock:
+        def now(self) -> Any:
+            return reading
+
+    limiter = aiorate.Limiter(make("10/s"), clock=Clock())
+
+    with pytest.raises(TypeError):
+        limiter.try_acquire()
+    with pytest.raises(TypeError):
+        asyncio.run(limiter.acquire())
+    assert limiter._taken == 0

@@ -339,3 +339,50 @@ async def test_only_who_can_wait_is_kept_from_what_has_just_fallen_due() -> None
     assert patient.try_acquire()
     clock.set(2_000)
     assert await patient.acquire(max_wait=0) == 0.0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("later", [1_000, 20_000_000])
+@pytest.mark.parametrize("kind", ["TokenPool", "TokenBucket"])
+async def test_who_is_kept_waiting_for_the_sake_of_others_needs_no_timer(kind: str, later: int) -> None:
+    """A clock that is moved by hand rings no timer until it is moved again; the next turn of the loop is all that was wanted."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(STRATEGIES[kind](10**6), clock=clock)
+    clock.set(SECOND)
+    while limiter.try_acquire():
+        pass
+
+    clock.set(SECOND + later)
+    task = asyncio.ensure_future(limiter.acquire())
+    await turns(8)
+
+    assert task.done()
+    assert task.result() == 0.0
+
+
+@pytest.mark.asyncio
+async def test_what_could_not_be_put_back_is_put_back_later() -> None:
+    """The clock was broken when the loop went on to its next turn: nothing is lost, nothing is free."""
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    clock = Breaking()
+    limiter = aiorate.Limiter(aiorate.TokenBucket(10**5, burst=100), clock=clock)
+    taken = 0
+    while limiter._hand < 5:
+        taken += limiter.try_acquire()
+
+    clock.broken = True
+    await turns(2)
+    clock.broken = False
+    while limiter.try_acquire():
+        taken += 1
+
+    assert taken == limiter.statistics().granted == 100
+
+
+class Breaking:
+    """A clock that stands still, or says something that is no instant."""
+
+    broken = False
+
+    def now(self) -> int:
+        return None if self.broken else SECOND  # type: ignore[return-value]

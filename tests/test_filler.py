@@ -167,7 +167,7 @@ async def test_rows_wake_exactly_those_who_were_granted_whatever_else_happens() 
     instants = [crowd.granted[who] for who in sorted(crowd.granted)]
     assert all(task.done() for task in crowd.tasks.values())
     # Nobody later in line is granted at an earlier instant. Who runs first within one turn of the loop is another matter: from
-    # CPython 3.12 on, a Condition passes the notice of a cancelled waiter on to somebody whose turn may be a little later.
+    # CPython 3.13 on, a Condition passes the notice of a cancelled waiter on to somebody whose turn may be a little later.
     assert instants == sorted(instants)
     assert crowd.limiter.statistics().waiting == 0
     assert (clock.timers, others()) == (0, set())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from typing import Any
 
@@ -317,3 +318,22 @@ async def test_a_scheduler_may_have_its_take_from_anywhere(kind: str) -> None:
 
     assert [limiter.try_acquire(), limiter.try_acquire()] == [True, False]
     assert asked == [(1, 0), (1, 0)]
+
+
+async def test_a_copy_of_a_limiter_spends_its_own() -> None:
+    """Of whatever strategy; also where its `take` is looked up by the scheduler itself."""
+
+    class Proxy:
+        def __init__(self, inner: aiorate.Scheduler) -> None:
+            self.__dict__["inner"] = inner
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return getattr(self.__dict__["inner"], name)
+
+    limiter = aiorate.Limiter(Proxy(aiorate.TokenBucket("1/s", burst=3)))  # type: ignore[arg-type]
+    twin = copy.deepcopy(limiter)
+
+    assert [twin.try_acquire() for _ in range(4)] == [True, True, True, False]
+    assert [limiter.try_acquire() for _ in range(4)] == [True, True, True, False]

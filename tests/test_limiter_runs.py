@@ -72,7 +72,7 @@ def test_waiters_left_behind_by_a_run_do_not_stand_in_the_way_of_the_next(kind: 
 def test_waiters_of_a_loop_that_was_closed_under_them_go(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without asyncio.run() nobody cancels them: nothing may be granted to the dead, inside or outside of a loop.
 
-    From CPython 3.12 on, a Condition whose waiter is destroyed wakes another one, on the closed loop, and says so.
+    From CPython 3.13 on, a Condition whose waiter is destroyed wakes another one, on the closed loop, and says so.
     """
     said: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", lambda unraisable: said.append(str(unraisable.exc_value)))
@@ -243,3 +243,63 @@ def test_two_limiters_share_nothing() -> None:
     one, two = aiorate.Limiter("10/s", clock=clock), aiorate.Limiter("10/s", clock=clock)
 
     assert [one.try_acquire(), one.try_acquire(), two.try_acquire()] == [True, False, True]
+
+
+@both
+def test_one_who_was_cancelled_as_its_loop_stopped_does_not_disturb_the_next_loop(kind: str) -> None:
+    """It leaves a line that is not the limiter's any more: nobody's place is counted twice, and its own loop sees it cancelled."""
+    limiter = aiorate.Limiter(BOTH[kind](), clock=ManualClock())
+    old = asyncio.new_event_loop()
+
+    async def leave() -> list[asyncio.Task[float]]:
+        while limiter.try_acquire():
+            pass
+        tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(2)]
+        await turns(3)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def use() -> list[int]:
+        waiting = [asyncio.ensure_future(limiter.acquire()) for _ in range(3)]
+        await turns(3)
+        before = limiter.statistics().waiting
+        closed.get_coro().close()  # type: ignore[union-attr]
+        after = limiter.statistics().waiting
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return [before, after, limiter.statistics().waiting]
+
+    closed, cancelled = old.run_until_complete(leave())
+    assert asyncio.run(use()) == [3, 3, 0]
+    outcome = old.run_until_complete(asyncio.gather(cancelled, return_exceptions=True))
+    closed._log_destroy_pending = False  # type: ignore[attr-defined]
+    old.run_until_complete(asyncio.wait([closed]))
+    old.close()
+
+    assert [type(each) for each in outcome] == [asyncio.CancelledError]
+    assert limiter.statistics().waiting == 0
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+@both
+def test_a_loop_that_moved_to_another_thread_is_still_the_only_one(kind: str, factory: Any) -> None:
+    """Synchronous wrappers begin a loop here and run it elsewhere: a second loop in this thread is turned away, and spends nothing."""
+    limiter = aiorate.Limiter(BOTH[kind]())
+    loop = factory()
+    loop.run_until_complete(limiter.acquire())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(5)
+
+    outcomes: list[object] = []
+    for intrude in (lambda: asyncio.run(limiter.acquire()), limiter.try_acquire):
+        with pytest.raises(RuntimeError, match="in use by another running event loop"):
+            outcomes.append(intrude())
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+    assert outcomes == []
+    assert limiter.statistics().granted == 1

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 import pytest
@@ -121,3 +122,58 @@ async def test_what_a_waiter_costs_does_not_grow_with_those_who_left(make: Calla
     assert sizes == [(True, 0)] * 30
     first.cancel()
     await turns(3)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
+async def test_who_was_closed_instead_of_cancelled_is_forgotten_too(make: Callable[[str], aiorate.Scheduler]) -> None:
+    """A coroutine driven by hand, or thrown away: its ticket is never touched again, and must not be kept for ever."""
+    limiter = aiorate.Limiter(make("1/h"), clock=ManualClock())
+    assert limiter.try_acquire()
+
+    for _ in range(1_000):
+        waiter = limiter.acquire()
+        waiter.send(None)
+        waiter.close()
+    await turns(5)
+
+    assert limiter.statistics().waiting == 0
+    assert not limiter._line._absent
+    assert len(limiter._line._queue) == 0
+    assert others() == set()
+
+
+class Failing:
+    """A clock whose reading fails once, at the k-th from now on."""
+
+    left = 10**9
+
+    def now(self) -> int:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError("broken clock")
+        return monotonic_ns()
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
+async def test_a_clock_that_fails_at_any_reading_hangs_nobody(make: Callable[[str], aiorate.Scheduler], factory: Any) -> None:
+    """Also while the driver is set for the first who waits: an eager filler fails before that one sits down."""
+    asyncio.get_running_loop().set_task_factory(factory)
+    outcomes = []
+
+    for k in range(1, 12):
+        clock = Failing()
+        limiter = aiorate.Limiter(make("200/s"), clock=clock)
+        await limiter.acquire()
+        clock.left = k
+        [outcome] = await asyncio.wait_for(asyncio.gather(limiter.acquire(), return_exceptions=True), 10)
+        clock.left = 10**9
+        outcomes.append(type(outcome))
+        assert limiter.statistics().waiting == 0
+    asyncio.get_running_loop().set_task_factory(None)
+
+    assert outcomes[0] is OSError
+    assert outcomes[-1] is float
+    assert set(outcomes) == {OSError, float}

@@ -35,7 +35,8 @@ class Scheduler(Protocol):
     * ``spilled``: ns of schedule that nobody used and that are given up, so far; none where everything is made up for.
     * ``seen``: the latest instant that `take` was given, where a grant due by it needs no fresh one.
     * ``book``: `take` without the check of its arguments, for a caller that has made it.
-    * ``batch``: how many permits may be handed out without asking for each, where paying now makes that safe.
+    * ``batch``: how many permits may be handed out without asking for each, where paying now makes that safe. They are taken in a
+      few portions, and given back in one: `give_back` must then undo exactly what `take` did.
     * ``shift(ns)``: the schedule was held up for so long; only strategies that follow the calendar need to know.
     * ``restart(now)``, ``apply(rate, burst)``: what the verbs of a `RateSpec` do beyond a new rate.
     """
