@@ -261,11 +261,9 @@ class Desk(Till):
             self._waited_max = waited
         return waited / NS_PER_SECOND
 
-    def _put_back(self) -> None:
-        super()._put_back()
-        if self._busy and self._timeline.by_hand:
-            # Whoever was refused for the sake of others waits for a timer, which a clock that stands still never rings.
-            self._enter()
+    def _outstayed(self, now: int) -> bool:
+        # A clock that stands still until it is moved would never ring for who was refused for the sake of others.
+        return not self._timeline.by_hand and super()._outstayed(now)
 
     def _released(self, held_for: int) -> None:
         self._now = self._timeline.moving()

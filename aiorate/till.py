@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["Till", "home_of", "running_loop"]
 
 running_loop = asyncio._get_running_loop  # None outside a loop, where get_running_loop() would raise
-_FAST_CALL_NS = 2_000
-_SAME_WAKE_UP_NS = 1_000_000
-_SAME_READING_NS = 200_000
+_FAST_CALL_NS = 2_000  # calls no further apart are worth a batch
+_SAME_WAKE_UP_NS = 1_000_000  # as long as wake-ups are apart, or more
+_SAME_READING_NS = 200_000  # as much as a batch is worth at the most
 _LONG_TURN_NS = 10_000_000
 
 
 class Till:
-    """What a newcomer meets first. Subclasses say what it means to enter, and keep `_busy` and `_blocked`."""
+    """What a newcomer meets first. Subclasses say what it means to enter, and what stands in the way."""
 
     __slots__ = (
         "_batch",
@@ -106,7 +106,7 @@ class Till:
             now = self._now()
             if self._batch:
                 self._settle(now)
-            if patient and self._putting_back is not None and self._outstayed(now, self._putting_back):
+            if patient and self._deals and self._outstayed(now):
                 self._due = now
                 return now
         since = None if self._behind is None else self._made_up_from(now)
@@ -157,16 +157,18 @@ class Till:
             self._putting_back = now
             loop.call_soon(self._put_back)
 
-    def _outstayed(self, now: int, since: int) -> bool:
-        """Whether one turn of the loop has had all it can have: there was no more at the latest reading, or it takes too long.
+    def _outstayed(self, now: int) -> bool:
+        """Whether callers this fast had all there was just now, or have kept the loop from its next turn for long.
 
         At the rate at which permits are taken one by one, each would find the next just fallen due, and nobody else would ever run.
         """
-        return (self._dry and now - self._dealt_at < _SAME_READING_NS) or now - since > _LONG_TURN_NS
+        if self._dry and now - self._dealt_at < _SAME_READING_NS:
+            return True
+        return self._putting_back is not None and now - self._putting_back > _LONG_TURN_NS
 
     def _put_back(self) -> None:
         if self._putting_back is not None and running_loop() is self._loop:
-            self._putting_back, self._dry = None, False
+            self._putting_back = None
             if self._batch:
                 self._settle(self._now())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from typing import cast
 
 import pytest
 from driving import SECOND, turns
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 import aiorate
 from aiorate._histories import Trial
 from aiorate._laws import LAWS, run_law
-from aiorate.testing import ManualClock
+from aiorate.testing import ManualClock, VirtualLoop
 
 RATES = [10**4, 10**5, 10**6, 3 * 10**7, 10**9]
 STRATEGIES: dict[str, Callable[[int], aiorate.Scheduler]] = {
@@ -285,43 +286,42 @@ def test_the_laws_hold_through_the_limiter(strategy: str, law: Callable[[Trial],
     run_law(law, lambda: ThroughLimiter(STRATEGIES[strategy](10**6)), 40)
 
 
-class Reading:
-    """A clock on a machine on which everything takes time: each reading is later than the one before."""
+class Slow(VirtualLoop):
+    """Virtual time on a machine on which everything takes time: each reading of the clock is later than the one before."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.time = SECOND
+    step = 0
 
-    def now(self) -> int:
-        self.time += self.step
-        return self.time
-
-    def call_at(self, instant: int, callback: Callable[[], None]) -> asyncio.Handle:
-        self.time = max(self.time, instant)
-        return asyncio.get_running_loop().call_soon(callback)
+    def time(self) -> float:
+        self._virtual_ns += self.step
+        return super().time()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("step", [300, 700, 1_000, 1_500])
 @pytest.mark.parametrize("kind", [aiorate.TokenPool, aiorate.TokenBucket])
-async def test_one_who_asks_as_fast_as_permits_come_lets_the_others_run(kind: Callable[..., aiorate.Scheduler], step: int) -> None:
-    """Each permit has just fallen due when it is asked for: nobody is ever refused, and the loop would never go on."""
+@pytest.mark.parametrize("turn", [64, 256, 100_000])
+def test_one_who_asks_as_fast_as_permits_come_lets_the_others_run(kind: Callable[..., aiorate.Scheduler], step: int, turn: int) -> None:
+    """Each permit has just fallen due when it is asked for: nobody is ever refused, and the loop would never go on.
+
+    Nor is it enough that it goes on now and then: time must pass in which nothing runs.
+    """
     scheduler = kind(10**6, burst=10_000) if kind is aiorate.TokenBucket else kind(10**6)
-    limiter = aiorate.Limiter(scheduler, clock=Reading(step))
-    turned = 0
 
-    async def neighbour() -> None:
-        nonlocal turned
-        while True:
-            await asyncio.sleep(0)
-            turned += 1
+    async def worker() -> int:
+        loop.step = step
+        limiter = aiorate.Limiter(scheduler)
+        waited = 0
+        for k in range(50_000):
+            waited += await limiter.acquire() > 0
+            if k % turn == 0:
+                await asyncio.sleep(0)
+        loop.step = 0
+        return waited
 
-    task = asyncio.ensure_future(neighbour())
-    for _ in range(100_000):
-        await limiter.acquire()
-    task.cancel()
+    with asyncio.Runner(loop_factory=Slow) as runner:
+        loop = cast(Slow, runner.get_loop())
+        waited = runner.run(worker())
 
-    assert turned >= 5
+    assert waited >= 5
 
 
 @pytest.mark.asyncio
