@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import selectors
+from math import ulp
 from typing import TYPE_CHECKING, Any
 
 from aiorate.rate import NS_PER_SECOND, seconds_to_ns
@@ -131,6 +132,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._turns = 0  # let whoever catches it close the loop
             raise RuntimeError(f"VirtualLoop: {self._MOST_TURNS} turns without time passing; something spins")
         self._virtual_ns += ns
+        # asyncio runs a timer that is due within this. After 194 days, a nanosecond is lost in the float that time() is.
+        self._clock_resolution = max(1 / NS_PER_SECOND, ulp(self.time()))
 
 
 class _Jumping(selectors.DefaultSelector):

@@ -237,3 +237,17 @@ def test_without_the_benchmarks_it_says_so(tmp_path: Path, monkeypatch: pytest.M
 
     assert cli.main(["bench", "--list"]) == 2
     assert "neither installed with aiorate nor beside it" in capsys.readouterr().err
+
+
+def test_the_kept_results_are_those_of_the_kept_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody can mend a table by hand: tables come from the figures, and the figures from a run."""
+    kept = Path(__file__).parent.parent / "docs" / "benchmarks"
+
+    assert cli.main(["bench", "--from", str(kept / "benchmarks.json"), "--out", str(tmp_path)]) == 0
+
+    page = (kept / "benchmarks.md").read_text(encoding="utf-8")
+    assert (tmp_path / "benchmarks.md").read_text(encoding="utf-8") == page
+    assert capsys.readouterr().out == page
+    assert {path.name for path in kept.iterdir()} == {path.name for path in tmp_path.iterdir()}
+    for name in main.SCENARIOS:
+        assert f"## {main.scenario(name).TITLE}" in page

@@ -91,3 +91,24 @@ def test_simulate_gives_the_instants_of_one_line() -> None:
     bucket = aiorate.TokenBucket("10/s", burst=2)
 
     assert simulate(bucket, [0, 0, 0, (0, 2), SECOND]) == [0, 0, SECOND // 10, 3 * SECOND // 10, SECOND]
+
+
+@pytest.mark.parametrize("years", [1, 30, 200])
+def test_virtual_time_goes_on_where_a_nanosecond_is_lost_in_a_float(years: int) -> None:
+    """asyncio runs what is due within 1 ns: after 194 days in seconds, that is less than the next float, and nothing would be due."""
+
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(years * 365 * 86_400)
+        limiter = aiorate.Limiter(aiorate.TokenBucket("1/day", burst=1))
+        begin = loop.time()
+        instants = []
+        for _ in range(40):
+            await limiter.acquire()
+            instants.append(loop.time() - begin)
+        return instants
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        instants = runner.run(main())
+
+    assert [round(instant, 3) for instant in instants] == [86_400.0 * day for day in range(40)]

@@ -22,16 +22,13 @@ _FLOOR = "floor:"
 
 def page(heads: Iterable[Mapping[str, Any]], sections: Iterable[str]) -> str:
     """All of it."""
-    lines = ["# Benchmarks", ""]
+    lines, before = ["# Benchmarks", ""], ""
     for head in heads:
         versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
-        lines += [
-            f"    {head['command']}",
-            "",
-            f"* {head['date']}, {head['machine']}, {head['system']}, Python {head['python']}; load before: {head['load']}.",
-            f"* {versions}.",
-            "",
-        ]
+        machine = f"{head['machine']}, {head['system']}, Python {head['python']}, {versions}"
+        lines += [f"    {head['command']}", "", f"* {head['date']}; load before: {head['load']}."]
+        lines += [f"* {machine}.", ""] if machine != before else [""]
+        before = machine
     lines += [
         "How to read the tables:",
         "",
