@@ -9,7 +9,7 @@ import asyncio
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Protocol
 
-from aiorate.rate import NS_PER_SECOND
+from aiorate.rate import NS_PER_SECOND, ceil_div
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,6 +184,9 @@ class Timeline:
             except OSError:
                 self._kernel = None  # no descriptor is to be had: the loop's timers will do
         wait = min(max(reading - self.read(), 0), _LONGEST_TIMER_NS)
+        if type(loop).__module__.partition(".")[0] == "uvloop":
+            # Rounded up, as asyncio does: uvloop rounds to the nearest ms, which may be early, or too soon after the last wake-up.
+            wait = ceil_div(wait, 1_000_000) * 1_000_000
         return loop.call_later(wait / NS_PER_SECOND, callback)
 
     def _end(self) -> None:
