@@ -20,7 +20,7 @@ __all__ = ["Till", "home_of", "running_loop"]
 
 running_loop = asyncio._get_running_loop  # None outside a loop, where get_running_loop() would raise
 _FAST_CALL_NS = 2_000  # calls no further apart are worth a batch
-_SAME_WAKE_UP_NS = 1_000_000  # as long as wake-ups are apart, or more
+_SAME_WAKE_UP_NS = 1_500_000  # as long as wake-ups are apart, on the average
 _SAME_READING_NS = 200_000  # as much as a batch is worth at the most
 _LONG_TURN_NS = 10_000_000
 
