@@ -35,7 +35,7 @@ WAITING, LIMITERS, IN_HAND, IN_LINE = (
 )
 LEFT = "left in the loop"
 TIMEOUT = 120
-TURN = 10_000
+TURN = 5_000
 RATES = {
     "1/day": aiorate.Rate(1, 86_400),
     "1/h": aiorate.Rate(1, 3_600),
