@@ -47,7 +47,7 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
     uvloop's ``time()`` is the monotonic clock too, but moves in steps of 1 ms (uvloop#359).
     """
     time = getattr(loop.time, "__func__", None)
-    if time is asyncio.BaseEventLoop.time or type(loop).__module__.partition(".")[0] == "uvloop":
+    if time is asyncio.BaseEventLoop.time or _is_uvloop(loop):
         return monotonic_ns
     return lambda: round(loop.time() * NS_PER_SECOND)
 
@@ -184,7 +184,7 @@ class Timeline:
             except OSError:
                 self._kernel = None  # no descriptor is to be had: the loop's timers will do
         wait = min(max(reading - self.read(), 0), _LONGEST_TIMER_NS)
-        if type(loop).__module__.partition(".")[0] == "uvloop":
+        if _is_uvloop(loop):
             # Rounded up, as asyncio does: uvloop rounds to the nearest ms, which may be early, or too soon after the last wake-up.
             wait = ceil_div(wait, 1_000_000) * 1_000_000
         return loop.call_later(wait / NS_PER_SECOND, callback)
@@ -202,6 +202,10 @@ class Timeline:
         self._held = self.paused_until = None
         if length and self._on_release is not None:
             self._on_release(length)
+
+
+def _is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
+    return type(loop).__module__.partition(".")[0] == "uvloop"
 
 
 SHARED = Timeline(None, False)
