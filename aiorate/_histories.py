@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiorate.schedulers.interface import Scheduler
 
-__all__ = ["BACK", "DAY", "History", "Step", "Trial", "any_steps", "steps"]
+__all__ = ["BACK", "DAY", "GIVING_BACK", "History", "Step", "Trial", "any_steps", "steps"]
 
 DAY = 86_400 * NS_PER_SECOND
 
@@ -31,19 +31,26 @@ class Step(NamedTuple):
 
 _SIZES = (1, 2, 3, 0, -1, 7)
 _FORWARD = (
-    *((n, "ns") for n in (0, 1)),
+    *((n, "ns") for n in (0, 0, 0, 1)),
     *((n, "after due") for n in (0, -1, 1)),
-    *((n, "quarters") for n in (1, 3, 4, 5, 11, 40)),
+    *((n, "quarters") for n in (1, 3, 4, 5, 11, 40, 40)),
     *((n, "periods") for n in (1, 3)),
     *((n, "days") for n in (1, 104, 365)),
 )
 BACK = ((-1, "ns"), (-1, "quarters"), (-6, "quarters"), (-1, "periods"), (-1, "days"))
 # What "set rate" does, by size: permits times a fraction, and so many times the period.
 _CHANGES = {1: (1, 2, 1), 2: (1, 1, 4), 3: (3, 1, 1), 0: (100, 1, 1), -1: (1, 1, 1), 7: (10, 1, 7)}
-_DOES = ("take", "take all", "take late", "give back", "give back first", "set rate")
+GIVING_BACK = ("give back", "give back first", "swap first", "swap half", "refund")
+_DOES = ("take", "take", "take all", "take late", *GIVING_BACK, "set rate")
 
-steps = st.lists(st.sampled_from([Step(*step) for step in product(_DOES, _SIZES, _FORWARD)]), max_size=16)
-any_steps = st.lists(st.sampled_from([Step(*step) for step in product(_DOES, _SIZES, _FORWARD + BACK)]), max_size=20)
+def _lists(gaps: tuple[tuple[int, str], ...]) -> st.SearchStrategy[list[Step]]:
+    """Short and long ones: left alone, hypothesis makes lists of five."""
+    step = st.sampled_from([Step(*step) for step in product(_DOES, _SIZES, gaps)])
+    return st.lists(step, max_size=8) | st.lists(step, min_size=8, max_size=20)
+
+
+steps = _lists(_FORWARD)
+any_steps = _lists(_FORWARD + BACK)
 
 
 class History:
@@ -54,8 +61,8 @@ class History:
         self.base = self.now = base
         self.lines: list[str] = [] if lines is None else lines
         self.answers: list[int] = []
-        self.events: list[tuple[int, int, int]] = []  # (epoch, instant, permits); fewer than 0: given back
-        self.held: list[int] = []
+        self.events: list[tuple[int, int, int]] = []  # (epoch, instant, permits); fewer than 0: refunded
+        self.held: list[int] = []  # which events are grants whose permits have not all come back
         self.epochs = 0
         self.late_by = 0
         self.largest = 1
@@ -73,8 +80,7 @@ class History:
             permits = self.permits(size)
             self.pass_time(gap, permits)
             if does == "take all":
-                for _ in range(12):
-                    permits = permits if self.take(permits) else permits // 2 or 1
+                self.take_all(permits)
             elif does == "take":
                 self.take(permits)
             elif does == "take late":
@@ -83,8 +89,16 @@ class History:
                 num, den, periods = _CHANGES[size]
                 self.set_rate(max(1, self.scheduler.rate.permits * num // den), periods)
             elif self.held:
-                self.give_back(permits, -1 if does == "give back" else 0)
+                place = 0 if "first" in does else len(self.held) // 2 if "half" in does else -1
+                self.give_back(permits, place, receipt=does != "refund")
+                if "swap" in does:  # and let somebody else have it
+                    self.take_all(permits)
         return self
+
+    def take_all(self, permits: int) -> None:
+        """Take as long as anything is to be had, or twelve times."""
+        for _ in range(12):
+            permits = permits if self.take(permits) else permits // 2 or 1
 
     def permits(self, size: int) -> int:
         """That many, as far as that many can be granted."""
@@ -125,18 +139,34 @@ class History:
         if granted:
             self.late_by = max(self.late_by, 0 if since is None else now - since)
             self.largest = max(self.largest, permits)
+            self.held.append(len(self.events))
             self.events.append((self.epochs, now, permits))
-            self.held.append(permits)
         return granted
 
-    def give_back(self, permits: int, place: int) -> None:
-        taken = self.held.pop(place)
+    def give_back(self, permits: int, place: int, receipt: bool = True) -> None:
+        """Give back all that was taken then, or so much of it: by receipt it was never granted."""
+        event = self.held[place]
+        epoch, instant, taken = self.events[event]
         permits = min(permits, taken)
-        if taken > permits:
-            self.held.insert(len(self.held) if place else 0, taken - permits)
-        self.lines.append(f"give_back({permits}, {self.now})")
-        self.scheduler.give_back(permits, self.now)
-        self.events.append((self.epochs, self.now, -permits))
+        if taken == permits:
+            del self.held[place]
+        if receipt:
+            self.lines.append(f"give_back({permits}, {self.now}, taken={instant})")
+            self.scheduler.give_back(permits, self.now, instant)
+            self.events[event] = epoch, instant, taken - permits
+        else:
+            self.lines.append(f"give_back({permits}, {self.now})")
+            self.scheduler.give_back(permits, self.now)
+            self.events.append((self.epochs, self.now, -permits))
+
+    def charge(self, permits: int) -> None:
+        self.lines.append(f"charge({permits}, {self.now})")
+        self.scheduler.charge(permits, self.now)
+
+    def stock(self) -> int:
+        ready = self.scheduler.stock(self.now)
+        self.lines.append(f"stock({self.now}) -> {ready}")
+        return ready
 
     def set_rate(self, permits: int, periods: int = 1) -> bool:
         """Whether the scheduler let it be set: some have no rate of their own, or take certain periods only."""
@@ -168,7 +198,7 @@ class History:
 
 
 def _most_kept(events: list[tuple[int, int]], first: int, last: int) -> int:
-    """Permits granted within the window, less those given back between any two of its grants."""
+    """Permits granted within the window, less those refunded between any two of its grants."""
     kept = most = 0
     for instant, permits in events:
         if permits < 0 or first <= instant <= last:

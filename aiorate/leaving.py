@@ -31,31 +31,7 @@ def leave(desk: Desk, line: Line, ticket: Ticket, permits: int) -> None:
         if alive and (first is None or first[0] is not line.head):
             desk._serve()
         return
-    if not _handed_on(desk, ticket, permits, outcome - desk._timeline.offset):
-        desk._returned += permits
-        # A strategy that paces can only undo the latest take; any other slot is lost rather than invented.
-        if getattr(desk._scheduler, "refundable", False) or desk._line.latest == (ticket, desk._taken):
-            desk._scheduler.give_back(permits, desk._timeline.now())
+    desk._returned += permits
+    desk._scheduler.give_back(permits, desk._timeline.now(), outcome - desk._timeline.offset)
     if alive:
         desk._serve()
-
-
-def _handed_on(desk: Desk, ticket: Ticket, permits: int, granted_at: int) -> bool:
-    """Whether the next in line has the very same grant now: exact for every strategy, whatever was taken in between."""
-    now = desk._timeline.now()
-    request = desk._line.first()
-    if request is None or request[1] != permits or desk._debt or desk._timeline.held:
-        return False
-    heir, _, since = request
-    # What is booked late counts as on time within catch_up; strategies that ignore since allow that only to those who
-    # stood in line at the time of the grant, and would have had it.
-    on_time = since <= granted_at or getattr(desk._scheduler, "books_since", True)
-    if now - granted_at > (desk._catch_up if on_time else 0):
-        return False
-    desk._line.serve()
-    if heir in desk._line.slots:
-        desk._line.slots[heir] = granted_at
-    if desk._line.latest == (ticket, desk._taken):
-        desk._line.latest = heir, desk._taken
-    heir.set_result(now + desk._timeline.offset)
-    return True

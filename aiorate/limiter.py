@@ -245,11 +245,7 @@ class Limiter(Steering):
         window = seconds_to_ns(seconds, "bound()")
         if window < 1:
             raise ValueError(f"bound() must be given more than 0 seconds; {seconds!r} was given.")
-        bounds = []
-        for member in getattr(self._scheduler, "members", (self._scheduler,)):
-            extra = self._catch_up if getattr(member, "books_since", True) else 0
-            bounds.append(member.bound(window + extra, largest))
-        return min((bound for bound in bounds if bound is not None), default=None)
+        return self._scheduler.bound_when_late(window, largest, self._catch_up)
 
     def statistics(self) -> Statistics:
         """A snapshot of the counters."""

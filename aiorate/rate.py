@@ -7,7 +7,7 @@ written (0.3 is three tenths), so that 3 per second is three, for ever.
 from __future__ import annotations
 
 import re
-from math import gcd
+from math import gcd, lcm
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Rate"]
 
 NS_PER_SECOND = 1_000_000_000
+_WRITTEN_DIGITS = 15  # a float with more was computed, not written
 MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused: they would be arithmetic for minutes
 
 _UNITS = {  # the first spelling of each is the one that str() uses
@@ -52,8 +53,8 @@ class Rate:
     """So many permits per period, exactly.
 
     ``permits`` is an int, float, Decimal or Fraction, ``per`` the same in seconds or a timedelta. A float is read
-    as it is written: ``Rate(0.3)`` is 3 per 10 s. The pair is kept as given, because windows count by it:
-    100 per 60 s is not equal to 5 per 3 s.
+    as it is written: ``Rate(0.3)`` is 3 per 10 s; a period that is the result of a division, such as ``1 / 3``, to the nearest
+    nanosecond. The pair is kept as given, because windows count by it: 100 per 60 s is not equal to 5 per 3 s.
 
     Raises ValueError for zero, negative, infinite or NaN values and beyond 1e-400 to 1e400; TypeError for
     bools and other kinds.
@@ -71,13 +72,7 @@ class Rate:
         for value, name in ((n, "permits"), (t, "per")):
             if value <= 0:
                 raise ValueError(f"Rate({name}=...) must be greater than 0: {permits!r} per {per!r} s was given.")
-        t *= NS_PER_SECOND
-        shrink = gcd(t, t_den)
-        t, t_den = t // shrink, t_den // shrink
-        # Multiply both sides by whatever makes both whole.
-        scale = n_den * t_den // gcd(n_den, t_den)
-        _set(self, "permits", n * scale // n_den)
-        _set(self, "period_ns", t * scale // t_den)
+        self._keep(n, n_den, t * NS_PER_SECOND, t_den)
 
     @classmethod
     def parse(cls, text: str) -> Rate:
@@ -97,7 +92,9 @@ class Rate:
         count, count_den = written(match[2] or "1", "Rate.parse()")
         if n == 0 or count == 0:
             raise ValueError(f"Rate.parse({text[:80]!r}): a rate must be greater than 0.")
-        return cls.whole(n * count_den, n_den, count * _UNITS[unit])
+        rate = object.__new__(cls)
+        rate._keep(n, n_den, count * _UNITS[unit], count_den)
+        return rate
 
     @classmethod
     def of(cls, value: Rate | str | Number) -> Rate:
@@ -107,13 +104,17 @@ class Rate:
         return cls.parse(value) if isinstance(value, str) else cls(value)
 
     @classmethod
-    def whole(cls, permits: int, permits_den: int, period_ns: int) -> Rate:
+    def exactly(cls, permits: int, period_ns: int, permits_den: int = 1) -> Rate:
         """``permits / permits_den`` per so many nanoseconds, whole numbers that have been checked."""
-        shrink = gcd(permits, permits_den)
         rate = object.__new__(cls)
-        _set(rate, "permits", permits // shrink)
-        _set(rate, "period_ns", period_ns * (permits_den // shrink))
+        rate._keep(permits, permits_den, period_ns, 1)
         return rate
+
+    def _keep(self, n: int, n_den: int, ns: int, ns_den: int) -> None:
+        """n per ns, both fractions. Windows count by the numbers given: they are scaled only as far as it takes to make both whole."""
+        scale = lcm(n_den // gcd(n, n_den), ns_den // gcd(ns, ns_den))
+        _set(self, "permits", n * scale // n_den)
+        _set(self, "period_ns", ns * scale // ns_den)
 
     @property
     def per_second(self) -> float:
@@ -148,7 +149,7 @@ class Rate:
         raise AttributeError(f"a Rate cannot be changed; {name!r} stays")
 
     def __reduce__(self) -> tuple[object, tuple[int, int, int]]:
-        return Rate.whole, (self.permits, 1, self.period_ns)
+        return Rate.exactly, (self.permits, self.period_ns)
 
     def __str__(self) -> str:
         name, length = max(
@@ -169,7 +170,11 @@ def _seconds(per: Number | timedelta) -> tuple[int, int]:
         if isinstance(per, timedelta):
             # total_seconds() is a float; the three whole numbers are not.
             return (per.days * 86_400 + per.seconds) * 1_000_000 + per.microseconds, 1_000_000
-    return exact(per, "Rate(per)")
+    num, den = exact(per, "Rate(per)")
+    if isinstance(per, float) and len(float.__repr__(per).partition("e")[0].strip("0.").replace(".", "")) > _WRITTEN_DIGITS:
+        ns = (2 * num * NS_PER_SECOND + den) // (2 * den)
+        return (ns, NS_PER_SECOND) if ns else (num, den)
+    return num, den
 
 
 def exact(value: Number, what: str) -> tuple[int, int]:

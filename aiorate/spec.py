@@ -16,7 +16,7 @@ _VERBS = ("configure", "start", "stop", "restart")
 _SUFFIXES = {"u": 0, "k": 3, "m": 6, "g": 9, "b": 9, "t": 12, "p": 15, "e": 18}
 _NAMES = ("unit", "kilo", "mega", "giga", "billion", "tera", "peta", "exa")
 # A capital E only: in either case it would also be the suffix for exa.
-_RATE = rf"(?:(\d{{1,400}})\^(\d{{1,4}})|(\d+(?:\.\d+)?(?:E\d{{1,4}})?))\s*((?i:{'|'.join((*_NAMES, *_SUFFIXES))}))?"
+_RATE = rf"(?:(\d{{1,400}}(?:\.\d{{1,400}})?)\^(\d{{1,4}})|(\d+(?:\.\d+)?(?:E\d{{1,4}})?))\s*((?i:{'|'.join((*_NAMES, *_SUFFIXES))}))?"
 _RATIO = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?"
 
 
@@ -102,9 +102,9 @@ def _spec_rate(part: str, text: str) -> Rate:
     if base is None:
         num, den = written(number, "RateSpec.parse()")
     elif len(base) * int(power) <= MOST_DIGITS:
-        num, den = int(base) ** int(power), 1
+        num, den = (part ** int(power) for part in written(base, "RateSpec.parse()"))
     else:
         raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate is beyond 1e{MOST_DIGITS}.")
     if num == 0:
         raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be greater than 0; the verb 'stop' halts a limiter.")
-    return Rate.whole(num * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], den, NS_PER_SECOND)
+    return Rate.exactly(num * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], NS_PER_SECOND, den)

@@ -11,6 +11,9 @@ from time import monotonic_ns
 from types import FunctionType
 from typing import TYPE_CHECKING, Protocol
 
+from aiorate.schedulers.token_bucket import TokenBucket
+from aiorate.schedulers.token_pool import TokenPool
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -55,7 +58,7 @@ class Till:
         self._scheduler = scheduler
         self._catch_up = catch_up
         self._take = _take_of(scheduler, checked)
-        self._reads_ahead = hasattr(scheduler, "seen")
+        self._reads_ahead = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._home: _Home = _NOWHERE  # says in which thread the loop runs
         self._straight = False  # whether nothing stands between a request and the scheduler, and nothing is to be done besides
@@ -76,7 +79,12 @@ class Till:
 
     def _most_at_once(self) -> int:
         """How many permits may be handed out without asking for each; 0: one, which is nothing to deal with."""
-        batch: int = getattr(self._scheduler, "batch", 0)
+        scheduler = self._scheduler
+        if not isinstance(scheduler, (TokenPool, TokenBucket)):
+            return 0
+        batch = min(scheduler.rate.permits_in(200_000), 256)
+        if scheduler.max_permits is not None:
+            batch = min(batch, scheduler.max_permits // 2)
         return batch if batch > 1 else 0
 
     def _enter(self) -> int:
@@ -98,10 +106,6 @@ class Till:
                 return now
         elif self._busy:
             return self._now()
-        elif self._reads_ahead and (seen := self._scheduler.seen) is not None and self._take(self._scheduler, permits, seen) <= seen:  # type: ignore[attr-defined]
-            # The latest reading proves it due: no need to read the clock.
-            self._taken += permits
-            return None
         else:
             now = self._now()
             if self._batch:
@@ -227,12 +231,7 @@ def _take_of(scheduler: Scheduler, checked: bool) -> Callable[..., int]:
 
     A function that is given the scheduler: a method bound to it, one for each limiter, would weigh a tenth of the limiter.
     """
-    kind = type(scheduler)
-    owner: Mapping[str, object] = next((vars(each) for each in kind.__mro__ if "take" in vars(each)), {})
-    take = getattr(kind, "book" if "book" in owner and not checked else "take", None)
-    if not isinstance(take, FunctionType) or isinstance(owner["take"], staticmethod) or "take" in getattr(scheduler, "__dict__", ()):
-        return _plain
-    return take
+    return _plain if "take" in getattr(scheduler, "__dict__", ()) else type(scheduler).take
 
 
 def _plain(scheduler: Scheduler, permits: int, now: int, since: int | None = None) -> int:

@@ -17,7 +17,7 @@ FLOORS = [  # a file may import from its own floor and from those above it in th
     {"rate", "spec", "errors"},
     {
         f"schedulers.{name}"
-        for name in ("interface", "pools", "token_pool", "ticks", "smooth", "token_bucket", "window", "all_of", "__init__")
+        for name in ("interface", "peaks", "token_pool", "ticks", "smooth", "token_bucket", "window", "all_of", "__init__")
     },
     {"line", "forecast", "leaving", "till"},
     {"clock", "precise"},

@@ -153,7 +153,7 @@ def snapshot(thing: Any) -> Any:
         return repr(thing)
     if not isinstance(thing, (aiorate.Limiter, aiorate.AllOf)) and "schedulers" not in type(thing).__module__:
         names = [name for name in names if name.startswith("paused") or name in ("stopped", "offset", "_held", "_queue", "_gone", "_due")]
-    return {name: snapshot(getattr(thing, name)) for name in names if not callable(getattr(thing, name)) and hasattr(thing, name)}
+    return {name: snapshot(getattr(thing, name)) for name in names if hasattr(thing, name) and not callable(getattr(thing, name))}
 
 
 def refuses(call: Callable[[], Any], value: Any) -> None:

@@ -43,7 +43,7 @@ def test_a_refund_goes_to_every_member() -> None:
     both = AllOf(TokenBucket("10/s", burst=3), SlidingWindow("3/min"))
     both.take(3, 0)
 
-    both.give_back(1, 0)
+    both.give_back(1, 0, taken=0)
 
     assert waits(both, "0 0") == "0 60"
 
@@ -60,10 +60,10 @@ def test_it_is_as_tight_as_its_tightest_member() -> None:
     assert AllOf(TokenPool("1/s")).max_permits is None
 
 
-def test_it_is_refundable_or_late_as_its_members_are() -> None:
-    """What the limiter asks before it gives back or allows for lateness."""
-    assert AllOf(TokenBucket("1/s", 1), TokenPool("1/s")).refundable
-    assert not AllOf(TokenBucket("1/s", 1), SlidingWindow("1/s")).refundable
+def test_it_is_late_as_its_members_are() -> None:
+    """What the limiter asks before it allows for lateness: each member for itself."""
+    both = AllOf(TokenBucket("1/s", 1), SlidingWindow("3/s"))
+    assert [both.bound_when_late(S // 2, 1, late) for late in (0, S, 5 * S)] == [1, 2, 3]
     assert AllOf(TokenBucket("1/s", 1), SlidingWindow("1/s")).books_since
     assert not AllOf(SlidingWindow("1/s"), CalendarWindow("1/s", "UTC", origin=0)).books_since
 

@@ -93,10 +93,11 @@ def test_the_latest_take_is_undone_as_if_it_had_not_been(make: type) -> None:
     now = gave.peek(1, 5 * S)
 
     gave.take(4, now)
-    gave.give_back(4, now)
-    gave.give_back(3, now)  # that one is too old
+    gave.give_back(4, now, taken=now)
+    gave.give_back(3, now, taken=5 * S)  # that one is too old
+    gave.give_back(1, now)  # and here nobody knows whose it was
     part.take(4, now)
-    part.give_back(1, now)
+    part.give_back(1, now, taken=now)
     less.take(3, now)
 
     assert waits(gave, "9:5 9 9") == waits(never, "9:5 9 9")

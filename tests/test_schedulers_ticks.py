@@ -62,11 +62,26 @@ def test_only_the_latest_slot_can_be_given_back(make: type[TicksAccumulator]) ->
     pace = make("10/s")
     waits(pace, "0:2 0.2:3")
 
+    pace.give_back(2, S, taken=0)
     pace.give_back(1, S)
+    assert pace.peek(1, 0) == 5 * S // 10
+    pace.give_back(1, S, taken=S // 5)
     assert pace.peek(1, 0) == 4 * S // 10
-    pace.give_back(5, S)
+    pace.give_back(5, S, taken=S // 5)
     assert pace.peek(1, 0) == 2 * S // 10
-    pace.give_back(2, S)
+    pace.give_back(2, S, taken=S // 5)
+    assert pace.peek(1, 0) == 2 * S // 10
+
+
+@pytest.mark.parametrize("make", [TicksAccumulator, BurstCompensation, BurstRatio])
+def test_slots_taken_at_one_instant_without_a_gap_are_all_alike(make: type[TicksAccumulator]) -> None:
+    """Three served by one late wake-up: whichever of them gives its slot back, the next one in line gets the last of the three."""
+    pace = make("10/s")
+    for since in (0, 0, 0):
+        pace.take(1, S // 5, since)
+
+    pace.give_back(1, S // 5, taken=S // 5)
+
     assert pace.peek(1, 0) == 2 * S // 10
 
 
@@ -114,13 +129,12 @@ def test_apply_changes_the_ratio() -> None:
     assert pace.ratio == 4
 
 
-def test_the_accumulator_shows_its_cached_reading() -> None:
-    """What is due by the latest instant given needs no fresh reading of the clock; time going back does not move it."""
+def test_the_slots_that_a_reading_proves_due_are_in_stock() -> None:
+    """They need no fresh reading of the clock: the last-seen time of the original."""
     pace = TicksAccumulator("10/s", start=0)
     pace.take(1, S)
-    pace.peek(1, S // 2)
 
-    assert pace.seen == S
+    assert [pace.stock(now) for now in (0, S // 10 - 1, S // 10, S)] == [0, 0, 1, 10]
     assert pace.ticks == S // 10
 
 

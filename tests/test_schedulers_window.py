@@ -23,15 +23,63 @@ def test_a_sliding_window_counts_by_the_rate_as_it_was_given() -> None:
     assert grants(SlidingWindow("5/3s"), 6).split()[-2:] == ["0", "3"]
 
 
-def test_a_sliding_window_takes_the_latest_permits_back() -> None:
-    """Earlier ones are lost: when unsure, lose a slot."""
+def test_a_sliding_window_forgets_the_entry_of_the_receipt() -> None:
+    """Whichever it is, and as much of it as comes back; one that has left the window is gone."""
     window = SlidingWindow("3/s")
     waits(window, "0 0.5:2")
 
-    window.give_back(1, S // 2)
-    assert waits(window, "0.5 0.5") == "0 0.5"
-    window.give_back(3, S)
-    assert waits(window, "1 1") == "0 0.5"
+    window.give_back(1, S // 2, taken=S // 2)
+    assert waits(window, "0.6 0.6") == "0 0.4"
+    window.give_back(1, S, taken=S // 2)
+    window.give_back(1, S, taken=S // 10)
+    assert waits(window, "1.2 1.2 1.2") == "0 0.4 0.8"
+
+
+def test_a_sliding_window_without_a_receipt_forgets_its_oldest_entries() -> None:
+    """They are the ones that say the least of the time to come."""
+    window = SlidingWindow("3/s")
+    waits(window, "0 0.5:2")
+
+    window.give_back(2, S // 2)
+
+    assert waits(window, "0.6:2 0.6") == "0 0.9"
+
+
+@pytest.mark.parametrize("permits", [1, 4, 5, 6, 11, 17, 123, 124])
+def test_a_charged_window_stands_as_if_the_permits_had_been_taken_one_by_one(permits: int) -> None:
+    """In one step, however many they are."""
+    charged, walked = SlidingWindow("5/s"), SlidingWindow("5/s")
+    for window in (charged, walked):
+        waits(window, "0:2 0.5:1 0.7:1")
+
+    charged.charge(permits, 8 * S // 10)
+    now = 8 * S // 10
+    for _ in range(permits):
+        now = max(now, walked.peek(1, now))
+        walked.take(1, now)
+
+    assert [charged.peek(n, S) for n in range(1, 6)] == [walked.peek(n, S) for n in range(1, 6)]
+    charged.charge(10**30, S)
+
+
+@pytest.mark.parametrize("permits", [1, 2, 3, 4, 5, 6, 7, 31, 299])
+def test_a_charged_calendar_stands_as_if_the_permits_had_been_taken_one_by_one(permits: int) -> None:
+    """Over two changes of the clocks; and a debt may end after the year 9999."""
+    makers = [lambda: CalendarWindow("3/day", "Europe/Berlin", origin=1_711_846_800 * S), lambda: CalendarWindow("3/6h", "UTC", origin=5)]
+    for make in makers:
+        charged, walked = make(), make()
+        for window in (charged, walked):
+            window.take(2, S)
+
+        charged.charge(permits, S)
+        now = S
+        for _ in range(permits):
+            now = walked.peek(1, now)
+            walked.take(1, now)
+
+        assert [charged.peek(n, S) for n in (1, 2, 3)] == [walked.peek(n, now) for n in (1, 2, 3)]
+        charged.charge(10**30, S)
+        assert charged.peek(1, S) > 10**30 * S
 
 
 def test_a_sliding_window_with_a_new_rate_still_counts_what_was_granted() -> None:
@@ -114,6 +162,17 @@ def test_permits_of_this_window_come_back_those_of_an_earlier_one_are_gone() -> 
     assert waits(window, "10:2 10") == "0 50"
     window.give_back(3, 121 * S)
     assert waits(window, "121:3 121") == "0 59"
+
+
+def test_a_receipt_says_which_window_permits_are_from() -> None:
+    """Those of an earlier window are gone, those of this one come back."""
+    window = CalendarWindow("3/min", "UTC", origin=0)
+    waits(window, "59:3 61:3")
+
+    window.give_back(3, 62 * S, taken=59 * S)
+    window.give_back(1, 62 * S, taken=61 * S)
+
+    assert waits(window, "62 62") == "0 58"
 
 
 def test_a_new_number_counts_what_was_granted_in_this_window() -> None:

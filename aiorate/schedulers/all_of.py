@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.schedulers.interface import check_ask, check_window
+from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window
 
 if TYPE_CHECKING:
-    from aiorate.rate import Rate
-    from aiorate.schedulers.interface import Scheduler
+    from collections.abc import Iterable
+
+    from aiorate.rate import Number, Rate
 
 __all__ = ["AllOf"]
 
 
-class AllOf:
+class AllOf(Scheduler):
     """All or nothing: what one member refuses is taken from none of them.
 
     ``members`` are the schedulers as given; each must be an object of its own. The guarantee is the least of theirs.
@@ -29,14 +30,15 @@ class AllOf:
         if not schedulers:
             raise ValueError("AllOf() needs at least one scheduler.")
         for place, member in enumerate(schedulers):
-            if not all(hasattr(member, name) for name in ("take", "peek", "give_back")) or isinstance(member, type):
-                raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {type(member).__name__}.")
+            if not isinstance(member, Scheduler):
+                kind = f"the class {member.__name__}" if isinstance(member, type) else type(member).__name__
+                raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind}.")
             if any(member is other for other in schedulers[:place]):
                 raise ValueError("AllOf(): the same scheduler twice would be charged twice; make two, or give it once.")
         self.members = schedulers
 
     @property
-    def rate(self) -> Rate:
+    def rate(self) -> Rate:  # type: ignore[override]  # it follows the members'
         """The rate of the tightest member."""
         tightest = self.members[0].rate
         for member in self.members[1:]:
@@ -45,60 +47,77 @@ class AllOf:
         return tightest
 
     @property
-    def max_permits(self) -> int | None:
+    def max_permits(self) -> int | None:  # type: ignore[override]
         """The least of the members'."""
         return min((m.max_permits for m in self.members if m.max_permits is not None), default=None)
 
     @property
-    def books_since(self) -> bool:
+    def books_since(self) -> bool:  # type: ignore[override]
         """Whether any member books from since."""
-        return any(getattr(member, "books_since", True) for member in self.members)
+        return any(member.books_since for member in self.members)
 
     @property
-    def refundable(self) -> bool:
-        """Whether all members credit permits whoever took them last."""
-        return all(getattr(member, "refundable", False) for member in self.members)
+    def receipts(self) -> bool:  # type: ignore[override]
+        """The members'."""
+        return self.members[0].receipts
+
+    @receipts.setter
+    def receipts(self, value: bool) -> None:
+        for member in self.members:
+            member.receipts = value
 
     @property
     def spilled(self) -> int:
         """The most that any member has given up, in ns of schedule."""
-        return max(getattr(member, "spilled", 0) for member in self.members)
+        return max(member.spilled for member in self.members)
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.max_permits)
         # Whether a request is granted at an instant does not depend on since, so asking all first is enough.
-        at = max(member.peek(permits, now) for member in self.members)
+        at = max([member.peek(permits, now) for member in self.members])
         if at > now:
             return at
-        return max(member.take(permits, now, since) for member in self.members)
+        return max([member.take(permits, now, since) for member in self.members])
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now, most=self.max_permits)
-        return max(member.peek(permits, now) for member in self.members)
+        return max([member.peek(permits, now) for member in self.members])
 
-    def give_back(self, permits: int, now: int) -> None:
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Give back to every member, as each of them does."""
-        check_ask("give_back()", permits, now)
+        check_give_back(permits, now, taken)
         for member in self.members:
-            member.give_back(permits, now)
+            member.give_back(permits, now, taken)
+
+    def charge(self, permits: int, now: int) -> None:
+        """Charge every member."""
+        check_permits("charge()", permits)
+        for member in self.members:
+            member.charge(permits, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Refused: which member should change? Set the rate of one of ``members``."""
-        raise RuntimeError("AllOf has no rate of its own to set: call set_rate() of one of its members, as in all_of.members[0].")
+        """Refused: which member should change?"""
+        raise RuntimeError("set_rate(): AllOf has no rate of its own. Say which of its members changes: limiter.set_rate(rate, member=0).")
+
+    def apply(self, rate: Rate, burst: Number, now: int) -> None:
+        """Refused, as `set_rate` is, unless that is the rate in force."""
+        if rate != self.rate:
+            self.set_rate(rate, now)
 
     def shift(self, ns: int) -> None:
-        """Tell the members that follow the calendar that the schedule stood still for so long."""
+        """Tell the members that the schedule stood still for so long."""
         for member in self.members:
-            shift = getattr(member, "shift", None)
-            if shift is not None:
-                shift(ns)
+            member.shift(ns)
 
     def restart(self, now: int) -> None:
-        """Restart the members that know how to."""
+        """Restart all members."""
         for member in self.members:
-            restart = getattr(member, "restart", None)
-            if restart is not None:
-                restart(now)
+            member.restart(now)
+
+    def reset(self, now: int) -> None:
+        """Reset all members."""
+        for member in self.members:
+            member.reset(now)
 
     def lag(self, now: int) -> int:
         """The longest of the members'."""
@@ -107,8 +126,15 @@ class AllOf:
     def bound(self, window: int, largest: int = 1) -> int | None:
         """The least of the members'."""
         check_window(window, largest)
-        bounds = (member.bound(window, largest) for member in self.members)
-        return min((bound for bound in bounds if bound is not None), default=None)
+        return _least(member.bound(window, largest) for member in self.members)
+
+    def bound_when_late(self, window: int, largest: int, late: int) -> int | None:
+        """The least of the members', each with an allowance for lateness only if it needs one."""
+        return _least(member.bound_when_late(window, largest, late) for member in self.members)
 
     def __repr__(self) -> str:
         return f"AllOf({', '.join(map(repr, self.members))})"
+
+
+def _least(bounds: Iterable[int | None]) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)

@@ -1,95 +1,168 @@
-"""The Scheduler interface and its laws; checks that all strategies share.
+"""The Scheduler interface, its laws and its defaults; the checks that all strategies share.
 
 A scheduler is a few integers that answer one question: *for when is a request of n permits scheduled?*
-It knows no loop, no clock and nobody who waits: the instant is passed in, in whole nanoseconds on any monotonic origin.
+It knows no loop, no clock and no waiter: the instant is passed in, in whole nanoseconds on any monotonic origin.
 
 The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 
-1.  Asking changes nothing (but that the first instant ever given starts the schedule), nor does a refusal.
+1.  Asking changes nothing (except that the first instant given starts the schedule), nor does a refusal.
 2.  A request is never granted before the instant named for it, and always at it or later.
 3.  More permits are never sooner, and taking never makes anyone sooner.
-4.  No window of any history holds more permits than `bound` says, permits given back not counted.
-5.  Taking and giving back at once leaves no trace.
+4.  No window of any history holds more permits than `Scheduler.bound` says. A permit given back by its receipt was never granted;
+    one given back without counts as one fewer at the instant at which it came back.
+5.  Taking and giving back at once, by receipt, leaves no trace.
 6.  Adding a constant to all instants changes nothing else.
 7.  Time that goes back is no progress, never credit.
 8.  No drift: the k-th grant under load is due at exactly its share of the schedule, after a thousand million grants too.
+9.  What `Scheduler.stock` counts is granted, at that instant or any later one, as long as nothing else is taken.
+10. What is charged delays later requests as a take does where it is due, and by no less where it is not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aiorate.rate import Rate
+    from aiorate.rate import Number, Rate
 
 __all__ = ["Scheduler"]
 
 
-class Scheduler(Protocol):
+class Scheduler(ABC):
     """For when is a request scheduled? All instants and durations are whole nanoseconds.
 
-    Optional, and looked for by `aiorate.Limiter`:
+    A strategy of one's own derives from this class, keeps `rate` and `max_permits`, and writes `take`, `peek`, `give_back`,
+    `set_rate`, `lag` and `bound`. The rest are defaults that most strategies need not change.
+    """
 
-    * ``books_since = False``: `take` ignores ``since``; the limiter's guarantee then needs no allowance for lateness.
-    * ``refundable = True``: permits given back are credited whoever took them last, as pools and buckets do.
-    * ``spilled``: ns of schedule that nobody used and that are given up, so far; none where everything is made up for.
-    * ``seen``: the latest instant that `take` was given, where a grant due by it needs no fresh one.
-    * ``book``: `take` without the check of its arguments, for a caller that has made it.
-    * ``batch``: how many permits may be handed out without asking for each, where paying now makes that safe. They are taken in a
-      few portions, and given back in one: `give_back` must then undo exactly what `take` did.
-    * ``shift(ns)``: the schedule was held up for so long; only strategies that follow the calendar need to know.
-    * ``restart(now)``, ``apply(rate, burst)``: what the verbs of a `RateSpec` do beyond a new rate.
+    __slots__ = ("owner", "receipts")
+
+    rate: Rate
+    """The rate in force; changed through `set_rate`."""
+    max_permits: int | None = None
+    """The largest single request that can ever be granted; None: any."""
+    books_since: bool = True
+    """Whether `take` honours ``since``. If not, the limiter's guarantee needs no allowance for a late event loop."""
+    members: tuple[Scheduler, ...] = ()
+    """The schedulers that this one is made of, if it is."""
+    owner: str
+    """What it belongs to; see `claim`."""
+    receipts: bool
+    """Whether permits may be given back by receipt. Strategies that keep a record for that keep none while it is False.
+
+    A limiter sets it to False, and to True as soon as anything could be given back.
     """
 
     @property
-    def rate(self) -> Rate:
-        """The rate in force; changed through `set_rate`."""
-        ...
+    def spilled(self) -> int:
+        """Nanoseconds of schedule that went unused and are given up, so far; 0 where everything is made up for."""
+        return 0
 
-    @property
-    def max_permits(self) -> int | None:
-        """The largest single request that can ever be granted; None: any."""
-        ...
-
+    @abstractmethod
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         """The instant for which the request is scheduled; if that is ``now`` or before, it is granted and spent.
 
         A later instant is a refusal: nothing changed, and asked again then, with nothing else taken in between, it is
         granted. ``since`` (default ``now``) says since when the request stands in line: schedulers that pace book from
-        ``max(due, since)``, so that a late timer costs no rate.
+        ``max(due, since)``, so that a late timer costs no rate. The receipt of what was granted is ``now``.
         """
-        ...
 
+    @abstractmethod
     def peek(self, permits: int, now: int) -> int:
         """What `take` would answer, without taking."""
-        ...
 
-    def give_back(self, permits: int, now: int) -> None:
-        """Credit permits that were not used: up to capacity, or the latest take undone if nothing was taken since."""
-        ...
+    @abstractmethod
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Credit permits that were not used.
 
+        ``taken`` is their receipt, the ``now`` at which `take` granted them: the credit is exact then, or less. Without it they
+        are anybody's: pools and buckets fill up to capacity, windows forget their oldest entries, pacing strategies lose the slot.
+        """
+
+    @abstractmethod
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate from ``now`` on; forgives no debt, gives no credit."""
-        ...
 
+    @abstractmethod
     def lag(self, now: int) -> int:
         """How far behind schedule, in ns."""
-        ...
 
+    @abstractmethod
     def bound(self, window: int, largest: int = 1) -> int | None:
         """The most permits ever granted within any half-open window of so many ns; None: no bound.
 
         ``largest`` is the most that a single request asks for.
         """
-        ...
+
+    def bound_when_late(self, window: int, largest: int, late: int) -> int | None:
+        """`bound` where requests are booked up to ``late`` ns before they are granted."""
+        return self.bound(window + late if self.books_since else window, largest)
+
+    def stock(self, now: int) -> int:
+        """How many permits lie ready at ``now`` and stay ready until they are taken; 0: none to rely on."""
+        return 0
+
+    def charge(self, permits: int, now: int) -> None:
+        """Take permits that were used without being asked for; any number of them. Later requests wait for them.
+
+        Here, in portions as large as a request may be, each as soon as it is due. Strategies of aiorate take any number at once.
+        """
+        most = permits if self.max_permits is None else self.max_permits
+        while permits > 0:
+            portion = min(permits, most)
+            now = max(self.peek(portion, now), now)
+            self.take(portion, now)
+            permits -= portion
+
+    def apply(self, rate: Rate, burst: Number, now: int) -> None:
+        """Change the rate and, in strategies that have one, the burst ratio."""
+        if rate != self.rate:
+            self.set_rate(rate, now)
+
+    def restart(self, now: int) -> None:
+        """Forget the backlog: empty pools, no slot due before ``now``; a debt stays. Nothing where there is no backlog."""
+
+    def reset(self, now: int) -> None:
+        """Begin anew at ``now``, as if just made, at the rate in force."""
+        raise RuntimeError(f"reset(): {type(self).__name__} does not say how it begins. Write its method reset(now).")
+
+    def shift(self, ns: int) -> None:
+        """The schedule was held up for so long. Only strategies that follow the calendar need to know."""
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it belongs to a limiter already."""
+        try:
+            return bool(self.owner)
+        except AttributeError:
+            return False
+
+    def claim(self, owner: str) -> None:
+        """Make it and its members the owner's alone. ValueError if any has one: each would spend what the other was promised."""
+        parts: list[Scheduler] = [self]
+        for part in parts:  # which grows meanwhile
+            if part.claimed:
+                raise ValueError(f"{owner}: {part!r} belongs to {part.owner} already. Make another one, or share that limiter.")
+            parts += part.members
+        for part in parts:
+            part.owner = owner
 
 
 def check_ask(call: str, permits: int, now: int, since: int | None = None, most: int | None = None) -> None:
     """Raise a clear error unless a scheduler can be asked that."""
     check_permits(call, permits, most)
-    for name, instant in (("now", now), ("since", since)):
-        if isinstance(instant, bool) or not isinstance(instant, int | None) or (name == "now" and instant is None):
-            raise TypeError(f"{call}({name}=...) must be an instant in whole ns, not {type(instant).__name__}.")
+    check_instant(f"{call}(now)", now)
+    if since is not None:
+        check_instant(f"{call}(since)", since)
+
+
+def check_give_back(permits: int, now: int, taken: int | None) -> None:
+    """Raise a clear error unless permits can be given back like that."""
+    check_permits("give_back()", permits)
+    check_instant("give_back(now)", now)
+    if taken is not None:
+        check_instant("give_back(taken)", taken)
 
 
 def check_permits(call: str, permits: int, most: int | None = None) -> None:
@@ -110,10 +183,16 @@ def _shown(number: int) -> str:
     return str(number) if abs(number) < 10**30 else f"an int of {number.bit_length()} bits"
 
 
+def check_instant(what: str, instant: int) -> None:
+    """Raise a clear error unless it is an instant."""
+    if isinstance(instant, bool) or not isinstance(instant, int):
+        raise TypeError(f"{what} must be an instant in whole ns, not {type(instant).__name__}.")
+
+
 def check_start(start: int | None) -> None:
     """Raise a clear error unless a schedule can run from there."""
-    if start is not None and (isinstance(start, bool) or not isinstance(start, int)):
-        raise TypeError(f"start must be an instant in whole ns or None, not {type(start).__name__}.")
+    if start is not None:
+        check_instant("start", start)
 
 
 def check_ns(call: str, ns: int, least: int = 0) -> None:
@@ -126,10 +205,7 @@ def check_ns(call: str, ns: int, least: int = 0) -> None:
 
 def check_window(window: int, largest: int) -> None:
     """Raise a clear error unless bound() can be asked that."""
-    if isinstance(window, bool) or not isinstance(window, int):
-        raise TypeError(f"bound(window) must be a length in whole ns, not {type(window).__name__}.")
-    if window < 1:
-        raise ValueError(f"bound(window) must be 1 ns or more; {_shown(window)} was given.")
+    check_ns("bound(window)", window, least=1)
     check_permits("bound(largest)", largest)
 
 

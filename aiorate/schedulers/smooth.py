@@ -13,31 +13,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate.schedulers.interface import booked_from, check_ask, check_start, check_window
+from aiorate.schedulers.interface import Scheduler, booked_from, check_ask, check_give_back, check_permits, check_start, check_window
 
 if TYPE_CHECKING:
     from aiorate.rate import Number
 
 __all__ = ["SmoothBursty", "SmoothWarmingUp"]
 
+_ONE = 1
 
-class _Smooth:
+
+class _Smooth(Scheduler):
     """What both have in common: `next_free`, and a store that fills while it lies in the past."""
 
-    __slots__ = ("_next", "_spilled", "_stored", "_undo", "rate")
-    max_permits: int | None = None
+    __slots__ = ("_group", "_next", "_spilled", "_stored", "rate")
 
     _next: int | None  # next_free in ticks
     _stored: int  # in units of the subclass
-    _undo: tuple[int, int, int, int] | None
+    # What was taken last: when, next_free and the store as they were before, since when, how many permits.
+    _group: tuple[int, int, int, int, int] | None
 
     def _setup(self, rate: Rate, start: int | None) -> None:
         self.rate = rate
-        self._undo = None
-        self._spilled = self._stored = 0
+        self._group = None
+        self._spilled = 0
+        self._stored = self._at_first()
         self._next = None if start is None else start * rate.permits
 
-    # What the subclass says: the most that is stored, what a tick of idle time adds, and what permits cost.
+    # What the subclass says: what is stored at first and at most, what a tick of idle time adds, and what permits cost.
+
+    def _at_first(self) -> int:
+        return 0
 
     def _most(self) -> int:
         raise NotImplementedError
@@ -45,56 +51,72 @@ class _Smooth:
     def _earned(self, ticks: int) -> int:
         return ticks
 
-    def _spend(self, stored: int, permits: int) -> tuple[int, int]:
+    def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         """What is left in the store after taking permits, and the ticks they cost."""
         raise NotImplementedError
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if type(permits) is not int or permits < 1 or type(now) is not int or not (since is None or type(since) is int):
+        if (
+            type(now) is not int
+            or (permits is not _ONE and (type(permits) is not int or permits < 1))
+            or (since is not None and type(since) is not int)
+        ):
             check_ask("take()", permits, now, since)
         due = self._due(now)
-        at = ceil_div(due, self.rate.permits)
+        at = -(-due // self.rate.permits)  # rounded up
         if at > now:
             return at
         since = now if since is None or since > now else since
-        before = self._stored
-        free, stored = self._synced(due, before, since)
-        self._spilled += before + self._earned(free - due) - stored
-        self._stored, cost = self._spend(stored, permits)
-        self._next = free + cost
-        self._undo = (due, before, since, permits)
+        stored = self._stored
+        free = self._spend(permits, due, stored, since)
+        if self.receipts:
+            group = self._group
+            if group is not None and group[0] == now and free == due:
+                self._group = (*group[:4], group[4] + permits)
+            else:
+                self._group = (now, due, stored, since, permits)
         return max(at, since)
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now)
         return max(now, ceil_div(self._due(now), self.rate.permits))
 
-    def give_back(self, permits: int, now: int) -> None:
-        """Undo the latest take, or part of it. Permits of an earlier one are lost: they have delayed others already."""
-        check_ask("give_back()", permits, now)
-        if self._undo is None:
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Undo what was taken at that instant, if nothing has been taken since. Anything else is lost: it has delayed others."""
+        check_give_back(permits, now, taken)
+        if self._group is None or taken != self._group[0]:
             return
-        due, before, since, taken = self._undo
-        if permits >= taken:
-            self._next, self._stored, self._undo = due, before, None
+        _, due, stored, since, count = self._group
+        if count > permits:
+            self._group = (taken, due, stored, since, count - permits)
+            self._spend(count - permits, due, stored, since, again=True)
         else:
-            free, stored = self._synced(due, before, since)
-            self._stored, cost = self._spend(stored, taken - permits)
-            self._next = free + cost
-            self._undo = (due, before, since, taken - permits)
+            self._group = None
+            self._next, self._stored = due, stored
+            self._spilled -= self._synced(due, stored, since)[2]
+
+    def charge(self, permits: int, now: int) -> None:
+        """Take permits, from the store as far as they are there: later requests wait for the rest."""
+        check_permits("charge()", permits)
+        self._group = None
+        self._spend(permits, self._due(now), self._stored, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate: a debt keeps its duration, the store its fraction."""
         rate = Rate.of(rate)
-        free, stored = self._synced(self._due(now), self._stored, now)
+        free, stored, _ = self._synced(self._due(now), self._stored, now)
         self._spilled = self._spilled * rate.permits // self.rate.permits
         self._next = ceil_div(free * rate.permits, self.rate.permits)
         self._stored = self._rescaled(stored, rate)
-        self._undo = None
+        self._group = None
         self.rate = rate
 
     def _rescaled(self, stored: int, rate: Rate) -> int:
         raise NotImplementedError
+
+    def reset(self, now: int) -> None:
+        """Nothing is owed, and the store is as it was at first."""
+        self._setup(self.rate, now)
 
     def lag(self, now: int) -> int:
         """0: time that was not used is stored or gone, never owed."""
@@ -115,10 +137,21 @@ class _Smooth:
             self._next = now * self.rate.permits
         return self._next
 
-    def _synced(self, due: int, stored: int, since: int) -> tuple[int, int]:
-        """next_free and the store once the idle time up to since is in it."""
+    def _spend(self, permits: int, due: int, stored: int, since: int, again: bool = False) -> int:
+        """Take permits from what next_free and the store were, with the idle time up to since; where the request starts."""
+        free, stored, gone = self._synced(due, stored, since)
+        if not again:
+            self._spilled += gone
+        self._stored, cost = self._priced(stored, permits)
+        self._next = free + cost
+        return free
+
+    def _synced(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
+        """next_free and the store once the idle time up to since is in it, and what found no room there."""
         free = booked_from(due, since, self.rate.permits)
-        return free, min(self._most(), stored + self._earned(free - due))
+        stored += self._earned(free - due)
+        most = self._most()
+        return (free, stored, 0) if stored <= most else (free, most, stored - most)
 
 
 class SmoothBursty(_Smooth):
@@ -146,6 +179,7 @@ class SmoothBursty(_Smooth):
         self._max_stored = None if max_stored is None else exact(max_stored, "SmoothBursty(max_stored)")
         if self._max_burst[0] < 0 or (self._max_stored and self._max_stored[0] < 0):
             raise ValueError("SmoothBursty(max_burst, max_stored) must be 0 or more; 0 stores nothing.")
+        self.receipts = True
         self._setup(Rate.of(rate), start)
 
     @property
@@ -165,7 +199,7 @@ class SmoothBursty(_Smooth):
         num, den = self._max_burst
         return num * NS_PER_SECOND * self.rate.permits // den
 
-    def _spend(self, stored: int, permits: int) -> tuple[int, int]:
+    def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         cost = permits * self.rate.period_ns
         free = min(stored, cost)
         return stored - free, cost - free
@@ -219,8 +253,8 @@ class SmoothWarmingUp(_Smooth):
         # max permits = warmup / I x (5 + c) / (2 (1 + c)). The store counts in units of which a permit has
         # period_ns x 2 (cold + warm) and a tick of idle time earns (5 warm + cold): all whole.
         self._earn = 5 * warm + cold
+        self.receipts = True
         self._setup(Rate.of(rate), start)
-        self._stored = self._most()
 
     @property
     def stored(self) -> float:
@@ -236,13 +270,16 @@ class SmoothWarmingUp(_Smooth):
         check_window(window, largest)
         return largest + self.rate.permits_in(window)
 
+    def _at_first(self) -> int:
+        return self._most()
+
     def _most(self) -> int:
         return self._warmup * self.rate.permits * self._earn
 
     def _earned(self, ticks: int) -> int:
         return ticks * self._earn
 
-    def _spend(self, stored: int, permits: int) -> tuple[int, int]:
+    def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         left = stored - permits * self._per_permit
         return max(left, 0), self._area(stored) - self._area(left)
 

@@ -4,8 +4,11 @@ The ticks accumulator is the start of the next slot that nobody has taken. A req
 accumulator on by its own length, so its size delays only those behind it (it pays later). Time is counted in ticks: a
 nanosecond has ``rate.permits`` of them and a permit lasts ``rate.period_ns``, so nothing is ever divided or rounded.
 
-The three differ in what they do about time that nobody used. Knows nothing of clocks, loops or who waits.
-From the EngineBlock limiters of 2018 (average, compensated and dynamic).
+The three differ in what they do about time that nobody used. Permits come back by undoing the latest slots, as
+compare-and-swap would: those taken at one instant without a gap are a group, and which request holds which of its slots makes no
+difference. An older slot is lost: later requests have been delayed by it already.
+
+Knows nothing of clocks, loops or who waits. From the EngineBlock limiters of 2018 (average, compensated and dynamic).
 """
 
 from __future__ import annotations
@@ -13,25 +16,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, as_float, ceil_div, exact
-from aiorate.schedulers.interface import booked_from, check_ask, check_start, check_window
+from aiorate.schedulers.interface import Scheduler, booked_from, check_ask, check_give_back, check_permits, check_start, check_window
 
 if TYPE_CHECKING:
     from aiorate.rate import Number
 
 __all__ = ["BurstCompensation", "BurstRatio", "TicksAccumulator"]
 
+_ONE = 1
 
-class _Accumulator:
+
+class _Accumulator(Scheduler):
     """One integer, the accumulator, and how to move it; what a late request gives up is left to `_base`."""
 
-    __slots__ = ("_next", "_undo", "rate")
-    max_permits: int | None = None
+    __slots__ = ("_group", "_next", "rate")
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_start(start)
+        self.receipts = True
         self.rate = Rate.of(rate)
         self._next: int | None = None if start is None else start * self.rate.permits
-        self._undo: tuple[int, int, int] | None = None
+        # What was taken last: when, where the accumulator stood before, where the first of the slots begins, how many permits.
+        self._group: tuple[int, int, int, int] | None = None
 
     @property
     def ticks(self) -> int | None:
@@ -39,52 +45,88 @@ class _Accumulator:
         return None if self._next is None else ceil_div(self._next, self.rate.permits)
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if type(permits) is not int or permits < 1 or type(now) is not int or not (since is None or type(since) is int):
+        if (
+            type(now) is not int
+            or (permits is not _ONE and (type(permits) is not int or permits < 1))
+            or (since is not None and type(since) is not int)
+        ):
             check_ask("take()", permits, now, since)
-        slot = self._slot(now)
-        at = ceil_div(slot, self.rate.permits)
+        slot = self._next
+        if slot is None:
+            slot = self._begin(now)
+        at = -(-slot // self.rate.permits)  # rounded up
         if at <= now:
             base = self._base(slot, now if since is None or since > now else since)
-            self._undo = (slot, base, permits)
+            if self.receipts:
+                self._remember(permits, now, slot, base)
             self._next = base + permits * self.rate.period_ns
         return at
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now)
-        return ceil_div(self._slot(now), self.rate.permits)
+        return ceil_div(self._begin(now) if self._next is None else self._next, self.rate.permits)
 
-    def give_back(self, permits: int, now: int) -> None:
-        """Undo the latest take, or part of it. A slot that is not the latest is lost: nobody could be moved into it."""
-        check_ask("give_back()", permits, now)
-        if self._undo is not None:
-            slot, base, taken = self._undo
-            kept = max(taken - permits, 0)
-            self._undo = (slot, base, kept) if kept else None
-            self._next = base + kept * self.rate.period_ns if kept else slot
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Undo what was taken at that instant, if nothing has been taken since. Any other slot is lost."""
+        check_give_back(permits, now, taken)
+        if self._group is None or taken != self._group[0]:
+            return
+        _, slot, base, count = self._group
+        if count > permits:
+            self._group = (taken, slot, base, count - permits)
+            self._next = base + (count - permits) * self.rate.period_ns
+        else:
+            self._group = None
+            self._next = slot
+            self._regain(base - slot)
+
+    def charge(self, permits: int, now: int) -> None:
+        """Take so many slots, the first of them not before now: later requests wait for them."""
+        check_permits("charge()", permits)
+        slot = self._begin(now) if self._next is None else self._next
+        self._group = None
+        self._next = self._base(slot, now) + permits * self.rate.period_ns
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate."""
         rate = Rate.of(rate)
+        slot = self._begin(now) if self._next is None else self._next
         # Rounded up: no slot comes earlier than it was.
-        self._next = ceil_div(self._slot(now) * rate.permits, self.rate.permits)
-        self._undo = None
+        self._next = ceil_div(slot * rate.permits, self.rate.permits)
+        self._group = None
         self.rate = rate
 
     def restart(self, now: int) -> None:
         """Forget the backlog: no slot is due before now."""
-        self._next = max(self._slot(now), now * self.rate.permits)
-        self._undo = None
+        slot = self._begin(now) if self._next is None else self._next
+        self._next = max(slot, now * self.rate.permits)
+        self._group = None
+
+    def reset(self, now: int) -> None:
+        """The next slot is now."""
+        self._begin(now)
+        self._group = None
 
     def lag(self, now: int) -> int:
         return 0 if self.ticks is None else max(0, now - self.ticks)
 
-    def _slot(self, now: int) -> int:
-        if self._next is None:
-            self._next = now * self.rate.permits
+    def _begin(self, now: int) -> int:
+        self._next = now * self.rate.permits
         return self._next
 
+    def _remember(self, permits: int, now: int, slot: int, base: int) -> None:
+        group = self._group
+        if group is not None and group[0] == now and base == slot:
+            self._group = (now, group[1], group[2], group[3] + permits)
+        else:
+            self._group = (now, slot, base, permits)
+
     def _base(self, slot: int, since: int) -> int:
+        """Where a slot begins that is asked for since then."""
         raise NotImplementedError
+
+    def _regain(self, ticks: int) -> None:
+        """What was given up for a slot that was undone."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.rate)!r}, ticks={self.ticks})"
@@ -97,23 +139,20 @@ class TicksAccumulator(_Accumulator):
     a mean; wrong wherever a quota is enforced, since a pause is followed by a burst of its length.
     """
 
-    __slots__ = ("seen",)
+    __slots__ = ()
     books_since = False
-
-    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
-        super().__init__(rate, start=start)
-        self.seen = start
-        """The latest instant given: what is due by it needs no fresh reading of the clock."""
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """None: after a pause there is a burst of its length."""
         check_window(window, largest)
         return None
 
-    def _slot(self, now: int) -> int:
-        if self.seen is None or now > self.seen:
-            self.seen = now
-        return super()._slot(now)
+    def stock(self, now: int) -> int:
+        """The slots that are due by now: the last-seen time of the original, by which a slot is known to be due without a new one."""
+        if self._next is None:
+            return 0
+        behind = now * self.rate.permits - self._next
+        return 0 if behind < 0 else behind // self.rate.period_ns + 1
 
     def _base(self, slot: int, since: int) -> int:
         return slot
@@ -154,16 +193,29 @@ class BurstCompensation(_Accumulator):
         num, den = self._strictness
         return largest + self.rate.permits_in(window) if num == den else None
 
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """The next slot keeps its instant, the ones after it follow at the new rate."""
+        self._spilled = self._spilled * Rate.of(rate).permits // self.rate.permits
+        super().set_rate(rate, now)
+
+    def reset(self, now: int) -> None:
+        """The next slot is now."""
+        self._spilled = 0
+        super().reset(now)
+
     def _base(self, slot: int, since: int) -> int:
         num, den = self._strictness
         gap = booked_from(slot, since, self.rate.permits) - slot
         # Rounded up: the schedule never gains by a fraction of a tick.
-        closed = ceil_div(gap * num, den)
+        closed = -(-gap * num // den)
         self._spilled += closed
         return slot + closed
 
+    def _regain(self, ticks: int) -> None:
+        self._spilled -= ticks
 
-class BurstRatio:
+
+class BurstRatio(Scheduler):
     """Catch up at ``ratio`` times the rate after a delay, never ahead of the plain schedule.
 
     Two schedules: the ideal one, at the plain rate, and the paced one, which keeps permits ``1 / (ratio x rate)``
@@ -172,56 +224,71 @@ class BurstRatio:
     let requests start before their time.
     """
 
-    __slots__ = ("_ideal", "_paced", "_ratio", "_undo", "rate")
-    max_permits: int | None = None
+    __slots__ = ("_group", "_ideal", "_paced", "_ratio", "_unit", "rate")
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
         check_start(start)
+        self.receipts = True
         self._ratio = _ratio_of(ratio)
         self.rate = Rate.of(rate)
         # Both schedules count in ticks of which a ns has rate.permits x ratio's numerator: both intervals are then whole.
+        self._unit = self.rate.permits * self._ratio[0]
         self._ideal: int | None = None if start is None else start * self._unit
         self._paced: int = self._ideal or 0
-        self._undo: tuple[int, int, int, int] | None = None
+        # What was taken last: when, both schedules as they were before, where the first of the slots begins, how many permits.
+        self._group: tuple[int, int, int, int, int] | None = None
 
     @property
     def ratio(self) -> float:
         """How many times the rate permits may come while behind."""
         return as_float(*self._ratio)
 
-    @property
-    def _unit(self) -> int:
-        return self.rate.permits * self._ratio[0]
-
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if type(permits) is not int or permits < 1 or type(now) is not int or not (since is None or type(since) is int):
+        if (
+            type(now) is not int
+            or (permits is not _ONE and (type(permits) is not int or permits < 1))
+            or (since is not None and type(since) is not int)
+        ):
             check_ask("take()", permits, now, since)
-        ideal = self._begin(now)
+        ideal = self._begin(now) if self._ideal is None else self._ideal
         start = max(ideal, self._paced)
-        at = ceil_div(start, self._unit)
+        at = -(-start // self._unit)  # rounded up
         if at > now:
             return at
         base = booked_from(start, now if since is None else min(since, now), self._unit)
-        self._undo = (ideal, self._paced, base, permits)
+        if self.receipts:
+            group = self._group
+            if group is not None and group[0] == now and base == self._paced:
+                self._group = (*group[:4], group[4] + permits)
+            else:
+                self._group = (now, ideal, self._paced, base, permits)
         self._move(ideal, base, permits)
-        return ceil_div(ideal, self._unit)
+        return -(-ideal // self._unit)
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now)
-        ideal = self._begin(now)
+        ideal = self._begin(now) if self._ideal is None else self._ideal
         at = ceil_div(max(ideal, self._paced), self._unit)
         return at if at > now else ceil_div(ideal, self._unit)
 
-    def give_back(self, permits: int, now: int) -> None:
-        """Undo the latest take, or part of it. A slot that is not the latest is lost: none can be moved into it."""
-        check_ask("give_back()", permits, now)
-        if self._undo is not None:
-            ideal, paced, base, taken = self._undo
-            if taken > permits:
-                self._undo = (ideal, paced, base, taken - permits)
-                self._move(ideal, base, taken - permits)
-            else:
-                self._undo, self._ideal, self._paced = None, ideal, paced
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Undo what was taken at that instant, if nothing has been taken since. Any other slot is lost."""
+        check_give_back(permits, now, taken)
+        if self._group is None or taken != self._group[0]:
+            return
+        _, ideal, paced, base, count = self._group
+        if count > permits:
+            self._group = (taken, ideal, paced, base, count - permits)
+            self._move(ideal, base, count - permits)
+        else:
+            self._group, self._ideal, self._paced = None, ideal, paced
+
+    def charge(self, permits: int, now: int) -> None:
+        """Take so many slots of both schedules, the first not before now: later requests wait for them."""
+        check_permits("charge()", permits)
+        ideal = self._begin(now) if self._ideal is None else self._ideal
+        self._group = None
+        self._move(ideal, booked_from(max(ideal, self._paced), now, self._unit), permits)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Both schedules keep their instants, the slots after them follow at the new rate."""
@@ -233,8 +300,13 @@ class BurstRatio:
 
     def restart(self, now: int) -> None:
         """Forget the backlog: the next slot is now."""
-        self._ideal = max(self._begin(now), now * self._unit)
-        self._undo = None
+        self._ideal = max(self._begin(now) if self._ideal is None else self._ideal, now * self._unit)
+        self._group = None
+
+    def reset(self, now: int) -> None:
+        """Both schedules begin now."""
+        self._begin(now)
+        self._group = None
 
     def lag(self, now: int) -> int:
         return 0 if self._ideal is None else max(0, now - ceil_div(self._ideal, self._unit))
@@ -245,8 +317,7 @@ class BurstRatio:
         return largest + window * self.rate.permits * num // (self.rate.period_ns * den)
 
     def _begin(self, now: int) -> int:
-        if self._ideal is None:
-            self._ideal = self._paced = now * self._unit
+        self._ideal = self._paced = now * self._unit
         return self._ideal
 
     def _move(self, ideal: int, base: int, permits: int) -> None:
@@ -255,10 +326,11 @@ class BurstRatio:
         self._paced = base + permits * self.rate.period_ns * den
 
     def _change(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
-        if now is not None:
+        if now is not None and self._ideal is None:
             self._begin(now)
         old = self._unit
-        self.rate, self._ratio, self._undo = rate, ratio, None
+        self.rate, self._ratio, self._group = rate, ratio, None
+        self._unit = rate.permits * ratio[0]
         if self._ideal is not None:
             self._ideal = ceil_div(self._ideal * self._unit, old)
             self._paced = ceil_div(self._paced * self._unit, old)

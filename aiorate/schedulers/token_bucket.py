@@ -11,15 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, ceil_div
-from aiorate.schedulers.interface import check_ask, check_permits, check_start, check_window
+from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_start, check_window
+from aiorate.schedulers.peaks import Peaks
 
 if TYPE_CHECKING:
     from aiorate.rate import Number
 
 __all__ = ["TokenBucket"]
 
+_ONE = 1
 
-class TokenBucket:
+
+class TokenBucket(Scheduler):
     """Pay now: up to ``burst`` permits at once, then one per interval. Starts with ``initial`` (default: full).
 
     ``burst`` and ``initial`` are permits, whole numbers. In any window there are at most ``burst + rate x window``: a
@@ -27,8 +30,7 @@ class TokenBucket:
     A request for more than ``burst`` can never be granted.
     """
 
-    __slots__ = ("_brim", "_cost", "_empty", "_initial", "_spilled", "_unit", "burst", "rate")
-    refundable = True
+    __slots__ = ("_brim", "_cost", "_empty", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits", "rate")
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
         check_start(start)
@@ -39,6 +41,9 @@ class TokenBucket:
             raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, not {type(initial).__name__}.")
         self.burst = burst
         """Size of the bucket in permits."""
+        self.max_permits: int = burst
+        self.receipts = True
+        self._peaks = Peaks()
         self._spilled = 0
         self._initial = burst if initial is None else initial
         self._measure(Rate.of(rate))
@@ -47,60 +52,75 @@ class TokenBucket:
             self._begin(start)
 
     @property
-    def max_permits(self) -> int:
-        """The size of the bucket: larger requests are refused."""
-        return self.burst
-
-    @property
-    def batch(self) -> int:
-        """How many permits may be handed out without asking for each: 200 us worth, half the bucket, or 256."""
-        return min(self.rate.permits_in(200_000), self.burst // 2, 256)
-
-    @property
     def spilled(self) -> int:
         """Nanoseconds of schedule that found the bucket full while somebody stood in line, and are gone."""
         return self._spilled // self.rate.permits
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if type(permits) is not int or not 0 < permits <= self.burst or type(now) is not int or not (since is None or type(since) is int):
+        if (
+            type(now) is not int
+            or (permits is not _ONE and (type(permits) is not int or not 0 < permits <= self.burst))
+            or (since is not None and type(since) is not int)
+        ):
             check_ask("take()", permits, now, since, self.burst)
-        return self.book(permits, now, since)
-
-    def book(self, permits: int, now: int, since: int | None = None) -> int:
-        """`take`, for a caller that has checked the arguments."""
         empty = self._empty
         if empty is None:
             empty = self._begin(now)
-        unit = self._unit
-        ticks = now * unit
-        after = empty + permits * self._cost
-        if after > ticks:
-            return -(-after // unit)  # rounded up
-        if since is None or since >= now:
-            if ticks - empty >= self._brim:  # the bucket is full, and what came since then is gone
-                after += ticks - empty - self._brim + unit
-            self._empty = after
-            return now
-        at = -(-after // unit)
-        level = ticks - empty
-        if level >= self._brim:
-            level -= (now - since) * unit
-            if level >= self._brim:
-                after += level - self._brim + unit
-                self._spilled += level - self._brim + unit
-        self._empty = after
-        return at if at > since else since
+        need = permits * self._cost
+        level = now * self._unit - empty
+        if need > level:
+            return -(-(empty + need) // self._unit)  # rounded up
+        at = now
+        late = 0 if since is None or since >= now else (now - since) * self._unit
+        if late:
+            level -= late  # as it stood when the request joined the line
+            at = max(-(-(empty + need) // self._unit), now - late // self._unit)
+        if level >= self._brim:  # the bucket was full, and what came since then is gone
+            gone = level - self._brim + self._unit
+            level -= gone
+            empty += gone
+            if late:
+                self._spilled += gone
+        if self.receipts:
+            self._peaks.note(now, level)
+        self._empty = empty + need
+        return at
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now, most=self.burst)
         empty = self._begin(now) if self._empty is None else self._empty
         return max(now, ceil_div(empty + permits * self._cost, self._unit))
 
-    def give_back(self, permits: int, now: int) -> None:
-        """Put permits back, up to the size of the bucket."""
-        check_ask("give_back()", permits, now)
-        if self._empty is not None:
-            self._empty -= permits * self._cost
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Put permits back, as far as there is room; by receipt, as far as there was room ever since they were taken."""
+        check_give_back(permits, now, taken)
+        if self._empty is None:
+            return
+        level = now * self._unit - self._empty
+        peak = None if taken is None else self._peaks.since(taken)
+        # A bucket that is full to within the last ns is not cut off, so neither is what comes back.
+        credit = min(permits * self._cost, self._brim - 1 - (level if peak is None else max(level, peak)))
+        if credit > 0:
+            self._empty -= credit
+            if taken is None:
+                self._peaks.note(now, level + credit)
+            else:
+                self._peaks.raise_since(taken, credit)
+
+    def charge(self, permits: int, now: int) -> None:
+        """Take permits out at once, however many: the level falls below zero."""
+        check_permits("charge()", permits)
+        empty = self._begin(now) if self._empty is None else self._empty
+        level = now * self._unit - empty
+        if level >= self._brim:
+            level = self.burst * self._cost
+            empty = now * self._unit - level
+        self._peaks.note(now, level)
+        self._empty = empty + permits * self._cost
+
+    def stock(self, now: int) -> int:
+        """The permits in the bucket."""
+        return 0 if self._empty is None else max(0, min((now * self._unit - self._empty) // self._cost, self.burst))
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate; the bucket keeps its level in permits, and so does a debt."""
@@ -108,10 +128,17 @@ class TokenBucket:
         empty = self._begin(now) if self._empty is None else self._empty
         missing = max(0, empty + self.burst * self._cost - now * self._unit)
         self._spilled = self._spilled * rate.permits // self._unit
+        self._peaks.scale(rate.period_ns, self._cost)
         # Rounded up: no fraction of a permit is given.
         missing = ceil_div(missing * rate.period_ns, self._cost)
         self._measure(rate)
         self._empty = now * self._unit + missing - self.burst * self._cost
+
+    def reset(self, now: int) -> None:
+        """Hold ``initial`` permits again."""
+        self._spilled = 0
+        self._peaks.clear()
+        self._begin(now)
 
     def lag(self, now: int) -> int:
         """0: a bucket is not late because it was idle."""

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate
-from aiorate.schedulers.interface import check_ask, check_start, check_window
+from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_instant, check_permits, check_start, check_window
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
@@ -20,65 +20,97 @@ if TYPE_CHECKING:
 __all__ = ["CalendarWindow", "SlidingWindow"]
 
 
-class SlidingWindow:
+class SlidingWindow(Scheduler):
     """At most n permits in any window of one period, wherever it begins; n at once after an idle period.
 
     The exact promise costs a log: an entry per instant at which something was granted, n at the most. The server's windows
-    need not begin with ours. Permits given back are credited if they are the latest that were taken, else lost.
+    need not begin with ours.
     """
 
-    __slots__ = ("_last", "_log", "_undo", "_used", "rate")
+    __slots__ = ("_last", "_log", "_used", "max_permits", "rate")
     books_since = False
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_start(start)
+        self.receipts = True
         self.rate = Rate.of(rate)
+        self.max_permits: int = self.rate.permits
         self._log: deque[tuple[int, int]] = deque()  # (instant, permits) of what is still in the window
         self._used = 0
         self._last = start  # nothing is granted before it
-        self._undo = 0
-
-    @property
-    def max_permits(self) -> int:
-        """The rate's permits per period."""
-        return self.rate.permits
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.rate.permits)
         at = self._earliest(permits, now)
         if at > now:
             return at
-        while self._log and self._log[0][0] <= now - self.rate.period_ns:
-            self._used -= self._log.popleft()[1]
-        if self._log and self._log[-1][0] == now:
-            self._log[-1] = (now, self._log[-1][1] + permits)
+        self._forget(now)
+        log = self._log
+        if log and log[-1][0] == now:
+            log[-1] = (now, log[-1][1] + permits)
         else:
-            self._log.append((now, permits))
+            log.append((now, permits))
         self._used += permits
-        self._last, self._undo = now, permits
+        self._last = now
         return max(at, now if since is None or since > now else since)
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now, most=self.rate.permits)
         return max(self._earliest(permits, now), now)
 
-    def give_back(self, permits: int, now: int) -> None:
-        """Credit the latest take, or part of it. Earlier permits are lost: which entry was theirs is not known."""
-        check_ask("give_back()", permits, now)
-        credit = min(permits, self._undo)
-        if credit:
-            instant, count = self._log.pop()
-            if count > credit:
-                self._log.append((instant, count - credit))
-            self._used -= credit
-            self._undo -= credit
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Forget the entry of the receipt, or as much of it; without one, the oldest entries."""
+        check_give_back(permits, now, taken)
+        log = self._log
+        if taken is None:
+            if self._last is not None:
+                self._last = now = max(now, self._last)
+            self._forget(now)
+            self._drop(permits)
+            return
+        for place in range(len(log) - 1, -1, -1):
+            instant, count = log[place]
+            if instant <= taken:
+                if instant == taken:
+                    credit = min(permits, count)
+                    log[place] = (instant, count - credit)
+                    self._used -= credit
+                return
+
+    def charge(self, permits: int, now: int) -> None:
+        """Enter permits as if they had been taken one by one, each as soon as there was room: later requests wait for them."""
+        check_permits("charge()", permits)
+        now = now if self._last is None else max(now, self._last)
+        self._forget(now)
+        n, period, log = self.rate.permits, self.rate.period_ns, self._log
+        at_once = min(permits, max(0, n - self._used))
+        if at_once:
+            log.append((now, at_once))
+            self._used += at_once
+            permits -= at_once
+        if permits:
+            # Each of the others follows the n-th before it by a period: all entries move on by whole rounds, and the oldest by one more.
+            self._drop(self._used - n)
+            rounds, rest = divmod(permits, n)
+            oldest = self._drop(rest)
+            log.extend([(instant + period, count) for instant, count in oldest])
+            self._log = deque((instant + rounds * period, count) for instant, count in log)
+            self._used = n
+            now = self._log[-1][0]
+        self._last = now
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate; what was granted within the new period before now counts as far as it is still known."""
         self.rate = Rate.of(rate)
-        self._undo = 0
+        self.max_permits = self.rate.permits
         if self._last is None:
             self._last = now
+
+    def reset(self, now: int) -> None:
+        """Nothing was granted."""
+        self._log.clear()
+        self._used = 0
+        self._last = now
 
     def lag(self, now: int) -> int:
         """0: a window has no schedule to be behind."""
@@ -88,6 +120,24 @@ class SlidingWindow:
         """n for a period or less, n more for each further period begun."""
         check_window(window, largest)
         return self.rate.permits * -(-window // self.rate.period_ns)
+
+    def _forget(self, now: int) -> None:
+        """Let go of what is no longer in the window that ends now."""
+        while self._log and self._log[0][0] <= now - self.rate.period_ns:
+            self._used -= self._log.popleft()[1]
+
+    def _drop(self, permits: int) -> list[tuple[int, int]]:
+        """Take so many permits out of the oldest entries, as far as there are any; returns what was taken out."""
+        dropped = []
+        while self._log and permits > 0:
+            instant, count = self._log.popleft()
+            part = min(permits, count)
+            if count > part:
+                self._log.appendleft((instant, count - part))
+            dropped.append((instant, part))
+            self._used -= part
+            permits -= part
+        return dropped
 
     def _earliest(self, permits: int, now: int) -> int:
         if self._last is None:
@@ -106,7 +156,7 @@ class SlidingWindow:
         return f"SlidingWindow({str(self.rate)!r}, used={self._used})"
 
 
-class CalendarWindow:
+class CalendarWindow(Scheduler):
     """At most n permits per window of the calendar in the time zone ``tz``: per hour, per day from midnight, per week.
 
     The period is whole seconds and divides a day, or is whole days (seven begin on Monday). ``tz`` is a name such as
@@ -115,9 +165,8 @@ class CalendarWindow:
     after the edge of a window.
     """
 
-    __slots__ = ("_ends", "_last", "_origin", "_tz", "_used", "rate")
+    __slots__ = ("_began", "_ends", "_last", "_opens", "_origin", "_tz", "_used", "max_permits", "rate")
     books_since = False
-    refundable = True
 
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
         from datetime import tzinfo as tzinfo_type  # needed here only: import aiorate stays fast
@@ -136,18 +185,17 @@ class CalendarWindow:
             import time
 
             origin = time.time_ns() - time.monotonic_ns()
-        check_start(origin)
+        check_instant("CalendarWindow(origin)", origin)
+        self.receipts = True
         self.rate = _checked(Rate.of(rate))
+        self.max_permits: int = self.rate.permits
         self._tz = tz
         self._origin = origin
         self._last = start  # nothing is granted before it
-        self._ends = start  # where the window of what is used ends
+        # The window of what is used: its first grant, its end, and where it opens if all before it are used up.
+        self._began = self._ends = start
+        self._opens: int | None = None
         self._used = 0
-
-    @property
-    def max_permits(self) -> int:
-        """The rate's permits per window."""
-        return self.rate.permits
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.rate.permits)
@@ -155,19 +203,39 @@ class CalendarWindow:
         if at > now:
             return at
         if self._ends is None or now >= self._ends:
-            self._ends = self._edge_after(now)
-        self._used, self._last = used + permits, now
+            self._began, self._ends = now, self._edge_after(now)
+        elif self._opens is not None:
+            self._began = now
+        self._used, self._last, self._opens = used + permits, now, None
         return max(at, now if since is None or since > now else since)
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now, most=self.rate.permits)
         return max(self._plan(permits, now)[0], now)
 
-    def give_back(self, permits: int, now: int) -> None:
-        """Credit permits to the window if they may be its own; those of an earlier window are gone."""
-        check_ask("give_back()", permits, now)
-        if self._ends is not None and now < self._ends:
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Credit permits to the window if they are its own, or may be; those of an earlier window are gone."""
+        check_give_back(permits, now, taken)
+        if self._ends is not None and now < self._ends and (taken is None or self._began is None or taken >= self._began):
             self._used = max(0, self._used - permits)
+
+    def charge(self, permits: int, now: int) -> None:
+        """Count permits in this window as far as they fit, and in as many of the next ones as it takes."""
+        check_permits("charge()", permits)
+        at, used = self._plan(1, now)
+        if self._ends is None or at >= self._ends:
+            self._began, self._ends = at, self._edge_after(at)
+        n, period = self.rate.permits, self.rate.period_ns
+        over = min(used + permits - n, permits)
+        if over <= 0:
+            self._used = used + permits
+        else:
+            windows = -(-over // n)
+            self._used = over - (windows - 1) * n
+            # From the middle of the window before the last: whatever the clocks were changed by, that is inside.
+            at = self._ends if windows == 1 else self._edge_after(self._ends + (windows - 2) * period + period // 2)
+            self._began, self._ends = at, self._edge_after(at)
+        self._opens = at if at > now else None
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate; what was granted in the window that now lies in still counts."""
@@ -177,14 +245,24 @@ class CalendarWindow:
             # Still the old window: it counts until the later of both ends.
             ends = max(ends, self._ends)
         else:
+            self._began = now
             self._used = 0
         self.rate, self._ends = rate, ends
+        self.max_permits = rate.permits
+
+    def reset(self, now: int) -> None:
+        """Nothing was granted."""
+        self._began = self._ends = self._last = now
+        self._opens = None
+        self._used = 0
 
     def shift(self, ns: int) -> None:
         """The instants from here on are so many ns later on the calendar, because they stood still."""
         self._origin += ns
         if self._ends is not None:
             self._ends -= ns
+        if self._opens is not None:
+            self._opens -= ns
 
     def lag(self, now: int) -> int:
         """0: a window has no schedule to be behind."""
@@ -201,7 +279,7 @@ class CalendarWindow:
     def _plan(self, permits: int, now: int) -> tuple[int, int]:
         if self._last is None:
             self._last = now
-        at = max(self._last, now)
+        at = max(self._last, now, now if self._opens is None else self._opens)
         if self._ends is None or at >= self._ends:
             return at, 0
         if self._used + permits <= self.rate.permits:
@@ -214,7 +292,10 @@ class CalendarWindow:
 
         period = (rate or self.rate).period_ns // NS_PER_SECOND
         second = (self._origin + instant) // NS_PER_SECOND
-        local = datetime.fromtimestamp(second, self._tz)
+        try:
+            local = datetime.fromtimestamp(second, self._tz)
+        except (OverflowError, OSError, ValueError):
+            return instant + period * NS_PER_SECOND  # the calendar ends with the year 9999
         if period > 3_600:
             return _wall_edge(local, period) * NS_PER_SECOND - self._origin
         # By elapsed time, so that no window is stretched by an hour when the clocks go back.
