@@ -7,10 +7,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from aiorate.clock import Clock
 from aiorate.errors import LimiterClosed, LimiterError, LineFull, WaitTooLong
 from aiorate.limiter import Limiter
 from aiorate.rate import Rate
+from aiorate.waiting.clock import Clock
 
 if TYPE_CHECKING:
     from aiorate.schedulers import (

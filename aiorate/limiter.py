@@ -1,34 +1,32 @@
-"""The Limiter: what users call. It checks what is asked; the desk decides.
+"""The Limiter: what users call. It checks what is asked, in seconds and permits; the dispatcher decides.
 
-Knows nothing of how a rate is computed (it never multiplies or divides) or of HTTP.
+Knows nothing of how a rate is computed (it never multiplies or divides), of event loops, or of HTTP.
 """
 
 from __future__ import annotations
 
-from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
-from aiorate.forecast import estimate
-from aiorate.leaving import leave
 from aiorate.rate import Rate, ns_to_seconds, seconds_to_ns
-from aiorate.schedulers.interface import check_permits
+from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
-from aiorate.steering import Steering
+from aiorate.waiting.clock import Clock
+from aiorate.waiting.dispatcher import Answer, Dispatcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from types import TracebackType
-    from typing import Any
+    from typing import Any, NoReturn
 
-    from typing_extensions import TypeIs
+    from typing_extensions import Never
 
-    from aiorate.clock import Clock
-    from aiorate.decorate import Weighted
+    from aiorate.decorator import Weighted
     from aiorate.rate import Number
-    from aiorate.schedulers.interface import Scheduler
     from aiorate.slots import Slot
+    from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
+    from aiorate.waiting.line import Outcome
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,7 +36,7 @@ _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit 
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
-class Limiter(Steering):
+class Limiter:
     """Grants permits at a rate, in the order asked, to the coroutines of one event loop.
 
     ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as
@@ -48,37 +46,43 @@ class Limiter(Steering):
     elsewhere it changes nothing. ``clock`` is for tests; ``name`` appears in the filler task's name and in ``repr()``.
 
     Not a concurrency limit (see `asyncio.Semaphore`): leaving ``async with`` gives nothing back. May be made without a loop, and
-    used in one loop after the other, but not in two at a time. Not thread-safe.
+    used in one loop after the other, but not in two at a time. Not thread-safe. Cannot be copied or pickled: share it.
     """
 
-    __slots__ = ("_max_waiting",)
+    __slots__ = ("__weakref__", "_batch", "_dispatcher", "_max_waiting")
 
     def __init__(
         self,
         rate_or_scheduler: Scheduler | Rate | str | Number,
-        *,
+        *misplaced: Never,
         catch_up: Number = _CATCH_UP,
         max_waiting: int | None = None,
         precise: bool = False,
         clock: Clock | None = None,
         name: str | None = None,
     ) -> None:
+        if misplaced:
+            raise TypeError(
+                f"Limiter() takes one rate or strategy; the rest has names. For {rate_or_scheduler!r} per {misplaced[0]!r} seconds,"
+                f" write Limiter(Rate({rate_or_scheduler!r}, {misplaced[0]!r})), or text such as Limiter('100/60s')."
+            )
         if isinstance(rate_or_scheduler, type):
             kind = rate_or_scheduler.__name__
             raise TypeError(f"Limiter({kind}): pass a scheduler made with its rate, {kind}('10/s', ...).")
-        scheduler = rate_or_scheduler if _is_scheduler(rate_or_scheduler) else TokenPool(rate_or_scheduler)
+        scheduler = rate_or_scheduler if isinstance(rate_or_scheduler, Scheduler) else _pool(rate_or_scheduler)
         if max_waiting is not None and max_waiting != 0:
             check_permits("Limiter(max_waiting)", max_waiting)
         elif max_waiting is not None and type(max_waiting) is not int:
             raise TypeError(f"Limiter(max_waiting) must be an int of 0 or more, not {type(max_waiting).__name__}.")
         if not isinstance(precise, bool):
             raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
-        if clock is not None and not hasattr(clock, "now"):
+        if clock is not None and not isinstance(clock, Clock):
             raise TypeError(f"Limiter(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
         if name is not None and not isinstance(name, str):
             raise TypeError(f"Limiter(name) must be text, not {type(name).__name__}.")
         ns = _CATCH_UP_NS if catch_up is _CATCH_UP else seconds_to_ns(catch_up, "Limiter(catch_up)")
-        super().__init__(scheduler, ns, precise, clock, name)
+        self._dispatcher = Dispatcher(scheduler, ns, precise, clock, name)
+        self._batch = self._dispatcher.batch
         self._max_waiting = max_waiting
 
     # Asking.
@@ -90,52 +94,69 @@ class Limiter(Steering):
         waiting, `LimiterClosed`; nothing is spent then. ValueError if so many can never be granted. Cancelled while waiting, or
         granted but not yet run: nothing is spent, and the next in line moves up at once.
         """
-        if (hand := self._hand) and permits is _ONE and max_wait is None:
-            self._hand = hand - 1
-            return 0.0
+        answer: Answer | None = None
+        dispatcher = self._dispatcher
         if permits is not _ONE:
             self._check("acquire()", permits)
-        elif max_wait is None and self._straight and self._home._thread_id == get_ident():
-            now = self._now()
-            if self._take(self._scheduler, 1, now) <= now:
-                self._taken += 1
+        elif max_wait is None:
+            if self._batch.left:
+                self._batch.left -= 1
                 return 0.0
+            clear_until = dispatcher.clear_until
+            if clear_until and (now := dispatcher.now()) < clear_until:
+                at = dispatcher.take(1, now)
+                if at <= now:
+                    dispatcher.granted += 1
+                    return 0.0
+                answer = Answer(False, at, now)
         limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
-        refused = self._grab(permits, limit is None and self._max_waiting is None)
-        if refused is None:
+        if answer is None:
+            answer = dispatcher.ask(permits, patient=limit is None and self._max_waiting is None)
+        waited, granted_at = 0.0, answer.now
+        if not answer.granted:
+            self._admit(permits, answer.now, limit)
+            ticket, asked = dispatcher.join(permits, answer, answer.now)
+            line, driver = dispatcher.line, dispatcher.driver
+            # As in slots(): a coroutine for both would cost each of 100 000 waiters more than the waiting itself.
+            try:
+                while not ticket.done():
+                    await driver.wait(ticket)  # type: ignore[union-attr]  # which made the ticket
+            except BaseException:
+                dispatcher.leave(line, ticket, permits)
+                raise
+            waited, granted_at = self._waited(ticket.result(), asked)
+        elif answer.now < dispatcher.turn_by:
             return 0.0
-        if limit is not None or self._max_waiting is not None or self._closed:
-            self._admit(permits, refused, limit)
-        ticket, asked = self._join(permits, refused, refused)
-        line = self._line
-        # As in _slot(): a coroutine for both would cost each of 100 000 waiters more than the waiting itself.
+        # However many permits lie ready, the loop turns.
         try:
-            while not ticket.done():
-                await self._driver.wait(ticket)  # type: ignore[union-attr,arg-type]  # by the driver that made it
+            while dispatcher.must_turn():
+                await dispatcher.turn()
         except BaseException:
-            leave(self, line, ticket, permits)
+            dispatcher.counters.cancelled += 1
+            dispatcher.give_back(permits, granted_at)
             raise
-        return self._waited(ticket.result(), asked)
+        return waited
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
-        if permits is _ONE:
-            if self._hand:
-                self._hand -= 1
-                return True
-        else:
+        dispatcher = self._dispatcher
+        if permits is not _ONE:
             self._check("try_acquire()", permits)
-        if self._grab(permits) is None:
+        elif self._batch.left:
+            self._batch.left -= 1
             return True
-        if self._closed:
-            raise LimiterClosed("try_acquire(): the limiter is closed; apply a spec with the verb 'start' to reopen it.")
-        self._refused += 1
+        if dispatcher.ask(permits).granted:
+            return True
+        dispatcher.find_loop()  # who calls from another loop's thread is told at last
+        if dispatcher.closed:
+            raise LimiterClosed(f"try_acquire(): {_CLOSED}")
+        dispatcher.counters.refused += 1
         return False
 
     async def __aenter__(self) -> float:
         """Acquire one permit; the target is the seconds waited."""
-        if self._hand:
-            self._hand -= 1
+        if self._batch.left:
+            self._batch.left -= 1
             return 0.0
         return await self.acquire()
 
@@ -145,63 +166,74 @@ class Limiter(Steering):
     def of(self, permits: int) -> Weighted:
         """So many permits at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``."""
         self._check("of()", permits)
-        from aiorate.decorate import Weighted
+        from aiorate.decorator import Weighted
 
-        return Weighted(self, permits)
+        return Weighted(self.acquire, permits)
 
     def __call__(self, function: F) -> F:
         """Decorate a coroutine function or an async generator function: each call acquires one permit first."""
-        from aiorate.decorate import limited
+        from aiorate.decorator import limited
 
         return limited(self.acquire, function)
 
-    def slots(self) -> AsyncGenerator[Slot, None]:
+    async def slots(self) -> AsyncGenerator[Slot, None]:
         """Open-loop pacing: one slot after the other, each saying when it was meant to start.
 
         A slot stands in line from the moment the one before it was granted, so a slow body is made up for, up to
         ``catch_up``; slots beyond are skipped, which shows as a gap in ``index`` and in ``statistics().skipped``.
         """
-        from aiorate.slots import slots
+        from aiorate.slots import slot_of
 
-        return slots(self)
-
-    async def _slot(self, since: int, count: bool) -> int:
-        """The instant of the next slot for one who stands in line since then; whether to count what is skipped."""
-        now = self._enter()
-        spilled: int = getattr(self._scheduler, "spilled", 0)
-        at = None if self._busy else self._take(self._scheduler, 1, now, since)
-        if at is not None and at <= now:
-            self._taken += 1
-            if count:
-                self._skipped += self._scheduler.rate.permits_in(getattr(self._scheduler, "spilled", 0) - spilled)
-            return at
-        if at is not None:
-            self._due = at
-        self._admit(1, now, None)
-        ticket, asked = self._join(1, now, since, slot=True)
-        line = self._line
-        try:
-            while not ticket.done():
-                await self._driver.wait(ticket)  # type: ignore[union-attr,arg-type]  # by the driver that made it
-        except BaseException:
-            del line.slots[ticket]
-            leave(self, line, ticket, 1)
-            raise
-        at = line.slots.pop(ticket)
-        self._waited(ticket.result(), asked)
-        return at
+        dispatcher, counters = self._dispatcher, self._dispatcher.counters
+        index, since = 0, None
+        while True:
+            asked, skipped = dispatcher.look(), counters.skipped
+            spilled = dispatcher.scheduler.spilled
+            # In line since the slot before: a slow body is made up for, as far as the limiter allows.
+            since = asked if since is None else max(since, asked - dispatcher.catch_up)
+            answer = dispatcher.ask(1, since)
+            granted_at = answer.now
+            if answer.granted:
+                assert answer.at is not None
+                since = answer.at
+                if index:
+                    dispatcher.skip(dispatcher.scheduler.spilled - spilled)
+            else:
+                self._admit(1, answer.now, None)
+                ticket, read = dispatcher.join(1, answer, since)
+                line, driver = dispatcher.line, dispatcher.driver
+                try:
+                    while not ticket.done():
+                        await driver.wait(ticket)  # type: ignore[union-attr]
+                except BaseException:
+                    dispatcher.leave(line, ticket, 1)
+                    raise
+                outcome = ticket.result()
+                _, granted_at = self._waited(outcome, read)
+                since = outcome[0]  # type: ignore[index]  # or it was raised
+            try:
+                while dispatcher.must_turn():
+                    await dispatcher.turn()
+            except BaseException:
+                dispatcher.give_back(1, granted_at)
+                raise
+            if index:
+                index += counters.skipped - skipped
+            yield slot_of(index, since, dispatcher.look(), dispatcher.timeline)
+            index += 1
 
     def _admit(self, permits: int, now: int, limit: int | None) -> None:
         """Raise unless the request may stand in line."""
-        if self._closed:
-            raise LimiterClosed("acquire(): the limiter is closed; apply a spec with the verb 'start' to reopen it.")
-        if self._max_waiting is not None and len(self._line) >= self._max_waiting:
-            self._refused += 1
-            raise LineFull(f"acquire({permits}): {len(self._line)} are waiting, and max_waiting is {self._max_waiting}. Try later.")
+        dispatcher = self._dispatcher
+        if dispatcher.closed:
+            raise LimiterClosed(f"acquire(): {_CLOSED}")
+        if self._max_waiting is not None and dispatcher.full(self._max_waiting):
+            dispatcher.counters.refused += 1
+            raise LineFull(f"acquire({permits}): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
         if limit is not None:
-            wait = estimate(self, permits, now)
+            wait = dispatcher.estimate(permits, now)
             if wait is None or wait > limit:
-                self._refused += 1
+                dispatcher.counters.refused += 1
                 seconds = float("inf") if wait is None else ns_to_seconds(wait)
                 raise WaitTooLong(
                     f"acquire({permits}) would wait {seconds:.6g} s, and max_wait is {ns_to_seconds(limit):g} s."
@@ -210,31 +242,129 @@ class Limiter(Steering):
                     ns_to_seconds(limit),
                 )
 
+    def _waited(self, outcome: Outcome, asked: int) -> tuple[float, int]:
+        """What an outcome comes to: the seconds waited and the instant of the grant, or its error."""
+        if isinstance(outcome, BaseException):
+            raise outcome
+        _, granted_at, reading = outcome
+        if reading <= asked:
+            return 0.0, granted_at
+        self._dispatcher.counters.waited(reading - asked)
+        return ns_to_seconds(reading - asked), granted_at
+
     def _check(self, call: str, permits: int) -> None:
-        check_permits(call, permits, self._scheduler.max_permits)
+        check_permits(call, permits, self._dispatcher.scheduler.max_permits)
+
+    # Changing, for those in line too.
+
+    def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
+        """Change the rate at once, for those in line too; what is stored or owed is kept as the strategy says.
+
+        ``member`` says which of an `AllOf`'s members changes, by its place. Requests in line that are larger than can be granted
+        now are sent away with a ValueError.
+        """
+        new = Rate.of(rate)
+        dispatcher = self._dispatcher
+        scheduler = dispatcher.scheduler
+        if member is not None:
+            if isinstance(member, bool) or not isinstance(member, int):
+                raise TypeError(f"set_rate(member) must be the place of a member, an int, not {type(member).__name__}.")
+            if not 0 <= member < len(scheduler.members):
+                raise ValueError(f"set_rate(member={member}): there are {len(scheduler.members)} members; the first is 0.")
+            scheduler = scheduler.members[member]
+        scheduler.set_rate(new, dispatcher.look())
+        dispatcher.changed()
+
+    def pause(self, seconds: Number) -> None:
+        """Grant nothing for so long. Pauses merge by the later end; afterwards the line goes on where it was held up."""
+        ns = seconds_to_ns(seconds, "pause()")
+        dispatcher = self._dispatcher
+        dispatcher.look()
+        dispatcher.timeline.pause(ns, dispatcher.released)
+        dispatcher.changed()
+
+    def resume(self) -> None:
+        """End a pause now, whoever asked for it."""
+        self._dispatcher.look()
+        self._dispatcher.timeline.resume()
+        self._dispatcher.changed()
+
+    def refund(self, permits: int) -> None:
+        """Give permits back after the fact, never above capacity: those in line may move up. 0 does nothing."""
+        if _is_none("refund()", permits):
+            return
+        dispatcher, counters = self._dispatcher, self._dispatcher.counters
+        dispatcher.scheduler.give_back(permits, dispatcher.look())
+        counters.refunded += permits
+        counters.given_back += min(permits, dispatcher.granted - counters.given_back)
+        dispatcher.changed()
+
+    def charge(self, permits: int) -> None:
+        """Take permits after the fact: a debt that those in line and later callers wait for. 0 does nothing."""
+        if _is_none("charge()", permits):
+            return
+        dispatcher = self._dispatcher
+        dispatcher.scheduler.charge(permits, dispatcher.look())
+        dispatcher.counters.charged += permits
+        dispatcher.changed()
+
+    def reset(self) -> None:
+        """Begin anew: as full or as empty as the strategy starts, no debt, no pause, counters at 0. Those in line stay in line."""
+        self._dispatcher.look()
+        self._dispatcher.reset()
+
+    def apply(self, spec: RateSpec | str) -> None:
+        """Apply rate, burst ratio and verb of a `RateSpec` (or its text); pools and schedules keep what they hold.
+
+        ``start`` ends a stop (and reopens a closed limiter), ``stop`` grants nothing until then, ``restart`` also empties pools
+        and forgets a backlog, ``configure`` does neither. The ratio is for strategies that have one: TokenPool, BurstRatio.
+        """
+        from aiorate.spec import RateSpec
+
+        new = RateSpec.parse(spec) if isinstance(spec, str) else spec
+        if not isinstance(new, RateSpec):
+            raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")
+        dispatcher = self._dispatcher
+        now = dispatcher.look()
+        dispatcher.scheduler.apply(new.rate, new.burst_ratio, now)
+        if new.verb == "restart":
+            dispatcher.scheduler.restart(now)
+        if new.verb == "stop":
+            dispatcher.timeline.stop(dispatcher.released)
+        elif new.verb != "configure":
+            dispatcher.timeline.start()
+            dispatcher.closed = False
+        dispatcher.changed()
+
+    async def aclose(self) -> None:
+        """Send those in line away with `LimiterClosed`; no task and no timer stays."""
+        await self._dispatcher.close(LimiterClosed(f"acquire(): while this request stood in line, {_CLOSED}"))
 
     # Looking.
 
     @property
     def rate(self) -> Rate:
         """The rate in force."""
-        return self._scheduler.rate
+        return self._dispatcher.scheduler.rate
 
     @property
     def scheduler(self) -> Scheduler:
         """The strategy, for looking at; change it through the limiter."""
-        return self._scheduler
+        return self._dispatcher.scheduler
 
     @property
     def lag(self) -> float:
         """Seconds behind schedule: the wait time of a load test."""
-        return ns_to_seconds(self._scheduler.lag(self._enter()))
+        return ns_to_seconds(self._dispatcher.scheduler.lag(self._dispatcher.look()))
 
     def delay(self, permits: int = 1) -> float:
-        """Seconds that a request made now would wait, the line included; infinite while stopped. Changes nothing."""
+        """Seconds that a request made now would wait, the line included; infinite while stopped. Changes nothing.
+
+        In a line of thousands that many have just left, some of these may still be counted.
+        """
         self._check("delay()", permits)
-        wait = estimate(self, permits, self._enter())
-        return float("inf") if wait is None or self._closed else ns_to_seconds(wait)
+        wait = self._dispatcher.estimate(permits, self._dispatcher.look())
+        return float("inf") if wait is None or self._dispatcher.closed else ns_to_seconds(wait)
 
     def bound(self, seconds: Number, largest: int = 1) -> int | None:
         """The guarantee: the most permits granted in any window of so many seconds, if no request is for more than largest.
@@ -245,20 +375,40 @@ class Limiter(Steering):
         window = seconds_to_ns(seconds, "bound()")
         if window < 1:
             raise ValueError(f"bound() must be given more than 0 seconds; {seconds!r} was given.")
-        return self._scheduler.bound_when_late(window, largest, self._catch_up)
+        return self._dispatcher.scheduler.bound_when_late(window, largest, self._dispatcher.catch_up)
 
     def statistics(self) -> Statistics:
         """A snapshot of the counters."""
         from aiorate.statistics import snapshot
 
-        self._enter()
-        return snapshot(self)
+        self._dispatcher.look()
+        return snapshot(self._dispatcher)
 
     def __repr__(self) -> str:
-        name = f" {self._name!r}" if self._name else ""
-        state = ", closed" if self._closed else ", stopped" if self._timeline.stopped else ", paused" if self._timeline.held else ""
-        return f"<Limiter{name} {self._scheduler!r}, {len(self._line)} waiting{state}>"
+        dispatcher = self._dispatcher
+        name = f" {dispatcher.name!r}" if dispatcher.name else ""
+        timeline = dispatcher.timeline
+        state = ", closed" if dispatcher.closed else ", stopped" if timeline.stopped else ", paused" if timeline.held else ""
+        return f"<Limiter{name} {dispatcher.scheduler!r}, {len(dispatcher.line)} waiting{state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or make another.")
 
 
-def _is_scheduler(thing: Scheduler | Rate | str | Number) -> TypeIs[Scheduler]:
-    return hasattr(thing, "take")
+_CLOSED = "the limiter is closed. Make another, or reopen this one: limiter.apply('100,1.0,start')."
+
+
+def _pool(rate: Rate | str | Number) -> TokenPool:
+    try:
+        return TokenPool(rate)
+    except TypeError as error:
+        raise TypeError(
+            f"Limiter() takes a rate such as '100/s', or a strategy, not {type(rate).__name__}. One of your own derives from aiorate.Scheduler."
+        ) from error
+
+
+def _is_none(call: str, permits: int) -> bool:
+    if type(permits) is int and permits == 0:
+        return True
+    check_permits(call, permits)
+    return False

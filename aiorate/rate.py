@@ -130,6 +130,10 @@ class Rate:
         """Whole permits that so many nanoseconds are worth, rounded down."""
         return ns * self.permits // self.period_ns
 
+    def permits_and_rest(self, ns: int, rest: int) -> tuple[int, int]:
+        """Whole permits that so many nanoseconds are worth, with the rest that was left before; and the rest that is left now."""
+        return divmod(ns * self.permits + rest, self.period_ns)
+
     def slower_than(self, other: Rate) -> bool:
         """Whether fewer permits come per second than at the other rate."""
         return self.permits * other.period_ns < other.permits * self.period_ns

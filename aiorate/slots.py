@@ -1,4 +1,4 @@
-"""Open-loop pacing: a schedule that does not wait for what is done with it."""
+"""Slots: the steps of an open-loop schedule, which does not wait for what is done with them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 from aiorate.rate import ns_to_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from aiorate.waiting.timeline import Timeline
 
-    from aiorate.limiter import Limiter
-
-__all__ = ["Slot", "slots"]
+__all__ = ["Slot", "slot_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +25,7 @@ class Slot:
     """Seconds by which it starts late."""
 
 
-async def slots(limiter: Limiter) -> AsyncGenerator[Slot, None]:
-    """See `aiorate.Limiter.slots`."""
-    index = 0
-    since: int | None = None
-    while True:
-        asked, skipped = limiter._enter(), limiter._skipped
-        # In line since the slot before: a slow body is made up for, as far as the limiter allows.
-        since = asked if since is None else max(since, asked - limiter._catch_up)
-        at = await limiter._slot(since, bool(index))
-        if index:
-            index += limiter._skipped - skipped
-        now = limiter._enter()
-        reading = limiter._timeline.clock_at(at)
-        yield Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))
-        index += 1
-        since = at
+def slot_of(index: int, at: int, now: int, timeline: Timeline) -> Slot:
+    """The slot that was scheduled for one instant and starts at another."""
+    reading = timeline.reading_at(at)
+    return Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))

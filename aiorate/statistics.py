@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from aiorate.rate import ns_to_seconds
 
 if TYPE_CHECKING:
-    from aiorate.desk import Desk
     from aiorate.rate import Rate
+    from aiorate.waiting.dispatcher import Dispatcher
 
 __all__ = ["Statistics", "snapshot"]
 
@@ -42,24 +42,24 @@ class Statistics:
     """Clock reading in seconds for when the first in line is scheduled; None: nobody waits; infinite: stopped."""
 
 
-def snapshot(desk: Desk) -> Statistics:
+def snapshot(dispatcher: Dispatcher) -> Statistics:
     """The counters as they stand."""
-    timeline = desk._timeline
+    counters, timeline = dispatcher.counters, dispatcher.timeline
     paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
     next_at: float | None = None
-    if desk._line:
-        reading = None if desk._due is None else timeline.clock_at(desk._due)
+    if dispatcher.line:
+        reading = dispatcher.next_reading()
         next_at = float("inf") if reading is None else ns_to_seconds(reading)
     return Statistics(
-        granted=desk._taken - desk._returned,
-        refused=desk._refused,
-        cancelled=desk._cancelled,
-        refunded=desk._refunded,
-        waiting=len(desk._line),
-        waited_total=ns_to_seconds(desk._waited_total),
-        waited_max=ns_to_seconds(desk._waited_max),
-        skipped=desk._skipped,
-        rate=desk._scheduler.rate,
+        granted=dispatcher.granted - counters.given_back,
+        refused=counters.refused,
+        cancelled=counters.cancelled,
+        refunded=counters.refunded,
+        waiting=dispatcher.line.count(),
+        waited_total=ns_to_seconds(counters.waited_total),
+        waited_max=ns_to_seconds(counters.waited_max),
+        skipped=counters.skipped,
+        rate=dispatcher.scheduler.rate,
         paused_until=float("inf") if timeline.stopped else paused_until,
         next_at=next_at,
     )

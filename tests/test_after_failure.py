@@ -42,7 +42,7 @@ async def test_a_timer_that_cannot_be_set_blocks_nobody_later() -> None:
 
 
 async def test_a_filler_cancelled_from_outside_blocks_nobody_later() -> None:
-    """Its waiters were told; the permits that came since then are there for the taking."""
+    """Another one serves its waiters; the permits that come later are there for the taking."""
     clock = ManualClock()
     limiter = aiorate.Limiter("10/s", clock=clock)
     assert limiter.try_acquire()
@@ -52,7 +52,7 @@ async def test_a_filler_cancelled_from_outside_blocks_nobody_later() -> None:
 
     filler.cancel()
     await turns(5)
-    await clock.run(0.1)
+    await clock.run(0.2)
 
-    assert isinstance(task.exception(), RuntimeError)
+    assert task.result() == 0.1
     assert limiter.try_acquire()

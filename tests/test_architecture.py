@@ -19,12 +19,13 @@ FLOORS = [  # a file may import from its own floor and from those above it in th
         f"schedulers.{name}"
         for name in ("interface", "peaks", "token_pool", "ticks", "smooth", "token_bucket", "window", "all_of", "__init__")
     },
-    {"line", "forecast", "leaving", "till"},
-    {"clock", "precise"},
-    {"filler", "alarm"},
-    {"desk"},
-    {"steering"},
-    {"statistics", "slots", "decorate", "limiter"},
+    {f"waiting.{name}" for name in ("__init__", "line", "counters", "batch")},
+    {"waiting.clock", "waiting.timerfd"},
+    {"waiting.timeline"},
+    {"waiting.estimate"},
+    {"waiting.driver", "waiting.filler", "waiting.alarm", "waiting.trio_driver"},
+    {"waiting.dispatcher"},
+    {"statistics", "slots", "decorator", "limiter"},
     {"__init__"},
     {"gate", "http", "aiohttp"},
     {"_histories", "_laws", "testing", "cli", "__main__", "demo"},
@@ -99,11 +100,11 @@ def test_no_float_accumulates_in_a_scheduler(module: str) -> None:
 
 def test_the_line_knows_nothing_of_rates_or_time() -> None:
     """Order and cancellation are hard enough."""
-    assert not ours(imports(tree("line")))
-    assert not {"time", "asyncio", "datetime"} & imports(tree("line"))
+    assert not ours(imports(tree("waiting.line")))
+    assert not {"time", "asyncio", "datetime"} & imports(tree("waiting.line"))
 
 
-@pytest.mark.parametrize("module", ["till", "filler", "alarm", "desk", "leaving", "steering", "limiter"])
+@pytest.mark.parametrize("module", ["waiting.filler", "waiting.alarm", "waiting.dispatcher", "limiter"])
 def test_drivers_and_limiter_compute_no_rate(module: str) -> None:
     """How permits become time is the business of the rate and the schedulers."""
     for node in ast.walk(tree(module)):

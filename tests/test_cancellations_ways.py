@@ -29,9 +29,9 @@ def crowd(request: pytest.FixtureRequest) -> Crowd:
 
 async def granted_but_not_run(crowd: Crowd) -> None:
     """Go to the instant of the next grant, and only as far as the driver's decision."""
-    before = crowd.limiter._taken
+    before = crowd.limiter._dispatcher.granted
     await crowd.fire()
-    while crowd.limiter._taken == before:
+    while crowd.limiter._dispatcher.granted == before:
         await turns(1)
 
 
@@ -209,7 +209,7 @@ async def test_those_who_gave_up_are_forgotten_while_the_first_waits_on(crowd: C
     gc.collect()
 
     assert [ghost() for ghost in ghosts] == [None] * 40
-    assert len(crowd.limiter._line._queue) < 300
+    assert len(crowd.limiter._dispatcher.line._queue) < 300
     crowd.tasks["patient"].cancel()
     await turns(3)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aiorate.line import Line, Outcome
+from aiorate.waiting.line import Line, Outcome
 
 
 class Waiting:
@@ -19,9 +19,6 @@ class Waiting:
 
     def done(self) -> bool:
         return self.gone or self.outcome is not None
-
-    def cancelled(self) -> bool:
-        return self.gone
 
     def result(self) -> Outcome:
         assert self.outcome is not None

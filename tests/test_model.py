@@ -18,21 +18,21 @@ from hypothesis import strategies as st
 from strategies import EACH
 
 import aiorate
-from aiorate.clock import Timeline
 from aiorate.testing import ManualClock
+from aiorate.waiting import clock
 
 CATCH_UP = SECOND // 50
 
 
 class Model:
-    """A line, a scheduler and a debt, moved on from one instant at which something is due to the next."""
+    """A line and a scheduler, moved on from one instant at which something is due to the next."""
 
     def __init__(self, scheduler: aiorate.Scheduler) -> None:
         self.scheduler = scheduler
         self.clock = self.time = self.held_for = self.paused_until = 0
         self.stopped = self.closed = False
         self.line: list[tuple[int, int, int, int]] = []  # name, permits, the limiter's time and the clock when it was asked
-        self.debt = self.taken = self.returned = 0
+        self.taken = self.returned = 0
         self.granted: dict[int, tuple[int, int]] = {}  # name: when, and how long it had waited
 
     @property
@@ -57,16 +57,9 @@ class Model:
         """Grant what is due; when to ask again."""
         if self.held:
             return None if self.stopped else self.paused_until
-        if self.held_for and hasattr(self.scheduler, "shift"):
+        if self.held_for:
             self.scheduler.shift(self.held_for)
         self.held_for = 0
-        while self.debt:
-            chunk = min(self.debt, self.scheduler.max_permits or self.debt)
-            at = max(self.scheduler.peek(chunk, self.time), self.time)
-            if at > self.time:
-                return self.clock + at - self.time
-            self.scheduler.take(chunk, at)
-            self.debt -= chunk
         while self.line:
             name, permits, since, asked = self.line[0]
             at = self.scheduler.take(permits, self.time, max(since, self.time - CATCH_UP))
@@ -105,11 +98,8 @@ class Model:
 
     def apply(self, text: str) -> None:
         spec = aiorate.RateSpec.parse(text)
-        if hasattr(self.scheduler, "apply"):
-            self.scheduler.apply(spec.rate, spec.burst_ratio, self.time)
-        elif spec.rate != self.scheduler.rate:
-            self.scheduler.set_rate(spec.rate, self.time)
-        if spec.verb == "restart" and not self.stopped and hasattr(self.scheduler, "restart"):
+        self.scheduler.apply(spec.rate, spec.burst_ratio, self.time)
+        if spec.verb == "restart":
             self.scheduler.restart(self.time)
         if spec.verb == "stop":
             self.stopped = True
@@ -179,7 +169,7 @@ class Pair:
             model.serve()
         elif what == "charge":
             limiter.charge(number)
-            model.debt += number
+            model.scheduler.charge(number, model.time)
             model.serve()
         elif what == "set_rate":
             if not isinstance(limiter.scheduler, aiorate.AllOf):
@@ -255,7 +245,7 @@ def test_a_refund_makes_room_for_a_debt_from_now_on(strategy: str, in_line: int)
 def test_the_limiter_does_what_a_list_and_a_scheduler_do(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything between the two is there for speed, and may not be seen."""
     # Wake-ups are kept a millisecond apart because loops fire early; a clock by hand does not.
-    monkeypatch.setattr(Timeline, "least_gap", 0)
+    monkeypatch.setattr(clock, "GRAIN_NS", 0)
 
     @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.lists(STEPS, min_size=4, max_size=40))

@@ -87,4 +87,4 @@ async def test_a_timeout_for_each_of_many_leaves_nothing_behind() -> None:
     await turns(5)
 
     assert {type(outcome) for outcome in outcomes} == {TimeoutError}
-    assert (clock.timers, others(), len(limiter._line._queue)) == (0, set(), 0)
+    assert (clock.timers, others(), len(limiter._dispatcher.line._queue)) == (0, set(), 0)

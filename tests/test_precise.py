@@ -14,8 +14,8 @@ import pytest
 from driving import SECOND, Crowd, descriptors, turns
 
 import aiorate
-from aiorate import precise
-from aiorate.precise import KernelTimers
+from aiorate.waiting import timerfd
+from aiorate.waiting.timerfd import KernelTimers
 from aiorate.testing import ManualClock
 
 pytestmark = pytest.mark.asyncio
@@ -35,7 +35,7 @@ def timers() -> KernelTimers:
 
 async def closed() -> None:
     """Until the descriptor has outlived its last timer for long enough."""
-    await asyncio.sleep(3 * precise._LINGER)
+    await asyncio.sleep(3 * timerfd._LINGER)
 
 
 async def grants(limiter: aiorate.Limiter, clock: ManualClock) -> dict[Any, int]:
@@ -83,7 +83,7 @@ async def test_where_there_is_no_kernel_timer_the_loops_do(error: Exception, mon
     def refuse() -> int:
         raise error
 
-    monkeypatch.setattr(precise, "_create", refuse)
+    monkeypatch.setattr(timerfd, "_create", refuse)
     limiter = paced()
 
     waited = [await limiter.acquire() for _ in range(3)]
@@ -120,7 +120,7 @@ async def test_when_no_descriptor_is_left_the_loops_timers_take_over(monkeypatch
     await limiter.acquire()
     await limiter.acquire()
     await closed()
-    monkeypatch.setattr(precise, "_create", refuse)
+    monkeypatch.setattr(timerfd, "_create", refuse)
 
     await limiter.acquire()
     waited = await asyncio.wait_for(limiter.acquire(), 5)
@@ -266,7 +266,7 @@ async def test_who_waits_again_soon_finds_the_descriptor_open(monkeypatch: pytes
     limiter = paced("100/s")
     await limiter.acquire()
     await limiter.acquire()
-    monkeypatch.setattr(precise, "_create", None)
+    monkeypatch.setattr(timerfd, "_create", None)
 
     for _ in range(6):
         await limiter.acquire()
@@ -280,7 +280,7 @@ async def test_a_kernel_that_has_no_more_descriptors_says_so() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
         with pytest.raises(OSError, match=r"timerfd_create|Too many open files"):
-            precise._create()
+            timerfd._create()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -290,7 +290,7 @@ async def test_what_is_no_timer_is_not_set() -> None:
     other = os.eventfd(0)
 
     with pytest.raises(OSError, match=r"timerfd_settime|Invalid argument"):
-        precise._set(other, 1)
+        timerfd._set(other, 1)
 
     os.close(other)
 

@@ -13,8 +13,8 @@ import uvloop
 from driving import descriptors
 
 import aiorate
-from aiorate import precise
-from aiorate.precise import KernelTimers
+from aiorate.waiting import timerfd
+from aiorate.waiting.timerfd import KernelTimers
 
 LOOPS = pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 
@@ -41,7 +41,7 @@ def test_a_run_that_ends_idle_leaves_nothing(factory: Callable[[], Any]) -> None
     """The limiter is a global one, and stays."""
     limiter = paced()
 
-    run(limiter, factory, idle=3 * precise._LINGER)
+    run(limiter, factory, idle=3 * timerfd._LINGER)
 
     assert descriptors() == 0
     assert limiter.statistics().granted == 2

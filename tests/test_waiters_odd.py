@@ -117,7 +117,7 @@ async def test_what_a_waiter_costs_does_not_grow_with_those_who_left(make: Calla
         await turns(3)
         del tasks, task
         gc.collect()
-        sizes.append((len(limiter._line._queue) < 300, sum(ghost() is not None for ghost in ghosts)))
+        sizes.append((len(limiter._dispatcher.line._queue) < 300, sum(ghost() is not None for ghost in ghosts)))
 
     assert sizes == [(True, 0)] * 30
     first.cancel()
@@ -138,8 +138,8 @@ async def test_who_was_closed_instead_of_cancelled_is_forgotten_too(make: Callab
     await turns(5)
 
     assert limiter.statistics().waiting == 0
-    assert not limiter._line._absent
-    assert len(limiter._line._queue) == 0
+    assert not limiter._dispatcher.line._absent
+    assert len(limiter._dispatcher.line._queue) == 0
     assert others() == set()
 
 

@@ -44,6 +44,8 @@ class Scheduler(ABC):
     """The largest single request that can ever be granted; None: any."""
     books_since: bool = True
     """Whether `take` honours ``since``. If not, the limiter's guarantee needs no allowance for a late event loop."""
+    makes_up: bool = False
+    """Whether everything that is missed is made up for, so that what lies in stock may as well be booked later."""
     members: tuple[Scheduler, ...] = ()
     """The schedulers that this one is made of, if it is."""
     owner: str

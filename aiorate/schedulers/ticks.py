@@ -141,6 +141,7 @@ class TicksAccumulator(_Accumulator):
 
     __slots__ = ()
     books_since = False
+    makes_up = True
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """None: after a pause there is a burst of its length."""

@@ -1,4 +1,4 @@
-"""What stands on `acquire`: limited functions, and blocks of several permits."""
+"""Decorated functions, and blocks of several permits: what stands on `aiorate.Limiter.acquire`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
     from types import TracebackType
-
-    from aiorate.limiter import Limiter
 
 __all__ = ["Weighted", "limited"]
 
@@ -61,17 +59,17 @@ def limited(acquire: Callable[[], Awaitable[object]], function: F) -> F:
 
 
 class Weighted:
-    """A limiter asked for so many permits at a time; see `Limiter.of`."""
+    """So many permits at a time; see `aiorate.Limiter.of`."""
 
-    __slots__ = ("_limiter", "_permits")
+    __slots__ = ("_acquire", "_permits")
 
-    def __init__(self, limiter: Limiter, permits: int) -> None:
-        self._limiter = limiter
+    def __init__(self, acquire: Callable[[int], Awaitable[float]], permits: int) -> None:
+        self._acquire = acquire
         self._permits = permits
 
     async def __aenter__(self) -> float:
         """Acquire the permits; the target is the seconds waited."""
-        return await self._limiter.acquire(self._permits)
+        return await self._acquire(self._permits)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Nothing: permits are used up by starting."""

@@ -1,0 +1,46 @@
+"""The Alarm: wakes those in line by futures and one timer, which stands for the first. No task, no lock.
+
+Every decision is one synchronous step, so there is nothing to lock. Knows nothing of rates or HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.waiting.timeline import Timer
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from aiorate.waiting.clock import AsyncioLoop
+    from aiorate.waiting.driver import Decides
+    from aiorate.waiting.line import Outcome
+
+__all__ = ["Alarm"]
+
+
+class Alarm:
+    """The driver of all strategies but the token pool, on asyncio."""
+
+    __slots__ = ("_timer", "ticket")
+
+    def __init__(self, owner: Decides, loop: AsyncioLoop) -> None:
+        self._timer = Timer(loop, owner.serve)
+        self.ticket: Callable[[], asyncio.Future[Outcome]] = loop.native.create_future
+        """A bare future, which its owner awaits: not an object more than waiting takes."""
+
+    def wait(self, ticket: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:
+        return ticket
+
+    def leave(self, ticket: asyncio.Future[Outcome]) -> None:
+        pass
+
+    def arm(self, reading: int | None) -> None:
+        self._timer.set(reading)
+
+    def retire(self) -> None:
+        self._timer.cancel()
+
+    async def aclose(self) -> None:
+        self._timer.cancel()

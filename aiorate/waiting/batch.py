@@ -1,0 +1,76 @@
+"""The batch: grants that an earlier reading of the clock already proves, handed out by counting down.
+
+A permit that lies ready now stays ready until it is taken. So while calls come fast, the clock is read and the scheduler asked once
+for many of them: at a million permits a second a call takes 110 ns instead of 350 ns, and 100 workers need half a core.
+
+What was handed out is booked as taken when the next reading is made, at the end of the loop's turn at the latest. That is when it was
+handed out or later, so the scheduler never has more to give than it should, and its bound holds. It may have less, by what would have
+flowed into a full pool since; so no batch is worth more than 200 us, unless the strategy makes up for everything. Nothing else depends on the batch: it can be left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiorate.schedulers.interface import Scheduler
+
+__all__ = ["Batch"]
+
+_FAST_CALL_NS = 2_000  # calls no further apart are worth a batch
+_WORTH_NS = 200_000
+_MOST = 256
+
+
+class Batch:
+    """At most so many permits, doubled while calls come fast."""
+
+    __slots__ = ("_most", "_opened_at", "_size", "dealt", "dry", "left")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.left = 0
+        """Permits that may be handed out by counting down."""
+        self.dealt = 0
+        """Permits it was opened with; 0: none is open."""
+        self.dry = False
+        """Whether it took everything that lay ready."""
+        self._opened_at = 0
+        self._size = 1
+        self.measure(scheduler)
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether permits ever come fast enough for one."""
+        return self._most > 1
+
+    def measure(self, scheduler: Scheduler) -> None:
+        """Adapt to the rate."""
+        self._most = _MOST if scheduler.makes_up else min(scheduler.rate.permits_in(_WORTH_NS), _MOST)
+
+    def open(self, scheduler: Scheduler, now: int) -> bool:
+        """Take stock, unless calls are slow. True if permits may be handed out until `settle`."""
+        size = min(2 * self._size, self._most) if now - self._opened_at < _FAST_CALL_NS * self._size else 1
+        self._size, self._opened_at = size, now
+        self.dry = False
+        if size > 1:
+            ready = scheduler.stock(now)
+            self.dry = ready < size
+            self.left = self.dealt = min(ready, size)
+        return self.dealt > 0
+
+    def outstayed(self, now: int) -> bool:
+        """Whether callers this fast had everything there was just now.
+
+        There is a rate, one permit for each call's worth of time, at which every call finds the next permit just fallen due. They
+        would take them one by one, at all of a core; in line they are served by the hundred, and the loop sleeps in between.
+        """
+        return self.dry and now - self._opened_at < _WORTH_NS
+
+    def settle(self, scheduler: Scheduler, now: int, since: int | None = None) -> int:
+        """Close it: book what was handed out as taken now; returns how much that was."""
+        used = self.dealt - self.left
+        self.left = self.dealt = 0
+        if used:
+            # Not before it was opened: a clock that went back would have it refused, and the permits would be free.
+            scheduler.take(used, max(now, self._opened_at), since)
+        return used

@@ -1,0 +1,28 @@
+"""What a limiter counts: permits, requests and nanoseconds since the beginning."""
+
+from __future__ import annotations
+
+__all__ = ["Counters"]
+
+
+class Counters:
+    """Plain numbers; who counts what is said where it happens."""
+
+    __slots__ = ("cancelled", "charged", "given_back", "refunded", "refused", "skipped", "unused", "waited_max", "waited_total")
+
+    def __init__(self) -> None:
+        self.given_back = 0  # permits that came back, by cancellation or refund
+        self.refunded = 0  # permits
+        self.charged = 0  # permits
+        self.skipped = 0  # permits that fell due while somebody waited and the loop was late, and are given up
+        self.unused = 0  # the rest of a permit that was skipped, in ns x permits of the rate
+        self.refused = 0  # requests
+        self.cancelled = 0  # requests
+        self.waited_total = 0  # ns
+        self.waited_max = 0  # ns
+
+    def waited(self, ns: int) -> None:
+        """A granted request waited for so long."""
+        self.waited_total += ns
+        if ns > self.waited_max:
+            self.waited_max = ns

@@ -1,0 +1,128 @@
+"""The waiting line: requests in order of arrival, each with a ticket that says what became of it.
+
+Cut out once, because order and cancellation are hard. Knows nothing of rates, time or how a waiter is woken.
+As in trio's ParkingLot and anyio's CapacityLimiter: no request passes a line, and one that leaves it leaves no hole.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError, InvalidStateError
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Grant", "Line", "Outcome", "Request", "Ticket", "outcome_of"]
+
+# For when the request was scheduled, the instant of the grant (its receipt), and the clock's reading then.
+Grant = tuple[int, int, int]
+# An error is a result, not an exception: asyncio logs "exception was never retrieved" for abandoned futures.
+Outcome = Grant | BaseException
+_SMALL = 32
+
+
+class Ticket(Protocol):
+    """What a waiter holds: as much of `asyncio.Future` as it takes to say what became of the request."""
+
+    def done(self) -> bool:
+        """Whether its owner has nothing to wait for any more: it was decided, or the owner is being cancelled."""
+        ...
+
+    def result(self) -> Outcome:
+        """The outcome. Raises InvalidStateError or CancelledError if it was not decided."""
+        ...
+
+    def set_result(self, outcome: Outcome, /) -> None:
+        """Decide it, and let its owner go on."""
+        ...
+
+
+Request = tuple[Ticket, int, int]  # its permits, and the instant since when it stands in line
+
+
+def outcome_of(ticket: Ticket) -> Outcome | None:
+    """What became of it; None: nothing yet, or nothing before its owner was cancelled."""
+    try:
+        return ticket.result()
+    except (InvalidStateError, CancelledError):
+        return None
+
+
+class Line:
+    """Requests in order. Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive.
+
+    Ticket, permits, since; ticket, permits, since; and so on in one queue: with an object for each request, serving 100 000 waiters
+    takes 17 to 36 % longer, because garbage collection looks at each of them again and again.
+    """
+
+    __slots__ = ("_absent", "_gone", "_queue")
+
+    def __init__(self) -> None:
+        self._queue: deque[Ticket | int] = deque()
+        self._gone = 0  # entries in the queue whose owner has left; negative: popped entries whose owner has not left yet
+        self._absent: set[Ticket] = set()  # those that left without being done
+
+    def __len__(self) -> int:
+        """How many wait, those included that were cancelled but have not run since."""
+        return len(self._queue) // 3 - self._gone
+
+    def count(self) -> int:
+        """How many wait and have not been cancelled. Takes as long as the line."""
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return self.first() is not None
+
+    def __iter__(self) -> Iterator[Request]:
+        entries = iter(list(self._queue))
+        for request in zip(entries, entries, entries, strict=True):
+            if self._waits(request[0]):  # type: ignore[arg-type]
+                yield request  # type: ignore[misc]
+
+    def first(self) -> Request | None:
+        """The next to be served; None: nobody waits."""
+        queue = self._queue
+        while queue:
+            ticket: Ticket = queue[0]  # type: ignore[assignment]
+            if self._waits(ticket):
+                return ticket, queue[1], queue[2]  # type: ignore[return-value]
+            queue.popleft(), queue.popleft(), queue.popleft()
+            self._gone -= 1
+            self._absent.discard(ticket)
+        return None
+
+    def join(self, ticket: Ticket, permits: int, since: int) -> None:
+        """Stand at the end."""
+        self._queue.extend((ticket, permits, since))
+
+    def serve(self) -> Request | None:
+        """Let the first go; returns the next."""
+        pop = self._queue.popleft
+        pop(), pop(), pop()
+        return self.first()
+
+    def leave(self, ticket: Ticket) -> None:
+        """Go without having been served."""
+        if not ticket.done():
+            # Closed, not cancelled. The ticket must not be decided: that would wake an owner that can no longer run.
+            self._absent.add(ticket)
+        self._gone += 1
+        if self._gone > _SMALL and 6 * self._gone > len(self._queue):
+            # More holes than requests: close up, so that those who gave up cost nothing while the first waits for long.
+            self._keep([entry for request in self for entry in request])
+
+    def clear(self) -> list[Ticket]:
+        """Send everybody away; returns them in order."""
+        tickets = [ticket for ticket, _, _ in self]
+        self._gone += len(tickets)
+        self._keep([])
+        return tickets
+
+    def _waits(self, ticket: Ticket) -> bool:
+        return not (ticket.done() or ticket in self._absent)
+
+    def _keep(self, entries: list[Ticket | int]) -> None:
+        self._gone -= (len(self._queue) - len(entries)) // 3
+        self._queue = deque(entries)
+        self._absent.clear()
