@@ -98,6 +98,14 @@ def bound_holds(trial: Trial) -> None:
         history.check_bound()
 
 
+def bound_holds_for_what_is_kept(trial: Trial) -> None:
+    """Permits that come back by their receipts, the oldest first or any, and are taken by others at once, are not granted twice."""
+    history = trial.fresh().run(step._replace(does="take") for step in trial.sizes)
+    for step in trial.before:
+        history.run([step._replace(does=("swap first", "swap half")[step.size % 2])])
+        history.check_bound()
+
+
 def bound_holds_when_late(trial: Trial) -> None:
     """Requests booked from when they joined the line add to the bound no more than they were late."""
     history = trial.fresh()
@@ -265,6 +273,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     taking_makes_nobody_sooner,
     giving_back_leaves_no_trace,
     bound_holds,
+    bound_holds_for_what_is_kept,
     bound_holds_when_late,
     since_moves_no_grant,
     lateness_costs_no_rate,

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
-from aiorate.rate import Rate, ns_to_seconds, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, Rate, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.clock import Clock
-from aiorate.waiting.dispatcher import Answer, Dispatcher
+from aiorate.waiting.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -94,48 +94,57 @@ class Limiter:
         waiting, `LimiterClosed`; nothing is spent then. ValueError if so many can never be granted. Cancelled while waiting, or
         granted but not yet run: nothing is spent, and the next in line moves up at once.
         """
-        answer: Answer | None = None
+        if permits is _ONE and max_wait is None and self._batch.left:
+            self._batch.left -= 1
+            return 0.0
         dispatcher = self._dispatcher
+        at = now = 0
         if permits is not _ONE:
             self._check("acquire()", permits)
-        elif max_wait is None:
-            if self._batch.left:
-                self._batch.left -= 1
-                return 0.0
-            clear_until = dispatcher.clear_until
-            if clear_until and (now := dispatcher.now()) < clear_until:
-                at = dispatcher.take(1, now)
+        elif max_wait is None and dispatcher.clear_until:
+            now = dispatcher.now()
+            if now < dispatcher.clear_until:
+                at = dispatcher.scheduler.take(1, now)
                 if at <= now:
                     dispatcher.granted += 1
                     return 0.0
-                answer = Answer(False, at, now)
-        limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
-        if answer is None:
-            answer = dispatcher.ask(permits, patient=limit is None and self._max_waiting is None)
-        waited, granted_at = 0.0, answer.now
-        if not answer.granted:
-            self._admit(permits, answer.now, limit)
-            ticket, asked = dispatcher.join(permits, answer, answer.now)
-            line, driver = dispatcher.line, dispatcher.driver
-            # As in slots(): a coroutine for both would cost each of 100 000 waiters more than the waiting itself.
-            try:
-                while not ticket.done():
-                    await driver.wait(ticket)  # type: ignore[union-attr]  # which made the ticket
-            except BaseException:
-                dispatcher.leave(line, ticket, permits)
-                raise
-            waited, granted_at = self._waited(ticket.result(), asked)
-        elif answer.now < dispatcher.turn_by:
+        if max_wait is not None:
+            max_wait = seconds_to_ns(max_wait, "acquire(max_wait)")
+        if not at:
+            at, now = dispatcher.ask(permits, None, max_wait is None and self._max_waiting is None)
+        if at <= now:
+            if now >= dispatcher.turn_by:
+                await self._let_turn(permits, now)
             return 0.0
-        # However many permits lie ready, the loop turns.
+        if max_wait is not None or self._max_waiting is not None or dispatcher.closed:
+            self._admit(permits, now, max_wait)
+        ticket, asked = dispatcher.join(permits, now, at, now)
+        line, driver = dispatcher.line, dispatcher.driver
+        # As in slots(): a coroutine for both would cost each of 100 000 waiters more than the waiting itself.
         try:
-            while dispatcher.must_turn():
-                await dispatcher.turn()
+            while not ticket.done():
+                await driver.wait(ticket)  # type: ignore[union-attr]  # which made the ticket
         except BaseException:
-            dispatcher.counters.cancelled += 1
-            dispatcher.give_back(permits, granted_at)
+            dispatcher.leave(line, ticket, permits)
             raise
-        return waited
+        waited, at, now = dispatcher.resumed(line, ticket.result(), asked)
+        if dispatcher.resuming and dispatcher.now() >= dispatcher.turn_by:
+            await self._let_turn(permits, now)
+        return waited / NS_PER_SECOND
+
+    async def _let_turn(self, permits: int, granted_at: int) -> None:
+        """However many permits lie ready: if the loop has not turned for long, let it. Cancelled meanwhile, the grant is undone."""
+        dispatcher = self._dispatcher
+        if dispatcher.must_turn():
+            dispatcher.hold()
+            try:
+                await dispatcher.turn()
+                while dispatcher.must_turn():
+                    await dispatcher.turn()
+            except BaseException:
+                dispatcher.cancel(permits, granted_at)
+                raise
+            dispatcher.release()
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
@@ -145,7 +154,8 @@ class Limiter:
         elif self._batch.left:
             self._batch.left -= 1
             return True
-        if dispatcher.ask(permits).granted:
+        at, now = dispatcher.ask(permits)
+        if at <= now:
             return True
         dispatcher.find_loop()  # who calls from another loop's thread is told at last
         if dispatcher.closed:
@@ -191,16 +201,14 @@ class Limiter:
             spilled = dispatcher.scheduler.spilled
             # In line since the slot before: a slow body is made up for, as far as the limiter allows.
             since = asked if since is None else max(since, asked - dispatcher.catch_up)
-            answer = dispatcher.ask(1, since)
-            granted_at = answer.now
-            if answer.granted:
-                assert answer.at is not None
-                since = answer.at
+            at, now = dispatcher.ask(1, since)
+            if at <= now:
+                since, granted_at = at, now
                 if index:
                     dispatcher.skip(dispatcher.scheduler.spilled - spilled)
             else:
-                self._admit(1, answer.now, None)
-                ticket, read = dispatcher.join(1, answer, since)
+                self._admit(1, now, None)
+                ticket, read = dispatcher.join(1, now, at, since)
                 line, driver = dispatcher.line, dispatcher.driver
                 try:
                     while not ticket.done():
@@ -208,15 +216,8 @@ class Limiter:
                 except BaseException:
                     dispatcher.leave(line, ticket, 1)
                     raise
-                outcome = ticket.result()
-                _, granted_at = self._waited(outcome, read)
-                since = outcome[0]  # type: ignore[index]  # or it was raised
-            try:
-                while dispatcher.must_turn():
-                    await dispatcher.turn()
-            except BaseException:
-                dispatcher.give_back(1, granted_at)
-                raise
+                _, since, granted_at = dispatcher.resumed(line, ticket.result(), read)
+            await self._let_turn(1, granted_at)
             if index:
                 index += counters.skipped - skipped
             yield slot_of(index, since, dispatcher.look(), dispatcher.timeline)
@@ -242,16 +243,6 @@ class Limiter:
                     ns_to_seconds(limit),
                 )
 
-    def _waited(self, outcome: Outcome, asked: int) -> tuple[float, int]:
-        """What an outcome comes to: the seconds waited and the instant of the grant, or its error."""
-        if isinstance(outcome, BaseException):
-            raise outcome
-        _, granted_at, reading = outcome
-        if reading <= asked:
-            return 0.0, granted_at
-        self._dispatcher.counters.waited(reading - asked)
-        return ns_to_seconds(reading - asked), granted_at
-
     def _check(self, call: str, permits: int) -> None:
         check_permits(call, permits, self._dispatcher.scheduler.max_permits)
 
@@ -273,6 +264,7 @@ class Limiter:
                 raise ValueError(f"set_rate(member={member}): there are {len(scheduler.members)} members; the first is 0.")
             scheduler = scheduler.members[member]
         scheduler.set_rate(new, dispatcher.look())
+        dispatcher.reject_oversized()
         dispatcher.changed()
 
     def pause(self, seconds: Number) -> None:
@@ -334,6 +326,7 @@ class Limiter:
         elif new.verb != "configure":
             dispatcher.timeline.start()
             dispatcher.closed = False
+        dispatcher.reject_oversized()
         dispatcher.changed()
 
     async def aclose(self) -> None:
@@ -388,7 +381,7 @@ class Limiter:
         dispatcher = self._dispatcher
         name = f" {dispatcher.name!r}" if dispatcher.name else ""
         timeline = dispatcher.timeline
-        state = ", closed" if dispatcher.closed else ", stopped" if timeline.stopped else ", paused" if timeline.held else ""
+        state = ", closed" if dispatcher.closed else ", stopped" if timeline.stopped else ", paused" if timeline.held_at is not None else ""
         return f"<Limiter{name} {dispatcher.scheduler!r}, {len(dispatcher.line)} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:

@@ -24,7 +24,7 @@ class AllOf(Scheduler):
     ``members`` are the schedulers as given; each must be an object of its own. The guarantee is the least of theirs.
     """
 
-    __slots__ = ("members",)
+    __slots__ = ("_receipts", "members")
 
     def __init__(self, *schedulers: Scheduler) -> None:
         if not schedulers:
@@ -36,6 +36,7 @@ class AllOf(Scheduler):
             if any(member is other for other in schedulers[:place]):
                 raise ValueError("AllOf(): the same scheduler twice would be charged twice; make two, or give it once.")
         self.members = schedulers
+        self.receipts = True
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]  # it follows the members'
@@ -59,10 +60,11 @@ class AllOf(Scheduler):
     @property
     def receipts(self) -> bool:  # type: ignore[override]
         """The members'."""
-        return self.members[0].receipts
+        return self._receipts
 
     @receipts.setter
     def receipts(self, value: bool) -> None:
+        self._receipts = value
         for member in self.members:
             member.receipts = value
 

@@ -50,11 +50,9 @@ class Scheduler(ABC):
     """The schedulers that this one is made of, if it is."""
     owner: str
     """What it belongs to; see `claim`."""
-    receipts: bool
-    """Whether permits may be given back by receipt. Strategies that keep a record for that keep none while it is False.
 
-    A limiter sets it to False, and to True as soon as anything could be given back.
-    """
+    receipts: bool
+    """Whether anything might come back by receipt. While a limiter sets it to False, no record need be kept for that."""
 
     @property
     def spilled(self) -> int:

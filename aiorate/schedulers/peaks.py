@@ -17,14 +17,18 @@ _MOST = 64
 class Peaks:
     """Levels found by takes: instants ascend, levels descend. Counts in whatever unit the levels are given in."""
 
-    __slots__ = ("_instants", "_levels")
+    __slots__ = ("_instants", "_levels", "at", "level")
 
     def __init__(self) -> None:
+        self.at: int | None = None
+        self.level = 0
+        """The latest take that was noted; another one at that instant that found no more need not be."""
         self._instants: list[int] = []
         self._levels: list[int] = []
 
     def note(self, now: int, level: int) -> None:
         """A take found that level at now."""
+        self.at, self.level = now, level
         instants, levels = self._instants, self._levels
         while levels and levels[-1] <= level:
             if instants[-1] > now:
@@ -47,6 +51,7 @@ class Peaks:
     def raise_since(self, taken: int, amount: int) -> None:
         """What was taken at that instant came back: every later take would have found so much more."""
         instants, levels = self._instants, self._levels
+        self.at = None
         place = bisect_right(instants, taken)
         for later in range(place, len(levels)):
             levels[later] += amount
@@ -56,9 +61,11 @@ class Peaks:
 
     def scale(self, num: int, den: int) -> None:
         """Count in another unit from now on; rounded up, so that there is never more room than there was."""
+        self.at = None
         self._levels = [-(-level * num // den) for level in self._levels]
 
     def clear(self) -> None:
         """Forget everything."""
+        self.at = None
         self._instants.clear()
         self._levels.clear()

@@ -69,12 +69,11 @@ class _Smooth(Scheduler):
         since = now if since is None or since > now else since
         stored = self._stored
         free = self._spend(permits, due, stored, since)
-        if self.receipts:
-            group = self._group
-            if group is not None and group[0] == now and free == due:
-                self._group = (*group[:4], group[4] + permits)
-            else:
-                self._group = (now, due, stored, since, permits)
+        group = self._group
+        if group is not None and group[0] == now and free == due:
+            self._group = (*group[:4], group[4] + permits)
+        else:
+            self._group = (now, due, stored, since, permits)
         return max(at, since)
 
     def peek(self, permits: int, now: int) -> int:
@@ -179,7 +178,6 @@ class SmoothBursty(_Smooth):
         self._max_stored = None if max_stored is None else exact(max_stored, "SmoothBursty(max_stored)")
         if self._max_burst[0] < 0 or (self._max_stored and self._max_stored[0] < 0):
             raise ValueError("SmoothBursty(max_burst, max_stored) must be 0 or more; 0 stores nothing.")
-        self.receipts = True
         self._setup(Rate.of(rate), start)
 
     @property
@@ -253,7 +251,6 @@ class SmoothWarmingUp(_Smooth):
         # max permits = warmup / I x (5 + c) / (2 (1 + c)). The store counts in units of which a permit has
         # period_ns x 2 (cold + warm) and a tick of idle time earns (5 warm + cold): all whole.
         self._earn = 5 * warm + cold
-        self.receipts = True
         self._setup(Rate.of(rate), start)
 
     @property

@@ -33,7 +33,6 @@ class _Accumulator(Scheduler):
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_start(start)
-        self.receipts = True
         self.rate = Rate.of(rate)
         self._next: int | None = None if start is None else start * self.rate.permits
         # What was taken last: when, where the accumulator stood before, where the first of the slots begins, how many permits.
@@ -57,8 +56,11 @@ class _Accumulator(Scheduler):
         at = -(-slot // self.rate.permits)  # rounded up
         if at <= now:
             base = self._base(slot, now if since is None or since > now else since)
-            if self.receipts:
-                self._remember(permits, now, slot, base)
+            group = self._group
+            if group is not None and group[0] == now and base == slot:
+                self._group = (now, group[1], group[2], group[3] + permits)
+            else:
+                self._group = (now, slot, base, permits)
             self._next = base + permits * self.rate.period_ns
         return at
 
@@ -113,13 +115,6 @@ class _Accumulator(Scheduler):
     def _begin(self, now: int) -> int:
         self._next = now * self.rate.permits
         return self._next
-
-    def _remember(self, permits: int, now: int, slot: int, base: int) -> None:
-        group = self._group
-        if group is not None and group[0] == now and base == slot:
-            self._group = (now, group[1], group[2], group[3] + permits)
-        else:
-            self._group = (now, slot, base, permits)
 
     def _base(self, slot: int, since: int) -> int:
         """Where a slot begins that is asked for since then."""
@@ -229,7 +224,6 @@ class BurstRatio(Scheduler):
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
         check_start(start)
-        self.receipts = True
         self._ratio = _ratio_of(ratio)
         self.rate = Rate.of(rate)
         # Both schedules count in ticks of which a ns has rate.permits x ratio's numerator: both intervals are then whole.
@@ -257,12 +251,11 @@ class BurstRatio(Scheduler):
         if at > now:
             return at
         base = booked_from(start, now if since is None else min(since, now), self._unit)
-        if self.receipts:
-            group = self._group
-            if group is not None and group[0] == now and base == self._paced:
-                self._group = (*group[:4], group[4] + permits)
-            else:
-                self._group = (now, ideal, self._paced, base, permits)
+        group = self._group
+        if group is not None and group[0] == now and base == self._paced:
+            self._group = (*group[:4], group[4] + permits)
+        else:
+            self._group = (now, ideal, self._paced, base, permits)
         self._move(ideal, base, permits)
         return -(-ideal // self._unit)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TokenPool"]
 
 _ONE = 1
+_NEVER = 1 << 200
 _LEAST_POOL_NS = 1_000_000
 _EVEN = 1, 1  # of all pools that catch up at the plain rate
 
@@ -38,7 +39,7 @@ class TokenPool(Scheduler):
     frequency would have; the two ways of use are not meant to be mixed on one pool.
     """
 
-    __slots__ = ("_a", "_burst", "_cost", "_earlier", "_extra", "_full", "_last", "_over", "_peaks", "_plain", "_pool", "_unit", "_w", "rate")
+    __slots__ = ("_a", "_burst", "_calm_until", "_cost", "_earlier", "_extra", "_full", "_last", "_over", "_peaks", "_plain", "_pool", "_unit", "_w", "rate")
 
     def __init__(self, rate: Rate | str | Number, burst: Number = 1.0, pool: int | None = None, *, start: int | None = None) -> None:
         check_start(start)
@@ -64,6 +65,7 @@ class TokenPool(Scheduler):
         self._full = self._pool * self._unit if self._pool else max(_LEAST_POOL_NS * self._unit, 2 * self._cost)
         self._over = self._full // den * num if self._extra else self._full
         self._plain = False  # whether time fills the active pool, which is no more than full, and nothing else happens
+        self._calm_until = -_NEVER  # an instant before which the active pool is not full
 
     # The original's figures, in ns.
 
@@ -112,6 +114,7 @@ class TokenPool(Scheduler):
         """
         check_ns("refill()", ns)
         unit = self._unit
+        self._calm_until = -_NEVER
         add = min(ns * unit, max(self.max_active * unit - self._a, 0))
         self._a += add
         self._w += ns * unit - add
@@ -133,6 +136,7 @@ class TokenPool(Scheduler):
         """Empty both pools (a debt stays) and forget the time until now; returns active + waiting as they were."""
         had = self.active + self.waiting
         self._a, self._w = min(self._a, 0), 0
+        self._calm_until = -_NEVER
         if now is not None and self._last is not None:
             self._last = max(self._last, now)
             self._peaks.note(now, self._over)  # what was taken before is not put back into an emptied pool
@@ -145,6 +149,12 @@ class TokenPool(Scheduler):
     # The scheduler.
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
+        if permits is _ONE and since is None and type(now) is int and now < self._calm_until and not self.receipts:
+            # Not full by now, and no record to keep: a sum, in half of the time that it takes below.
+            a = self._a + (now - self._last) * self._unit - self._cost  # type: ignore[operator]  # calm only once it has begun
+            if a >= 0:
+                self._a, self._last = a, now
+                return now
         if (
             type(now) is not int
             or (permits is not _ONE and (type(permits) is not int or permits < 1))
@@ -185,9 +195,13 @@ class TokenPool(Scheduler):
 
     def _taken(self, permits: int, now: int, last: int, level: int) -> int:
         """Out of a pool that is refilled until then, and as full as that."""
-        if self.receipts:
-            self._peaks.note(now, level)
         self._last, self._a = last, level - permits * self._cost
+        if self.receipts:
+            peaks = self._peaks
+            if now != peaks.at or level > peaks.level:
+                peaks.note(now, level)
+        elif self._plain:
+            self._calm_until = last + (self._full - self._a) // self._unit
         return last
 
     def peek(self, permits: int, now: int) -> int:
@@ -225,8 +239,9 @@ class TokenPool(Scheduler):
             a += ns * self._unit - fresh  # the rest of a ns is not spilled, or requests for a full pool would drift
             last += ns
         elif now < last:
-            # The clock went back: what was earned since then does not count yet.
-            return max(since, last - (a - need) // self._unit), last, a, w
+            # The clock went back: what was earned since then, at the most, does not count yet.
+            num, den = self._burst
+            return max(since, last - (a - need) * den // (num * self._unit)), last, a, w
         return max(last, since), last, a, w
 
     def _refilled(self, a: int, w: int, fresh: int) -> tuple[int, int]:
@@ -283,6 +298,7 @@ class TokenPool(Scheduler):
                 room = min(room, self._over - peak)
         credit = max(0, min(tokens, room))
         self._a += credit
+        self._calm_until = -_NEVER
         if taken is None:
             self._peaks.note(now, self._a)
         else:
@@ -330,6 +346,7 @@ class TokenPool(Scheduler):
     def reset(self, now: int) -> None:
         """Hold one permit and no backlog again."""
         self._last, self._a, self._w, self._earlier = now, self._cost, 0, None
+        self._calm_until = -_NEVER
         self._peaks.clear()
 
     def lag(self, now: int) -> int:

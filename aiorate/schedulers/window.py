@@ -32,7 +32,6 @@ class SlidingWindow(Scheduler):
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_start(start)
-        self.receipts = True
         self.rate = Rate.of(rate)
         self.max_permits: int = self.rate.permits
         self._log: deque[tuple[int, int]] = deque()  # (instant, permits) of what is still in the window
@@ -186,7 +185,6 @@ class CalendarWindow(Scheduler):
 
             origin = time.time_ns() - time.monotonic_ns()
         check_instant("CalendarWindow(origin)", origin)
-        self.receipts = True
         self.rate = _checked(Rate.of(rate))
         self.max_permits: int = self.rate.permits
         self._tz = tz

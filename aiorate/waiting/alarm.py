@@ -21,14 +21,14 @@ __all__ = ["Alarm"]
 
 
 class Alarm:
-    """The driver of all strategies but the token pool, on asyncio."""
+    """The driver of all strategies but the token pool, on asyncio. Its tickets are bare futures: not an object more than waiting takes."""
 
-    __slots__ = ("_timer", "ticket")
+    __slots__ = ("_timer", "arm", "ticket")
 
     def __init__(self, owner: Decides, loop: AsyncioLoop) -> None:
         self._timer = Timer(loop, owner.serve)
         self.ticket: Callable[[], asyncio.Future[Outcome]] = loop.native.create_future
-        """A bare future, which its owner awaits: not an object more than waiting takes."""
+        self.arm = self._timer.set
 
     def wait(self, ticket: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:
         return ticket
@@ -36,11 +36,8 @@ class Alarm:
     def leave(self, ticket: asyncio.Future[Outcome]) -> None:
         pass
 
-    def arm(self, reading: int | None) -> None:
-        self._timer.set(reading)
-
     def retire(self) -> None:
-        self._timer.cancel()
+        self._timer.set(None)
 
     async def aclose(self) -> None:
-        self._timer.cancel()
+        self._timer.set(None)

@@ -10,10 +10,7 @@ flowed into a full pool since; so no batch is worth more than 200 us, unless the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from aiorate.schedulers.interface import Scheduler
+from aiorate.schedulers.interface import Scheduler
 
 __all__ = ["Batch"]
 
@@ -25,7 +22,7 @@ _MOST = 256
 class Batch:
     """At most so many permits, doubled while calls come fast."""
 
-    __slots__ = ("_most", "_opened_at", "_size", "dealt", "dry", "left")
+    __slots__ = ("_most", "_opened_at", "_size", "dealt", "dry", "left", "worthwhile")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.left = 0
@@ -34,18 +31,19 @@ class Batch:
         """Permits it was opened with; 0: none is open."""
         self.dry = False
         """Whether it took everything that lay ready."""
+        self.worthwhile = False
+        """Whether permits ever come fast enough for one."""
         self._opened_at = 0
         self._size = 1
         self.measure(scheduler)
 
-    @property
-    def worthwhile(self) -> bool:
-        """Whether permits ever come fast enough for one."""
-        return self._most > 1
-
     def measure(self, scheduler: Scheduler) -> None:
         """Adapt to the rate."""
-        self._most = _MOST if scheduler.makes_up else min(scheduler.rate.permits_in(_WORTH_NS), _MOST)
+        if type(scheduler).stock is Scheduler.stock:
+            self._most = 0
+        else:
+            self._most = _MOST if scheduler.makes_up else min(scheduler.rate.permits_in(_WORTH_NS), _MOST)
+        self.worthwhile = self._most > 1
 
     def open(self, scheduler: Scheduler, now: int) -> bool:
         """Take stock, unless calls are slow. True if permits may be handed out until `settle`."""

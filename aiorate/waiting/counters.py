@@ -20,9 +20,3 @@ class Counters:
         self.cancelled = 0  # requests
         self.waited_total = 0  # ns
         self.waited_max = 0  # ns
-
-    def waited(self, ns: int) -> None:
-        """A granted request waited for so long."""
-        self.waited_total += ns
-        if ns > self.waited_max:
-            self.waited_max = ns

@@ -6,6 +6,7 @@ Knows nothing of how a rate is computed (it never multiplies or divides), of sec
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from aiorate.waiting.batch import Batch
@@ -22,25 +23,16 @@ if TYPE_CHECKING:
     from aiorate.schedulers.interface import Scheduler
     from aiorate.waiting.clock import Clock, EventLoop
     from aiorate.waiting.driver import Driver
-    from aiorate.waiting.line import Grant, Request, Ticket
+    from aiorate.waiting.line import Outcome, Request, Ticket
 
-__all__ = ["Answer", "Dispatcher"]
+__all__ = ["NOT_SAID", "Dispatcher"]
 
+NOT_SAID = 1 << 200  # an instant that never comes: somebody or something is first, and nobody has asked about the request itself
 _AT_ONCE = 64  # requests that may be counted for the sake of one question
 _SAME_WAKE_UP_NS = 1_500_000  # as long as wake-ups are apart, on the average
-_HALF_A_TURN_NS = 5_000_000  # the loop turns after twice as long at the latest
+_HALF_A_TURN_NS = 5_000_000  # twice as long is the most that callers keep the loop from its next turn
+_PORTION = 1_000  # requests that are woken for one turn of the loop: after more, it would not come to the next for long
 _NOBODY = Line()  # of all limiters for which nobody ever waited: an empty line takes as much as all the rest of a limiter
-
-
-class Answer:
-    """What became of a request: granted, or not before ``at`` (None: somebody or something stands in between). Asked at ``now``."""
-
-    __slots__ = ("at", "granted", "now")
-
-    def __init__(self, granted: bool, at: int | None, now: int) -> None:
-        self.granted = granted
-        self.at = at
-        self.now = now
 
 
 class Dispatcher:
@@ -56,6 +48,7 @@ class Dispatcher:
         "_late",
         "_loop",
         "_precise",
+        "_returnable",
         "_steady",
         "_turn_since",
         "batch",
@@ -68,8 +61,8 @@ class Dispatcher:
         "line",
         "name",
         "now",
+        "resuming",
         "scheduler",
-        "take",
         "timeline",
         "turn_by",
     )
@@ -78,22 +71,23 @@ class Dispatcher:
         scheduler.claim("a limiter" if name is None else f"the limiter {name!r}")
         scheduler.receipts = False
         self.scheduler = scheduler
-        self.take = scheduler.take
         self.catch_up = catch_up
         """How many ns a late event loop may make up for."""
         self.name = name
         self.timeline = Timeline(clock)
         self.now: Callable[[], int] = self.timeline.read
-        """The shortest way to the instant, while the mark below stands."""
+        """The shortest way to the instant, while nothing is held up."""
         self.clear_until = 0
-        """The mark: no line, pause, open batch or late wake-up stands between a request and the scheduler before that instant.
+        """The mark: before that instant nothing stands between a request and the scheduler, and nothing has to be done besides.
 
-        That is also when somebody has to see to it that the loop turns.
+        No line, no pause, no open batch, no late wake-up to be made up for, not closed, and the loop has turned lately.
         """
         self.turn_by = 0
-        """Nobody need look before that instant whether the loop turns."""
+        """Before that instant nobody has to look whether the loop turns."""
         self.granted = 0
         """Permits, in all."""
+        self.resuming = 0
+        """Requests that were granted out of the line and have not gone on yet."""
         self.batch = Batch(scheduler)
         self.counters = Counters()
         self.closed = False
@@ -102,154 +96,189 @@ class Dispatcher:
         self._clock = clock
         self._precise = precise
         self._loop: EventLoop | None = None
+        self._steady = False  # whether callers on another loop would go by the same clock
         self._estimate = Estimate()
         self._counting = 0
-        self._due: int | None = None  # for when the first in line is scheduled
-        self._head: Ticket | None = None  # whom that is said of
+        self._returnable = 0  # grants whose permits may still come back
+        self._due: int | None = None  # for when the first in line is scheduled; None: nobody can say
+        self._head: Ticket | None = None  # the ticket that is said of
         self._late: tuple[int, int] | None = None  # up to when a late wake-up has served the schedule, and when that was
-        self._steady = False  # whether callers on another loop would go by the same clock
-        self._turn_since: int | None = None  # since when it is known not to have turned; None: nobody looks
+        self._turn_since: int | None = None  # since when the loop is known not to have turned; None: nobody looks
 
-    # Asking: what a request goes through, from the first question to the permits.
+    # A request, from the question to the permits.
 
-    def ask(self, permits: int, since: int | None = None, patient: bool = False) -> Answer:
-        """Take the permits if nothing stands in between and they are due.
+    def ask(self, permits: int, since: int | None = None, patient: bool = False) -> tuple[int, int]:
+        """Take the permits if nothing stands in between and they are due, for a request that did not find the mark.
 
-        A patient caller may be refused what has just fallen due, for the sake of the event loop.
+        The instant for which it is scheduled, as `Scheduler.take` says it, and the instant now: granted if the one is not after the
+        other. `NOT_SAID` where somebody or something else comes first. A patient caller may be refused what has just fallen due.
         """
         if not self._steady:
             self.find_loop()
-        now = self.timeline.now()
+        timeline = self.timeline
+        now = self.now() if timeline.held_at is None else timeline.now()
         if now >= self.turn_by:
             if self._steady:
                 self.find_loop()
             self._watch_turn(now)
+        if self._head is not None or self.closed or timeline.held_at is not None:
+            return NOT_SAID, now
         if self.batch.dealt:
             self._settle(now)
-        if self.line or self.closed or self.timeline.held:
-            return Answer(False, None, now)
-        if patient and self.batch.outstayed(now) and not self._by_hand:
-            return Answer(False, now, now)
+        if patient and self.batch.outstayed(now) and self._loop is not None and not self._loop.by_hand:
+            return now + 1, now
         if since is None and self._late is not None:
             since = self._made_up_from(now)
-        at = self.take(permits, now, since)
-        granted = at <= now
-        if not granted:
+        at = self.scheduler.take(permits, now, since)
+        if at > now:
             self._late = None
         else:
             self.granted += permits
             if self.batch.worthwhile and self._loop is not None and self.batch.open(self.scheduler, now):
-                self._watch_turn(now, batch=True)
-        self.refresh()
-        return Answer(granted, at, now)
+                self._settle_in_next_turn(now)
+        self._derive_mark()
+        return at, now
 
-    def join(self, permits: int, answer: Answer, since: int) -> tuple[Ticket, int]:
-        """Stand in line, for a request that was refused: a ticket, and what the clock read when it was asked."""
-        self.find_loop()
-        if self._loop is None:
-            raise RuntimeError("acquire() can only wait in a running event loop; try_acquire() and delay() work without one.")
+    def join(self, permits: int, now: int, at: int, since: int) -> tuple[Ticket, int]:
+        """Stand in line, for a request that was refused until then: a ticket, and what the clock read when it was asked."""
+        if self._loop is None or asyncio._get_running_loop() is not self._loop.native:
+            self.find_loop()
+            if self._loop is None:
+                raise RuntimeError("acquire() can only wait in a running event loop; try_acquire() and delay() work without one.")
         if self.driver is None:
             self.line = Line()
             self.driver = driver_for(self.scheduler, self, self._loop, self.name)
-        self.scheduler.receipts = True
+        line, timeline = self.line, self.timeline
         ticket = self.driver.ticket()
-        first = not self.line
-        self.line.join(ticket, permits, since)
-        self._estimate.joined(permits, since, self.catch_up)
-        if not first:
-            pass
-        elif answer.at is None:
-            self.serve()
-        else:
+        line.join(ticket, permits, since)
+        if self._estimate.kept:
+            self._estimate.joined(permits, since, self.catch_up)
+        if self._head is None:
             self.clear_until = 0
-            self._await_head(ticket, answer.at)
-        timeline = self.timeline
-        return ticket, timeline.read() if timeline.held else answer.now + timeline.offset
+            if at == NOT_SAID:
+                self.serve()
+            else:
+                self._await_head(ticket, at)
+        return ticket, now + timeline.offset if timeline.held_at is None else timeline.read()
+
+    def resumed(self, line: Line, outcome: Outcome, asked: int) -> tuple[int, int, int]:
+        """A request out of that line goes on, which was asked when the clock read so much.
+
+        The nanoseconds it waited, the instant for which it was scheduled, and that of its grant; or its error is raised.
+        """
+        if isinstance(outcome, BaseException):
+            raise outcome
+        at, granted_at, reading = outcome
+        if line is self.line:
+            self.resuming -= 1
+            self.release()
+        waited = reading - asked
+        if waited <= 0:
+            return 0, at, granted_at
+        counters = self.counters
+        counters.waited_total += waited
+        if waited > counters.waited_max:
+            counters.waited_max = waited
+        return waited, at, granted_at
 
     def leave(self, line: Line, ticket: Ticket, permits: int) -> None:
         """Undo a request whose task was cancelled, waiting in that line or granted but not yet resumed."""
-        self.counters.cancelled += 1
         outcome = outcome_of(ticket)
-        if isinstance(outcome, BaseException):
-            return
-        if outcome is not None:
-            self.give_back(permits, outcome[1])
-        elif line is self.line and self.driver is not None:  # else it is that of another loop, to which nobody belongs any more
-            self.driver.leave(ticket)
+        if line is not self.line:  # that of another loop, to which nobody belongs any more
+            self.counters.cancelled += 1
+        elif outcome is None:
+            self.counters.cancelled += 1
+            if self.driver is not None:
+                self.driver.leave(ticket)
             line.leave(ticket)
             self._estimate.left()
             first = line.first()
             if first is None or first[0] is not self._head:
                 self._serve_if_alive()
+        elif not isinstance(outcome, BaseException):
+            self.resuming -= 1
+            self.cancel(permits, outcome[1])
 
-    def give_back(self, permits: int, taken: int) -> None:
-        """Permits granted at that instant were not used: the next in line moves up at once."""
+    def cancel(self, permits: int, granted_at: int) -> None:
+        """Undo a grant of that instant, whose task was cancelled before it could go on: the next in line moves up at once."""
+        self.counters.cancelled += 1
         self.counters.given_back += permits
-        self.scheduler.give_back(permits, self.timeline.now(), taken)
+        self.scheduler.give_back(permits, self.timeline.now(), granted_at)
+        self.release()
         self._estimate.left()
         self._serve_if_alive()
 
-    def must_turn(self) -> bool:
-        """Whether a caller that was granted has to let the loop turn first: for 5 to 10 ms it has not."""
-        if self._loop is None or self._loop.by_hand:
-            return False
-        now = self.timeline.now()
-        if now < self.turn_by:
-            return False
-        if self._turn_since is None or now - self._turn_since < _HALF_A_TURN_NS:
-            self._watch_turn(now)
-            return False
+    def hold(self) -> None:
+        """The permits of one more grant may come back."""
+        self._returnable += 1
         self.scheduler.receipts = True
-        return True
 
-    def turn(self) -> Awaitable[object]:
-        """What to await to let the loop turn once."""
-        assert self._loop is not None
-        return self._loop.turn()
+    def release(self) -> None:
+        """Those of one no more."""
+        self._returnable -= 1
+        if not self._returnable:
+            self.scheduler.receipts = False
 
     # Deciding.
 
     def serve(self) -> None:
         """Grant all that is due, in order, and set the driver for the next."""
+        timeline = self.timeline
+        request: Request | None = None
         try:
-            now = self.timeline.now()
-            self._due = None if self.timeline.held else self._grant(self.line.first(), now)
+            now = timeline.now()
+            request = self.line.first()
+            if timeline.held_at is not None:
+                self._due = None
+            elif request is not None:
+                request = self._grant(request, now)
         except Exception as error:
-            self._due = None
             self.fail(error)
-        self.refresh()
-        first = self.line.first()
-        if first is None:
-            self._estimate.forget()
+            request = None
+        if request is not None:
+            self._await_head(request[0], self._due)
+        else:
+            self._head = None
+            self._derive_mark()
+            if self._estimate.kept:
+                self._estimate.forget()
             if self.driver is not None:
                 self.driver.arm(None)
-        else:
-            self._await_head(first[0], self._due)
 
-    def _grant(self, request: Request | None, now: int) -> int | None:
-        """Grant what is due, from that request on; for when the next one is scheduled, if there is one."""
-        line, take = self.line, self.take
+    def _grant(self, request: Request | None, now: int) -> Request | None:
+        """Grant what is due, from that request on; the next one, for when `_due` says, or None."""
+        line, scheduler = self.line, self.scheduler
         earliest = now - self.catch_up
         late = self._due is not None and self._due < earliest
-        spilled = self.scheduler.spilled if late else 0
+        spilled = scheduler.spilled if late else 0
         reading = now + self.timeline.offset
-        due, booked = None, now
+        booked, woken, room = now, 0, _PORTION - self.resuming
         while request is not None:
             ticket, permits, since = request
-            at = take(permits, now, since if since > earliest else earliest)
-            if at > now:
-                due = at
+            if woken >= room and self._loop is not None and not self._loop.by_hand:
+                self._due = now  # that is, as soon as the loop has turned
                 break
+            at = scheduler.take(permits, now, since if since > earliest else earliest)
+            if at > now:
+                self._due = at
+                break
+            if not woken:
+                scheduler.receipts = True
+            woken += 1
             self.granted += permits
             ticket.set_result((at, now, reading))
             booked = at
             request = line.serve()
-        if request is None and booked < now:
-            self._late = booked, now
+        else:
+            self._due = None
+            if booked < now:
+                self._late = booked, now
+        self.resuming += woken
+        self._returnable += woken
         if late:
-            self.skip(self.scheduler.spilled - spilled)
+            self.skip(scheduler.spilled - spilled)
             self._estimate.forget()
-        return due
+        return request
 
     def skip(self, ns: int) -> None:
         """So much of the schedule fell due while somebody waited, and is given up."""
@@ -263,7 +292,12 @@ class Dispatcher:
         self._head, self._due = ticket, due
         timeline = self.timeline
         try:
-            self.driver.arm(timeline.paused_until if due is None else timeline.reading_at(due))
+            if due is None:
+                self.driver.arm(timeline.paused_until)
+            elif timeline.held_at is None:
+                self.driver.arm(due + timeline.offset)
+            else:
+                self.driver.arm(timeline.reading_at(due))
         except Exception as error:  # a broken clock
             self.driver.arm(None)
             self.fail(error)
@@ -279,16 +313,23 @@ class Dispatcher:
             return None
         return max(since, now - self.catch_up)
 
+    def _derive_mark(self) -> None:
+        timeline = self.timeline
+        self.now = timeline.now if timeline.offset else timeline.read
+        clear = self._steady and self._head is None and self._late is None and timeline.held_at is None
+        self.clear_until = self.turn_by if clear and not (self.closed or self.batch.worthwhile) else 0
+
     # The event loop: which one it is, and that it turns.
 
     def find_loop(self) -> None:
         """See which event loop runs. On another one the budget stays, and those who wait on the old one go."""
         native = running_loop()
         old = self._loop
-        if native is None and old is None:
+        if old is None:
             self.timeline.begun = True
-            return
-        if old is not None:
+            if native is None:
+                return
+        else:
             if native is old.native:
                 return
             if old.running:
@@ -302,9 +343,8 @@ class Dispatcher:
         self._loop = None if native is None else event_loop(native, self._clock, self._precise)
         if self._loop is not None and self._clock is None:
             self.timeline.follow(self._loop.read)
-        self.timeline.begun = True
         self._steady = self._loop is not None and self._loop.monotonic
-        self.refresh()
+        self._derive_mark()
 
     def _desert(self, old: EventLoop) -> None:
         if not old.forked:  # else those who wait are in another process
@@ -317,27 +357,39 @@ class Dispatcher:
                 self.driver.retire()
         self.line = _NOBODY
         self.driver = self._due = self._head = self._late = self._turn_since = None
-        self.turn_by = 0
+        self.turn_by = self.resuming = self._returnable = 0
+        self.scheduler.receipts = False
         self._estimate.forget()
 
-    @property
-    def _by_hand(self) -> bool:
-        return self._loop is not None and self._loop.by_hand
+    def must_turn(self) -> bool:
+        """Whether a caller that was granted has to let the loop turn first: for 5 to 10 ms it has not."""
+        loop = self._loop
+        if loop is None or loop.by_hand:
+            return False
+        now = self.timeline.now()
+        if now < self.turn_by:
+            return False
+        if self._turn_since is not None and now - self._turn_since >= _HALF_A_TURN_NS:
+            return True
+        self._watch_turn(now)
+        return False
 
-    def _serve_if_alive(self) -> None:
-        # In a loop that was closed nobody can be woken.
-        if self._loop is not None and not self._loop.closed:
-            self.serve()
+    def turn(self) -> Awaitable[object]:
+        """What to await to let the loop turn once."""
+        assert self._loop is not None
+        return self._loop.turn()
 
-    def _watch_turn(self, now: int, batch: bool = False) -> None:
-        """Have the loop say when it turns next, unless it has been asked to; a batch is settled then."""
-        if self._loop is None or (self._loop.by_hand and not batch):
-            return
-        if now >= self.turn_by:
-            self.turn_by = (now if self._turn_since is None else self._turn_since) + _HALF_A_TURN_NS
-        elif not batch:
+    def _watch_turn(self, now: int) -> None:
+        """From now on, look whether the loop turns; nobody has to look again for half of what it is allowed."""
+        if self._loop is None or self._loop.by_hand:
             return
         if self._turn_since is None:
+            self._turn_since = now
+            self._loop.call_soon(self._turned)
+        self.turn_by = self._turn_since + _HALF_A_TURN_NS
+
+    def _settle_in_next_turn(self, now: int) -> None:
+        if self._turn_since is None and self._loop is not None:
             self._turn_since = now
             self._loop.call_soon(self._turned)
 
@@ -345,9 +397,53 @@ class Dispatcher:
         self._turn_since = None
         if self.batch.dealt and self._loop is not None and running_loop() is self._loop.native:
             self._settle(self.timeline.now())
-            self.refresh()
+            self._derive_mark()
+
+    def _settle(self, now: int) -> None:
+        self.granted += self.batch.settle(self.scheduler, now, None if self._late is None else self._made_up_from(now))
+
+    def _serve_if_alive(self) -> None:
+        # In a loop that was closed nobody can be woken.
+        if self._loop is not None and not self._loop.closed:
+            self.serve()
 
     # Looking and changing.
+
+    def look(self) -> int:
+        """The instant, once all that is due by then is granted."""
+        self.find_loop()
+        now = self.timeline.now()
+        if self.batch.dealt:
+            self._settle(now)
+        if self.line and (self._due is None or self._due <= now):
+            self.serve()
+        self._derive_mark()
+        return now
+
+    def changed(self) -> None:
+        """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
+        self.batch.measure(self.scheduler)
+        self._estimate.forget()
+        self._late = None
+        self.serve()
+
+    def reset(self) -> None:
+        """Everything as new, but those in line."""
+        self.timeline.start()
+        self.timeline.resume()
+        self.scheduler.reset(self.timeline.now())
+        self.counters = Counters()
+        self.granted = 0
+        self.changed()
+
+    async def close(self, error: BaseException) -> None:
+        """Send everybody away, and grant nothing any more; no task and no timer stays."""
+        self.look()
+        self.closed = True
+        self.fail(error)
+        self.serve()
+        if self.driver is not None:
+            await self.driver.aclose()
 
     def full(self, most: int) -> bool:
         """Whether so many wait already. Who was cancelled but has not run since does not count."""
@@ -359,30 +455,11 @@ class Dispatcher:
         self._counting = 0
         return self.line.count() >= most
 
-    def look(self) -> int:
-        """The instant, once all that is due by then is granted."""
-        self.find_loop()
-        now = self.timeline.now()
-        if self.batch.dealt:
-            self._settle(now)
-        if self.line and (self._due is None or self._due <= now):
-            self.serve()
-        self.refresh()
-        return now
-
-    def changed(self) -> None:
-        """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
-        self.batch.measure(self.scheduler)
-        self._estimate.forget()
-        self._late = None
-        self._reject_oversized()
-        self.serve()
-
     def estimate(self, permits: int, now: int) -> int | None:
         """Nanoseconds until a request made now would be granted, the line included; None: nobody can say."""
         timeline = self.timeline
         instant = self._estimate.instant(self.scheduler, timeline, self.line, permits, now, self.catch_up)
-        if instant == now and not timeline.held:
+        if instant == now and timeline.held_at is None:
             return 0
         reading = timeline.reading_at(instant)
         return None if reading is None else max(0, reading - timeline.read())
@@ -391,9 +468,10 @@ class Dispatcher:
         """What the clock reads when the first in line is granted; None: nobody can say before it is started."""
         request = self.line.first()
         assert request is not None
-        timeline = self.timeline
-        due = self._due if self._due is not None else self._estimate.instant(self.scheduler, timeline, Line(), request[1], timeline.now(), 0)
-        return timeline.reading_at(due)
+        due = self._due
+        if due is None:
+            due = self._estimate.instant(self.scheduler, self.timeline, _NOBODY, request[1], self.timeline.now(), 0)
+        return self.timeline.reading_at(due)
 
     def released(self, held_for: int) -> None:
         """Time goes on after it has stood still for so long."""
@@ -403,43 +481,18 @@ class Dispatcher:
         """Send everybody in line away with an error: nobody hangs, and the limiter works on."""
         for ticket in self.line.clear():
             ticket.set_result(again(error))
+        self._head = None
         self._estimate.forget()
-        self.refresh()
+        self._derive_mark()
 
-    async def close(self, error: BaseException) -> None:
-        """Send everybody away, and grant nothing any more; no task and no timer stays."""
-        self.look()
-        self.closed = True
-        self.fail(error)
-        self.serve()
-        if self.driver is not None:
-            await self.driver.aclose()
-
-    def reset(self) -> None:
-        """Everything as new."""
-        self.timeline.start()
-        self.timeline.resume()
-        self.scheduler.reset(self.timeline.now())
-        self.counters = Counters()
-        self.granted = 0
-        self.changed()
-
-    def refresh(self) -> None:
-        """Derive the mark from what may stand in between."""
-        timeline = self.timeline
-        self.now = timeline.now if timeline.offset else timeline.read
-        blocked = self.line or self.closed or timeline.held or self.batch.worthwhile or self._late is not None
-        self.clear_until = 0 if blocked or not self._steady else self.turn_by
-
-    def _settle(self, now: int) -> None:
-        self.granted += self.batch.settle(self.scheduler, now, None if self._late is None else self._made_up_from(now))
-
-    def _reject_oversized(self) -> None:
-        """Send those away who ask for more than can be granted since the rate was changed."""
+    def reject_oversized(self) -> None:
+        """The rate was changed: send those away who ask for more than can be granted now."""
         most = self.scheduler.max_permits
-        for ticket, permits, _ in [] if most is None else [request for request in self.line if request[1] > most]:
-            ticket.set_result(ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once now."))
-            self.line.leave(ticket)
+        if most is not None:
+            for ticket, permits, _ in self.line:
+                if permits > most:
+                    ticket.set_result(ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once now."))
+                    self.line.leave(ticket)
 
 
 def again(error: BaseException) -> BaseException:
@@ -448,9 +501,8 @@ def again(error: BaseException) -> BaseException:
 
     try:
         twin = copy(error)
-    except Exception:
+    except Exception:  # its class wants other arguments than it has kept
         twin = RuntimeError(f"{type(error).__name__}: {error}")
-    if twin is error:
-        return error
-    twin.__cause__ = error.__cause__
+    if twin is not error:
+        twin.__cause__ = error.__cause__
     return twin

@@ -26,9 +26,11 @@ class Estimate:
     each question: in a line of thousands from which many leave, an answer may still count some of them.
     """
 
-    __slots__ = ("_allowed", "_last", "_left", "_scheduler")
+    __slots__ = ("_allowed", "_last", "_left", "_scheduler", "kept")
 
     def __init__(self) -> None:
+        self.kept = False
+        """Whether there is a rehearsal to which newcomers are added."""
         self._scheduler: Scheduler | None = None
         self._last = 0  # the instant at which the last in line is granted
         self._left = False  # whether somebody has left since
@@ -37,6 +39,7 @@ class Estimate:
     def forget(self) -> None:
         """Something changed for everybody in line."""
         self._scheduler = None
+        self.kept = False
 
     def left(self) -> None:
         """A request left the line, or gave its permits back."""
@@ -54,7 +57,7 @@ class Estimate:
         self._allowed += _AT_ONCE
         if self._scheduler is None or (self._left and len(line) <= self._allowed):
             self._scheduler = rehearsal = deepcopy(ahead(scheduler, timeline))
-            self._last, self._left, self._allowed = now, False, 0
+            self._last, self._left, self._allowed, self.kept = now, False, 0, True
             for _, before, since in line:
                 self._add(rehearsal, before, since, catch_up)
         last = max(self._last, now)

@@ -68,12 +68,13 @@ class FillerTicket:
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
         self.row: _Row | None = None
-        self.task: asyncio.Task[Any] | None = None  # unless it has been cancelled before
+        self.task: asyncio.Task[Any] | None = None
 
     def done(self) -> bool:
-        if self.outcome is None:
-            return self.task is not None and self.task.cancelling() > 0
-        return self.row is None
+        return self.outcome is not None and self.row is None
+
+    def cancelled(self) -> bool:
+        return self.outcome is None and self.task is not None and self.task.cancelling() > 0
 
     def result(self) -> Outcome:
         if self.outcome is None:
@@ -114,9 +115,7 @@ class Filler:
             if row is None or row.seats == _SEATS:
                 row = self._row = _Row(self)
             row.seats += 1
-            task = asyncio.current_task()
-            if task is not None and not task.cancelling():
-                ticket.task = task
+            ticket.task = asyncio.current_task()
         else:  # woken in vain
             row.spare = row = row.spare or _Row(self)
         ticket.row = row

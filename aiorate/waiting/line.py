@@ -26,7 +26,11 @@ class Ticket(Protocol):
     """What a waiter holds: as much of `asyncio.Future` as it takes to say what became of the request."""
 
     def done(self) -> bool:
-        """Whether its owner has nothing to wait for any more: it was decided, or the owner is being cancelled."""
+        """Whether its owner has nothing to wait for any more."""
+        ...
+
+    def cancelled(self) -> bool:
+        """Whether its owner is being cancelled, but has not run since."""
         ...
 
     def result(self) -> Outcome:
@@ -69,15 +73,16 @@ class Line:
 
     def count(self) -> int:
         """How many wait and have not been cancelled. Takes as long as the line."""
-        return sum(1 for _ in self)
+        return sum(not ticket.cancelled() for ticket, _, _ in self)
 
     def __bool__(self) -> bool:
-        return self.first() is not None
+        return bool(self._queue) and self.first() is not None
 
     def __iter__(self) -> Iterator[Request]:
         entries = iter(list(self._queue))
         for request in zip(entries, entries, entries, strict=True):
-            if self._waits(request[0]):  # type: ignore[arg-type]
+            ticket: Ticket = request[0]  # type: ignore[assignment]
+            if not (ticket.done() or (self._absent and ticket in self._absent)):
                 yield request  # type: ignore[misc]
 
     def first(self) -> Request | None:
@@ -85,7 +90,7 @@ class Line:
         queue = self._queue
         while queue:
             ticket: Ticket = queue[0]  # type: ignore[assignment]
-            if self._waits(ticket):
+            if not (ticket.done() or (self._absent and ticket in self._absent)):
                 return ticket, queue[1], queue[2]  # type: ignore[return-value]
             queue.popleft(), queue.popleft(), queue.popleft()
             self._gone -= 1
@@ -98,8 +103,10 @@ class Line:
 
     def serve(self) -> Request | None:
         """Let the first go; returns the next."""
-        pop = self._queue.popleft
-        pop(), pop(), pop()
+        queue = self._queue
+        queue.popleft(), queue.popleft(), queue.popleft()
+        if queue and not queue[0].done() and not self._absent:  # type: ignore[union-attr]
+            return queue[0], queue[1], queue[2]  # type: ignore[return-value]  # as in first(), for most
         return self.first()
 
     def leave(self, ticket: Ticket) -> None:
@@ -118,9 +125,6 @@ class Line:
         self._gone += len(tickets)
         self._keep([])
         return tickets
-
-    def _waits(self, ticket: Ticket) -> bool:
-        return not (ticket.done() or ticket in self._absent)
 
     def _keep(self, entries: list[Ticket | int]) -> None:
         self._gone -= (len(self._queue) - len(entries)) // 3

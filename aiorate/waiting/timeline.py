@@ -19,7 +19,7 @@ __all__ = ["Timeline", "Timer"]
 class Timeline:
     """The clock less all the time spent paused or stopped, so that a schedule resumes where it was held up."""
 
-    __slots__ = ("_held", "_released", "begun", "offset", "paused_until", "read", "stopped")
+    __slots__ = ("_released", "begun", "held_at", "offset", "paused_until", "read", "stopped")
 
     def __init__(self, clock: Clock | None) -> None:
         self.read: Callable[[], int] = monotonic_ns if clock is None else clock.now
@@ -31,14 +31,15 @@ class Timeline:
         """The reading at which a pause ends; None: not paused, as far as was asked."""
         self.stopped = False
         """Whether nothing moves until it is started."""
-        self._held: int | None = None  # the instant at which time stands still
+        self.held_at: int | None = None
+        """The instant at which time stood still when it was last asked for; None: it moved."""
         self._released: Callable[[int], None] | None = None
 
     def now(self) -> int:
         """The limiter's time."""
-        if self._held is not None:
+        if self.held_at is not None:
             if self.stopped or (self.paused_until is not None and self.read() < self.paused_until):
-                return self._held
+                return self.held_at
             self._release(self.read() if self.paused_until is None else self.paused_until)
         return self.read() - self.offset
 
@@ -53,24 +54,19 @@ class Timeline:
             self.read = read
 
     @property
-    def held(self) -> bool:
-        """Whether time stood still when it was last asked for."""
-        return self._held is not None
-
-    @property
     def hold(self) -> int:
         """How many ns time will have stood still; 0: it moves, or nobody can say."""
-        if self._held is None or self.stopped:
+        if self.held_at is None or self.stopped:
             return 0
-        return (self.read() if self.paused_until is None else self.paused_until) - self._held - self.offset
+        return (self.read() if self.paused_until is None else self.paused_until) - self.held_at - self.offset
 
     def reading_at(self, instant: int) -> int | None:
         """What the clock reads at that instant; None: nobody can say before it is started."""
-        if self._held is None:
+        if self.held_at is None:
             return instant + self.offset
         if self.stopped:
             return None
-        return instant - self._held + (self.read() if self.paused_until is None else self.paused_until)
+        return instant - self.held_at + (self.read() if self.paused_until is None else self.paused_until)
 
     def pause(self, ns: int, released: Callable[[int], None]) -> None:
         """Stand still for so long from now; pauses merge by the later end. Afterwards ``released`` is told how long it was in all."""
@@ -78,7 +74,7 @@ class Timeline:
         self._released = released
         if self.paused_until is None or until > self.paused_until:
             self.paused_until = until
-        self._held = now
+        self.held_at = now
 
     def resume(self) -> None:
         """End a pause."""
@@ -88,7 +84,7 @@ class Timeline:
 
     def stop(self, released: Callable[[int], None]) -> None:
         """Stand still until started."""
-        self._held, self._released = self.now(), released
+        self.held_at, self._released = self.now(), released
         self.stopped = True
 
     def start(self) -> None:
@@ -98,17 +94,17 @@ class Timeline:
         self._end()
 
     def _end(self) -> None:
-        if self._held is not None and not self.stopped:
+        if self.held_at is not None and not self.stopped:
             now = self.read()
             if self.paused_until is None or self.paused_until <= now:
                 self._release(now)
 
     def _release(self, reading: int) -> None:
-        assert self._held is not None
-        length = reading - self._held - self.offset
+        assert self.held_at is not None
+        length = reading - self.held_at - self.offset
         self.offset += length
         released, self._released = self._released, None
-        self._held = self.paused_until = None
+        self.held_at = self.paused_until = None
         if length and released is not None:
             released(length)
 
@@ -131,21 +127,17 @@ class Timer:
 
     def set(self, due: int | None) -> None:
         """Wake when the clock reads so much; None: not at all."""
-        if due == self._due and self._handle is not None:
-            return
+        if self._handle is not None:
+            if due == self._due:
+                return
+            self._handle.cancel()
+            self._handle = None
         self._early = self._early + 1 if due == self._due else 0
-        self.cancel()
+        self._due = due
         if due is not None:
-            self._due = due
             if self._fired_at is not None:
                 due = max(due, self._fired_at + max(1, self._early) * self._loop.grain)
             self._handle = self._loop.call_at(due, self._fire)
-
-    def cancel(self) -> None:
-        """No timer stays."""
-        if self._handle is not None:
-            self._handle.cancel()
-        self._handle = self._due = None
 
     def _fire(self) -> None:
         self._handle = None
