@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aiorate.gate import Gate, Limiters, check_cost, origin
+from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -45,11 +45,11 @@ def middleware(
     request takes, 1 by default; 0: it is not limited at all. Longer than ``max_wait`` seconds, and a request fails at once with
     `aiorate.WaitTooLong`. Raises TypeError for wrong arguments.
     """
-    gate: Gate[ClientRequest] = Gate("middleware()", limiter, key, cost, max_wait, _origin)
+    limit: RequestLimit[ClientRequest] = RequestLimit("middleware()", limiter, key, cost, max_wait, _origin)
 
     async def wait_for_permits(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         permits = _cost.get(None)
-        await gate.enter(request, {} if permits is None else {"cost": permits})
+        await limit.enter(request, {} if permits is None else {"cost": permits})
         return await handler(request)
 
     return wait_for_permits

@@ -9,19 +9,16 @@ import argparse
 import math
 import os
 import sys
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from aiorate import _demo_strategies
+from aiorate._demo import strategies
 from aiorate.rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    Commands = Any  # what add_subparsers() returns has no public name
 
 __all__ = ["main"]
 
@@ -74,13 +71,13 @@ def _add_demo(commands: Commands) -> None:
 
 def _demo(**options: object) -> int:
     try:
-        from aiorate import _demo
+        from aiorate._demo import run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRAS:
             raise
         print(f'aiorate demo needs {error.name}, which is not installed: pip install "aiorate[demo]"', file=sys.stderr)
         return 2
-    return _demo.run(**options)  # type: ignore[arg-type]  # as the parser made them
+    return run.run(**options)  # type: ignore[arg-type]  # as the parser made them
 
 
 def _add_simulate(commands: Commands) -> None:
@@ -100,7 +97,7 @@ def _simulate(rate: Rate, strategy: str, requests: int, permits: int) -> int:
     from aiorate.testing import simulate
 
     try:
-        scheduler = _demo_strategies.make(strategy, rate, origin=0)
+        scheduler = strategies.make(strategy, rate, origin=0)
         text = f"{scheduler!r}\n\nrequest   granted at (s)   after the one before (s)"
         instants = simulate(scheduler, [(0, permits)] * requests)
     except ValueError as error:
@@ -120,30 +117,14 @@ def _add_bench(commands: Commands) -> None:
 
 
 def _bench(arguments: Sequence[str]) -> int:
-    try:
-        module = benchmarks("main")
-    except FileNotFoundError as error:
-        print(f"aiorate bench: {error}", file=sys.stderr)
-        return 2
-    code: int = module.main(arguments)
-    return code
+    from aiorate._bench import main
 
-
-def benchmarks(name: str) -> ModuleType:
-    """A module of the benchmarks: they are in the wheel, or in the tests of a checkout. FileNotFoundError if nowhere."""
-    package = f"{__package__}._benchmarks"
-    if package not in sys.modules and find_spec(package) is None:
-        folder = Path(__file__).parents[1] / "tests" / "benchmarks"
-        if not (folder / "main.py").exists():
-            raise FileNotFoundError("the benchmarks are neither installed with aiorate nor beside it; use a checkout.")
-        module = sys.modules[package] = ModuleType(package)
-        module.__path__ = [str(folder)]
-    return import_module(f"{package}.{name}")
+    return main.main(arguments)
 
 
 def _add_rate_and_strategy(parser: argparse.ArgumentParser, rate: str) -> None:
     parser.add_argument("--rate", type=_rate, default=rate, help="such as 500/s, 3/250ms, 600/min or 20 (per second)")
-    parser.add_argument("--strategy", type=_strategy, default="TokenPool", help=f"one of {', '.join(_demo_strategies.NAMES)}")
+    parser.add_argument("--strategy", type=_strategy, default="TokenPool", help=f"one of {', '.join(strategies.NAMES)}")
 
 
 def _rate(text: str) -> Rate:
@@ -154,10 +135,10 @@ def _rate(text: str) -> Rate:
 
 
 def _strategy(text: str) -> str:
-    for name in _demo_strategies.NAMES:
+    for name in strategies.NAMES:
         if name.lower() == text.lower():
             return name
-    raise argparse.ArgumentTypeError(f"{text!r} is not a strategy; there are {', '.join(_demo_strategies.NAMES)}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a strategy; there are {', '.join(strategies.NAMES)}")
 
 
 def _between(least: float, most: float, kind: type[int] | type[float]) -> Callable[[str], float]:

@@ -17,16 +17,13 @@ from aiorate.waiting.dispatcher import Dispatcher
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from types import TracebackType
-    from typing import Any, NoReturn
-
-    from typing_extensions import Never
+    from typing import Any, Never, NoReturn
 
     from aiorate.decorator import Weighted
     from aiorate.rate import Number
     from aiorate.slots import Slot
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
-    from aiorate.waiting.line import Outcome
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -396,7 +393,8 @@ def _pool(rate: Rate | str | Number) -> TokenPool:
         return TokenPool(rate)
     except TypeError as error:
         raise TypeError(
-            f"Limiter() takes a rate such as '100/s', or a strategy, not {type(rate).__name__}. One of your own derives from aiorate.Scheduler."
+            f"Limiter() takes a rate such as '100/s', or a strategy, not {type(rate).__name__}."
+            " One of your own derives from aiorate.Scheduler."
         ) from error
 
 

@@ -152,7 +152,7 @@ class Rate:
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a Rate cannot be changed; {name!r} stays")
 
-    def __reduce__(self) -> tuple[object, tuple[int, int, int]]:
+    def __reduce__(self) -> tuple[object, tuple[int, int]]:
         return Rate.exactly, (self.permits, self.period_ns)
 
     def __str__(self) -> str:

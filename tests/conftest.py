@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 import uvloop
-from server import Server
+from helpers.server import Server
 
 from aiorate.testing import VirtualLoop
 

@@ -31,6 +31,8 @@ class TokenBucket(Scheduler):
     A request for more than ``burst`` can never be granted.
     """
 
+    _brim: int
+    _calm_until: int
     __slots__ = ("_brim", "_calm_until", "_cost", "_empty", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits", "rate")
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:

@@ -39,7 +39,23 @@ class TokenPool(Scheduler):
     frequency would have; the two ways of use are not meant to be mixed on one pool.
     """
 
-    __slots__ = ("_a", "_burst", "_calm_until", "_cost", "_earlier", "_extra", "_full", "_last", "_over", "_peaks", "_plain", "_pool", "_unit", "_w", "rate")
+    __slots__ = (
+        "_a",
+        "_burst",
+        "_calm_until",
+        "_cost",
+        "_earlier",
+        "_extra",
+        "_full",
+        "_last",
+        "_over",
+        "_peaks",
+        "_plain",
+        "_pool",
+        "_unit",
+        "_w",
+        "rate",
+    )
 
     def __init__(self, rate: Rate | str | Number, burst: Number = 1.0, pool: int | None = None, *, start: int | None = None) -> None:
         check_start(start)

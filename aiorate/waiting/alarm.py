@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from aiorate.waiting.clock import AsyncioLoop
     from aiorate.waiting.driver import Decides
     from aiorate.waiting.line import Outcome
+    from aiorate.waiting.loops import AsyncioLoop
 
 __all__ = ["Alarm"]
 

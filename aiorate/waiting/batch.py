@@ -1,11 +1,13 @@
 """The batch: grants that an earlier reading of the clock already proves, handed out by counting down.
 
-A permit that lies ready now stays ready until it is taken. So while calls come fast, the clock is read and the scheduler asked once
-for many of them: at a million permits a second a call takes 110 ns instead of 350 ns, and 100 workers need half a core.
+A permit that lies ready now stays ready until it is taken. So while calls come fast, the clock is read and the scheduler is asked
+once for many of them: at a million permits a second a call takes 110 ns instead of 350 ns, and 100 workers need half a core.
 
-What was handed out is booked as taken when the next reading is made, at the end of the loop's turn at the latest. That is when it was
-handed out or later, so the scheduler never has more to give than it should, and its bound holds. It may have less, by what would have
-flowed into a full pool since; so no batch is worth more than 200 us, unless the strategy makes up for everything. Nothing else depends on the batch: it can be left out.
+What was handed out is booked as taken at the next reading, at the end of the loop's turn at the latest. A booking is never earlier
+than the grant, so the scheduler never has more to give than it should, and its bound holds. It may have less, by what would have
+flowed into a full pool since; so no batch is worth more than 200 us, unless the strategy makes up for everything.
+
+Nothing else depends on the batch: it can be left out.
 """
 
 from __future__ import annotations

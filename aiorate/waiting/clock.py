@@ -5,23 +5,12 @@ Wall-clock time is never used. Knows nothing of rates or of who waits.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-from aiorate.rate import NS_PER_SECOND, ceil_div
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate.waiting.timerfd import KernelTimers
-
-__all__ = ["AsyncioLoop", "Clock", "EventLoop", "Handle", "running_loop"]
-
-GRAIN_NS = 1_000_000  # wake-ups are kept so far apart: a timer that fires early, as loops' do, must not become a spin (uvloop#233)
-_LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # loops cannot all wait for longer; the clock is asked again then
+__all__ = ["Clock", "EventLoop", "Handle", "TimedClock"]
 
 
 @runtime_checkable
@@ -57,8 +46,6 @@ class TimedClock(Clock, Protocol):
 class EventLoop(Protocol):
     """What a limiter needs of the loop that runs its callers: asyncio's, uvloop's or trio's."""
 
-    native: object
-    """The loop itself, by which it is told from others."""
     read: Callable[[], int]
     """The clock that callers on this loop go by, in ns."""
     monotonic: bool
@@ -67,6 +54,11 @@ class EventLoop(Protocol):
     """Whether the clock keeps its own timers, and time does not pass by itself."""
     grain: int
     """Nanoseconds that wake-ups are kept apart."""
+
+    @property
+    def native(self) -> object:
+        """The loop itself, by which it is told from others."""
+        ...
 
     @property
     def running(self) -> bool:
@@ -94,80 +86,3 @@ class EventLoop(Protocol):
     def turn(self) -> Awaitable[object]:
         """What to await to let the loop turn once."""
         ...
-
-
-def running_loop() -> object | None:
-    """The event loop that runs in this thread; None: none does."""
-    loop = asyncio._get_running_loop()  # None outside a loop, where get_running_loop() would raise
-    if loop is None and "trio" in sys.modules:
-        from aiorate.waiting.trio_driver import running_trio
-
-        return running_trio()
-    return loop
-
-
-def event_loop(native: object, clock: Clock | None, precise: bool) -> EventLoop:
-    """The running loop, as a limiter with that clock sees it."""
-    if isinstance(native, asyncio.AbstractEventLoop):
-        return AsyncioLoop(native, clock, precise)
-    from aiorate.waiting.trio_driver import TrioLoop
-
-    return TrioLoop(native, clock)
-
-
-class AsyncioLoop:
-    """An asyncio event loop, uvloop's included."""
-
-    __slots__ = ("_clock", "_kernel", "_process", "_rounds_up", "by_hand", "grain", "monotonic", "native", "read")
-
-    def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
-        self.native: asyncio.AbstractEventLoop = native
-        self._process = os.getpid()
-        self._clock = clock if isinstance(clock, TimedClock) else None
-        self.by_hand = self._clock is not None
-        # uvloop rounds timers to the nearest ms. Its time() is the monotonic clock too, but moves in steps of 1 ms (uvloop#359).
-        self._rounds_up = uvloop = type(native).__module__.partition(".")[0] == "uvloop"
-        own = type(native).time is asyncio.BaseEventLoop.time
-        self.read: Callable[[], int] = (
-            clock.now if clock is not None else monotonic_ns if own or uvloop else lambda: round(native.time() * NS_PER_SECOND)
-        )
-        self.monotonic = self.read is monotonic_ns
-        self._kernel: KernelTimers | None = None
-        if precise and self.monotonic:
-            from aiorate.waiting.timerfd import KernelTimers
-
-            self._kernel = KernelTimers.of(native)
-        self.grain = GRAIN_NS if self._kernel is None else 0
-
-    @property
-    def running(self) -> bool:
-        return self.native.is_running() and not self.forked
-
-    @property
-    def closed(self) -> bool:
-        return self.native.is_closed() or self.forked
-
-    @property
-    def forked(self) -> bool:
-        return self._process != os.getpid()
-
-    def call_soon(self, callback: Callable[[], None]) -> object:
-        return self.native.call_soon(callback)
-
-    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
-        if self._clock is not None:
-            return self._clock.call_at(reading, callback)
-        if self._kernel is not None:
-            try:
-                return self._kernel.call_at(reading, callback)
-            except OSError:
-                self._kernel = None  # no descriptor is to be had: the loop's timers will do
-                self.grain = GRAIN_NS
-        wait = min(max(reading - self.read(), 0), _LONGEST_TIMER_NS)
-        if self._rounds_up:
-            # As asyncio does: the nearest ms may be early, or too soon after the last wake-up.
-            wait = ceil_div(wait, 1_000_000) * 1_000_000
-        return self.native.call_later(wait / NS_PER_SECOND, callback)
-
-    def turn(self) -> Awaitable[object]:
-        return asyncio.sleep(0)

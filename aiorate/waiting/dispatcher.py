@@ -6,15 +6,14 @@ Knows nothing of how a rate is computed (it never multiplies or divides), of sec
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
+from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.batch import Batch
-from aiorate.waiting.clock import event_loop, running_loop
 from aiorate.waiting.counters import Counters
-from aiorate.waiting.driver import driver_for
 from aiorate.waiting.estimate import Estimate
 from aiorate.waiting.line import Line, outcome_of
+from aiorate.waiting.loops import AsyncioLoop, event_loop, running_loop
 from aiorate.waiting.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -141,13 +140,13 @@ class Dispatcher:
 
     def join(self, permits: int, now: int, at: int, since: int) -> tuple[Ticket, int]:
         """Stand in line, for a request that was refused until then: a ticket, and what the clock read when it was asked."""
-        if self._loop is None or asyncio._get_running_loop() is not self._loop.native:
+        if self._loop is None or running_loop() is not self._loop.native:
             self.find_loop()
             if self._loop is None:
                 raise RuntimeError("acquire() can only wait in a running event loop; try_acquire() and delay() work without one.")
         if self.driver is None:
             self.line = Line()
-            self.driver = driver_for(self.scheduler, self, self._loop, self.name)
+            self.driver = _driver_for(self, self._loop)
         line, timeline = self.line, self.timeline
         ticket = self.driver.ticket()
         line.join(ticket, permits, since)
@@ -506,3 +505,20 @@ def again(error: BaseException) -> BaseException:
     if twin is not error:
         twin.__cause__ = error.__cause__
     return twin
+
+
+def _driver_for(dispatcher: Dispatcher, loop: EventLoop) -> Driver:
+    """On asyncio the Filler for a TokenPool and the Alarm for all others; on trio, trio's."""
+    if not isinstance(loop, AsyncioLoop):
+        from aiorate.waiting.trio_driver import TrioDriver
+        from aiorate.waiting.trio_loop import TrioLoop
+
+        assert isinstance(loop, TrioLoop)
+        return TrioDriver(dispatcher, loop)
+    if isinstance(dispatcher.scheduler, TokenPool):
+        from aiorate.waiting.filler import Filler
+
+        return Filler(dispatcher, loop, dispatcher.name)
+    from aiorate.waiting.alarm import Alarm
+
+    return Alarm(dispatcher, loop)

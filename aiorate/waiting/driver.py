@@ -7,18 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from aiorate.schedulers.token_pool import TokenPool
-from aiorate.waiting.clock import AsyncioLoop
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Any
 
-    from aiorate.schedulers.interface import Scheduler
-    from aiorate.waiting.clock import EventLoop
     from aiorate.waiting.line import Line, Ticket
 
-__all__ = ["Decides", "Driver", "driver_for"]
+__all__ = ["Decides", "Driver"]
 
 
 class Decides(Protocol):
@@ -61,18 +56,3 @@ class Driver(Protocol):
     async def aclose(self) -> None:
         """Everybody was sent away: return once no task and no timer is left."""
         ...
-
-
-def driver_for(scheduler: Scheduler, owner: Decides, loop: EventLoop, name: str | None) -> Driver:
-    """On asyncio the Filler for a TokenPool and the Alarm for all others; on trio, trio's."""
-    if not isinstance(loop, AsyncioLoop):
-        from aiorate.waiting.trio_driver import TrioDriver
-
-        return TrioDriver(owner, loop)
-    if isinstance(scheduler, TokenPool):
-        from aiorate.waiting.filler import Filler
-
-        return Filler(owner, loop, name)
-    from aiorate.waiting.alarm import Alarm
-
-    return Alarm(owner, loop)

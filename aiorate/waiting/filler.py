@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Any, Literal
 
-    from aiorate.waiting.clock import AsyncioLoop
     from aiorate.waiting.driver import Decides
     from aiorate.waiting.line import Outcome
+    from aiorate.waiting.loops import AsyncioLoop
 
 __all__ = ["Filler"]
 
@@ -139,7 +139,7 @@ class Filler:
         self._wake_task()
 
     def retire(self) -> None:
-        self._timer.cancel()
+        self._timer.set(None)
         self._owner = None  # all that is left, should its loop ever go on, is to notify those who were sent away
 
     async def aclose(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import os
 import sys
+import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
@@ -32,6 +33,7 @@ class KernelTimers:
     """The timers of one loop: a heap of instants, and a descriptor set for the first of them."""
 
     _of: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, KernelTimers | None]] = WeakKeyDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = ref(loop)  # the loop owns its timers, not the other way round
@@ -45,20 +47,21 @@ class KernelTimers:
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> KernelTimers | None:
         """The loop's; None where there is no timerfd, or a loop that cannot watch a descriptor."""
-        if loop not in cls._of:
-            for other in [other for other in cls._of if other.is_closed()]:
-                # Closed before its descriptor was; what is left in the heap may hold the loop for good.
-                dead = cls._of.pop(other, None)
-                if dead is not None:
-                    dead.__del__()
-            timers = cls(loop)
-            try:
-                timers._open(loop)
-            except (OSError, AttributeError, NotImplementedError):
-                cls._of[loop] = None
-            else:
-                cls._of[loop] = timers
-        return cls._of[loop]
+        with cls._lock:  # loops in other threads have theirs in the same dictionary
+            if loop not in cls._of:
+                for other in [other for other in cls._of if other.is_closed()]:
+                    # Closed before its descriptor was; what is left in the heap may hold the loop for good.
+                    dead = cls._of.pop(other, None)
+                    if dead is not None:
+                        dead.__del__()
+                timers = cls(loop)
+                try:
+                    timers._open(loop)
+                except (OSError, AttributeError, NotImplementedError):
+                    cls._of[loop] = None
+                else:
+                    cls._of[loop] = timers
+            return cls._of[loop]
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
         """Call back at the instant of the monotonic clock (ns) or just after, never before.
@@ -93,7 +96,7 @@ class KernelTimers:
             self._set_for = instant
             _set(self._fd, min(max(instant, 1), _LATEST))  # 0 would call the timer off
 
-    def _ring(self) -> None:
+    def _on_ready(self) -> None:
         with suppress(BlockingIOError):  # set anew since it became readable
             os.read(self._fd, 8)
         self._set_for = 0
@@ -108,7 +111,7 @@ class KernelTimers:
         finally:
             self._aim()
 
-    def _call_off(self) -> None:
+    def timer_cancelled(self) -> None:
         self._called_off += 1
         if self._called_off > _SMALL and 2 * self._called_off > len(self._heap):
             # As asyncio does: those far off would pile up behind the first.
@@ -121,7 +124,7 @@ class KernelTimers:
         self._fd = _create()
         self._set_for = 0
         try:
-            loop.add_reader(self._fd, self._ring)
+            loop.add_reader(self._fd, self._on_ready)
         except BaseException:
             self.__del__()
             raise
@@ -154,7 +157,7 @@ class _Timer:
 
     def cancel(self) -> None:
         if self.take() is not None:
-            self._timers._call_off()
+            self._timers.timer_cancelled()
 
 
 if sys.version_info >= (3, 13) and sys.platform == "linux":

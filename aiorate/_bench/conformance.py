@@ -1,0 +1,113 @@
+"""\"50 per second\" as each library would have it written, and 100 callers who ask again and again.
+
+Each figure is the most grants in any one second, wherever it begins, over 50.
+Cold: the limiter is new. After idle: used once, then left alone for two seconds.
+After a stall: the event loop stands still for half a second in the middle.
+A grant counts when its caller runs, a little after it was given, so the windows are 5 ms shorter than the second:
+else a first caller who is held up for a moment would make the next window look overfull.
+The bound is what `bound(1)` promises, over 50.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import aiorate
+from aiorate._bench.measure import Measured, Plan, alternate, run_in
+from aiorate._bench.subjects import STRATEGIES, Calls, Subject, limited, rate_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+NAME = "conformance"
+TITLE = "Conformance: the most in any one second"
+
+LIMIT = 50
+CALLERS = 100
+SHORTER = 0.005  # of a period
+UNIT = "granted/limit"
+COLD, IDLE, STALL = "cold", "after idle", "after a stall"
+
+# What "50 per second" is to each strategy; the others take the whole limit as their burst.
+NATURAL: dict[str, Callable[[float], aiorate.Scheduler]] = {
+    "TokenPool": lambda rate: aiorate.TokenPool(rate_of(rate)),
+    "TicksAccumulator": lambda rate: aiorate.TicksAccumulator(rate_of(rate)),
+    "SmoothBursty": lambda rate: aiorate.SmoothBursty(rate_of(rate), max_stored=LIMIT),
+}
+# These spread their permits unless told otherwise; the other peers grant the whole limit at once.
+PACED_PEERS = ("asynciolimiter", "asynciolimiter-strict")
+
+
+def natural(subject: Subject, period: float) -> Calls:
+    """A limiter for 50 in each period."""
+    rate = LIMIT / period
+    name = subject.name.removeprefix("aiorate ")
+    if subject.family == "aiorate":
+        return limited(NATURAL[name](rate) if name in NATURAL else STRATEGIES[name](rate, LIMIT))
+    return subject.make(rate, 1 if name in PACED_PEERS else LIMIT)
+
+
+def most_in_any(window: int, instants: Sequence[int]) -> int:
+    """The most instants (ns, in order) that lie in a window of that length, the instant of its end left out."""
+    most = first = 0
+    for place, instant in enumerate(instants):
+        while instants[first] <= instant - window:
+            first += 1
+        most = max(most, place - first + 1)
+    return most
+
+
+def stall(seconds: float) -> None:
+    """Nothing else runs meanwhile."""
+    time.sleep(seconds)
+
+
+async def grants(subject: Subject, period: float, case: str) -> float:
+    """The most grants in any window, over the limit."""
+    calls = natural(subject, period)
+    acquire = calls.acquire
+    assert acquire is not None
+    instants: list[int] = []
+
+    async def caller() -> None:
+        while True:
+            await acquire()
+            instants.append(time.monotonic_ns())
+
+    if case == IDLE:
+        await acquire()
+        await asyncio.sleep(2 * period)
+    tasks = [asyncio.create_task(caller()) for _ in range(CALLERS)]
+    if case == STALL:
+        await asyncio.sleep(0.7 * period)
+        await asyncio.sleep(0)  # those who were granted already run first
+        stall(0.5 * period)
+    await asyncio.sleep((2.3 if case == COLD else 1.3) * period)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await subject.close(calls)
+    return most_in_any(round(period * (1 - SHORTER) * 1e9), instants) / LIMIT
+
+
+async def promised(subject: Subject, period: float) -> float | None:
+    """What the limiter itself says is the most, over the limit."""
+    limiter = natural(subject, period).limiter
+    assert isinstance(limiter, aiorate.Limiter)
+    bound = limiter.bound(period)
+    return None if bound is None else bound / LIMIT
+
+
+def run(plan: Plan) -> Iterator[Measured]:
+    loop, period = plan.loops[0], plan.pick(0.1, 1.0, 1.0)
+    subjects = plan.of("aiorate", "peer")
+    for case in (COLD, IDLE, STALL):
+        jobs = {(case, subject.name): partial(run_in, loop, partial(grants, subject, period, case), 20) for subject in subjects}
+        for (_, name), results in alternate(plan.at_most(plan.pick(1, 1, 3)), jobs).items():
+            yield Measured.of(NAME, loop, name, case, UNIT, results)
+    for subject in plan.of("aiorate"):
+        bound = run_in(loop, partial(promised, subject, period), 20)
+        yield Measured(NAME, loop, subject.name, "bound", UNIT, () if bound is None else (bound,), "none" if bound is None else "")

@@ -1,0 +1,231 @@
+"""Pictures of a run, as SVG, from what was measured and nothing else: the same figures give the same bytes.
+
+Readable on white and on black: the page shows through, and no colour is very light or very dark.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+from aiorate._bench.drain import COST
+from aiorate._bench.sustained import CORE
+
+from . import scale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from aiorate._bench.measure import Measured
+
+__all__ = ["plots"]
+
+INK, OURS, THEIRS = "#7d8590", "#2f81f7", "#d4760b"
+COLOURS = ("#2f81f7", "#2da44e", "#a371f7", "#e5534b", "#d4760b", "#1b9aaa", "#db61a2", "#9a7b2f")
+MARKERS = "osD^vP*X<>hd"
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "aiorate",
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+}
+
+
+def plots(measured: Iterable[Measured]) -> dict[str, str]:
+    """SVG by name, for those scenarios of which there are figures. Needs matplotlib."""
+    from matplotlib import rc_context
+
+    by_scenario: dict[str, list[Measured]] = {}
+    for each in measured:
+        if each.samples:
+            by_scenario.setdefault(each.scenario, []).append(each)
+    pictures = {}
+    with rc_context(STYLE):
+        for name, (draw, units) in DRAWN.items():
+            shown = [each for each in by_scenario.get(name, ()) if each.unit in units]
+            if shown:
+                pictures[name] = _svg(draw(shown))
+    return pictures
+
+
+def _uncontended(measured: list[Measured]) -> Any:
+    """Bars, the fastest at the top, a panel for each call."""
+    loop = measured[0].loop
+    here = [each for each in measured if each.loop == loop]
+    cases = _in_order(each.case for each in here)
+    most = max(sum(each.case == case for each in here) for case in cases)
+    figure, panels = _figure(-(-len(cases) // 2), min(2, len(cases)), 5.2, 0.5 + 0.19 * most)
+    for panel, case in zip(panels, cases, strict=False):
+        bars = sorted((each for each in here if each.case == case), key=lambda each: -each.median)
+        names = [each.subject for each in bars]
+        panel.barh(names, [each.median for each in bars], color=[_family(name) for name in names], height=0.7)
+        panel.set(xscale="log", title=f"{case}, ns, {loop}")
+        panel.set_xlim(left=10)
+        panel.grid(axis="x")
+        for place, each in enumerate(bars):
+            panel.annotate(f" {each.median:,.0f}".replace(",", " "), (each.median, place), va="center", fontsize=7, annotation_clip=False)
+    for panel in panels[len(cases) :]:
+        panel.set_visible(False)
+    return figure
+
+
+def _lines(x: str, y: str, top: float | None = None) -> Callable[[list[Measured]], Any]:
+    """A line for each subject, a panel for each loop."""
+
+    def draw(measured: list[Measured]) -> Any:
+        loops = _in_order(each.loop for each in measured)
+        figure, panels = _figure(1, len(loops), 4.6, 4.6)
+        for panel, loop in zip(panels, loops, strict=True):
+            _draw_lines(panel, [each for each in measured if each.loop == loop])
+            panel.set(xscale="log", yscale="log" if top is None else "linear", xlabel=x, ylabel=y, title=loop)
+            if top is not None:
+                panel.set_ylim(0, top)
+        _legend(figure, panels)
+        return figure
+
+    return draw
+
+
+def _draw_lines(panel: Any, measured: list[Measured]) -> None:
+    """By the number that each case begins with."""
+    for subject in _in_order(each.subject for each in measured):
+        points = sorted((_leading(each.case), each.median, each.least, each.most) for each in measured if each.subject == subject)
+        xs = [point[0] for point in points]
+        dash = "--" if subject.startswith("floor") else "-" if subject.startswith("aiorate") else ":"
+        colour, marker = _look(subject)
+        panel.plot(xs, [point[1] for point in points], dash, color=colour, marker=marker, label=subject)
+        panel.fill_between(xs, [point[2] for point in points], [point[3] for point in points], color=colour, alpha=0.12, linewidth=0)
+    panel.grid()
+
+
+def _precision(measured: list[Measured]) -> Any:
+    """From p50 (dot) by p99 (ring) to the worst (bar), a row for each subject, a panel for each loop and rate."""
+    loops = _in_order(each.loop for each in measured)
+    rates = _in_order(each.case.rpartition(" ")[0] for each in measured)
+    subjects = _in_order(each.subject for each in measured)[::-1]
+    figure, panels = _figure(len(loops), len(rates), 2.6, 0.5 + 0.19 * len(subjects), sharey=True)
+    late = {(each.loop, each.case, each.subject): max(1.0, each.median) for each in measured}
+    for place, panel in enumerate(panels):
+        loop, rate = loops[place // len(rates)], rates[place % len(rates)]
+        for row, subject in enumerate(subjects):
+            found = [late.get((loop, f"{rate} {what}", subject)) for what in ("p50", "p99", "max")]
+            if None in found:
+                continue
+            colour = _family(subject)
+            panel.plot([found[0], found[2]], [row, row], "-", color=colour, linewidth=0.8)
+            panel.plot(found[0], row, "o", color=colour)
+            panel.plot(found[1], row, "o", color=colour, fillstyle="none")
+            panel.plot(found[2], row, "|", color=colour)
+        panel.set(xscale="log", title=f"{rate}, {loop}", xlabel="us late: p50, p99, worst")
+        panel.set_yticks(range(len(subjects)), subjects)
+        panel.grid(axis="x")
+    return figure
+
+
+def _scale(measured: list[Measured]) -> Any:
+    """Each of the four ways to grow."""
+    figure, panels = _figure(2, 2, 4.6, 3.0)
+    ways = (scale.WAITING, scale.LIMITERS, scale.IN_HAND, scale.IN_LINE)
+    for panel, unit in zip(panels, ways, strict=True):
+        of_unit = [each for each in measured if each.unit == unit]
+        here = [each for each in of_unit if each.loop == of_unit[0].loop]
+        if unit in (scale.WAITING, scale.LIMITERS):
+            _draw_lines(panel, here)
+            panel.set(xscale="log")
+        else:
+            for subject in _in_order(each.subject for each in here):
+                mine = [each for each in here if each.subject == subject]
+                colour, marker = _look(subject)
+                panel.plot([each.case for each in mine], [each.median for each in mine], "-", color=colour, marker=marker, label=subject)
+            panel.tick_params(axis="x", rotation=45)
+            panel.grid()
+        panel.set(title=unit)
+        panel.set_ylim(bottom=0)
+    _legend(figure, panels)
+    return figure
+
+
+# Each with the units of what it shows.
+DRAWN: dict[str, tuple[Callable[[list[Measured]], Any], tuple[str, ...]]] = {
+    "uncontended": (_uncontended, ("ns",)),
+    "drain": (_lines("tasks in line", "us of CPU a grant"), (COST,)),
+    "sustained": (_lines("permits a second", "% of a core", top=105), (CORE,)),
+    "precision": (_precision, ("us late",)),
+    "scale": (_scale, (scale.WAITING, scale.LIMITERS, scale.IN_HAND, scale.IN_LINE)),
+}
+
+
+def _figure(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, Sequence[Any]]:
+    """Panels in rows, and the figure, of so many inches for each panel."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def _legend(figure: Any, panels: Sequence[Any]) -> None:
+    labels: dict[str, Any] = {}
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            labels.setdefault(label, handle)
+    figure.legend(labels.values(), labels.keys(), loc="outside right upper")
+
+
+_SHORTER = (
+    (r"<!--.*?-->|<!DOCTYPE.*?>|<metadata>.*?</metadata>", ""),
+    (r'<g id="[^"]*">', "<g>"),
+    (r' transform="rotate\(-0 [^"]*"', ""),
+    (r"font-family: [^;]+;", "font-family: system-ui, sans-serif;"),
+    (r"(\.\d\d)\d+", r"\1"),  # a hundredth of a point is enough
+)
+
+
+def _svg(figure: Any) -> str:
+    """In the page's own font, and without what a picture does not need: half the size."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    short = text.getvalue()
+    for pattern, instead in _SHORTER:
+        short = re.sub(pattern, instead, short, flags=re.DOTALL)
+    return "\n".join(line.strip() for line in short.splitlines() if line.strip()) + "\n"
+
+
+def _look(subject: str) -> tuple[str, str]:
+    """Colour and marker: by its name, so that it looks the same in every picture."""
+    from aiorate._bench.peers import PEERS
+    from aiorate._bench.subjects import AIORATE
+
+    names = [each.name for each in (*AIORATE, *PEERS)]
+    if subject not in names:
+        return INK, "."
+    place = names.index(subject)
+    return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+
+
+def _family(subject: str) -> str:
+    return INK if subject.startswith("floor") else OURS if subject.startswith("aiorate") else THEIRS
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _leading(case: str) -> float:
+    """10000 of "10 000 waiters"."""
+    found = re.match(r"[\d ]+", case)
+    return float(found[0].replace(" ", "")) if found else 0.0

@@ -1,0 +1,39 @@
+"""Event hooks of the client: every request waits for its permits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiorate.http.requests import RequestLimit, origin_of, overrides_of
+from aiorate.waiting.loops import running_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from aiorate import Limiter
+    from aiorate.http.requests import Limiters
+
+__all__ = ["hooks"]
+
+
+def hooks(
+    limiter: Limiter | Limiters,
+    key: Callable[[Any], str] | None = None,
+    cost: Callable[[Any], int] | None = None,
+    *,
+    max_wait: float | None = None,
+) -> dict[str, list[Callable[..., Any]]]:
+    """What to pass as ``event_hooks=`` to an ``AsyncClient`` of httpx2 or httpx.
+
+    A new mapping each time, to which hooks of your own may be added; those before the limiter's run before the wait.
+    Raises TypeError for wrong arguments.
+    """
+    limit: RequestLimit[Any] = RequestLimit("hooks()", limiter, key, cost, max_wait, origin_of)
+
+    def wait_for_permits(request: Any) -> Coroutine[Any, Any, None]:
+        # A plain function, because a synchronous client would never await a coroutine, and send without a limit.
+        if running_loop() is None:
+            raise RuntimeError("hooks() are for an AsyncClient, under asyncio or trio: a synchronous client cannot wait in line.")
+        return limit.enter(request, overrides_of(request))
+
+    return {"request": [wait_for_permits]}

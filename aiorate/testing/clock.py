@@ -1,0 +1,101 @@
+"""A clock by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import TYPE_CHECKING
+
+from aiorate.rate import seconds_to_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate.rate import Number
+
+__all__ = ["ManualClock", "check_instant"]
+
+
+class ManualClock:
+    """A clock that moves only when told to, on any event loop.
+
+    Pass it as ``Limiter(..., clock=clock)``. `advance` moves it on and fires the timers that fall due, in order;
+    ``await run(seconds)`` also lets the tasks that they wake run at their instants.
+    """
+
+    def __init__(self, start_ns: int = 0) -> None:
+        check_instant("ManualClock(start_ns)", start_ns)
+        self._now = start_ns
+        self._timers: list[tuple[int, int, _Timer]] = []
+        self._count = 0
+
+    def now(self) -> int:
+        """Nanoseconds."""
+        return self._now
+
+    def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
+        """Call back when the clock is moved to the instant or beyond."""
+        check_instant("ManualClock.call_at()", instant)
+        self._count += 1
+        timer = _Timer(callback)
+        heapq.heappush(self._timers, (instant, self._count, timer))
+        return timer
+
+    def advance(self, seconds: Number) -> None:
+        """Move on, firing timers at their instants."""
+        self._until(self._now + seconds_to_ns(seconds, "ManualClock.advance()"))
+
+    def set(self, instant: int) -> None:
+        """Jump to an instant (ns), back as well; timers that are due by then fire there."""
+        check_instant("ManualClock.set()", instant)
+        self._now = instant
+        self._until(instant)
+
+    async def run(self, seconds: Number) -> None:
+        """Move on, and let tasks run whenever a timer has fired; returns when they have settled."""
+        until = self._now + seconds_to_ns(seconds, "ManualClock.run()")
+        await _settle()
+        while (instant := self._next()) is not None and instant <= until:
+            self._until(max(instant, self._now))
+            await _settle()
+        self._now = max(self._now, until)
+        await _settle()
+
+    @property
+    def timers(self) -> int:
+        """How many timers are set: none while everything is idle."""
+        return sum(not timer.cancelled for _, _, timer in self._timers)
+
+    def _next(self) -> int | None:
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def _until(self, until: int) -> None:
+        while (instant := self._next()) is not None and instant <= until:
+            timer = heapq.heappop(self._timers)[2]
+            self._now = max(self._now, instant)
+            timer.callback()
+        self._now = max(self._now, until)
+
+
+class _Timer:
+    __slots__ = ("callback", "cancelled")
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def check_instant(call: str, instant: int) -> None:
+    if isinstance(instant, bool) or not isinstance(instant, int):
+        raise TypeError(f"{call} must be an instant in whole ns, not {type(instant).__name__}.")
+
+
+async def _settle() -> None:
+    # From a timer to the task it wakes it takes a few turns of the loop: poke, notice, waiter, whoever awaits that.
+    for _ in range(12):
+        await asyncio.sleep(0)

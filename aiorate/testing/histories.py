@@ -1,0 +1,230 @@
+"""Histories of schedulers: what the laws of `aiorate.testing.laws` are tried on. Seen from outside, through the protocol."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from fractions import Fraction
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from hypothesis import strategies as st
+
+from aiorate.rate import NS_PER_SECOND, Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from aiorate.schedulers.interface import Scheduler
+
+__all__ = ["BACK", "DAY", "GIVING_BACK", "History", "Step", "Trial", "any_steps", "steps"]
+
+DAY = 86_400 * NS_PER_SECOND
+
+
+class Step(NamedTuple):
+    """What happens in a history: so much time passes, then something is done with so many permits."""
+
+    does: str
+    size: int  # permits; 0: the most that there may be at once, -1: one less
+    gap: tuple[int, str]
+
+
+_SIZES = (1, 2, 3, 0, -1, 7)
+_FORWARD = (
+    *((n, "ns") for n in (0, 0, 0, 1)),
+    *((n, "after due") for n in (0, -1, 1)),
+    *((n, "quarters") for n in (1, 3, 4, 5, 11, 40, 40)),
+    *((n, "periods") for n in (1, 3)),
+    *((n, "days") for n in (1, 104, 365)),
+)
+BACK = ((-1, "ns"), (-1, "quarters"), (-6, "quarters"), (-1, "periods"), (-1, "days"))
+# What "set rate" does, by size: permits times a fraction, and so many times the period.
+_CHANGES = {1: (1, 2, 1), 2: (1, 1, 4), 3: (3, 1, 1), 0: (100, 1, 1), -1: (1, 1, 1), 7: (10, 1, 7)}
+GIVING_BACK = ("give back", "give back first", "swap first", "swap half", "refund")
+_DOES = ("take", "take", "take all", "take late", *GIVING_BACK, "set rate")
+
+
+def _lists(gaps: tuple[tuple[int, str], ...]) -> st.SearchStrategy[list[Step]]:
+    """Short and long ones: left alone, hypothesis makes lists of five."""
+    step = st.sampled_from([Step(*step) for step in product(_DOES, _SIZES, gaps)])
+    return st.lists(step, max_size=8) | st.lists(step, min_size=8, max_size=20)
+
+
+steps = _lists(_FORWARD)
+any_steps = _lists(_FORWARD + BACK)
+
+
+class History:
+    """A scheduler and what became of it so far."""
+
+    def __init__(self, scheduler: Scheduler, base: int = 0, lines: list[str] | None = None) -> None:
+        self.scheduler = scheduler
+        self.base = self.now = base
+        self.lines: list[str] = [] if lines is None else lines
+        self.answers: list[int] = []
+        self.events: list[tuple[int, int, int]] = []  # (epoch, instant, permits); fewer than 0: refunded
+        self.held: list[int] = []  # which events are grants whose permits have not all come back
+        self.epochs = 0
+        self.late_by = 0
+        self.largest = 1
+        self.peek(1)  # the first instant given starts the schedule
+
+    def fork(self) -> History:
+        """The same once more, to go on differently."""
+        return deepcopy(self)
+
+    def run(self, steps: Iterable[Step], *without: str) -> History:
+        """Do the steps, but those that do what is named."""
+        for does, size, gap in steps:
+            if does in without:
+                continue
+            permits = self.permits(size)
+            self.pass_time(gap, permits)
+            if does == "take all":
+                self.take_all(permits)
+            elif does == "take":
+                self.take(permits)
+            elif does == "take late":
+                self.take(permits, self.now - self.catch_up * (1 + size % 2) // 2)
+            elif does == "set rate":
+                num, den, periods = _CHANGES[size]
+                self.set_rate(max(1, self.scheduler.rate.permits * num // den), periods)
+            elif self.held:
+                place = 0 if "first" in does else len(self.held) // 2 if "half" in does else -1
+                self.give_back(permits, place, receipt=does != "refund")
+                if "swap" in does:  # and let somebody else have it
+                    self.take_all(permits)
+        return self
+
+    def take_all(self, permits: int) -> None:
+        """Take as long as anything is to be had, or twelve times."""
+        for _ in range(12):
+            permits = permits if self.take(permits) else permits // 2 or 1
+
+    def permits(self, size: int) -> int:
+        """That many, as far as that many can be granted."""
+        most = self.scheduler.max_permits
+        if size < 1:
+            size += (self.scheduler.bound(1) or 10) if most is None else most
+        return max(1, size if most is None else min(size, most))
+
+    @property
+    def catch_up(self) -> int:
+        """How late a request may be in these histories, in ns."""
+        return self.scheduler.rate.period_ns * 3 // (2 * self.scheduler.rate.permits)
+
+    def pass_time(self, gap: tuple[int, str], permits: int = 1) -> None:
+        """Move the clock."""
+        count, unit = gap
+        rate = self.scheduler.rate
+        if unit == "after due":
+            self.now = max(self.now, self.peek(permits) + count)
+        elif unit == "quarters":
+            self.now += count * rate.period_ns // (4 * rate.permits)
+        else:
+            self.now += count * {"ns": 1, "periods": rate.period_ns, "days": DAY}[unit]
+
+    def peek(self, permits: int, now: int | None = None) -> int:
+        now = self.now if now is None else now
+        return self._told(f"peek({permits}, {now})", self.scheduler.peek(permits, now))
+
+    def due(self, permits: int, now: int | None = None) -> int:
+        """When a request made now is granted."""
+        return max(self.peek(permits, now), self.now if now is None else now)
+
+    def take(self, permits: int, since: int | None = None, now: int | None = None) -> bool:
+        """Whether it was granted."""
+        now = self.now if now is None else now
+        call = f"take({permits}, {now}{'' if since is None else f', since={since}'})"
+        granted = self._told(call, self.scheduler.take(permits, now, since)) <= now
+        if granted:
+            self.late_by = max(self.late_by, 0 if since is None else now - since)
+            self.largest = max(self.largest, permits)
+            self.held.append(len(self.events))
+            self.events.append((self.epochs, now, permits))
+        return granted
+
+    def give_back(self, permits: int, place: int, receipt: bool = True) -> None:
+        """Give back all that was taken then, or so much of it: by receipt it was never granted."""
+        event = self.held[place]
+        epoch, instant, taken = self.events[event]
+        permits = min(permits, taken)
+        if taken == permits:
+            del self.held[place]
+        if receipt:
+            self.lines.append(f"give_back({permits}, {self.now}, taken={instant})")
+            self.scheduler.give_back(permits, self.now, instant)
+            self.events[event] = epoch, instant, taken - permits
+        else:
+            self.lines.append(f"give_back({permits}, {self.now})")
+            self.scheduler.give_back(permits, self.now)
+            self.events.append((self.epochs, self.now, -permits))
+
+    def charge(self, permits: int) -> None:
+        self.lines.append(f"charge({permits}, {self.now})")
+        self.scheduler.charge(permits, self.now)
+
+    def stock(self) -> int:
+        ready = self.scheduler.stock(self.now)
+        self.lines.append(f"stock({self.now}) -> {ready}")
+        return ready
+
+    def set_rate(self, permits: int, periods: int = 1) -> bool:
+        """Whether the scheduler let it be set: some have no rate of their own, or take certain periods only."""
+        rate = Rate(permits, Fraction(self.scheduler.rate.period_ns * periods, NS_PER_SECOND))
+        self.lines.append(f"set_rate({rate}, {self.now})")
+        try:
+            self.scheduler.set_rate(rate, self.now)
+        except (ValueError, RuntimeError):
+            return False
+        self.epochs += 1
+        self.late_by, self.largest = 0, 1
+        return True
+
+    def _told(self, call: str, answer: int) -> int:
+        self.lines.append(f"{call} -> {answer}")
+        self.answers.append(answer - self.base)
+        return answer
+
+    def check_bound(self) -> None:
+        """No window since the last change of the rate holds more than the bound."""
+        events = [(instant, permits) for epoch, instant, permits in self.events if epoch == self.epochs]
+        instants = sorted({instant for instant, permits in events if permits > 0})
+        for place, first in enumerate(instants):
+            for last in instants[place:]:
+                bound = self.scheduler.bound(last - first + 1 + self.late_by, self.largest)
+                if bound is not None:
+                    kept = _most_kept(events, first, last)
+                    assert kept <= bound, f"{kept} permits from {first} to {last}, and bound() says {bound}"
+
+
+def _most_kept(events: list[tuple[int, int]], first: int, last: int) -> int:
+    """Permits granted within the window, less those refunded between any two of its grants."""
+    kept = most = 0
+    for instant, permits in events:
+        if permits < 0 or first <= instant <= last:
+            kept = max(0, kept + permits)
+            most = max(most, kept)
+    return most
+
+
+class Trial(NamedTuple):
+    """What a law is tried on: where schedulers come from, and two histories, the second of which only moves on."""
+
+    factory: Callable[[], Scheduler]
+    before: list[Step]
+    after: list[Step]
+    told: list[str]
+
+    def begin(self) -> History:
+        """A scheduler with a past."""
+        return History(self.factory(), 0, self.told).run(self.before)
+
+    def fresh(self, base: int = 0) -> History:
+        """A scheduler without one."""
+        return History(self.factory(), base, self.told)
+
+    @property
+    def sizes(self) -> list[Step]:
+        """Steps to take sizes and gaps from: never none."""
+        return self.after or [Step("take", 1, (0, "ns")), Step("take", 2, (4, "quarters"))]

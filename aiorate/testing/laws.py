@@ -1,0 +1,311 @@
+"""The laws that `aiorate.testing.check_scheduler` tries, each on histories that hypothesis invents and makes small.
+
+Nothing else in aiorate imports hypothesis.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from aiorate.testing.histories import BACK, DAY, GIVING_BACK, History, Step, Trial, any_steps, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from aiorate.rate import Rate
+    from aiorate.schedulers.interface import Scheduler
+
+__all__ = ["LAWS", "run_law"]
+
+
+def asking_changes_nothing(trial: Trial) -> None:
+    """Neither a question nor a refusal changes anything, whatever instant it was asked at."""
+    asked = trial.begin()
+    twin = asked.fork()
+    for step in trial.sizes:
+        permits = asked.permits(step.size)
+        for now in (asked.now + step.gap[0], asked.now - DAY, asked.now):
+            if asked.peek(permits, now) > now:
+                assert not asked.take(permits, now=now), "take() grants what peek() refuses"
+    _same_future(asked, twin, trial.after)
+
+
+def granted_on_time(trial: Trial) -> None:
+    """A request is never granted before the instant named for it, and always at it or later."""
+    past = trial.begin()
+    for step in trial.sizes[:4]:
+        permits = past.permits(step.size)
+        at = past.due(permits)
+        for now in (at, at + 1, at + abs(step.gap[0]) * DAY):
+            assert past.fork().take(permits, now=now), f"due at {at} and still refused at {now}"
+        if at > past.now:
+            for now in (past.now - DAY, past.now - 1, past.now, (past.now + at) // 2, at - 1):
+                assert not past.fork().take(permits, now=now), f"due at {at} and granted at {now}"
+
+
+def more_is_never_sooner(trial: Trial) -> None:
+    """More permits are never scheduled sooner than fewer."""
+    past = trial.begin()
+    sizes = sorted({past.permits(step.size) for step in trial.sizes} | {1, past.permits(0)})
+    dues = [past.due(permits) for permits in sizes]
+    assert dues == sorted(dues), f"{sizes} permits are due at {dues}"
+
+
+def taking_makes_nobody_sooner(trial: Trial) -> None:
+    """Whatever is taken, at whatever instant, those who ask afterwards are not served sooner for it."""
+    taken = trial.begin()
+    twin = taken.fork()
+    taken.run(trial.before, *GIVING_BACK, "set rate")
+    for step in trial.sizes:
+        permits, now = twin.permits(step.size), max(taken.now, twin.now) + abs(step.gap[0])
+        assert taken.due(permits, now) >= twin.due(permits, now), f"{permits} permits are sooner at {now} for what was taken"
+
+
+def going_back_earns_nothing(trial: Trial) -> None:
+    """Time that goes back and comes again gives no credit for the same time twice."""
+    went = trial.begin()
+    twin, there = went.fork(), went.now
+    for step in trial.sizes:
+        permits = went.permits(step.size)
+        went.now = there - abs(step.gap[0]) * went.scheduler.rate.period_ns
+        went.take(permits)
+        went.now = there
+        assert went.due(permits) >= twin.due(permits), f"{permits} permits are sooner at {there} for having gone back"
+
+
+def giving_back_leaves_no_trace(trial: Trial) -> None:
+    """What is taken and given back at once, by its receipt, was never taken, as far as anyone can see."""
+    # Where the clock went back, receipts are out of order, and a permit may be lost when in doubt.
+    gave = trial.fresh().run(step for step in trial.before if step.gap not in BACK)
+    twin = gave.fork()
+    for step in trial.sizes[:3]:
+        gave.pass_time(step.gap, 1)
+        twin.now = gave.now = max(gave.now, twin.now)
+        permits = gave.permits(step.size)
+        if gave.take(permits):
+            gave.give_back(permits, -1)
+    # Nobody asks about the time before it was given back, nor by another period: what lies further back may be forgotten.
+    _same_future(gave, twin, [step for step in trial.after if step.does in ("take", "take all")])
+
+
+def bound_holds(trial: Trial) -> None:
+    """No window of any history holds more permits than bound() says, however many came back, in whatever order."""
+    history = trial.fresh()
+    for step in trial.before:
+        history.run([step], "take late")
+        history.check_bound()
+
+
+def bound_holds_for_what_is_kept(trial: Trial) -> None:
+    """Permits that come back by their receipts, the oldest first or any, and are taken by others at once, are not granted twice."""
+    history = trial.fresh().run(step._replace(does="take") for step in trial.sizes)
+    for step in trial.before:
+        history.run([step._replace(does=("swap first", "swap half")[step.size % 2])])
+        history.check_bound()
+
+
+def bound_holds_when_late(trial: Trial) -> None:
+    """Requests booked from when they joined the line add to the bound no more than they were late."""
+    history = trial.fresh()
+    if history.scheduler.books_since:
+        for step in trial.before:
+            history.run([step])
+            history.check_bound()
+
+
+def since_moves_no_grant(trial: Trial) -> None:
+    """How long a request has stood in line makes its own grant neither sooner nor later."""
+    past = trial.begin()
+    for step in trial.sizes:
+        permits = past.permits(step.size)
+        past.pass_time((0, "ns"), permits)
+        at = past.peek(permits)
+        for since in (past.now - DAY, past.now - past.catch_up, past.now, past.now + 1):
+            fork = past.fork()
+            granted = fork.take(permits, since)
+            assert granted == (at <= past.now), f"due at {at}, but not with since={since}"
+            assert granted or fork.answers[-1] == past.answers[-1], f"another instant is named with since={since}"
+        past.pass_time(step.gap, permits)
+
+
+def lateness_costs_no_rate(trial: Trial) -> None:
+    """Served late, but booked from when it joined the line, a request delays nobody: a late timer costs no rate."""
+    late = trial.begin()
+    if _books_since(late.scheduler):
+        late.now = max(late.now, late.due(late.permits(0)))
+        late.take(late.permits(0))
+        prompt, joined = late.fork(), late.now
+        for step in trial.sizes:
+            permits = late.permits(step.size)
+            prompt.now = max(prompt.now, prompt.due(permits))
+            prompt.take(permits, joined)
+            at = late.due(permits)
+            assert at == max(prompt.now, late.now), f"due at {at}; had all before been served on time, {prompt.now}"
+            late.now = at + late.catch_up * abs(step.gap[0]) // 365
+            late.take(permits, joined)
+
+
+def _books_since(scheduler: Scheduler) -> bool:
+    """Whether it books from `since`, as all its members must if it is made of several."""
+    return scheduler.books_since and all(map(_books_since, scheduler.members))
+
+
+def set_rate_forgives_nothing(trial: Trial) -> None:
+    """The same rate again changes nothing, and a slower one makes nobody sooner."""
+    changed = trial.fresh().run(step for step in trial.before if step.gap not in BACK)
+    changed.pass_time(trial.sizes[0].gap)
+    same, slower = changed.fork(), changed.fork()
+    rate = changed.scheduler.rate
+    if same.set_rate(rate.permits):
+        slower.set_rate(max(1, rate.permits // 2))
+        most = slower.scheduler.max_permits
+        for step in trial.sizes:
+            permits = changed.permits(step.size)
+            changed.now += abs(step.gap[0]) * rate.period_ns // (3 * rate.permits)
+            at = changed.due(permits)
+            assert same.due(permits, changed.now) == at, f"{permits} permits are no longer due at {at}, though the rate is the same"
+            if most is None or permits <= most:
+                assert slower.due(permits, changed.now) >= at, f"{permits} permits are sooner than {at}, though the rate is slower"
+
+
+def shifting_changes_nothing(trial: Trial) -> None:
+    """Adding a constant to all instants changes nothing else; one that follows the calendar is told by `shift`."""
+    here = trial.fresh()
+    for constant in (1, DAY + 1, 1_000_000 * DAY + 7, -365 * DAY - 3):
+        scheduler = trial.factory()
+        scheduler.shift(-constant)
+        there = History(scheduler, constant, trial.told)
+        _same_future(here.fork(), there, trial.before)
+
+
+def stock_is_there(trial: Trial) -> None:
+    """What stock() counts is granted, then or later, in whatever portions; counting it changes nothing."""
+    past = trial.begin()
+    twin = past.fork()
+    ready = past.stock()
+    assert ready >= 0
+    for step in trial.sizes:
+        permits = min(past.permits(step.size), ready)
+        if permits:
+            past.now += abs(step.gap[0])
+            assert past.take(permits), f"{ready} permits were in stock, and {permits} of them are refused"
+            ready -= permits
+    counted = twin.fork()
+    counted.stock()
+    _same_future(counted, twin, trial.after)
+
+
+def charging_delays(trial: Trial) -> None:
+    """A charge delays later requests as a take does where that is due, by no less where it is not, and never makes anyone sooner."""
+    past = trial.begin()
+    for step in trial.sizes[:3]:
+        past.pass_time(step.gap)
+        permits = past.permits(step.size)
+        charged, more, taken = past.fork(), past.fork(), past.fork()
+        charged.charge(permits)
+        more.charge(permits + 1)
+        for ask in sorted({1, permits, past.permits(0)}):
+            assert past.due(ask) <= charged.due(ask) <= more.due(ask), f"{ask} permits are sooner for a charge"
+        if taken.take(permits):
+            _same_future(charged, taken, [step for step in trial.after if step.does in ("take", "take all")])
+
+
+def no_drift(trial: Trial) -> None:
+    """Under load, a rate's permits take exactly its period, at the start as after a thousand million."""
+    load = trial.fresh()
+    rate, most = load.scheduler.rate, load.scheduler.max_permits
+    for _ in range(8):  # until bursts are used up and what is stored is gone
+        _serve(load, 1_000 * rate.permits if most is None else load.permits(0))
+    parts, periods = _parts(rate, most, [load.permits(step.size) for step in trial.sizes[:8]])
+    for _ in range(2):
+        for permits in parts:
+            _serve(load, permits)
+    for jump in (0, 0, 10**9, 0):
+        if jump and most is None:
+            _serve(load, (jump // rate.permits + 1) * rate.permits)
+        first, *_ = [_serve(load, permits) for permits in parts]
+        took = load.due(parts[0]) - first
+        if periods:
+            assert took == periods * rate.period_ns, f"{periods} periods of {rate.period_ns} ns took {took} ns"
+        else:  # too many requests to wait for a whole period: not slower here, and not faster is what the bound says
+            assert (took - 1) * rate.permits < sum(parts) * rate.period_ns, f"{sum(parts)} permits at {rate} took {took} ns"
+
+
+def _parts(rate: Rate, most: int | None, sizes: list[int]) -> tuple[list[int], int]:
+    """Requests that add up to whole periods, and to how many; 0: that would be too many requests."""
+    if most is None:
+        periods = -(-sum(sizes) // rate.permits)
+        rest = periods * rate.permits - sum(sizes)
+        return sizes + [rest] * (rest > 0), periods
+    # A window is used up exactly by requests of one size that divides it.
+    size = max(n for n in range(1, min(most, 1_000) + 1) if rate.permits % n == 0 and n <= max(sizes))
+    count = rate.permits // size
+    return ([size] * count, 1) if count <= 1_000 else ([most] * 1_000, 0)
+
+
+def _serve(load: History, permits: int) -> int:
+    """Take as soon as it is due; when that is."""
+    load.now = load.due(permits)
+    assert load.take(permits), f"due at {load.now} and still refused"
+    return load.now
+
+
+def _same_future(one: History, other: History, then: Iterable[Step]) -> None:
+    one.answers, other.answers = [], []
+    shift = other.base - one.base
+    for step in (*then, Step("take all", 1, (0, "ns"))):
+        one.run([step])
+        other.run([step])
+        for permits in (1, one.permits(0)):
+            one.peek(permits)
+            other.peek(permits)
+        assert one.now + shift == other.now
+        assert one.answers == other.answers, f"one answers {one.answers[-3:]}, its twin {other.answers[-3:]}"
+
+
+LAWS: tuple[Callable[[Trial], None], ...] = (
+    asking_changes_nothing,
+    granted_on_time,
+    more_is_never_sooner,
+    going_back_earns_nothing,
+    taking_makes_nobody_sooner,
+    giving_back_leaves_no_trace,
+    bound_holds,
+    bound_holds_for_what_is_kept,
+    bound_holds_when_late,
+    since_moves_no_grant,
+    lateness_costs_no_rate,
+    stock_is_there,
+    charging_delays,
+    set_rate_forgives_nothing,
+    shifting_changes_nothing,
+    no_drift,
+)
+"""In the order in which they are tried: the more telling first."""
+
+
+def run_law(law: Callable[[Trial], None], factory: Callable[[], Scheduler], examples: int) -> None:
+    """Try a law on so many histories; AssertionError with the law and the shortest history that breaks it."""
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,  # the same histories every time: a check that fails now and then teaches nothing
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
+    )
+    @given(any_steps, steps)
+    def trial(before: list[Step], after: list[Step]) -> None:
+        told: list[str] = []
+        try:
+            law(Trial(factory, before, after, told))
+        except Exception as error:
+            what = str(error) if isinstance(error, AssertionError) else repr(error)
+            history = "\n  ".join(told[-60:])
+            raise AssertionError(f"{law.__name__}: {what}\nThe law: {law.__doc__}\nThe history:\n  {history}") from error
+
+    trial()

@@ -1,0 +1,39 @@
+"""Schedulers at work, without waiting and without a loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.testing.clock import check_instant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiorate.schedulers.interface import Scheduler
+
+__all__ = ["simulate"]
+
+
+def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) -> list[int]:
+    """The instants (ns) at which requests are granted that stand in one line, woken exactly on time.
+
+    Each request is the instant (ns) at which it is made, of one permit, or a pair (instant, permits); in order of time.
+    """
+    granted: list[int] = []
+    latest: int | None = None
+    now = 0
+    for request in requests:
+        if isinstance(request, tuple) and len(request) != 2:
+            raise ValueError(f"simulate(): a request must be an instant in ns or a pair (instant, permits), not {request!r}.")
+        made, permits = request if isinstance(request, tuple) else (request, 1)
+        check_instant("simulate(): a request", made)
+        if latest is not None and made < latest:
+            raise ValueError(f"simulate(): requests must be in order of time; {made} came after {latest}.")
+        latest = made
+        now = max(now, made) if granted else made
+        at = scheduler.take(permits, now, min(made, now))
+        if at > now:
+            now = at
+            scheduler.take(permits, now, min(made, now))
+        granted.append(now)
+    return granted

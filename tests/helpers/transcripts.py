@@ -1,0 +1,16 @@
+"""Short names for the lines that tests of schedulers compare."""
+
+from __future__ import annotations
+
+import aiorate
+from aiorate.testing import simulate
+from aiorate.testing import transcript as waits
+
+__all__ = ["S", "grants", "waits"]
+
+S = 1_000_000_000
+
+
+def grants(scheduler: aiorate.Scheduler, count: int, begin: float = 0) -> str:
+    """Seconds at which so many permits are granted one by one to a line that began to form then."""
+    return " ".join(f"{at / S:.9g}" for at in simulate(scheduler, [round(begin * S)] * count))

@@ -1,0 +1,143 @@
+"""What a request to aiohttp holds while it waits, how long it may, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+from helpers.server import Server, bucket, get, in_line, session_of
+
+from aiorate import LimiterClosed, LineFull, WaitTooLong
+from aiorate.aiohttp import cost
+from aiorate.testing import ManualClock
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_waiting_holds_no_connection(server: Server) -> None:
+    """Else a full line would starve everybody else of the connector."""
+    limiter = bucket(burst=1)
+    options = {"connector": TCPConnector(limit=1), "timeout": ClientTimeout(connect=5)}
+    async with session_of(server, limiter, session=options) as session:
+        await get(session)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [tasks.create_task(get(session)) for _ in range(3)]
+            await in_line(limiter, 3)
+
+            with cost(0):
+                other = await get(session, "/unlimited")
+
+            for task in waiting:
+                task.cancel()
+
+    assert other == 200
+    assert server.paths == ["/", "/unlimited"]
+    assert {arrival.connection for arrival in server.arrivals} == {1}
+
+
+async def test_the_total_timeout_covers_the_wait(server: Server) -> None:
+    """aiohttp's doing, and 300 s unless told otherwise: the documentation says what to do about it. Nothing is spent."""
+    limiter = bucket(burst=1)
+    assert limiter.try_acquire()
+    async with session_of(server, limiter, session={"timeout": ClientTimeout(total=0.05)}) as session:
+        with pytest.raises(TimeoutError) as late:
+            await get(session)
+
+    counts = limiter.statistics()
+    assert not isinstance(late.value, WaitTooLong)
+    assert (counts.granted, counts.cancelled, counts.waiting) == (1, 1, 0)
+    assert server.connections == 0
+
+
+@pytest.mark.slow
+async def test_no_other_timeout_covers_the_wait(server: Server) -> None:
+    """The remedy. It waits for twice each timeout."""
+    clock = ManualClock()
+    limiter = bucket(burst=1, clock=clock)
+    timeout = ClientTimeout(total=None, connect=0.3, sock_connect=0.3, sock_read=0.3)
+    async with session_of(server, limiter, session={"timeout": timeout}) as session:
+        await get(session)
+        second = asyncio.create_task(get(session))
+        await in_line(limiter, 1)
+
+        await asyncio.sleep(0.6)
+        await clock.run(0.1)
+
+        assert await second == 200
+
+
+@pytest.mark.slow
+async def test_a_limiter_entered_before_the_request_is_outside_every_timeout(server: Server) -> None:
+    """The other remedy, for sessions that keep their total. It waits for twice the timeout."""
+    clock = ManualClock()
+    limiter = bucket(burst=1, clock=clock)
+    assert limiter.try_acquire()
+
+    async def fetch(session: ClientSession) -> int:
+        async with limiter, session.get("/") as response:
+            return response.status
+
+    async with ClientSession(server.url, timeout=ClientTimeout(total=0.3)) as session:
+        task = asyncio.create_task(fetch(session))
+        await in_line(limiter, 1)
+
+        await asyncio.sleep(0.6)
+        await clock.run(0.1)
+
+        assert await task == 200
+
+
+async def test_cancelled_while_waiting_spends_nothing_and_connects_to_nobody(server: Server) -> None:
+    """Also where wait_for() or a task group did it."""
+    limiter = bucket(burst=1)
+    assert limiter.try_acquire()
+    async with session_of(server, limiter) as session:
+        task = asyncio.create_task(get(session))
+        await in_line(limiter, 1)
+
+        task.cancel()
+        await asyncio.wait([task])
+
+    counts = limiter.statistics()
+    assert task.cancelled()
+    assert (counts.granted, counts.cancelled, counts.waiting) == (1, 1, 0)
+    assert server.connections == 0
+
+
+async def test_what_the_limiter_raises_comes_through(server: Server) -> None:
+    """Unchanged, at once, with nothing sent; aiohttp makes ClientOSError of some TimeoutErrors, but not of these."""
+    limiter = bucket(burst=1, rate="1/min", max_waiting=1)
+    assert limiter.try_acquire()
+    async with session_of(server, limiter, max_wait=30) as session:
+        with pytest.raises(WaitTooLong, match="would wait 60 s, and max_wait is 30 s") as long:
+            await get(session)
+        waiting = asyncio.create_task(limiter.acquire())
+        await in_line(limiter, 1)
+        with pytest.raises(LineFull, match="max_waiting is 1") as full:
+            await get(session)
+        await limiter.aclose()
+        with pytest.raises(LimiterClosed, match="start"):
+            await get(session)
+        await asyncio.wait([waiting])
+
+    assert isinstance(waiting.exception(), LimiterClosed)
+    assert not isinstance(long.value, ClientError)
+    assert not isinstance(full.value, ClientError)
+    assert server.arrivals == []
+    assert limiter.statistics().granted == 1
+
+
+async def test_closing_the_limiter_sends_away_the_requests_that_wait(server: Server) -> None:
+    """Nobody hangs, and the session can be used on with another limiter."""
+    limiter = bucket(burst=1)
+    assert limiter.try_acquire()
+    async with session_of(server, limiter) as session:
+        task = asyncio.create_task(get(session))
+        await in_line(limiter, 1)
+
+        await limiter.aclose()
+
+        with pytest.raises(LimiterClosed):
+            await task
+    assert server.connections == 0

@@ -1,0 +1,272 @@
+"""Limiting real httpx2 and httpx clients that talk to a real server, by hooks and by a transport."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import httpx2
+import httpx_retries
+import pytest
+from helpers.server import Server, bucket, in_line, most_in_any_window
+
+from aiorate import BurstCompensation, Limiter, LimiterClosed, LineFull, WaitTooLong
+from aiorate.http import hooks, limit_transport
+from aiorate.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(params=["httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport"])
+def client_with(request: pytest.FixtureRequest, server: Server) -> Callable[..., Any]:
+    """Makes a client whose requests pass the limiter; options are those of hooks() and limit_transport()."""
+    name, way = request.param.split("-")
+    package = httpx2 if name == "httpx2" else httpx
+
+    def make(limiter: Any, *, client: dict[str, Any] | None = None, inner: dict[str, Any] | None = None, **options: Any) -> Any:
+        client, inner = client or {}, inner or {}
+        if way == "hooks":
+            return package.AsyncClient(base_url=server.url, event_hooks=hooks(limiter, **options), **inner, **client)
+        transport = limit_transport(package.AsyncHTTPTransport(**inner), limiter, **options)
+        return package.AsyncClient(base_url=server.url, transport=transport, **client)
+
+    make.package = package  # type: ignore[attr-defined]
+    return make
+
+
+async def test_each_request_is_sent_at_its_instant_and_not_before(client_with: Any, server: Server) -> None:
+    """The whole point: the clock says when, and a real server sees just those requests."""
+    clock = ManualClock()
+    limiter = Limiter("10/s", clock=clock)
+    async with client_with(limiter) as client, asyncio.TaskGroup() as tasks:
+        sent = [tasks.create_task(client.get("/")) for _ in range(4)]
+        await in_line(limiter, 3)
+
+        for tenths in range(4):
+            await server.arrived(1 + tenths)
+            assert (1 + tenths, 3 - tenths) == (limiter.statistics().granted, limiter.statistics().waiting)
+            await clock.run(0.1)
+
+    assert [task.result().status_code for task in sent] == [200] * 4
+    assert len(server.arrivals) == 4
+
+
+@pytest.mark.slow
+async def test_what_arrives_keeps_the_bound(client_with: Any, server: Server) -> None:
+    """In real time, seen from the server. A window may be 1.5 times as long as the promise's: the way there is not even."""
+    limiter = Limiter(BurstCompensation("100/s"), catch_up=0)
+    async with client_with(limiter) as client:
+        await asyncio.gather(*(client.get("/") for _ in range(40)))
+
+    instants = [arrival.instant for arrival in server.arrivals]
+    assert len(instants) == 40
+    assert max(instants) - min(instants) > 0.39e9 / 1.5
+    assert most_in_any_window(instants, 100_000_000) <= (limiter.bound(0.1 * 1.5) or 0)
+
+
+async def test_each_hop_of_a_redirect_pays(client_with: Any, server: Server) -> None:
+    """The server counts requests, not calls."""
+    limiter = bucket()
+    async with client_with(limiter) as client:
+        response = await client.get("/redirect/2", follow_redirects=True)
+
+    assert ["/redirect/2", "/redirect/1", "/end"] == server.paths == [r.url.path for r in (*response.history, response)]
+    assert limiter.statistics().granted == 3
+
+
+async def test_authentication_that_sends_twice_pays_twice(client_with: Any, server: Server) -> None:
+    """An httpx Auth would miss the challenge; the limiter does not."""
+
+    class Again(client_with.package.Auth):  # type: ignore[misc]
+        def auth_flow(self, request: Any) -> Any:
+            yield request
+            yield request
+
+    limiter = bucket()
+    async with client_with(limiter) as client:
+        await client.get("/", auth=Again())
+
+    assert 2 == limiter.statistics().granted == len(server.arrivals)
+
+
+async def test_retries_above_the_client_pay_again(client_with: Any, server: Server) -> None:
+    """As those of the SDKs, or of a loop of one's own."""
+    limiter = bucket()
+    async with client_with(limiter) as client:
+        while (await client.get("/flaky/2")).status_code == 503:
+            pass
+
+    assert 3 == limiter.statistics().granted == len(server.arrivals)
+
+
+async def test_a_retry_transport_pays_for_each_attempt_when_the_limiter_is_innermost(server: Server) -> None:
+    """httpx-retries asks isinstance() of what it is given."""
+    limiter = bucket()
+    transport = httpx_retries.RetryTransport(
+        transport=limit_transport(httpx.AsyncHTTPTransport(), limiter), retry=httpx_retries.Retry(total=5, backoff_factor=0)
+    )
+    async with httpx.AsyncClient(transport=transport) as client:
+        response = await client.get(f"{server.url}/flaky/2")
+
+    assert response.status_code == 200
+    assert 3 == limiter.statistics().granted == len(server.arrivals)
+
+
+async def test_hooks_do_not_see_the_attempts_of_a_retry_transport(server: Server) -> None:
+    """What the documentation warns of; if it ever changes, so should the page."""
+    limiter = bucket()
+    transport = httpx_retries.RetryTransport(retry=httpx_retries.Retry(total=5, backoff_factor=0))
+    async with httpx.AsyncClient(transport=transport, event_hooks=hooks(limiter)) as client:
+        await client.get(f"{server.url}/flaky/2")
+
+    assert (limiter.statistics().granted, len(server.arrivals)) == (1, 3)
+
+
+async def test_a_stream_is_not_broken(client_with: Any, server: Server) -> None:
+    """The response is handed over at its head, before the server has even made the rest."""
+    async with client_with(bucket()) as client, client.stream("GET", "/stream") as response:
+        chunks = response.aiter_bytes()
+        first = await anext(chunks)
+        server.go.set()
+        rest = b"".join([chunk async for chunk in chunks])
+
+    assert (first, rest) == (b"first", b"last")
+
+
+async def test_waiting_holds_no_connection(client_with: Any, server: Server) -> None:
+    """Else a full line would starve everybody else of the pool, and end in PoolTimeout."""
+    package = client_with.package
+    limiter = bucket(burst=1)
+    limits = package.Limits(max_connections=1)
+    async with client_with(limiter, inner={"limits": limits}, client={"timeout": package.Timeout(5, pool=0.05)}) as client:
+        await client.get("/")
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [tasks.create_task(client.get("/")) for _ in range(3)]
+            await in_line(limiter, 3)
+
+            other = await client.get("/unlimited", extensions={"aiorate": {"cost": 0}})
+
+            for task in waiting:
+                task.cancel()
+
+    assert other.status_code == 200
+    assert server.paths == ["/", "/unlimited"]
+    assert {arrival.connection for arrival in server.arrivals} == {1}
+
+
+@pytest.mark.slow
+async def test_no_timeout_of_the_client_covers_the_wait(client_with: Any) -> None:
+    """A request that waited its turn has not been slow. It waits for twice each timeout."""
+    clock = ManualClock()
+    limiter = bucket(burst=1, clock=clock)
+    async with client_with(limiter, client={"timeout": 0.3}) as client:
+        await client.get("/")
+        second = asyncio.create_task(client.get("/"))
+        await in_line(limiter, 1)
+
+        await asyncio.sleep(0.6)
+        await clock.run(0.1)
+
+        assert (await second).status_code == 200
+
+
+async def test_cancelled_while_waiting_spends_nothing_and_connects_to_nobody(client_with: Any, server: Server) -> None:
+    """Also where wait_for() or a task group did it."""
+    limiter = bucket(burst=1)
+    assert limiter.try_acquire()
+    async with client_with(limiter) as client:
+        task = asyncio.create_task(client.get("/"))
+        await in_line(limiter, 1)
+
+        task.cancel()
+        await asyncio.wait([task])
+
+    counts = limiter.statistics()
+    assert task.cancelled()
+    assert (counts.granted, counts.cancelled, counts.waiting) == (1, 1, 0)
+    assert server.connections == 0
+
+
+async def test_cost_and_a_request_that_knows_better(client_with: Any, server: Server) -> None:
+    """Weights come from a function of the request; one request may say its own, on all of its hops."""
+    limiter = bucket(burst=100)
+    async with client_with(limiter, cost=lambda request: int(request.headers["weight"])) as client:
+        await client.get("/", headers={"weight": "5"})
+        assert limiter.statistics().granted == 5
+
+        await client.get("/redirect/1", extensions={"aiorate": {"cost": 7}}, follow_redirects=True)
+        assert limiter.statistics().granted == 5 + 2 * 7
+
+        await client.get("/", headers={"weight": "0"})
+        assert limiter.statistics().granted == 5 + 2 * 7
+
+    assert len(server.arrivals) == 4
+
+
+async def test_a_full_key_does_not_hold_up_another(client_with: Any, server: Server) -> None:
+    """One line for each key."""
+    limiters = {"/a": bucket(burst=1), "/b": bucket(burst=1)}
+    async with client_with(limiters, key=lambda request: request.url.path) as client:
+        await client.get("/a")
+        task = asyncio.create_task(client.get("/a"))
+        await in_line(limiters["/a"], 1)
+
+        await client.get("/b")
+
+        task.cancel()
+        await asyncio.wait([task])
+    assert server.paths == ["/a", "/b"]
+
+
+async def test_the_key_is_the_origin_unless_told_otherwise(client_with: Any, server: Server) -> None:
+    """A redirect to another server is another key; a mapping may make limiters as keys come up."""
+
+    class OnDemand(dict[str, Limiter]):
+        def __missing__(self, key: str) -> Limiter:
+            return self.setdefault(key, bucket())
+
+    limiters = OnDemand()
+    async with Server() as other, client_with(limiters) as client:
+        for url in ("/a", "/b", f"{other.url}/c"):
+            await client.get(url)
+        counts = {key: limiter.statistics().granted for key, limiter in limiters.items()}
+        assert {server.url: 2, other.url: 1} == counts
+
+
+async def test_what_the_limiter_raises_comes_through(client_with: Any, server: Server) -> None:
+    """Unchanged, at once, with nothing sent; and not as an HTTPError, which is for what happened on the wire."""
+    limiter = bucket(burst=1, rate="1/min", max_waiting=0)
+    assert limiter.try_acquire()
+    async with client_with(limiter, max_wait=30) as client:
+        with pytest.raises(LineFull, match="max_waiting is 0") as full:
+            await client.get("/")
+        await limiter.aclose()
+        with pytest.raises(LimiterClosed, match="start"):
+            await client.get("/")
+
+    assert not isinstance(full.value, client_with.package.HTTPError)
+    assert server.arrivals == []
+    assert limiter.statistics().granted == 1
+
+
+async def test_max_wait_fails_at_once_and_a_request_may_set_its_own(client_with: Any, server: Server) -> None:
+    """The client's own timeouts do not cover the wait, so that this is the only bound on it."""
+    limiter = bucket(burst=1, rate="1/min")
+    assert limiter.try_acquire()
+    async with client_with(limiter, max_wait=30) as client:
+        with pytest.raises(WaitTooLong, match="would wait 60 s, and max_wait is 30 s"):
+            await client.get("/")
+        with pytest.raises(WaitTooLong, match=r"max_wait is 0\.5 s"):
+            await client.get("/", extensions={"aiorate": {"max_wait": 0.5}})
+        task = asyncio.create_task(client.get("/", extensions={"aiorate": {"max_wait": None}}))
+        await in_line(limiter, 1)
+
+        await limiter.aclose()
+
+        with pytest.raises(LimiterClosed):
+            await task
+    assert server.arrivals == []

@@ -1,0 +1,284 @@
+"""What hooks, transport and middleware refuse, how they name an origin, and what a limiting transport is."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import httpx2
+import pytest
+
+import aiorate.aiohttp
+import aiorate.http
+from aiorate import Limiter, TokenBucket
+from aiorate.http import hooks, limit_transport
+from aiorate.http.requests import origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACKAGES = pytest.mark.parametrize("package", [httpx2, httpx], ids=["httpx2", "httpx"])
+WAYS = pytest.mark.parametrize(
+    "limit",
+    [
+        aiorate.http.hooks,
+        lambda *args, **options: limit_transport(httpx2.AsyncHTTPTransport(), *args, **options),
+        aiorate.aiohttp.middleware,
+    ],
+    ids=["hooks", "transport", "middleware"],
+)
+
+
+async def _key(request: object) -> str:
+    return ""
+
+
+class Keyed:
+    """Anything that can be asked for a key will do."""
+
+    def __getitem__(self, key: str) -> Limiter:
+        return Limiter("1/s")
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("args", "options", "error", "hint"),
+    [
+        (["10/s"], {}, TypeError, r"not str. Write Limiter\('100/s'\)"),
+        ([10], {}, TypeError, "takes a Limiter, or one limiter for each key"),
+        ([None], {}, TypeError, "not NoneType"),
+        ([Limiter], {}, TypeError, "not the class Limiter"),
+        ([[Limiter("1/s")]], {}, TypeError, "not list"),
+        ([asyncio.Semaphore()], {}, TypeError, "not Semaphore"),
+        ([Limiter("1/s")], {"key": str}, TypeError, "Leave key= out, or pass one limiter for each key"),
+        ([{}], {"key": "host"}, TypeError, "plain function of the request, such as .*, not str"),
+        ([{}], {"key": _key}, TypeError, "not a coroutine function"),
+        ([Limiter("1/s")], {"cost": 7}, TypeError, "such as `lambda request: 1`, not int"),
+        ([Limiter("1/s")], {"cost": _key}, TypeError, "not a coroutine function"),
+        ([Limiter("1/s")], {"max_wait": -1}, ValueError, "0 seconds or more, or None"),
+        ([Limiter("1/s")], {"max_wait": float("inf")}, ValueError, "or None"),
+        ([Limiter("1/s")], {"max_wait": float("nan")}, ValueError, "or None"),
+        ([Limiter("1/s")], {"max_wait": 10**400}, ValueError, "or None"),
+        ([Limiter("1/s")], {"max_wait": Decimal("sNaN")}, ValueError, "or None"),
+        ([Limiter("1/s")], {"max_wait": True}, ValueError, "0 seconds or more"),
+        ([Limiter("1/s")], {"max_wait": "1"}, TypeError, "a number of seconds or None"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(
+    limit: Callable[..., object], args: list[Any], options: dict[str, Any], error: type[Exception], hint: str
+) -> None:
+    """Where the client is made, not at its first request in the night."""
+    with pytest.raises(error, match=hint):
+        limit(*args, **options)
+
+
+@WAYS
+@pytest.mark.parametrize("limiters", [Limiter("1/s"), {}, Keyed()], ids=["limiter", "dict", "own"])
+def test_a_limiter_or_one_for_each_key(limit: Callable[..., object], limiters: Any) -> None:
+    """A dict, or a class of one's own."""
+    assert limit(limiters, max_wait=0) is not None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("limiters", "options", "error", "hint"),
+    [
+        ({"https://example.com": Limiter("1/s")}, {}, LookupError, "no limiter for 'https://example.com:443'. Add one under exactly"),
+        ({}, {"key": lambda request: 7}, TypeError, "key must return text, not int"),
+        ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"under 'x' there must be a Limiter, not str. Write Limiter\('100/s'\)"),
+    ],
+)
+async def test_a_key_without_a_limiter_says_so(limiters: Any, options: Any, error: type[Exception], hint: str) -> None:
+    """A bare KeyError from inside a client would leave everybody guessing."""
+    async with httpx2.AsyncClient(event_hooks=hooks(limiters, **options)) as client:
+        with pytest.raises(error, match=hint):
+            await client.get("https://EXAMPLE.com/path")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "error", "hint"),
+    [
+        (7, TypeError, r"such as \{'cost': 7\}, not int"),
+        ({"costs": 7}, ValueError, "knows cost and max_wait, not 'costs'"),
+        ({"cost": -1}, ValueError, "0: not limited"),
+        ({"cost": True}, TypeError, "not bool"),
+        ({"cost": 1.5}, TypeError, "not float"),
+        ({"cost": 11}, ValueError, "10 is the most at once"),
+        ({"max_wait": -1}, ValueError, "0 seconds or more"),
+        ({"max_wait": "2"}, TypeError, "a number of seconds"),
+        ({"max_wait": float("nan")}, ValueError, "0 seconds or more"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_wrong_wishes_are_refused_before_anything_is_sent(wishes: Any, error: type[Exception], hint: str) -> None:
+    """A misspelt cost must not go out as a cost of one."""
+    limiter = Limiter(TokenBucket("10/s", burst=10))
+    sent: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
+        return httpx2.Response(200)
+
+    transport = limit_transport(httpx2.MockTransport(answer), limiter)
+    async with httpx2.AsyncClient(transport=transport) as client:
+        with pytest.raises(error, match=hint):
+            await client.get("https://example.com", extensions={"aiorate": wishes})
+
+    assert sent == []
+    assert limiter.statistics().granted == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("cost", "error"), [(-1, ValueError), (True, TypeError), (1.0, TypeError), (None, TypeError), (11, ValueError)])
+async def test_wrong_costs_of_the_function_too(cost: Any, error: type[Exception]) -> None:
+    """Whoever computes a cost may compute nonsense."""
+    limiter = Limiter(TokenBucket("10/s", burst=10))
+    with pytest.raises(error):
+        await hooks(limiter, cost=lambda request: cost)["request"][0](httpx2.Request("GET", "https://example.com"))
+
+    assert limiter.statistics().granted == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("http://example.com", "http://example.com:80"),
+        ("HTTPS://Api.EXAMPLE.com/path?query", "https://api.example.com:443"),
+        ("https://user:secret@example.com:8443/", "https://example.com:8443"),
+        ("https://[::1]:8443/", "https://[::1]:8443"),
+        ("https://bücher.example/", "https://xn--bcher-kva.example:443"),
+        ("wss://example.com/socket", "https://example.com:443"),
+        ("ws://example.com/socket", "http://example.com:80"),
+    ],
+)
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_every_client_names_an_origin_the_same(url: str, key: str) -> None:
+    """One budget for one server, whichever client asks and however the address is spelt."""
+    import yarl
+
+    seen: list[str] = []
+
+    class Noting(dict[str, Limiter]):
+        def __missing__(self, key: str) -> Limiter:
+            seen.append(key)
+            return Limiter("1/s")
+
+    class Request:
+        def __init__(self, url: Any) -> None:
+            self.url = url
+
+    async def handler(request: object) -> None: ...
+
+    for package in (httpx2, httpx):
+        await hooks(Noting())["request"][0](package.Request("GET", url))
+    await aiorate.aiohttp.middleware(Noting())(Request(yarl.URL(url)), handler)  # type: ignore[arg-type]
+
+    assert [key] * 3 == seen
+
+
+def test_an_origin_of_another_scheme_has_port_0() -> None:
+    """No client sends one, but a transport of somebody's own may."""
+    assert origin("unix", "socket", None) == "unix://socket:0"
+
+
+@PACKAGES
+def test_a_limiting_transport_is_one_of_the_same_package(package: Any) -> None:
+    """Libraries ask isinstance(), and the two packages must not be mixed."""
+    inner = package.AsyncHTTPTransport()
+    limited = limit_transport(inner, Limiter("1/s"))
+
+    other = httpx if package is httpx2 else httpx2
+    assert isinstance(limited, package.AsyncBaseTransport)
+    assert not isinstance(limited, other.AsyncBaseTransport)
+    assert type(limited) is type(limit_transport(package.ASGITransport(app=None), Limiter("1/s")))
+    assert f"limit_transport({inner!r})" == repr(limited)
+
+
+@PACKAGES
+@pytest.mark.asyncio
+async def test_opening_and_closing_reach_the_inner_transport(package: Any) -> None:
+    """Else its connections would be left open."""
+    calls: list[object] = []
+
+    class Inner(package.AsyncBaseTransport):  # type: ignore[misc]
+        async def __aenter__(self) -> Inner:
+            calls.append("enter")
+            return self
+
+        async def __aexit__(self, kind: Any = None, error: Any = None, trace: Any = None) -> None:
+            calls.append(kind)
+
+        async def aclose(self) -> None:
+            calls.append("close")
+
+    limited = limit_transport(Inner(), Limiter("1/s"))
+    await limited.aclose()
+    async with limited as opened:
+        assert opened is limited
+    with pytest.raises(ZeroDivisionError):
+        async with package.AsyncClient(transport=limited):
+            raise ZeroDivisionError
+
+    assert ["close", "enter", None, "enter", ZeroDivisionError] == calls
+
+
+@PACKAGES
+@pytest.mark.parametrize(
+    ("inner", "hint"),
+    [
+        (lambda package: package.HTTPTransport(), "takes an asynchronous transport.*not HTTPTransport"),
+        (lambda package: package.AsyncHTTPTransport, r"not the class AsyncHTTPTransport. Write AsyncHTTPTransport\(\)"),
+        (lambda package: package.Client(), r"pass hooks\(limiter\) as its event_hooks="),
+        (lambda package: None, "not NoneType"),
+    ],
+    ids=["synchronous", "class", "client", "None"],
+)
+def test_what_is_no_asynchronous_transport_is_refused(package: Any, inner: Callable[[Any], Any], hint: str) -> None:
+    """A synchronous one would be wrapped, and never waited for."""
+    with pytest.raises(TypeError, match=hint):
+        limit_transport(inner(package), Limiter("1/s"))
+
+
+@PACKAGES
+def test_hooks_in_a_synchronous_client_fail_instead_of_letting_everything_through(package: Any) -> None:
+    """It would call the hook, drop the coroutine and send without a limit."""
+    transport = package.MockTransport(lambda request: package.Response(200))
+    with (
+        package.Client(transport=transport, event_hooks=hooks(Limiter("1/s"))) as client,
+        pytest.raises(RuntimeError, match="for an AsyncClient under asyncio: a synchronous client cannot wait"),
+    ):
+        client.get("https://example.com")
+
+
+@PACKAGES
+@pytest.mark.asyncio
+async def test_a_synchronous_client_inside_a_loop_is_at_least_complained_of(package: Any) -> None:
+    """Nothing tells it from an asynchronous one there, but Python says that a coroutine was thrown away."""
+    limiter = Limiter("1/s")
+    transport = package.MockTransport(lambda request: package.Response(200))
+    with package.Client(transport=transport, event_hooks=hooks(limiter)) as client, pytest.warns(RuntimeWarning, match="never awaited"):
+        client.get("https://example.com")
+
+    assert limiter.statistics().granted == 0
+
+
+@PACKAGES
+@pytest.mark.asyncio
+async def test_hooks_of_ones_own_may_be_added(package: Any) -> None:
+    """The mapping is a new one each time, and just that of the client."""
+    limiter = Limiter("1/s")
+    seen: list[int] = []
+
+    async def before(request: object) -> None:
+        seen.append(limiter.statistics().granted)
+
+    mapping = hooks(limiter)
+    mapping["request"] = [before, *mapping["request"], before]
+    transport = package.MockTransport(lambda request: package.Response(200))
+    async with package.AsyncClient(transport=transport, event_hooks=mapping) as client:
+        await client.get("https://example.com")
+
+    assert seen == [0, 1]
+    assert len(hooks(limiter)["request"]) == 1

@@ -1,0 +1,339 @@
+"""Asking: order, no barging, how long it would take, and what is refused at once."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import random
+from typing import Any
+
+import pytest
+from helpers.driving import SECOND, Crowd, turns
+from helpers.strategies import EACH
+
+import aiorate
+from aiorate.testing import ManualClock
+
+pytestmark = pytest.mark.asyncio
+
+
+def crowd_of(scheduler: aiorate.Scheduler | str, **options: object) -> Crowd:
+    """A limiter on a clock at 0, and those who will ask it."""
+    clock = ManualClock()
+    return Crowd(aiorate.Limiter(scheduler, clock=clock, **options), clock)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", EACH)
+async def test_grants_come_in_order_of_arrival(name: str) -> None:
+    """boinkor-net/governor and others let late arrivals pass; here the order of asking is the order of running."""
+    crowd = crowd_of(EACH[name]())
+
+    await crowd.queue(range(50))
+    await crowd.clock.run(30)
+
+    assert list(crowd.granted) == list(range(50))
+    assert list(crowd.granted.values()) == sorted(crowd.granted.values())
+
+
+@pytest.mark.parametrize("name", EACH)
+async def test_nobody_passes_the_line(name: str) -> None:
+    """A newcomer and try_acquire, at any instant, the very instant of a grant included."""
+    crowd = crowd_of(EACH[name]())
+    await crowd.queue(range(30))
+
+    tried = []
+    while crowd.limiter.statistics().waiting:
+        tried.append(crowd.limiter.try_acquire())
+        await crowd.fire()
+        if crowd.limiter.statistics().waiting:
+            tried.append(crowd.limiter.try_acquire())
+        await turns(12)
+
+    assert not any(tried)
+    assert list(crowd.granted) == list(range(30))
+
+
+async def test_a_large_request_is_not_starved_by_small_ones() -> None:
+    """aiolimiter wakes whoever fits; here the large one has its turn, and the small ones behind it wait."""
+    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=5))
+    await crowd.queue(["small"], permits=5)
+    await crowd.queue(["large"], permits=5)
+    await crowd.queue(range(20))
+
+    await crowd.clock.run(3)
+
+    assert crowd.granted["large"] == SECOND // 2
+    assert [crowd.granted[k] for k in range(20)] == [SECOND // 2 + (k + 1) * SECOND // 10 for k in range(20)]
+
+
+async def test_acquire_returns_the_seconds_waited() -> None:
+    """What it cost the caller, and 0.0 if nothing."""
+    crowd = crowd_of("10/s")
+
+    first, second = crowd.ask("first"), crowd.ask("second")
+    await crowd.clock.run(1)
+
+    assert (first.result(), second.result()) == (0.0, 0.1)
+
+
+@pytest.mark.parametrize("name", EACH)
+async def test_delay_is_what_a_request_then_waits_and_asking_changes_nothing(name: str) -> None:
+    """However long the line is and whatever has been granted: the announced delay is the wait, to the nanosecond."""
+    crowd, dice = crowd_of(EACH[name]()), random.Random(6)
+    wrong = []
+
+    for who in range(60):
+        await crowd.clock.run(dice.choice((0, 0, 0.05, 0.31)))
+        before = crowd.limiter.statistics()
+        announced = crowd.limiter.delay()
+        assert crowd.limiter.delay() == announced
+        assert crowd.limiter.statistics() == before
+        task = crowd.ask(who)
+        await turns(12)
+        wrong.append((task, announced))
+    await crowd.clock.run(60)
+
+    assert [(task.result(), announced) for task, announced in wrong if task.result() != announced] == []
+
+
+@pytest.mark.parametrize("permits", [1, 2, 7])
+async def test_delay_counts_sizes_in_line_and_its_own(permits: int) -> None:
+    """A line of large requests is longer than it looks."""
+    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=7))
+    await crowd.queue("ABC", permits=7)
+
+    announced = crowd.limiter.delay(permits)
+    task = crowd.ask("last", permits)
+    await crowd.clock.run(10)
+
+    assert announced == task.result() == (14 + permits) / 10
+
+
+async def test_max_wait_fails_at_once_and_spends_nothing() -> None:
+    """Whoever cannot afford to wait learns it now, not at the end; the estimate includes the line."""
+    crowd = crowd_of("10/s")
+    await crowd.queue(range(5))
+    before = crowd.limiter.statistics()
+
+    with pytest.raises(aiorate.WaitTooLong, match=r"would wait 0\.5 s, and max_wait is 0\.4 s") as caught:
+        await crowd.limiter.acquire(max_wait=0.4)
+
+    assert (caught.value.wait, caught.value.max_wait) == (0.5, 0.4)
+    assert isinstance(caught.value, TimeoutError)
+    assert crowd.limiter.statistics().refused == before.refused + 1
+    task = crowd.ask("patient", max_wait=0.5)
+    await crowd.clock.run(1)
+    assert task.result() == 0.5
+
+
+async def test_max_wait_of_nothing_succeeds_with_capacity() -> None:
+    """vutran1710/PyrateLimiter 4.3: a timeout of 0 always failed."""
+    crowd = crowd_of("10/s")
+
+    assert await crowd.limiter.acquire(max_wait=0) == 0.0
+    with pytest.raises(aiorate.WaitTooLong):
+        await crowd.limiter.acquire(max_wait=0)
+
+
+async def test_max_wait_while_stopped_fails_at_once() -> None:
+    """Nobody can say how long a stop takes, so it is too long."""
+    crowd = crowd_of("10/s")
+    crowd.limiter.apply("10,1,stop")
+
+    with pytest.raises(aiorate.WaitTooLong) as caught:
+        await crowd.limiter.acquire(max_wait=1e300)
+
+    assert caught.value.wait == crowd.limiter.delay() == float("inf")
+
+
+async def test_the_line_holds_no_more_than_max_waiting() -> None:
+    """Back-pressure: who would be the third in a line of two is sent away; who leaves makes room."""
+    crowd = crowd_of("10/s", max_waiting=2)
+    await crowd.queue(["running", "A", "B"])
+
+    with pytest.raises(aiorate.LineFull, match="2 are waiting, and max_waiting is 2"):
+        await crowd.limiter.acquire()
+    crowd.tasks["A"].cancel()
+    await turns(3)
+    crowd.ask("C")
+    await crowd.clock.run(1)
+
+    assert list(crowd.granted) == ["running", "B", "C"]
+    assert crowd.limiter.statistics().refused == 1
+
+
+async def test_a_line_of_none_means_now_or_never() -> None:
+    """max_waiting=0 refuses whoever would have to wait, and nobody else."""
+    crowd = crowd_of("10/s", max_waiting=0)
+
+    assert await crowd.limiter.acquire() == 0.0
+    with pytest.raises(aiorate.LineFull):
+        await crowd.limiter.acquire()
+
+
+async def test_try_acquire_takes_or_leaves() -> None:
+    """Never waits; what it refuses it has not spent."""
+    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=3))
+
+    tries = [crowd.limiter.try_acquire(2), crowd.limiter.try_acquire(2), crowd.limiter.try_acquire(1), crowd.limiter.try_acquire()]
+
+    assert tries == [True, False, True, False]
+    assert (crowd.limiter.statistics().granted, crowd.limiter.statistics().refused) == (3, 2)
+
+
+async def test_async_with_tells_the_wait_and_of_asks_for_more() -> None:
+    """The target is the seconds waited; leaving gives nothing back, for a permit is used up by starting."""
+    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=5))
+
+    async with crowd.limiter as waited:
+        pass
+    async with crowd.limiter.of(4) as of_waited:
+        pass
+
+    assert (waited, of_waited) == (0.0, 0.0)
+    assert crowd.limiter.delay() == 0.1
+
+
+async def test_many_permits_at_one_instant_cost_one_wake_up() -> None:
+    """Several permits that are due are granted in one go: 10 000 per second is not 10 000 timers."""
+    crowd = crowd_of(aiorate.SlidingWindow("1000/s"))
+    await crowd.queue(range(3000))
+
+    fired = 0
+    while await crowd.fire():
+        fired += 1
+        await turns(12)
+
+    assert len(crowd.granted) == 3000
+    assert fired == 2
+
+
+async def test_statistics_say_what_happened() -> None:
+    """Each field, after one of everything."""
+    crowd = crowd_of("10/s", max_waiting=3)
+    await crowd.queue("ABCD")
+    assert not crowd.limiter.try_acquire()
+    crowd.tasks["C"].cancel()
+    await crowd.clock.run(0.1)
+    crowd.limiter.refund(1)  # lets D go
+    await turns(5)
+    crowd.limiter.pause(2)
+
+    seen = crowd.limiter.statistics()
+
+    assert seen == aiorate.Statistics(
+        granted=2,
+        refused=1,
+        cancelled=1,
+        refunded=1,
+        waiting=0,
+        waited_total=0.2,
+        waited_max=0.1,
+        skipped=0,
+        rate=aiorate.Rate.parse("10/s"),
+        paused_until=2.1,
+        next_at=None,
+    )
+    with pytest.raises(AttributeError):
+        seen.granted = 0  # type: ignore[misc]
+
+
+async def test_next_at_is_when_the_first_in_line_is_granted() -> None:
+    """A reading of the clock, so that a monitor can draw it."""
+    crowd = crowd_of("10/s")
+    await crowd.queue("AB")
+
+    assert crowd.limiter.statistics().next_at == 0.1
+    await crowd.clock.run(0.1)
+    assert crowd.limiter.statistics().next_at is None
+
+
+async def test_lag_grows_while_nobody_keeps_up() -> None:
+    """The wait time of a load test: how far behind its schedule a limiter is."""
+    crowd = crowd_of(aiorate.TicksAccumulator("10/s"))
+    await crowd.limiter.acquire()
+
+    await crowd.clock.run(3.1)
+
+    assert crowd.limiter.lag == 3.0
+
+
+async def test_repr_tells_the_state() -> None:
+    """What one sees in a debugger: name, strategy, line and whether it stands still."""
+    crowd = crowd_of("10/s", name="api")
+    await crowd.queue("AB")
+
+    assert repr(crowd.limiter).startswith("<Limiter 'api' TokenPool('10/s'")
+    assert "1 waiting" in repr(crowd.limiter)
+    crowd.limiter.pause(1)
+    assert "paused" in repr(crowd.limiter)
+    crowd.limiter.apply("10,1,stop")
+    assert "stopped" in repr(crowd.limiter)
+    await crowd.limiter.aclose()
+    assert "closed" in repr(crowd.limiter)
+    await asyncio.gather(*crowd.tasks.values(), return_exceptions=True)
+
+
+async def test_the_bound_allows_for_lateness_only_where_it_is_made_up_for() -> None:
+    """A window that ignores since promises exactly n; a pool may make up for catch_up seconds."""
+    exact = aiorate.Limiter(aiorate.SlidingWindow("100/s"), catch_up=0.02)
+    pool = aiorate.Limiter(aiorate.TokenBucket("100/s", burst=1), catch_up=0.02)
+    free = aiorate.Limiter(aiorate.TicksAccumulator("100/s"))
+
+    assert exact.bound(1) == 100
+    assert pool.bound(1) == 1 + 102
+    assert free.bound(1) is None
+
+
+async def test_both_members_count_in_the_bound_each_in_its_own_way() -> None:
+    """AllOf: the least of what its members promise here."""
+    both = aiorate.AllOf(aiorate.TokenBucket("100/s", burst=1), aiorate.SlidingWindow("50/s"))
+
+    assert aiorate.Limiter(both).bound(1) == 50
+
+
+@pytest.mark.parametrize("kind", ["of an instance", "static", "of a subclass"])
+async def test_a_scheduler_may_have_its_take_from_anywhere(kind: str) -> None:
+    """The limiter calls the method that anybody else would call."""
+    asked: list[tuple[int, int]] = []
+    bucket = aiorate.TokenBucket("10/s", burst=1)
+
+    def noted(permits: int, now: int, since: int | None = None) -> int:
+        asked.append((permits, now))
+        return bucket.take(permits, now, since)
+
+    def method(self: object, permits: int, now: int, since: int | None = None) -> int:
+        return noted(permits, now, since)
+
+    scheduler: Any
+    if kind == "of an instance":
+        scheduler = type("Mine", (aiorate.TokenBucket,), {})("10/s", burst=1)
+        scheduler.take = noted
+    else:
+        take = staticmethod(noted) if kind == "static" else method
+        scheduler = type("Mine", (aiorate.TokenBucket,), {"take": take})("10/s", burst=1)
+    limiter = aiorate.Limiter(scheduler, clock=ManualClock())
+
+    assert [limiter.try_acquire(), limiter.try_acquire()] == [True, False]
+    assert asked == [(1, 0), (1, 0)]
+
+
+async def test_what_only_looks_like_a_scheduler_is_told_what_to_derive_from() -> None:
+    """The defaults come with the base class."""
+
+    class Mine:
+        def take(self, permits: int, now: int, since: int | None = None) -> int:
+            return now
+
+    with pytest.raises(TypeError, match=r"derives from aiorate\.Scheduler"):
+        aiorate.Limiter(Mine())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+async def test_a_limiter_refuses_to_be_copied(way: Any) -> None:
+    """A copy would grant the same permits again; and one of a precise limiter closed a descriptor that another loop owned by then."""
+    limiter = aiorate.Limiter("10/s")
+
+    with pytest.raises(TypeError, match="Share it"):
+        way(limiter)

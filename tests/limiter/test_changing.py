@@ -1,0 +1,300 @@
+"""Steering a limiter while people stand in line: rate, pauses, refunds, charges and the verbs of a spec."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from helpers.driving import SECOND, Crowd, others, turns
+from helpers.strategies import EACH
+
+import aiorate
+from aiorate.testing import ManualClock
+
+pytestmark = pytest.mark.asyncio
+MS = SECOND // 1000
+
+
+def crowd_of(scheduler: aiorate.Scheduler | str, **options: Any) -> Crowd:
+    """A limiter on a clock at 0, and those who will ask it."""
+    clock = ManualClock()
+    return Crowd(aiorate.Limiter(scheduler, clock=clock, **options), clock)
+
+
+def in_ms(crowd: Crowd) -> list[int]:
+    """The instants of the grants, in whole ms."""
+    return [at // MS for at in crowd.granted.values()]
+
+
+@pytest.mark.parametrize(("rate", "instants"), [("100/s", [0, 55, 65, 75]), ("2/s", [0, 300, 800, 1300])])
+async def test_a_new_rate_holds_for_those_in_line_too(rate: str, instants: list[int]) -> None:
+    """Half of the first wait is served at 10/s; the missing half permit of a bucket takes half of the new interval."""
+    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=1))
+    await crowd.queue(range(4))
+
+    await crowd.clock.run(0.05)
+    crowd.limiter.set_rate(rate)
+    await crowd.clock.run(3)
+
+    assert in_ms(crowd) == instants
+
+
+@pytest.mark.parametrize("name", [name for name in EACH if name != "AllOf"])
+async def test_changing_the_rate_to_and_fro_gives_no_burst_and_hangs_nobody(name: str) -> None:
+    """SGrondin/bottleneck#185: an update of the settings broke the refill for good."""
+    crowd = crowd_of(EACH[name]())
+    await crowd.queue(range(40))
+    first = len(crowd.granted)
+
+    for step in range(200):
+        crowd.limiter.set_rate(("1/s", "10/s", "7/s")[step % 3])
+        await turns(2)
+    await turns(5)
+
+    assert len(crowd.granted) == first or name in ("CalendarWindow", "SlidingWindow")
+    crowd.limiter.set_rate("10/s")
+    await crowd.clock.run(200)
+    assert list(crowd.granted) == list(range(40))
+
+
+async def test_a_waiter_may_change_the_rate_itself() -> None:
+    """The natural place to do so is the code that was just granted."""
+    crowd = crowd_of("10/s")
+
+    async def faster() -> None:
+        await crowd.limiter.acquire()
+        await crowd.limiter.acquire()
+        crowd.limiter.set_rate("100/s")
+
+    crowd.tasks["faster"] = asyncio.ensure_future(faster())
+    await turns(2)
+    await crowd.queue("AB")
+    await crowd.clock.run(1)
+
+    # A permit's worth of time at the old rate is ten at the new one: the pool keeps nanoseconds, which were none.
+    assert in_ms(crowd) == [110, 120]
+
+
+async def test_requests_that_became_too_large_fail_clearly_and_the_others_go_on() -> None:
+    """Whoever asks for 10 of a window that now holds 5 would wait for ever, and hold up all behind it."""
+    crowd = crowd_of(aiorate.SlidingWindow("10/s"))
+    assert crowd.limiter.try_acquire(10)
+    for name, size in (("A", 1), ("B", 10), ("C", 1)):
+        crowd.ask(name, size)
+    await turns(3)
+
+    crowd.limiter.set_rate("5/s")
+    announced = crowd.limiter.delay()
+    await turns(3)
+
+    assert crowd.tasks["B"].done()
+    with pytest.raises(ValueError, match=r"acquire\(10\) can no longer be granted: 5 is the most"):
+        crowd.tasks["B"].result()
+    assert announced == 1.0
+    await crowd.clock.run(3)
+    assert list(crowd.granted) == ["A", "C"]
+
+
+async def test_thousands_that_became_too_large_all_fail() -> None:
+    """One after the other, without going deeper each time."""
+    crowd = crowd_of(aiorate.SlidingWindow("10/s"))
+    assert crowd.limiter.try_acquire(10)
+    await crowd.queue(range(3000), permits=10)
+
+    crowd.limiter.set_rate("5/s")
+    await turns(5)
+
+    assert {type(task.exception()) for task in crowd.tasks.values()} == {ValueError}
+    assert others() == set()
+
+
+@pytest.mark.parametrize("name", EACH)
+async def test_nobody_is_granted_during_a_pause_and_time_paused_is_not_owed(name: str) -> None:
+    """F5, SGrondin/bottleneck, sidekiq/sidekiq#5315: a line resumes paced, where it was held up, not as a herd."""
+    crowd, calm = crowd_of(EACH[name]()), crowd_of(EACH[name]())
+    await crowd.queue(range(30))
+    await calm.queue(range(30))
+    await crowd.clock.run(0.35)
+
+    crowd.limiter.pause(5)
+    await crowd.clock.run(4.999)
+    during = len(crowd.granted)
+    await crowd.clock.run(60)
+    await calm.clock.run(60)
+
+    before = {who: at for who, at in calm.granted.items() if at <= 0.35 * SECOND}
+    after = {who: at + 5 * SECOND for who, at in calm.granted.items() if who not in before}
+    assert during == len(before)
+    if name != "CalendarWindow":
+        assert crowd.granted == {**before, **after}
+
+
+async def test_a_calendar_window_stays_on_the_calendar_through_a_pause() -> None:
+    """The server's clock goes on while we stand still: a new window waits for us, and the next edge is the calendar's."""
+    crowd = crowd_of(aiorate.CalendarWindow("10/s", "UTC", origin=0))
+    await crowd.clock.run(0.2)
+    assert crowd.limiter.try_acquire(10)
+    await crowd.queue(range(12))
+
+    crowd.limiter.pause(2)
+    announced = crowd.limiter.delay()
+    next_at = crowd.limiter.statistics().next_at
+    await crowd.clock.run(5)
+
+    assert announced == 2.8
+    assert next_at == 2.2
+    assert in_ms(crowd) == [2200] * 10 + [3000] * 2
+
+
+async def test_pauses_merge_by_the_later_end() -> None:
+    """python-telegram-bot/python-telegram-bot#5338: somebody else's shorter pause must not end a longer one."""
+    crowd = crowd_of("10/s")
+    await crowd.queue("AB")
+
+    crowd.limiter.pause(3)
+    crowd.limiter.pause(1)
+    await crowd.clock.run(2)
+    crowd.limiter.pause(0.5)
+    assert crowd.limiter.statistics().paused_until == 3.0
+    await crowd.clock.run(2)
+
+    assert in_ms(crowd) == [0, 3100]
+
+
+async def test_a_longer_pause_extends_the_one_in_force() -> None:
+    """The later end, whoever comes second."""
+    crowd = crowd_of("10/s")
+    await crowd.queue("AB")
+
+    crowd.limiter.pause(1)
+    await crowd.clock.run(0.5)
+    crowd.limiter.pause(2)
+    assert crowd.limiter.delay() == 2.5 - 0.5 + 0.2
+    await crowd.clock.run(4)
+
+    assert in_ms(crowd) == [0, 2600]
+
+
+async def test_resume_ends_a_pause_now() -> None:
+    """The time that was left of it is not waited for; the time that passed is still not owed."""
+    crowd = crowd_of("10/s")
+    await crowd.queue("ABC")
+
+    crowd.limiter.pause(100)
+    await crowd.clock.run(1)
+    crowd.limiter.resume()
+    await crowd.clock.run(1)
+
+    assert in_ms(crowd) == [0, 1100, 1200]
+    assert crowd.limiter.statistics().paused_until is None
+
+
+async def test_an_idle_limiter_pauses_without_a_timer() -> None:
+    """Nobody waits, so nothing needs to wake; whoever comes during the pause waits for its end."""
+    crowd = crowd_of("10/s")
+    crowd.limiter.pause(2)
+
+    assert crowd.clock.timers == 0
+    assert crowd.limiter.try_acquire() is False
+    assert crowd.limiter.delay() == 2.0
+    assert crowd.ask("A") is not None
+    await crowd.clock.run(3)
+    assert in_ms(crowd) == [2000]
+
+
+async def test_a_refund_lets_the_line_move_up_at_once() -> None:
+    """True-up: what turned out not to be needed is there for the next."""
+    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=3))
+    assert crowd.limiter.try_acquire(3)
+    await crowd.queue("ABC")
+
+    crowd.limiter.refund(2)
+    await crowd.clock.run(0.1)
+
+    assert in_ms(crowd) == [0, 0, 100]
+    assert crowd.limiter.statistics().refunded == 2
+
+
+@pytest.mark.parametrize("name", [name for name in EACH if name not in ("TicksAccumulator", "BurstRatio")])
+async def test_a_refund_never_goes_above_capacity(name: str) -> None:
+    """bucket after bucket minted permits by refunds: no more may be had afterwards than an idle limiter holds."""
+    crowd, idle = crowd_of(EACH[name]()), crowd_of(EACH[name]())
+    assert crowd.limiter.try_acquire()
+    assert idle.limiter.try_acquire()
+    await idle.clock.run(10)
+
+    for _ in range(50):
+        crowd.limiter.refund(3)
+
+    assert crowd.limiter.statistics().granted == 0
+    assert sum(crowd.limiter.try_acquire() for _ in range(100)) <= sum(idle.limiter.try_acquire() for _ in range(100))
+
+
+async def test_a_refund_during_a_pause_waits_for_its_end() -> None:
+    """It counts at once and is granted when the pause is over."""
+    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=2))
+    assert crowd.limiter.try_acquire(2)
+    await crowd.queue("AB")
+    crowd.limiter.pause(1)
+
+    crowd.limiter.refund(1)
+    await crowd.clock.run(3)
+
+    assert in_ms(crowd) == [1000, 1100]
+
+
+@pytest.mark.parametrize("name", EACH)
+async def test_a_charge_delays_those_in_line_and_those_who_come(name: str) -> None:
+    """A debt of five is as five requests standing in front of the line."""
+    crowd, other = crowd_of(EACH[name]()), crowd_of(EACH[name]())
+    assert crowd.limiter.try_acquire()
+    assert other.limiter.try_acquire()
+
+    await crowd.queue(range(10))
+    crowd.limiter.charge(1)
+    crowd.limiter.charge(2)
+    at_first = len(crowd.granted)
+    await other.queue(range(at_first))
+    await other.queue(["debt", "more", "rest"])
+    await other.queue(range(at_first, 10))
+    announced = crowd.limiter.delay(), other.limiter.delay()
+    await crowd.clock.run(60)
+    await other.clock.run(60)
+
+    for debt in ("debt", "more", "rest"):
+        del other.granted[debt]
+    assert crowd.granted == other.granted
+    assert announced[0] == announced[1]
+
+
+async def test_a_charge_may_exceed_the_bucket() -> None:
+    """What was used was used: a debt of 25 in a bucket of 5 is paid in pieces, at the rate."""
+    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=5))
+    await crowd.clock.run(10)
+
+    crowd.limiter.charge(25)
+    assert crowd.limiter.delay() == 2.1
+    assert (crowd.clock.timers, others()) == (0, set())
+    crowd.ask("A")
+    await crowd.clock.run(10)
+
+    assert in_ms(crowd) == [12_100]
+    assert crowd.limiter.try_acquire(5)
+
+
+@pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "TicksAccumulator", "SmoothBursty"])
+async def test_a_debt_survives_pause_cancellation_and_loop_steps(name: str) -> None:
+    """Whatever happens in between, the debt is paid once."""
+    crowd = crowd_of(EACH[name]())
+    crowd.limiter.charge(15)
+    expected = crowd.limiter.delay()
+    await crowd.queue("AB")
+    crowd.limiter.pause(3)
+    crowd.tasks["A"].cancel()
+    await turns(3)
+
+    await crowd.clock.run(30)
+
+    assert crowd.granted["B"] == 3 * SECOND + round(expected * SECOND)
+    assert crowd.limiter.statistics().waiting == 0

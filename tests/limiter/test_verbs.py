@@ -1,0 +1,254 @@
+"""The verbs of a spec, closing and opening again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from helpers.driving import SECOND, Crowd, others, turns
+from helpers.strategies import EACH
+
+import aiorate
+from aiorate.testing import ManualClock
+
+pytestmark = pytest.mark.asyncio
+MS = SECOND // 1000
+
+
+def crowd_of(scheduler: aiorate.Scheduler | str, **options: object) -> Crowd:
+    """A limiter on a clock at 0, and those who will ask it."""
+    clock = ManualClock()
+    return Crowd(aiorate.Limiter(scheduler, clock=clock, **options), clock)  # type: ignore[arg-type]
+
+
+def in_ms(crowd: Crowd) -> list[int]:
+    """The instants of the grants, in whole ms."""
+    return [at // MS for at in crowd.granted.values()]
+
+
+@pytest.mark.parametrize("name", [name for name in EACH if name != "AllOf"])
+@pytest.mark.parametrize("verb", ["start", "configure"])
+async def test_applying_what_is_in_force_changes_nothing(name: str, verb: str) -> None:
+    """start and configure are idempotent: a controller may send its settings every second."""
+    crowd, left_alone = crowd_of(EACH[name]()), crowd_of(EACH[name]())
+    ratio = 1.5 if name in ("TokenPool-burst", "BurstRatio") else 1
+    spec = aiorate.RateSpec(crowd.limiter.rate, ratio, verb)
+    for each in (crowd, left_alone):
+        await each.queue(range(20))
+
+    for _ in range(100):
+        crowd.limiter.apply(spec)
+        await crowd.clock.run(0.03)
+        await left_alone.clock.run(0.03)
+    await crowd.clock.run(10)
+    await left_alone.clock.run(10)
+
+    assert crowd.granted == left_alone.granted
+
+
+async def test_a_stop_holds_everybody_until_start() -> None:
+    """stop grants nothing; time stopped is not owed."""
+    crowd = crowd_of("10/s")
+    await crowd.queue(range(4))
+
+    crowd.limiter.apply("10,1,stop")
+    crowd.limiter.apply("10,1,stop")
+    await crowd.clock.run(5)
+    assert in_ms(crowd) == [0]
+    assert crowd.limiter.statistics().next_at == crowd.limiter.statistics().paused_until == float("inf")
+    assert crowd.clock.timers == 0
+    crowd.limiter.apply("10,1,start")
+    await crowd.clock.run(1)
+
+    assert in_ms(crowd) == [0, 5100, 5200, 5300]
+
+
+async def test_configure_does_not_start_what_was_stopped() -> None:
+    """configure changes figures only."""
+    crowd = crowd_of("10/s")
+    crowd.limiter.apply("10,1,stop")
+    crowd.limiter.apply("20,1,configure")
+
+    assert crowd.limiter.try_acquire() is False
+    assert crowd.limiter.rate == aiorate.Rate.parse("20/s")
+    crowd.limiter.apply("20,1,start")
+    assert crowd.limiter.try_acquire() is True
+
+
+async def test_starting_during_a_pause_leaves_the_pause() -> None:
+    """A server asked for the pause; our own stop and start must not end it."""
+    crowd = crowd_of("10/s")
+    await crowd.queue("AB")
+    crowd.limiter.pause(2)
+    crowd.limiter.apply("10,1,stop")
+    await crowd.clock.run(1)
+
+    crowd.limiter.apply("10,1,start")
+    await crowd.clock.run(3)
+
+    assert in_ms(crowd) == [0, 2100]
+
+
+async def test_resuming_while_stopped_starts_nothing() -> None:
+    """resume ends a pause; a stop is ended by start."""
+    crowd = crowd_of("10/s")
+    await crowd.queue("AB")
+    crowd.limiter.pause(2)
+    crowd.limiter.apply("10,1,stop")
+
+    crowd.limiter.resume()
+    await crowd.clock.run(5)
+    assert in_ms(crowd) == [0]
+    crowd.limiter.apply("10,1,start")
+    await crowd.clock.run(1)
+
+    assert in_ms(crowd) == [0, 5100]
+
+
+@pytest.mark.parametrize("name", ["TokenPool", "TicksAccumulator", "BurstRatio"])
+async def test_restart_forgets_what_was_missed(name: str) -> None:
+    """After ten idle seconds a start leaves the backlog as it is, and a restart drops it."""
+    kept, dropped = crowd_of(EACH[name]()), crowd_of(EACH[name]())
+    ratio = 1.5 if name == "BurstRatio" else 1
+    for crowd, verb in ((kept, "start"), (dropped, "restart")):
+        assert crowd.limiter.try_acquire()
+        await crowd.clock.run(10)
+        crowd.limiter.apply(aiorate.RateSpec(crowd.limiter.rate, ratio, verb))
+
+    assert kept.limiter.lag > 9
+    assert dropped.limiter.lag == 0
+
+
+async def test_the_ratio_of_a_spec_reaches_the_strategy() -> None:
+    """1.5 means half as fast again while behind."""
+    crowd = crowd_of("10/s")
+
+    crowd.limiter.apply("20,1.5,configure")
+
+    assert isinstance(crowd.limiter.scheduler, aiorate.TokenPool)
+    assert (crowd.limiter.scheduler.burst, crowd.limiter.rate) == (1.5, aiorate.Rate.parse("20/s"))
+
+
+async def test_all_of_refuses_a_rate_and_names_its_members() -> None:
+    """Which of several should change? Nothing does."""
+    crowd = crowd_of(EACH["AllOf"]())
+
+    with pytest.raises(RuntimeError, match="members"):
+        crowd.limiter.set_rate("5/s")
+    with pytest.raises(RuntimeError, match="members"):
+        crowd.limiter.apply("5,1,start")
+
+    assert crowd.limiter.rate == aiorate.Rate.parse("20/3s")
+
+
+@pytest.mark.parametrize("name", EACH)
+async def test_closing_sends_the_line_away_and_leaves_nothing(name: str) -> None:
+    """LimiterClosed for each, at once; no task, no timer."""
+    crowd = crowd_of(EACH[name]())
+    await crowd.queue(range(100))
+    granted = len(crowd.granted)
+
+    await crowd.limiter.aclose()
+    await turns(3)
+
+    assert {type(crowd.tasks[who].exception()) for who in range(granted, 100)} == {aiorate.LimiterClosed}
+    assert (crowd.clock.timers, others()) == (0, set())
+    for refused in (crowd.limiter.acquire(), crowd.limiter.of(1).__aenter__()):
+        with pytest.raises(aiorate.LimiterClosed, match="start"):
+            await refused
+    with pytest.raises(aiorate.LimiterClosed):
+        crowd.limiter.try_acquire()
+    assert crowd.limiter.delay() == float("inf")
+
+
+@pytest.mark.parametrize("name", EACH)
+async def test_closed_and_reopened_it_goes_on_with_its_budget(name: str) -> None:
+    """L3, alisaifee/limits#26: restartable helpers that could not be restarted. Closing is no way to a fresh burst either."""
+    crowd, never_closed = crowd_of(EACH[name]()), crowd_of(EACH[name]())
+    for each in (crowd, never_closed):
+        while each.limiter.try_acquire():
+            pass
+    spec = aiorate.RateSpec(crowd.limiter.rate, 1.5 if name in ("TokenPool-burst", "BurstRatio") else 1, "start")
+
+    for _ in range(3):
+        await crowd.limiter.aclose()
+        await crowd.limiter.aclose()
+        crowd.limiter.apply(spec)
+    for each in (crowd, never_closed):
+        await each.queue(range(5))
+        await each.clock.run(5)
+
+    assert crowd.granted == never_closed.granted
+
+
+async def test_closing_during_a_pause_sends_away_those_who_wait_for_its_end() -> None:
+    """Neither pause nor stop may keep anybody from being told."""
+    crowd = crowd_of("10/s")
+    await crowd.queue(range(5))
+    crowd.limiter.pause(100)
+    crowd.limiter.apply("10,1,stop")
+
+    await crowd.limiter.aclose()
+    await turns(3)
+
+    assert [type(task.exception()) for task in crowd.tasks.values()] == [type(None), *[aiorate.LimiterClosed] * 4]
+
+
+@pytest.mark.parametrize("scheduler", ["pool", "bucket"])
+async def test_cancelled_while_closing_is_cancelled_and_closed_while_cancelling_is_told(scheduler: str) -> None:
+    """Both at once, in either order: everybody ends, nothing hangs."""
+    for first in ("close", "cancel"):
+        crowd = crowd_of("10/s" if scheduler == "pool" else aiorate.TokenBucket("10/s", burst=1))
+        await crowd.queue(range(70))
+        if first == "cancel":
+            for task in crowd.tasks.values():
+                task.cancel()
+        closing = asyncio.ensure_future(crowd.limiter.aclose())
+        await turns(1)
+        if first == "close":
+            for task in crowd.tasks.values():
+                task.cancel()
+        await turns(12)
+
+        assert closing.done()
+        assert all(task.done() for task in crowd.tasks.values())
+        assert (crowd.clock.timers, others()) == (0, set())
+
+
+async def test_a_waiter_may_close_the_limiter_it_got_its_permit_from() -> None:
+    """aclose() waits for the driver, not for the one who calls it."""
+    crowd = crowd_of("10/s")
+
+    async def last() -> None:
+        await crowd.limiter.acquire()
+        await crowd.limiter.aclose()
+
+    crowd.ask("first")
+    closing = asyncio.ensure_future(last())
+    await turns(1)
+    await crowd.queue("AB")
+    await crowd.clock.run(1)
+
+    assert closing.done()
+    assert {type(crowd.tasks[who].exception()) for who in "AB"} == {aiorate.LimiterClosed}
+
+
+async def test_closing_is_not_undone_by_those_who_come_back() -> None:
+    """A retry in an except clause finds the limiter closed, and closing ends."""
+    crowd = crowd_of("10/s")
+    refused = []
+
+    async def stubborn() -> None:
+        for _ in range(3):
+            try:
+                await crowd.limiter.acquire()
+            except aiorate.LimiterClosed:
+                refused.append(True)
+
+    await crowd.limiter.acquire()
+    task = asyncio.ensure_future(stubborn())
+    await turns(3)
+    await crowd.limiter.aclose()
+    await task
+
+    assert refused == [True, True, True]

@@ -1,0 +1,179 @@
+"""Odd ends of those who wait: eager tasks, interrupts, a limiter that everybody else has forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any
+
+import pytest
+from helpers.driving import others, turns
+from helpers.strategies import EACH
+
+import aiorate
+from aiorate.testing import ManualClock, simulate
+
+# Eager tasks are there from Python 3.12 on: they run until they first wait before create_task() returns.
+FACTORIES: list[Any] = [None, *([asyncio.eager_task_factory] if hasattr(asyncio, "eager_task_factory") else [])]
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])  # uvloop 0.23 and the factory of Python 3.13.0 do not understand each other
+@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize("name", EACH)
+async def test_tasks_of_any_factory_wait_in_order_and_leave_no_hole(name: str, factory: Any) -> None:
+    """An eager task stands in line before whoever made it goes on; order and instants are those of every other task."""
+    asyncio.get_running_loop().set_task_factory(factory)
+    clock = ManualClock()
+    limiter = aiorate.Limiter(EACH[name](), clock=clock)
+    expected = simulate(EACH[name](), [0] * 6)
+    granted: dict[int, int] = {}
+
+    async def one(k: int) -> None:
+        await limiter.acquire()
+        granted[k] = clock.now()
+
+    tasks = [asyncio.create_task(one(k)) for k in range(9)]
+    await turns(3)
+    for task in [task for task in tasks if not task.done()][-3:]:
+        task.cancel()
+    await clock.run(10)
+    asyncio.get_running_loop().set_task_factory(None)
+
+    assert list(granted) == sorted(granted)
+    assert list(granted.values())[:6] == expected
+    assert (clock.timers, others(), limiter.statistics().waiting) == (0, set(), 0)
+
+
+@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_in_one_who_was_granted_ends_the_run_and_not_the_limiter(name: str, error: type[BaseException]) -> None:
+    """Ctrl-C ends the loop in the middle of everything; the limiter serves the next one as if those had never waited."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(EACH[name](), clock=clock)
+
+    async def interrupted() -> None:
+        await limiter.acquire()
+        raise error
+
+    async def main() -> None:
+        while limiter.try_acquire():
+            pass
+        tasks = [asyncio.ensure_future(interrupted()), *(asyncio.ensure_future(limiter.acquire()) for _ in range(5))]
+        await clock.run(10)
+        await asyncio.gather(*tasks)
+
+    with pytest.raises(error):
+        asyncio.run(main())
+    clock.advance(10)
+
+    async def again() -> float:
+        return await limiter.acquire()
+
+    assert asyncio.run(again()) == 0.0
+    assert (limiter.statistics().waiting, clock.timers) == (0, 0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", EACH)
+async def test_a_limiter_that_only_its_waiters_know_serves_them_and_goes(name: str) -> None:
+    """Made in a function that has returned, it must neither die under those who wait nor outlive them."""
+    clock = ManualClock()
+
+    def ask() -> tuple[weakref.ref[aiorate.Limiter], list[asyncio.Task[float]]]:
+        limiter = aiorate.Limiter(EACH[name](), clock=clock)
+        return weakref.ref(limiter), [asyncio.ensure_future(limiter.acquire()) for _ in range(20)]
+
+    ghost, tasks = ask()
+    await turns(3)
+    gc.collect()
+    await clock.run(10)
+
+    assert all(task.done() for task in tasks)
+    del tasks
+    gc.collect()
+    assert ghost() is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
+async def test_what_a_waiter_costs_does_not_grow_with_those_who_left(make: Callable[[str], aiorate.Scheduler]) -> None:
+    """K1, cristipufu/aspnetcore-redis-rate-limiting#61; K4, sindresorhus/p-throttle#11: what was left behind was never collected."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(make("1/h"), clock=clock)
+    assert limiter.try_acquire()
+    first = asyncio.ensure_future(limiter.acquire())
+    await turns(2)
+    sizes = []
+
+    for _ in range(30):
+        tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(100)]
+        ghosts = [weakref.ref(task) for task in tasks]
+        await turns(2)
+        for task in tasks:
+            task.cancel()
+        await turns(3)
+        del tasks, task
+        gc.collect()
+        sizes.append((len(limiter._dispatcher.line._queue) < 300, sum(ghost() is not None for ghost in ghosts)))
+
+    assert sizes == [(True, 0)] * 30
+    first.cancel()
+    await turns(3)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
+async def test_who_was_closed_instead_of_cancelled_is_forgotten_too(make: Callable[[str], aiorate.Scheduler]) -> None:
+    """A coroutine driven by hand, or thrown away: its ticket is never touched again, and must not be kept for ever."""
+    limiter = aiorate.Limiter(make("1/h"), clock=ManualClock())
+    assert limiter.try_acquire()
+
+    for _ in range(1_000):
+        waiter = limiter.acquire()
+        waiter.send(None)
+        waiter.close()
+    await turns(5)
+
+    assert limiter.statistics().waiting == 0
+    assert not limiter._dispatcher.line._absent
+    assert len(limiter._dispatcher.line._queue) == 0
+    assert others() == set()
+
+
+class Failing:
+    """A clock whose reading fails once, at the k-th from now on."""
+
+    left = 10**9
+
+    def now(self) -> int:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError("broken clock")
+        return monotonic_ns()
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
+async def test_a_clock_that_fails_at_any_reading_hangs_nobody(make: Callable[[str], aiorate.Scheduler], factory: Any) -> None:
+    """Also while the driver is set for the first who waits: an eager filler fails before that one sits down."""
+    asyncio.get_running_loop().set_task_factory(factory)
+    outcomes = []
+
+    for k in range(1, 12):
+        clock = Failing()
+        limiter = aiorate.Limiter(make("200/s"), clock=clock)
+        await limiter.acquire()
+        clock.left = k
+        [outcome] = await asyncio.wait_for(asyncio.gather(limiter.acquire(), return_exceptions=True), 10)
+        clock.left = 10**9
+        outcomes.append(type(outcome))
+        assert limiter.statistics().waiting == 0
+    asyncio.get_running_loop().set_task_factory(None)
+
+    assert outcomes[0] is OSError
+    assert outcomes[-1] is float
+    assert set(outcomes) == {OSError, float}

@@ -1,0 +1,112 @@
+"""The examples run, and what they print is true: each is started as a user would, and its figures are checked."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@cache
+def _printed(name: str) -> str:
+    """What an example prints; it must end well and complain of nothing. Each is run once."""
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_every_example_runs(name: str) -> None:
+    """One that does not is worse than none; each prints something, and nothing that looks like an error."""
+    printed = _printed(name)
+
+    assert printed.strip()
+    assert "Traceback" not in printed
+
+
+def test_the_strategies_grant_when_they_say() -> None:
+    """Eleven columns by hand: fourteen requests at 0 and fourteen at 3.75 s, at ten per second."""
+    rows = [line.split() for line in _printed("strategies.py").splitlines() if re.match(r" *[\d.]+ +[\d.]", line)]
+    first, idle, (quarter, second) = rows[:14], rows[14:28], rows[28:]
+    pool, faster, ticks, strict, ratio, bursty, warming, bucket, sliding, calendar, both = range(1, 12)
+
+    def column(part: list[list[str]], number: int) -> list[float]:
+        return [float(row[number]) for row in part]
+
+    paced = [n / 10 for n in range(14)]
+    for number in (pool, faster, ticks, strict, ratio, bursty):
+        assert column(first, number) == paced
+    assert column(first, bucket) == [0.0] * 5 + [n / 10 for n in range(1, 10)]
+    for number in (sliding, calendar):
+        assert column(first, number) == [0.0] * 10 + [1.0] * 4
+    assert column(first, warming)[5:] == [1 + n / 10 for n in range(9)]  # cold for a second, then at the rate
+    assert column(first, both)[:10] == [0.0, 0.0] + [n / 20 for n in range(1, 9)]
+
+    assert column(idle, strict) == [round(3.75 + n / 10, 3) for n in range(14)]
+    assert column(idle, ticks) == [3.75] * 14  # all that was missed, at once
+    assert column(idle, bursty)[:7] == [3.75] * 6 + [3.85]  # five were stored, one is on credit
+    assert column(idle, sliding) == [3.75] * 10 + [4.75] * 4
+    assert column(idle, calendar) == [3.75] * 10 + [4.0] * 4  # the next window of the calendar
+    assert column(idle, ratio)[3] == 3.95  # three intervals at 1.5 times the rate
+
+    assert column([second], strict) == column([second], sliding) == [10.0]
+    assert column([second], calendar) == [14.0]
+    assert column([quarter], bucket) == [7.0]
+
+
+@pytest.mark.slow
+def test_the_load_generator_shows_what_service_time_hides() -> None:
+    """A stall of 0.6 s in 2.5 s. Ratios to it, for a busy machine: at least 0.5 of it in the tail of response times; the same
+    tail of service times is below a quarter of it."""
+    printed = _printed("load_generator.py")
+
+    wait, service, response = zip(
+        *([float(value) for value in line.split()[1:]] for line in printed.splitlines() if re.match(r" +(p\d+|max) ", line)), strict=True
+    )
+    late = re.search(r"(\d+) slow requests?; (\d+) others", printed)
+
+    assert printed.startswith("500 requests at 200/s")
+    assert service[3] >= 600  # the stall itself
+    assert service[2] < 150  # and its 99th percentile knows nothing of it
+    assert response[2] >= 300
+    assert wait[2] >= 300
+    assert wait[3] <= response[3]
+    assert late is not None
+    assert int(late[2]) >= 60  # 110 by the schedule: those due from 0.05 s after its beginning
+
+
+@pytest.mark.slow
+def test_the_httpx_example_keeps_to_its_rate() -> None:
+    """18 items of one permit and 2 searches of five, at 20/s: 1.1 s or more. Ratio, for a busy machine: arrivals up to 0.2 closer."""
+    lines = _printed("httpx_client.py").splitlines()
+
+    arrivals = [(float(instant), path) for instant, _, path in (line.split() for line in lines[:-1])]
+    waited = re.search(r"20 requests, 28 permits at 20/s; the longest wait was ([\d.]+) s", lines[-1])
+
+    assert [path for _, path in arrivals].count("/search") == 2
+    assert len(arrivals) == 20
+    assert arrivals[-1][0] >= 0.8 * 1.1
+    assert waited is not None
+    assert 1.1 <= float(waited[1]) < 5
+
+
+@pytest.mark.slow
+def test_the_aiohttp_example_limits_each_origin_for_itself() -> None:
+    """25 permits at 10 in any second take two seconds; a redirect pays twice, and nobody else's line delays it."""
+    printed = _printed("aiohttp_client.py")
+
+    busy = re.search(r"busy: 21 requests for 25 permits, the longest wait ([\d.]+) s", printed)
+    quiet = re.search(r"quiet: 2 requests for 2 permits, the longest wait ([\d.]+) s", printed)
+
+    assert busy is not None
+    assert quiet is not None
+    assert 2.0 <= float(busy[1]) < 6
+    assert float(quiet[1]) == 0.0

@@ -1,0 +1,102 @@
+"""What README.md and the documents say is so: commands, pictures, names, links.
+
+Their Python blocks are run too, by the root's conftest.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import aiorate
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def _commands() -> list[str]:
+    return re.findall(r"^```sh\n(.*?)\n```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_checks_begin_with_the_test_command_of_the_readme() -> None:
+    """What we tell people to run is what we run ourselves, to the letter."""
+    command = next(command for command in _commands() if command.endswith("-m pytest"))
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+    first = next(line.strip() for line in script.splitlines() if "-m venv" in line)
+
+    assert first == command
+
+
+def test_both_commands_of_the_readme_are_one_line_that_needs_python_and_pip_only() -> None:
+    """They must work in a fresh clone: a venv is made, the extra exists, and nothing else is called."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    commands = [command for command in _commands() if "venv" in command]
+
+    parts = [command.split(" && ") for command in commands]
+
+    assert [part[0] for part in parts] == ["python3 -m venv .venv"] * 2
+    assert [part[2] for part in parts] == [".venv/bin/python -m aiorate demo", ".venv/bin/python -m pytest"]
+    for _, install, _ in parts:
+        match = re.fullmatch(r'\.venv/bin/pip install (?:-e )?"\.\[(\w+)\]"', install)
+        assert match is not None
+        assert match[1] in extras
+
+
+def test_the_pictures_and_tables_of_the_documents_are_what_the_strategies_do() -> None:
+    """Drawn from the real thing; if a strategy changes, so must its picture: python docs/make_figures.py."""
+    spec = importlib.util.spec_from_file_location("make_figures", ROOT / "docs" / "make_figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    make_figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_figures)
+
+    stale = [path.name for path, text in make_figures.files().items() if path.read_text(encoding="utf-8") != text]
+
+    assert stale == []
+
+
+@pytest.mark.parametrize("name", aiorate.__all__)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    """What is public and not written down is public by accident."""
+    reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+
+    described = re.findall(r"^\.\. auto(?:class|exception|function):: aiorate\.(\w+)$", reference, flags=re.MULTILINE)
+
+    assert name in described
+    assert getattr(aiorate, name).__doc__
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_within_the_documents_leads_somewhere(page: Path) -> None:
+    """A reader of the sources follows the same links as one of the site."""
+    text = page.read_text(encoding="utf-8")
+
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if not link.startswith("https:")]
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    """A page that no table of contents names is lost."""
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = [line for block in re.findall(r"```\{toctree\}\n(.*?)```", index, flags=re.DOTALL) for line in block.split()]
+
+    pages = [page.stem for page in PAGES if page.parent.name == "docs" and page.stem != "index"]
+
+    assert [page for page in pages if page not in listed] == []
+
+
+def test_the_changelog_begins_with_the_version_that_is_installed() -> None:
+    """Whoever upgrades looks there first."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+    assert newest is not None
+    assert newest[1] == version

@@ -1,0 +1,134 @@
+"""Kernel timers and the end of their loop: no descriptor and no loop outlives it for good."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+from helpers.driving import descriptors
+
+import aiorate
+from aiorate.waiting import timerfd
+from aiorate.waiting.timerfd import KernelTimers
+
+LOOPS = pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+def paced() -> aiorate.Limiter:
+    return aiorate.Limiter(aiorate.TokenBucket("500/s", burst=1), precise=True)
+
+
+def run(limiter: aiorate.Limiter, factory: Callable[[], Any], idle: float = 0) -> weakref.ref[asyncio.AbstractEventLoop]:
+    """A run of its own; the loop it had."""
+
+    async def wait() -> None:
+        for _ in range(2):
+            await limiter.acquire()
+        await asyncio.sleep(idle)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(wait())
+        return weakref.ref(runner.get_loop())
+
+
+@LOOPS
+def test_a_run_that_ends_idle_leaves_nothing(factory: Callable[[], Any]) -> None:
+    """The limiter is a global one, and stays."""
+    limiter = paced()
+
+    run(limiter, factory, idle=3 * timerfd._LINGER)
+
+    assert descriptors() == 0
+    assert limiter.statistics().granted == 2
+
+
+@LOOPS
+def test_runs_that_end_while_the_descriptor_lingers_leave_nothing_with_their_limiters(factory: Callable[[], Any]) -> None:
+    """A script that calls asyncio.run() for every job must not run out of descriptors, nor keep every loop it ever had."""
+    loops = [run(paced(), factory) for _ in range(5)]
+
+    assert descriptors() == 0
+    assert [loop() for loop in loops] == [None] * 5
+    assert not any(loop.is_closed() for loop in KernelTimers._of)
+
+
+@LOOPS
+def test_a_limiter_used_in_several_runs_keeps_the_descriptor_of_the_last_at_most(factory: Callable[[], Any]) -> None:
+    """One that every run needs anew is closed when the next one begins."""
+    limiter = paced()
+
+    loops = [run(limiter, factory) for _ in range(5)]
+
+    assert descriptors() <= 1
+    gc.collect()
+    assert [loop() for loop in loops[:4]] == [None] * 4
+    assert limiter.statistics().granted == 10
+    del limiter
+    assert descriptors() == 0
+
+
+@LOOPS
+def test_a_loop_closed_under_those_in_line_is_let_go_by_the_next(factory: Callable[[], Any]) -> None:
+    """Whoever closes a loop without cancelling its tasks leaves timers that hold it; the next loop that needs any clears up."""
+    limiter = paced()
+    limiter.set_rate("1/min")
+    loop = factory()
+    waiting: list[Any] = []
+
+    async def leave_some() -> None:
+        assert limiter.try_acquire()
+        coroutine = limiter.acquire()
+        coroutine.send(None)  # in line, and no task that would complain
+        waiting.append(coroutine)
+
+    loop.run_until_complete(leave_some())
+    loop.close()
+    assert descriptors() == 1
+
+    run(paced(), factory)
+
+    assert descriptors() == 0
+    waiting[0].close()
+
+
+@LOOPS
+def test_a_timer_of_a_closed_loop_can_be_called_off(factory: Callable[[], Any]) -> None:
+    """Whoever held it comes later: a limiter that moves to its next loop, say."""
+    loop = factory()
+    timers = KernelTimers.of(loop)
+    assert timers is not None
+    handles = [timers.call_at(2**70, paced().resume) for _ in range(2)]
+    loop.close()
+
+    for handle in handles:
+        handle.cancel()
+
+    assert timers._heap == []
+
+
+def test_one_of_each_for_loops_in_two_threads_at_once() -> None:
+    """A loop's timers are its own thread's."""
+    import threading
+
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                run(paced(), asyncio.SelectorEventLoop)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert descriptors() == 0

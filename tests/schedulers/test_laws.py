@@ -1,0 +1,307 @@
+"""The laws of schedulers, on all of ours at many rates, and on bad ones to show that the laws catch them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers.strategies import EACH
+
+import aiorate
+from aiorate.testing import check_scheduler
+from aiorate.testing.laws import LAWS, run_law
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RATES = ["1/day", "0.3/s", "7/s", "3/250ms", "12345/s", "80000/s", "10_000_000/s", "100/60s", "3e9/s"]
+MAKERS: dict[str, Callable[[str], aiorate.Scheduler]] = {
+    "TokenPool": aiorate.TokenPool,
+    "TokenPool-burst-1.15": lambda rate: aiorate.TokenPool(rate, burst=1.15),
+    "TokenPool-burst-7.3": lambda rate: aiorate.TokenPool(rate, burst=7.3),
+    "TokenPool-small": lambda rate: aiorate.TokenPool(rate, burst=1.5, pool=1000),
+    "TicksAccumulator": aiorate.TicksAccumulator,
+    "BurstCompensation-strict": aiorate.BurstCompensation,
+    "BurstCompensation-0.3": lambda rate: aiorate.BurstCompensation(rate, strictness=0.3),
+    "BurstRatio-1": lambda rate: aiorate.BurstRatio(rate, ratio=1),
+    "BurstRatio-7.3": lambda rate: aiorate.BurstRatio(rate, ratio=7.3),
+    "SmoothBursty": aiorate.SmoothBursty,
+    "SmoothBursty-none": lambda rate: aiorate.SmoothBursty(rate, max_burst=0),
+    "SmoothBursty-2.5": lambda rate: aiorate.SmoothBursty(rate, max_stored=2.5),
+    "SmoothWarmingUp": lambda rate: aiorate.SmoothWarmingUp(rate, warmup=0.7),
+    "SmoothWarmingUp-cold-10": lambda rate: aiorate.SmoothWarmingUp(rate, warmup=3, cold_factor=10),
+    "SmoothWarmingUp-cold-1": lambda rate: aiorate.SmoothWarmingUp(rate, warmup=3, cold_factor=1),
+    "TokenBucket-1": lambda rate: aiorate.TokenBucket(rate, burst=1),
+    "TokenBucket-20": lambda rate: aiorate.TokenBucket(rate, burst=20, initial=3),
+    "SlidingWindow": aiorate.SlidingWindow,
+    "AllOf": lambda rate: aiorate.AllOf(aiorate.TokenPool(rate), aiorate.BurstRatio("500/min"), aiorate.SlidingWindow("4/3s")),
+}
+
+
+class NoReceiptsBucket(aiorate.TokenBucket):
+    """Keeps no record of what could come back, as in a limiter at which nobody waits; nothing does."""
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        if taken is None:
+            super().give_back(permits, now)
+
+
+class NoReceiptsPool(aiorate.TokenPool):
+    """Likewise."""
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        if taken is None:
+            super().give_back(permits, now)
+
+
+def without_receipts(scheduler: aiorate.Scheduler) -> aiorate.Scheduler:
+    scheduler.receipts = False
+    return scheduler
+
+
+MAKERS["TokenBucket-no-receipts"] = lambda rate: without_receipts(NoReceiptsBucket(rate, burst=20))
+MAKERS["TokenPool-no-receipts"] = lambda rate: without_receipts(NoReceiptsPool(rate))
+CALENDARS = {
+    "a second": lambda: aiorate.CalendarWindow("7/s", "UTC", origin=5),
+    "an hour in Berlin": lambda: aiorate.CalendarWindow("30/h", "Europe/Berlin", origin=1_711_846_800_000_000_000),
+    "half an hour on Lord Howe": lambda: aiorate.CalendarWindow("3/30min", "Australia/Lord_Howe", origin=1_712_415_600_000_000_000),
+    "six hours": lambda: aiorate.CalendarWindow("3/6h", "America/New_York", origin=1_730_606_400_000_000_000),
+    "a day in Berlin": lambda: aiorate.CalendarWindow("1000/day", "Europe/Berlin", origin=1_711_846_800_000_000_000),
+    "a week": lambda: aiorate.CalendarWindow("5/week", "Asia/Kolkata", origin=0),
+}
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("name", EACH)
+def test_every_strategy_obeys_every_law(name: str, law: Callable[..., None]) -> None:
+    """Whatever is built on schedulers relies on the laws and on nothing else."""
+    run_law(law, EACH[name], 40)
+
+
+@pytest.mark.parametrize(("maker", "rate"), list(itertools.product(MAKERS, RATES)))
+def test_the_laws_hold_at_any_rate(maker: str, rate: str) -> None:
+    """1 per day to thousands of millions per second, rates that divide nothing, odd parameters."""
+    if "no-receipts" not in maker:
+        check_scheduler(lambda: MAKERS[maker](rate), examples=4)
+        return
+    for law in LAWS:
+        if law.__name__ != "giving_back_leaves_no_trace":
+            run_law(law, lambda: MAKERS[maker](rate), 15)
+
+
+@pytest.mark.parametrize("window", CALENDARS)
+def test_the_laws_hold_on_the_calendar(window: str) -> None:
+    """The histories begin just before a change of the clocks."""
+    for law in LAWS:
+        if law.__name__ != "no_drift" or window in ("a second", "half an hour on Lord Howe"):
+            run_law(law, CALENDARS[window], 15)
+
+
+class Careful(aiorate.Scheduler):
+    """A scheduler of a user's own, right in all respects, and plain: none of the defaults is changed.
+
+    Permits one after another, an interval apart; the bad ones below each spoil one thing.
+    """
+
+    max_permits = 3
+
+    def __init__(self, rate: str = "7/s") -> None:
+        self.rate = aiorate.Rate.parse(rate)
+        self.next: Any = None  # in ticks, of which a nanosecond has rate.permits
+        self.latest: Any = None  # the receipt of the latest take, and what next was before
+
+    def due(self, now: int) -> int:
+        if self.next is None:
+            self.next = now * self.rate.permits
+        return -(-self.next // self.rate.permits)
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        at = self.due(now)
+        if at <= now:
+            since = now if since is None or since > now else since
+            self.latest = now, self.next, permits
+            if self.next <= (since - 1) * self.rate.permits:
+                self.next = since * self.rate.permits
+            self.next += permits * self.rate.period_ns
+            at = max(at, since)
+        return at
+
+    def peek(self, permits: int, now: int) -> int:
+        return max(self.due(now), now)
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        if self.latest is not None and (taken, permits) == (self.latest[0], self.latest[2]):
+            self.next = self.latest[1]
+            self.latest = None
+
+    def set_rate(self, rate: aiorate.Rate, now: int) -> None:
+        self.latest = None
+        self.next = -(-self.next * rate.permits // self.rate.permits)
+        self.rate = rate
+
+    def lag(self, now: int) -> int:
+        return 0
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        return largest + self.rate.permits_in(window)
+
+
+def test_a_scheduler_of_a_users_own_is_accepted() -> None:
+    """Eight members are enough."""
+    check_scheduler(Careful)
+
+
+class PromisesTooMuch(Careful):
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        return largest + self.rate.permits_in(window) - 1
+
+
+class Rounds(Careful):
+    """A permit every so many whole nanoseconds: 7 per second become a little more."""
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        spent = self.next
+        at = super().take(permits, now, since)
+        if spent is not None and self.next != spent:
+            self.next -= permits * (self.rate.period_ns % self.rate.permits)
+        return at
+
+
+class CountsInFloats(Careful):
+    """Seconds added up in a float: right to the nanosecond today, not after 104 days."""
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        at = super().take(permits, now, since)
+        self.next = float(self.next)
+        return at
+
+    def due(self, now: int) -> int:
+        return int(super().due(now))
+
+
+class GrantsEarly(Careful):
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        at = super().take(permits, now + 5, None if since is None else since)
+        return at if at > now + 5 else min(at, now)
+
+
+class SpendsWhenAsked(Careful):
+    def peek(self, permits: int, now: int) -> int:
+        at = super().peek(permits, now)
+        self.next += 1
+        return at
+
+
+class SpendsWhenRefusing(Careful):
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        at = super().take(permits, now, since)
+        if at > now:
+            self.next += self.rate.period_ns
+        return at
+
+
+class FollowsTheClockBack(Careful):
+    """As golang.org/x/time/rate does: the time that comes again is credited again."""
+
+    def due(self, now: int) -> int:
+        self.level, self.last = getattr(self, "level", 0), getattr(self, "last", now)
+        if now < self.last and self.next is not None:
+            self.next -= (self.last - now) * self.rate.permits
+        self.last = now
+        return super().due(now)
+
+
+class InventsPermits(aiorate.TokenBucket):
+    """Puts back twice as much as was taken out."""
+
+    def __init__(self) -> None:
+        super().__init__("7/s", burst=5)
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        super().give_back(2 * permits, now, taken)
+
+
+class HandsOnGrants(Careful):
+    """Whatever comes back, whenever it was taken, makes room for as many: the slot is given away a second time."""
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        self.next -= permits * self.rate.period_ns
+
+
+class CountsOnTheFuture(Careful):
+    """Has in stock what is only due later."""
+
+    def stock(self, now: int) -> int:
+        return 1 + max(0, now + self.rate.interval_ns - self.due(now)) // self.rate.interval_ns
+
+
+class ForgetsDebts(Careful):
+    def charge(self, permits: int, now: int) -> None:
+        super().charge(1, now)
+
+
+class ServesTheSmallFirst(Careful):
+    def peek(self, permits: int, now: int) -> int:
+        return max(self.due(now) if permits > 1 else self.due(now) - 1, now)
+
+
+class LateTimersCost(Careful):
+    """Books from now, whatever `since` says, and does not say so."""
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        return super().take(permits, now)
+
+
+class Forgives(Careful):
+    def set_rate(self, rate: aiorate.Rate, now: int) -> None:
+        self.rate = rate
+        self.next = now * rate.permits
+
+
+class LivesByTheClockFace(Careful):
+    """Begins at a whole second of whatever the clock shows."""
+
+    def due(self, now: int) -> int:
+        if self.next is None:
+            self.next = -(-now // 1_000_000_000) * 1_000_000_000 * self.rate.permits
+        return super().due(now)
+
+
+class Sulks(Careful):
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        if permits > 2:
+            raise ZeroDivisionError("oh")
+        return super().take(permits, now, since)
+
+
+BAD = {
+    PromisesTooMuch: ("bound_holds",),
+    Rounds: ("bound_holds", "bound_holds_when_late", "no_drift"),
+    # Anything may come of it, as histories last for years.
+    CountsInFloats: tuple(law.__name__ for law in LAWS[3:]),
+    GrantsEarly: ("granted_on_time", "asking_changes_nothing"),
+    SpendsWhenAsked: ("asking_changes_nothing",),
+    SpendsWhenRefusing: ("asking_changes_nothing",),
+    FollowsTheClockBack: ("asking_changes_nothing", "going_back_earns_nothing"),
+    InventsPermits: ("giving_back_leaves_no_trace",),
+    HandsOnGrants: ("bound_holds", "bound_holds_for_what_is_kept"),
+    CountsOnTheFuture: ("stock_is_there",),
+    ForgetsDebts: ("charging_delays",),
+    ServesTheSmallFirst: ("granted_on_time", "more_is_never_sooner"),
+    LateTimersCost: ("lateness_costs_no_rate",),
+    Forgives: ("set_rate_forgives_nothing",),
+    LivesByTheClockFace: ("shifting_changes_nothing",),
+    Sulks: ("asking_changes_nothing", "granted_on_time"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
+def test_a_bad_scheduler_is_caught_by_the_right_law(bad: Callable[[], aiorate.Scheduler]) -> None:
+    """A suite that nothing fails proves nothing. The message shows the law and the history that breaks it."""
+    with pytest.raises(AssertionError) as caught:
+        check_scheduler(bad)
+
+    law, _, rest = str(caught.value).partition(":")
+    assert law in BAD[bad]
+    assert "The history:\n  peek(" in rest

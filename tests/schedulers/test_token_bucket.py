@@ -1,0 +1,84 @@
+"""TokenBucket: pay now."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.transcripts import S, grants, waits
+
+from aiorate import Rate, TokenBucket
+
+
+def test_it_starts_full_or_as_it_is_told() -> None:
+    """Full unless said otherwise."""
+    assert grants(TokenBucket("10/s", burst=3), 5) == "0 0 0 0.1 0.2"
+    assert grants(TokenBucket("10/s", burst=3, initial=1), 4) == "0 0.1 0.2 0.3"
+    assert grants(TokenBucket("10/s", burst=3, initial=0), 3) == "0.1 0.2 0.3"
+
+
+def test_a_request_waits_for_its_own_cost() -> None:
+    """And not for more: mjpieters/aiolimiter#217 slept for the whole amount, not for the part that was missing."""
+    assert waits(TokenBucket("10/s", burst=5), "0:5 0:3 0.3 1:5") == "0 0.3 0.1 0"
+
+
+def test_after_idling_there_is_one_burst_and_no_more() -> None:
+    """However long it was."""
+    assert grants(TokenBucket("10/s", burst=2, start=0), 4, begin=365 * 86400) == "31536000 31536000 31536000.1 31536000.2"
+
+
+def test_more_than_the_bucket_holds_is_refused_at_once() -> None:
+    """The message says what is allowed."""
+    bucket = TokenBucket("10/s", burst=3)
+
+    for call in (bucket.take, bucket.peek):
+        with pytest.raises(ValueError, match="3 is the most"):
+            call(4, 0)
+    assert bucket.max_permits == 3
+
+
+def test_what_is_given_back_fills_the_bucket_and_no_more() -> None:
+    """Whoever took it last."""
+    bucket = TokenBucket("10/s", burst=3)
+    waits(bucket, "0:3 0.1")
+
+    bucket.give_back(2, S // 10)
+    assert waits(bucket, "0.1:2 0.1") == "0 0.1"
+    bucket.give_back(3, 100 * S)
+    assert waits(bucket, "100:3 100") == "0 0.1"
+
+
+def test_set_rate_keeps_the_level_and_the_debt_in_permits() -> None:
+    """Two permits are missing: 0.2 s at 10/s, 2 s at 1/s."""
+    bucket = TokenBucket("10/s", burst=3)
+    waits(bucket, "0:2")
+
+    bucket.set_rate(Rate(1), 0)
+
+    assert waits(bucket, "0 0 0") == "0 1 2"
+
+
+def test_it_has_no_lag_and_counts_what_overflowed() -> None:
+    """A bucket is not late because it was idle; what is counted is what somebody in line found gone."""
+    bucket = TokenBucket("10/s", burst=3)
+    waits(bucket, "0:3")
+    bucket.take(1, 10 * S + 5, since=10 * S)
+
+    assert bucket.lag(20 * S) == 0
+    assert bucket.spilled == 97 * S // 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        ({"burst": 0}, ValueError, "1 or more"),
+        ({"burst": 1.5}, TypeError, "int of 1 or more"),
+        ({"burst": True}, TypeError, "int of 1 or more"),
+        ({"burst": 3, "initial": 4}, ValueError, "3 is the most"),
+        ({"burst": 3, "initial": -1}, ValueError, "1 or more"),
+        ({"burst": 3, "initial": False}, TypeError, "initial"),
+        ({"burst": 3, "start": "now"}, TypeError, "start"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, object], error: type[Exception], hint: str) -> None:
+    """At construction: a burst of 0 means never to one peer and unlimited to another (DataDog/draino#15)."""
+    with pytest.raises(error, match=hint):
+        TokenBucket("10/s", **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,221 @@
+"""SlidingWindow and CalendarWindow: a number per window."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from helpers.transcripts import S, grants, waits
+
+from aiorate import CalendarWindow, Rate, SlidingWindow
+
+
+def test_a_sliding_window_passes_n_at_once_and_never_more_in_any_period() -> None:
+    """Wherever the server's window begins."""
+    assert grants(SlidingWindow("3/s"), 8) == "0 0 0 1 1 1 2 2"
+    assert waits(SlidingWindow("3/s"), "0 0.6 0.9 0.95 1.0 1.5") == "0 0 0 0.05 0.6 0.4"
+
+
+def test_a_sliding_window_counts_by_the_rate_as_it_was_given() -> None:
+    """100 per minute lets 100 through at once, 5 per 3 s does not."""
+    assert grants(SlidingWindow("100/60s"), 101).split()[-2:] == ["0", "60"]
+    assert grants(SlidingWindow("5/3s"), 6).split()[-2:] == ["0", "3"]
+
+
+def test_a_sliding_window_forgets_the_entry_of_the_receipt() -> None:
+    """Whichever it is, and as much of it as comes back; one that has left the window is gone."""
+    window = SlidingWindow("3/s")
+    waits(window, "0 0.5:2")
+
+    window.give_back(1, S // 2, taken=S // 2)
+    assert waits(window, "0.6 0.6") == "0 0.4"
+    window.give_back(1, S, taken=S // 2)
+    window.give_back(1, S, taken=S // 10)
+    assert waits(window, "1.2 1.2 1.2") == "0 0.4 0.8"
+
+
+def test_a_sliding_window_without_a_receipt_forgets_its_oldest_entries() -> None:
+    """They are the ones that say the least of the time to come."""
+    window = SlidingWindow("3/s")
+    waits(window, "0 0.5:2")
+
+    window.give_back(2, S // 2)
+
+    assert waits(window, "0.6:2 0.6") == "0 0.9"
+
+
+@pytest.mark.parametrize("permits", [1, 4, 5, 6, 11, 17, 123, 124])
+def test_a_charged_window_stands_as_if_the_permits_had_been_taken_one_by_one(permits: int) -> None:
+    """In one step, however many they are."""
+    charged, walked = SlidingWindow("5/s"), SlidingWindow("5/s")
+    for window in (charged, walked):
+        waits(window, "0:2 0.5:1 0.7:1")
+
+    charged.charge(permits, 8 * S // 10)
+    now = 8 * S // 10
+    for _ in range(permits):
+        now = max(now, walked.peek(1, now))
+        walked.take(1, now)
+
+    assert [charged.peek(n, S) for n in range(1, 6)] == [walked.peek(n, S) for n in range(1, 6)]
+    charged.charge(10**30, S)
+
+
+@pytest.mark.parametrize("permits", [1, 2, 3, 4, 5, 6, 7, 31, 299])
+def test_a_charged_calendar_stands_as_if_the_permits_had_been_taken_one_by_one(permits: int) -> None:
+    """Over two changes of the clocks; and a debt may end after the year 9999."""
+    makers = [lambda: CalendarWindow("3/day", "Europe/Berlin", origin=1_711_846_800 * S), lambda: CalendarWindow("3/6h", "UTC", origin=5)]
+    for make in makers:
+        charged, walked = make(), make()
+        for window in (charged, walked):
+            window.take(2, S)
+
+        charged.charge(permits, S)
+        now = S
+        for _ in range(permits):
+            now = walked.peek(1, now)
+            walked.take(1, now)
+
+        assert [charged.peek(n, S) for n in (1, 2, 3)] == [walked.peek(n, now) for n in (1, 2, 3)]
+        charged.charge(10**30, S)
+        assert charged.peek(1, S) > 10**30 * S
+
+
+def test_a_sliding_window_with_a_new_rate_still_counts_what_was_granted() -> None:
+    """A lower number takes effect at once, a higher one adds the difference."""
+    window = SlidingWindow("3/s")
+    waits(window, "0:3")
+    window.set_rate(Rate(5), S // 2)
+    assert waits(window, "0.5 0.5 0.5") == "0 0 0.5"
+
+    window.set_rate(Rate(1), S)
+
+    assert waits(window, "1") == "1"
+
+
+def test_windows_have_no_lag() -> None:
+    """There is no schedule to be behind."""
+    assert SlidingWindow("3/s").lag(S) == CalendarWindow("3/s", "UTC", origin=0).lag(S) == 0
+
+
+def unix(text: str, zone: str) -> int:
+    """Unix time in ns of a wall-clock reading."""
+    return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()) * S
+
+
+def edges(rate: str, zone: str, begin: str, count: int) -> list[str]:
+    """By the clocks of the zone, when the first permit of each following window is granted to one who takes all he gets."""
+    origin = unix(begin, zone)
+    window = CalendarWindow(rate, zone, origin=origin)
+    now, seen = 0, []
+    for _ in range(count):
+        window.take(window.max_permits, now)
+        now = window.peek(1, now)
+        seen.append(datetime.fromtimestamp((origin + now) // S, ZoneInfo(zone)).strftime("%a %H:%M%z"))
+    return seen
+
+
+def test_a_day_begins_at_midnight_where_the_users_are() -> None:
+    """Not at midnight UTC."""
+    assert edges("5/day", "Asia/Kolkata", "2025-01-01T15:00", 2) == ["Thu 00:00+0530", "Fri 00:00+0530"]
+
+
+def test_days_with_a_change_of_the_clocks_are_as_long_as_they_are() -> None:
+    """23 hours in March, 25 in October."""
+    assert edges("5/day", "Europe/Berlin", "2025-03-29T12:00", 3) == ["Sun 00:00+0100", "Mon 00:00+0200", "Tue 00:00+0200"]
+    assert edges("5/day", "Europe/Berlin", "2025-10-25T12:00", 3) == ["Sun 00:00+0200", "Mon 00:00+0100", "Tue 00:00+0100"]
+
+
+def test_the_hour_that_comes_twice_is_two_windows() -> None:
+    """And the hour that is left out is none."""
+    autumn = ["Sun 02:00+0200", "Sun 02:00+0100", "Sun 03:00+0100"]
+    assert edges("5/h", "Europe/Berlin", "2025-10-26T01:30", 3) == autumn
+    assert edges("5/h", "Europe/Berlin", "2025-03-30T01:30", 2) == ["Sun 03:00+0200", "Sun 04:00+0200"]
+
+
+def test_half_an_hours_change_on_lord_howe() -> None:
+    """The clocks go back from 02:00 to 01:30: the half hour that is over counts with the one that follows."""
+    assert edges("5/h", "Australia/Lord_Howe", "2025-04-06T00:15", 3) == ["Sun 01:00+1100", "Sun 01:30+1030", "Sun 03:00+1030"]
+    assert edges("5/30min", "Australia/Lord_Howe", "2025-04-06T01:15", 3) == ["Sun 01:30+1100", "Sun 01:30+1030", "Sun 02:00+1030"]
+
+
+def test_a_week_begins_on_monday() -> None:
+    """By ISO 8601."""
+    assert edges("5/week", "Europe/Berlin", "2025-03-28T12:00", 2) == ["Mon 00:00+0200", "Mon 00:00+0200"]
+
+
+def test_twice_the_number_may_pass_over_an_edge() -> None:
+    """What a calendar window cannot promise, and its bound says so."""
+    window = CalendarWindow("3/min", "UTC", origin=0)
+
+    assert waits(window, "59:3 60:3 61") == "0 0 59"
+    assert window.bound(2 * S) == 6
+
+
+def test_permits_of_this_window_come_back_those_of_an_earlier_one_are_gone() -> None:
+    """A day's quota is not carried over."""
+    window = CalendarWindow("3/min", "UTC", origin=0)
+    waits(window, "0:3")
+
+    window.give_back(2, 10 * S)
+    assert waits(window, "10:2 10") == "0 50"
+    window.give_back(3, 121 * S)
+    assert waits(window, "121:3 121") == "0 59"
+
+
+def test_a_receipt_says_which_window_permits_are_from() -> None:
+    """Those of an earlier window are gone, those of this one come back."""
+    window = CalendarWindow("3/min", "UTC", origin=0)
+    waits(window, "59:3 61:3")
+
+    window.give_back(3, 62 * S, taken=59 * S)
+    window.give_back(1, 62 * S, taken=61 * S)
+
+    assert waits(window, "62 62") == "0 58"
+
+
+def test_a_new_number_counts_what_was_granted_in_this_window() -> None:
+    """A new quota in the middle of the day does not begin the day anew."""
+    window = CalendarWindow("3/min", "UTC", origin=0)
+    waits(window, "0:3")
+
+    window.set_rate(Rate(5, 60), 30 * S)
+
+    assert waits(window, "30:2 30") == "0 30"
+
+
+def test_time_that_stood_still_moves_on_the_calendar() -> None:
+    """After a pause of the limiter its instants mean a later time of day."""
+    window = CalendarWindow("3/min", "UTC", origin=0)
+    waits(window, "10:3")
+
+    window.shift(40 * S)
+
+    assert waits(window, "10") == "10"
+
+
+def test_the_zone_may_be_any_tzinfo_and_the_origin_defaults_to_now() -> None:
+    """The wall clock is read once, for instants of the monotonic clock."""
+    window = CalendarWindow("1/day", timezone(timedelta(hours=5)))
+
+    assert window.take(1, 0) == 0
+    assert 0 < window.peek(1, 0) <= 86_400 * S
+
+
+@pytest.mark.parametrize(
+    ("rate", "zone", "error", "hint"),
+    [
+        ("3/250ms", "UTC", ValueError, "divide a day"),
+        ("3/7h", "UTC", ValueError, "divide a day"),
+        ("0.3/s", "Mars/Olympus", ValueError, "'Europe/Berlin'"),
+        ("3/s", "", ValueError, "'Europe/Berlin'"),
+        ("3/s", "../etc/passwd", ValueError, "'Europe/Berlin'"),
+        ("3/s", None, TypeError, "tzinfo"),
+        ("3/s", 2, TypeError, "tzinfo"),
+    ],
+)
+def test_wrong_arguments_are_refused(rate: str, zone: str, error: type[Exception], hint: str) -> None:
+    """At construction, with a hint of what would do."""
+    with pytest.raises(error, match=hint):
+        CalendarWindow(rate, zone)

@@ -1,0 +1,239 @@
+"""The benchmarks: that they measure what they say, stop what hangs, and show it. How fast anything is, no test asks."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorate import cli
+from aiorate._bench import main, measure, report, subjects
+
+Measured, Failed = measure.Measured, measure.Failed
+
+FEW = ("floor", "aiorate TokenPool", "asynciolimiter-leaky")
+
+
+def plan(*names: str, rounds: int = 1, said: list[str] | None = None) -> Any:
+    """The smallest run, of those whose name begins so, in one loop."""
+    chosen = tuple(subject for subject in main.SUBJECTS if subject.name.startswith(names))
+    return measure.Plan("smoke", rounds, ("asyncio",), chosen, (said if said is not None else []).append)
+
+
+def subject(name: str, acquire: Callable[[], Awaitable[object]]) -> Any:
+    """A peer that is nothing but this coroutine function."""
+    return subjects.Subject(name, "peer", "", lambda rate, burst: subjects.Calls(acquire))
+
+
+async def never() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("name", main.SCENARIOS)
+def test_every_scenario_yields_rows_for_its_subjects(name: str) -> None:
+    """A run takes hours: a scenario that breaks should break here."""
+    said: list[str] = []
+
+    rows = list(main.measure([name], plan(*FEW, said=said)))
+
+    assert any(row.subject.startswith("aiorate") for row in rows)
+    assert {name} == {row.scenario for row in rows}
+    assert {row.loop for row in rows} <= {"asyncio", ""}
+    assert all(row.samples or row.remark for row in rows)
+    assert len({(row.loop, row.unit, row.case, row.subject) for row in rows}) == len(rows)
+    assert said
+    assert all(line.startswith(f"{name}: ") for line in said)
+    assert "|" in report.section(main.scenario(name).TITLE, main.scenario(name).__doc__, rows)
+
+
+@pytest.mark.parametrize("peer", [each for each in main.SUBJECTS if each.family != "floor"], ids=lambda each: each.name)
+def test_every_subject_grants_what_it_is_asked_for(peer: Any) -> None:
+    """An adapter that is wrong would make a library look slow, or broken."""
+
+    async def some() -> object:
+        calls = peer.make(1000.0, 10)
+        for _ in range(12):
+            await calls.acquire()
+        if calls.context is not None:
+            async with calls.context:
+                pass
+        if calls.attempt is not None:
+            calls.attempt()
+        if calls.attempt_async is not None:
+            await calls.attempt_async()
+        await peer.close(calls)
+        return "granted"
+
+    assert measure.run_in("asyncio", some, 5.0) == "granted"
+
+
+@pytest.mark.parametrize("loop", list(measure.LOOPS))
+def test_what_hangs_is_stopped(loop: str) -> None:
+    """Some peers never come back; the run has to."""
+    with pytest.raises(Failed, match=r"stopped after 0\.05 s"):
+        measure.run_in(loop, never, 0.05)
+
+
+def test_a_subject_that_hangs_is_remarked_and_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven rounds of 20 s for nothing would be a waste."""
+    drain = main.scenario("drain")
+    monkeypatch.setattr(drain, "TIMEOUT", 0.05)
+    said: list[str] = []
+    hanging = measure.Plan("smoke", 3, ("asyncio",), (subject("hanging", never),), said.append)
+
+    rows = [row for row in drain.run(hanging) if row.subject == "hanging"]
+
+    assert {((), "stopped after 0.05 s")} == {(row.samples, row.remark) for row in rows}
+    assert len([line for line in said if "hanging" in line]) == 1
+
+
+def test_all_take_turns_and_each_round_begins_with_the_next() -> None:
+    """Whoever always went first would always find the machine cold."""
+    order: list[str] = []
+    jobs = {name: (lambda name=name: order.append(name)) for name in "abc"}
+
+    gathered = measure.alternate(plan(rounds=3), jobs)
+
+    assert "".join(order) == "abcbcacab"
+    assert gathered == {name: [None] * 3 for name in "abc"}
+
+
+def test_one_that_raises_leaves_the_others_alone() -> None:
+    """A peer may raise anything."""
+
+    def broken() -> float:
+        raise ZeroDivisionError("no rate")
+
+    gathered = measure.alternate(plan(rounds=2), {"broken": broken, "sound": lambda: 1.0})
+
+    row = Measured.of("drain", "asyncio", "broken", "100", "ns", gathered["broken"])
+    assert ((), "ZeroDivisionError: no rate") == (row.samples, row.remark)
+    assert gathered["sound"] == [1.0, 1.0]
+
+
+def test_a_call_that_waits_has_no_figure() -> None:
+    """It would be a figure of the timer's, not of the call."""
+    uncontended = main.scenario("uncontended")
+    sleepy = measure.Plan("smoke", 1, ("asyncio",), (subject("sleepy", lambda: asyncio.sleep(0.001)),), str)
+    through = measure.Plan("smoke", 1, ("asyncio",), (subject("through", lambda: asyncio.sleep(0)),), str)
+
+    rows = [row for each in (sleepy, through) for row in uncontended.run(each) if row.case.startswith("acquire()")]
+
+    remarks = {row.subject: (row.remark, bool(row.samples)) for row in rows}
+    assert remarks == {"sleepy": ("waits", False), "through": ("through the loop", True)}
+
+
+TABLE = """\
+| asyncio, ns | acquire() | / floor | try |
+|---|---:|---:|---:|
+| floor: empty | 50 (40-60) | 1.00 |  |
+| quick | **75** | 1.50 | - |
+| late | 60 through the loop | 1.20 | 1 234 |
+| slow | 100 (90-120) | 2.00 | **12.3** |
+
+| uvloop, delivered/asked | 10/s |
+|---|---:|
+| quick | **0.9990** |
+| slow | 1.2000 |
+| never | stopped after 20 s |
+"""
+
+
+def test_the_tables_of_made_up_figures() -> None:
+    """Median and spread, the ratio to the floor, the best in bold, and why a figure is missing."""
+
+    def row(subject: str, case: str, *samples: float, loop: str = "asyncio", unit: str = "ns", remark: str = "") -> Any:
+        return Measured("made up", loop, subject, case, unit, samples, remark)
+
+    rows = [
+        row("quick", "acquire()", 75.0),
+        row("late", "acquire()", 60.0, remark="through the loop"),
+        row("slow", "acquire()", 90.0, 100.0, 120.0),
+        row("floor: empty", "acquire()", 40.0, 50.0, 60.0),
+        row("quick", "try", remark="no such call"),
+        row("late", "try", 1234.4),
+        row("slow", "try", 12.34),
+        row("quick", "10/s", 0.999, loop="uvloop", unit="delivered/asked"),
+        row("slow", "10/s", 1.2, loop="uvloop", unit="delivered/asked"),
+        row("never", "10/s", loop="uvloop", unit="delivered/asked", remark="stopped after 20 s"),
+    ]
+
+    assert report.tables(rows) == TABLE
+
+
+def test_a_run_is_written_and_can_be_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hours of measuring should not have to be repeated for another look at them."""
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    assert cli.main(["bench", "uncontended", "--size", "smoke", "--loop", "asyncio", "--only", "TokenBucket", "--out", str(first)]) == 0
+    shown, progress = capsys.readouterr()
+    assert cli.main(["bench", "--from", str(first / "benchmarks.json"), "--out", str(second)]) == 0
+
+    assert "uncontended: round 1 of 1: asyncio acquire(), 1000/s aiorate TokenBucket" in progress
+    assert "python -m aiorate bench uncontended --size smoke --loop asyncio --only TokenBucket\n" in shown
+    assert "| aiorate TokenBucket |" in shown
+    assert shown == capsys.readouterr().out
+    assert {path.name: path.read_bytes() for path in first.iterdir()} == {path.name: path.read_bytes() for path in second.iterdir()}
+    assert (first / "benchmarks.md").read_text(encoding="utf-8") == shown
+    assert list(first.glob("*.svg"))
+
+
+def test_the_list_names_scenarios_and_subjects(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is what one may ask for."""
+    assert cli.main(["bench", "--list"]) == 0
+
+    shown = capsys.readouterr().out
+    for name in (*main.SCENARIOS, *(each.name for each in main.SUBJECTS)):
+        assert name in shown
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """The arguments are read by the benchmarks themselves, so it has to come through."""
+    assert cli.main(["bench", "--help"]) == 0
+
+    shown = capsys.readouterr().out
+    for word in ("python -m aiorate bench", "--size", "--rounds", "--loop", "--only", "--out", "--from", "--list"):
+        assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["speed"], "'speed' is not a scenario; there are uncontended, drain"),
+        (["--rounds", "0"], "'0' is not a whole number from 1 to 1000"),
+        (["--size", "huge"], "smoke"),
+        (["--only", "nobody"], "no subject is called nobody"),
+        (["--from", "nowhere.json"], "nowhere.json is no benchmarks.json"),
+    ],
+)
+def test_wrong_arguments_say_what_is_right(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, before anything is measured."""
+    assert cli.main(["bench", *arguments]) == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["limits", "rich"])
+def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is measured, not hours later."""
+    monkeypatch.setitem(sys.modules, missing, None)
+
+    assert cli.main(["bench", "drain", "--size", "smoke"]) == 2
+    assert f'aiorate bench needs {missing}, which is not installed: pip install "aiorate[bench]"' in capsys.readouterr().err
+
+
+def test_the_kept_results_are_those_of_the_kept_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody can mend a table by hand: tables come from the figures, and the figures from a run."""
+    kept = Path(__file__).parents[2] / "docs" / "benchmarks"
+
+    assert cli.main(["bench", "--from", str(kept / "benchmarks.json"), "--out", str(tmp_path)]) == 0
+
+    page = (kept / "benchmarks.md").read_text(encoding="utf-8")
+    assert (tmp_path / "benchmarks.md").read_text(encoding="utf-8") == page
+    assert capsys.readouterr().out == page
+    assert {path.name for path in kept.iterdir()} == {path.name for path in tmp_path.iterdir()}
+    for name in main.SCENARIOS:
+        assert f"## {main.scenario(name).TITLE}" in page

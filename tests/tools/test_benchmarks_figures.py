@@ -1,0 +1,172 @@
+"""What the benchmarks make of what they see: figures from instants, and pictures from figures. No time passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+import aiorate
+from aiorate._bench import cancelling, conformance, measure, plots, precision, scale
+from aiorate.testing import ManualClock
+
+MS = 1_000_000
+
+
+def test_lateness_is_counted_from_the_first_grant_and_early_from_before_it() -> None:
+    """A first grant that is seen late would make all others look early."""
+    first, asked = 50, 20
+    instants = [first, *(first + place * 100 * MS + late for place, late in enumerate((5_000, 7_000, 9_000, -40), 1))]
+
+    paced = precision.judge(asked, instants, 10, cpu_ns=8_000)
+
+    assert (7.0, 9.0, 9.0) == (paced.p50, paced.p99, paced.most)
+    assert paced.cpu == 2.0
+    assert paced.early == 1
+
+
+@pytest.mark.parametrize(("slower", "ppm"), [(0, 0.0), (1_000, 10.0), (-1_000, -10.0), (100 * MS, 1e6)])
+def test_drift_is_what_the_lateness_grows_by(slower: int, ppm: float) -> None:
+    """An interval that is longer by a part adds up; a timer that is late by as much each time does not."""
+    instants = [0, *(place * (100 * MS + slower) + 500_000 for place in range(1, 31))]
+
+    assert precision.judge(0, instants, 10, cpu_ns=0).drift == pytest.approx(ppm)
+
+
+def test_one_grant_is_enough_for_a_drift() -> None:
+    """Some are so slow that there are no more."""
+    assert precision.judge(0, [0, 200 * MS], 10, cpu_ns=0).drift == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize(
+    ("instants", "most"),
+    [([], 0), ([7], 1), ([0, 50, 99], 3), ([0, 50, 100], 2), ([0, 100, 200], 1), ([0, 0, 0, 100], 3), ([0, 60, 90, 150, 155], 4)],
+)
+def test_the_most_in_any_window(instants: list[int], most: int) -> None:
+    """A window holds its beginning and not its end, and may begin anywhere."""
+    assert conformance.most_in_any(100, instants) == most
+
+
+class Forgetful:
+    """Loses the permit of whoever is cancelled between the grant and the run."""
+
+    def __init__(self) -> None:
+        self.line: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self) -> None:
+        self.line.append(asyncio.get_running_loop().create_future())
+        await self.line[-1]
+
+    def grant(self) -> None:
+        while self.line and self.line[0].done():
+            self.line.popleft()
+        if self.line:
+            self.line.popleft().set_result(None)
+
+
+def test_the_doomed_are_cancelled_just_when_they_are_granted() -> None:
+    """One turn earlier or later it would show nothing: this is where permits get lost."""
+    struck: list[bool] = []
+
+    async def forgetful() -> list[bool]:
+        limiter = Forgetful()
+        doomed = asyncio.ensure_future(cancelling.Doomed(limiter.acquire(), lambda: struck.append(True)))
+        other = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0)
+        limiter.grant()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        seen = [doomed.cancelled(), other.done()]
+        other.cancel()
+        return seen
+
+    async def ours() -> list[bool]:
+        clock = ManualClock()
+        limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", 1), clock=clock)
+        await limiter.acquire()
+        doomed = asyncio.ensure_future(cancelling.Doomed(limiter.acquire(), lambda: struck.append(True)))
+        other = asyncio.create_task(limiter.acquire())
+        await clock.run(1)
+        return [doomed.cancelled(), other.done()]
+
+    assert [True, False] == asyncio.run(forgetful())
+    assert [True, True] == asyncio.run(ours())
+    assert len(struck) == 2
+
+
+def test_whoever_need_not_wait_is_not_struck() -> None:
+    """The doomed too have their permit if it is at hand; what they return and raise comes through."""
+
+    async def passes() -> str:
+        await asyncio.sleep(0)
+        return "granted"
+
+    async def breaks() -> None:
+        raise ZeroDivisionError
+
+    async def main() -> list[Any]:
+        doomed = [cancelling.Doomed(each(), pytest.fail) for each in (passes, breaks)]
+        return await asyncio.gather(*doomed, return_exceptions=True)
+
+    passed, broken = asyncio.run(main())
+
+    assert passed == "granted"
+    assert isinstance(broken, ZeroDivisionError)
+
+
+TWO = ("aiorate TokenPool", "aiolimiter")
+
+
+def made_up() -> list[Any]:
+    """Figures of every scenario that has a picture."""
+    rows = []
+
+    def row(
+        scenario: str, case: str, unit: str, loop: str = "asyncio", names: tuple[str, ...] = ("aiorate TokenPool", "aiolimiter")
+    ) -> None:
+        for place, name in enumerate(("floor: bare future", *names), 1):
+            rows.append(measure.Measured(scenario, loop, name, case, unit, (10.0 * place, 11.0 * place, 12.0 * place)))
+
+    for case in ("acquire(), 1 000 000/s", "async with", "try"):
+        row("uncontended", case, "ns")
+    for loop in ("asyncio", "uvloop"):
+        for many in ("100", "1 000", "10 000"):
+            row("drain", f"{many} waiters", plots.COST, loop)
+            row("sustained", f"{many}/s", plots.CORE, loop)
+            row("scale", many, scale.WAITING, loop)
+            row("scale", many, scale.LIMITERS, loop)
+        for what in ("p50", "p99", "max"):
+            row("precision", f"1 000/s {what}", "us late", loop, ("aiorate TokenPool, precise", "aiolimiter"))
+    for rate in scale.RATES:
+        row("scale", rate, scale.IN_HAND)
+        row("scale", rate, scale.IN_LINE, "")
+    rows.append(measure.Measured("drain", "asyncio", "limits-moving", "10 000 waiters", plots.COST, (), "stopped after 20 s"))
+    return rows
+
+
+def test_pictures_are_the_same_for_the_same_figures() -> None:
+    """They are kept with the documents, and should change with the figures only; they stand on white and on black pages."""
+    pictures = plots.plots(made_up())
+
+    assert list(pictures) == ["uncontended", "drain", "sustained", "precision", "scale"]
+    assert pictures == plots.plots(made_up())
+    for text in pictures.values():
+        shown = "".join(ElementTree.fromstring(text).itertext())
+        assert "aiorate TokenPool" in shown
+        assert "#000000" not in text
+        assert "#ffffff" not in text
+        assert "dc:date" not in text
+
+
+def test_without_figures_there_are_no_pictures() -> None:
+    """Of a run of one scenario only, or of subjects that all failed."""
+    other = [measure.Measured("drain", "asyncio", "aiolimiter", "100 waiters", "wall/ideal", (1.0,))]
+    failed = [measure.Measured("drain", "asyncio", "aiolimiter", "100 waiters", plots.COST, (), "hangs")]
+
+    assert plots.plots([]) == {}
+    assert plots.plots(failed) == {}
+    assert plots.plots(other) == {}
+    assert list(plots.plots([each for each in made_up() if each.scenario == "scale" and each.unit == scale.WAITING])) == ["scale"]

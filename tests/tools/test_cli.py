@@ -1,0 +1,197 @@
+"""The command line: what it accepts, what it refuses and how, and its exit codes."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import aiorate
+from aiorate import cli
+
+
+def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """``python -m aiorate`` is how a curious user begins."""
+    assert cli.main([]) == 0
+
+    shown = capsys.readouterr().out
+    assert "demo" in shown
+    assert "simulate" in shown
+
+
+def test_help_names_every_option_and_strategy(capsys: pytest.CaptureFixture[str]) -> None:
+    """Help that leaves something out is found out too late."""
+    assert cli.main(["demo", "--help"]) == 0
+
+    shown = capsys.readouterr().out
+    for word in ("--rate", "--strategy", "--seconds", "--clients", "--port", "default: 500/s", "SmoothWarmingUp", "CalendarWindow"):
+        assert word in " ".join(shown.split())
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    """One source of truth: the metadata."""
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"aiorate {version('aiorate')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["bogus"], "invalid choice: 'bogus'"),
+        (["demo", "--bogus"], "unrecognized arguments: --bogus"),
+        (["demo", "--rate", "0/s"], "a rate must be greater than 0"),
+        (["demo", "--rate", "-3"], "Write '100/s'"),
+        (["demo", "--rate", "fast"], "Write '100/s'"),
+        (["demo", "--rate", "5/m"], "write 'min'"),
+        (["demo", "--rate", ""], "Write '100/s'"),
+        (["demo", "--rate"], "expected one argument"),
+        (["demo", "--strategy", "Leaky"], "there are TokenPool"),
+        (["demo", "--seconds", "0"], "'0' is not a number from 0.2 to 3600"),
+        (["demo", "--seconds", "nan"], "not a number from 0.2"),
+        (["demo", "--seconds", "inf"], "not a number from 0.2"),
+        (["demo", "--seconds", "long"], "not a number from 0.2"),
+        (["demo", "--clients", "1"], "'1' is not a whole number from 2 to 1000"),
+        (["demo", "--clients", "2.5"], "not a whole number from 2"),
+        (["demo", "--port", "65536"], "not a whole number from 0 to 65535"),
+        (["simulate", "--requests", "0"], "not a whole number from 1"),
+        (["simulate", "--requests", "1" * 5_000], "not a whole number from 1"),
+        (["simulate", "--permits", "-1"], "not a whole number from 1"),
+    ],
+)
+def test_wrong_arguments_exit_with_2_and_say_what_is_allowed(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Never a traceback, and never a run with something else than was asked for."""
+    code = cli.main(arguments)
+
+    shown = capsys.readouterr()
+    assert code == 2
+    assert hint in shown.err
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--strategy", "CalendarWindow", "--rate", "3/7s"], "divide a day"),
+        (["--strategy", "SlidingWindow", "--rate", "3/s", "--permits", "4"], "4"),
+    ],
+)
+def test_what_a_strategy_refuses_is_told_in_its_words(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The parser cannot know what each strategy allows."""
+    code = cli.main(["simulate", *arguments])
+
+    shown = capsys.readouterr()
+    assert code == 2
+    assert shown.err.startswith("aiorate simulate: ")
+    assert hint in shown.err
+    assert shown.out == ""
+
+
+def test_simulate_prints_the_instants_exactly(capsys: pytest.CaptureFixture[str]) -> None:
+    """A full bucket of one (a tenth of a second at 10/s), then the rate; the time it takes is none."""
+    assert cli.main(["simulate", "--rate", "10/s", "--strategy", "tokenbucket", "--requests", "3", "--permits", "1"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("TokenBucket('10/s'")
+    assert [line.split() for line in lines[3:]] == [
+        ["1", "0.000000", "0.000000"],
+        ["2", "0.100000", "0.100000"],
+        ["3", "0.200000", "0.100000"],
+    ]
+
+
+def test_simulate_asks_for_several_permits_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """At 10/s, five permits come every half second."""
+    assert cli.main(["simulate", "--strategy", "BurstCompensation", "--requests", "3", "--permits", "5"]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[3:]] == ["0.000000", "0.500000", "1.000000"]
+
+
+def test_demo_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code of the command is that of the run."""
+    from aiorate._demo import run as _demo
+
+    calls: list[dict[str, object]] = []
+
+    def run(**options: object) -> int:
+        calls.append(options)
+        return 1
+
+    monkeypatch.setattr(_demo, "run", run)
+
+    code = cli.main(["demo", "--rate", "3/250ms", "--strategy", "burstratio", "--seconds", "2", "--clients", "8", "--port", "8080"])
+
+    assert code == 1
+    assert calls == [{"rate": aiorate.Rate.parse("3/250ms"), "strategy": "BurstRatio", "seconds": 2.0, "clients": 8, "port": 8080}]
+
+
+@pytest.mark.parametrize("missing", ["aiohttp", "httpx2", "plotext", "rich"])
+def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """``pip install aiorate`` alone has no demo."""
+    _forget_the_demo(monkeypatch)
+    monkeypatch.setitem(sys.modules, missing, None)
+
+    code = cli.main(["demo"])
+
+    assert code == 2
+    assert f'aiorate demo needs {missing}, which is not installed: pip install "aiorate[demo]"' in capsys.readouterr().err
+
+
+def test_a_module_of_our_own_that_is_missing_is_no_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installing extras would not help: let it be seen."""
+    _forget_the_demo(monkeypatch)
+    monkeypatch.setitem(sys.modules, "aiorate._demo.verdict", None)
+
+    with pytest.raises(ModuleNotFoundError, match="_demo_verdict"):
+        cli.main(["demo"])
+
+
+@pytest.mark.parametrize(("error", "expected"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141)])
+def test_an_interrupted_command_ends_as_the_shell_expects(
+    error: type[BaseException], expected: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """130 for Ctrl-C, 141 for a reader that is gone: neither is an answer to whether the guarantee was kept."""
+
+    def handler(**options: object) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_simulate", handler)
+
+    assert cli.main(["simulate"]) == expected
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_module_runs_as_a_program() -> None:
+    """``python -m aiorate`` hands its exit code to the shell."""
+    command = [sys.executable, "-m", "aiorate"]
+
+    good = subprocess.run([*command, "simulate", "--requests", "2"], capture_output=True, text=True, timeout=30)
+    bad = subprocess.run([*command, "simulate", "--requests", "none"], capture_output=True, text=True, timeout=30)
+
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout.splitlines()[-1].split() == ["2", "0.100000", "0.100000"]
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert "not a whole number" in bad.stderr
+
+
+def test_the_module_ends_with_the_exit_code_of_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same in this process."""
+    monkeypatch.setattr(sys, "argv", ["aiorate", "simulate", "--requests", "0"])
+    monkeypatch.delitem(sys.modules, "aiorate.__main__", raising=False)
+
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("aiorate", run_name="__main__")
+
+    assert stop.value.code == 2
+    assert "not a whole number" in capsys.readouterr().err
+
+
+def _forget_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it had never been imported."""
+    for name in [name for name in sys.modules if name.startswith("aiorate._demo") and name != "aiorate._demo.strategies"]:
+        monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(aiorate, name.removeprefix("aiorate."), raising=False)
+    for name in ("aiorate.http", "aiorate.aiohttp"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.delattr(aiorate, name.removeprefix("aiorate."), raising=False)

@@ -1,0 +1,184 @@
+"""The alarm: one timer for the first in line. A timer is a hint, the clock is the judge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from helpers.driving import SECOND, Crowd, others, turns
+
+import aiorate
+from aiorate.testing import ManualClock
+
+pytestmark = pytest.mark.asyncio
+MS = SECOND // 1000
+
+KINDS: dict[str, Callable[[str], aiorate.Scheduler]] = {
+    "filler": lambda rate: aiorate.TokenPool(rate),
+    "alarm": lambda rate: aiorate.TokenBucket(rate, burst=1),
+}
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+class Early(ManualClock):
+    """Timers fire so many ns before their instant, as those of event loops do."""
+
+    def __init__(self, early: int) -> None:
+        super().__init__()
+        self.early = early
+        self.rings = 0
+
+    def call_at(self, instant: int, callback: Callable[[], None]) -> Any:
+        def ring() -> None:
+            self.rings += 1
+            callback()
+
+        return super().call_at(max(instant - self.early, self._now + 1), ring)
+
+
+class Coarse(ManualClock):
+    """A reading that moves in steps, as Windows' and uvloop's do; timers fire at true instants, some of them before the step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def now(self) -> int:
+        return self._now // self.step * self.step
+
+    def call_at(self, instant: int, callback: Callable[[], None]) -> Any:
+        return super().call_at(self._now + max(instant - self.now(), 0), callback)
+
+
+@both
+async def test_one_timer_and_no_task_for_thousands(kind: str) -> None:
+    """dotnet and others keep a timer for each who waits."""
+    clock = ManualClock()
+    crowd = Crowd(aiorate.Limiter(KINDS[kind]("10/s"), clock=clock), clock)
+
+    await crowd.queue(range(1000))
+
+    assert clock.timers == 1
+    assert len(others() - set(crowd.tasks.values())) == (1 if kind == "filler" else 0)
+    for task in crowd.tasks.values():
+        task.cancel()
+    await turns(5)
+
+
+@both
+@pytest.mark.parametrize("early", [1, 1000, MS // 2, MS])
+async def test_a_timer_that_fires_early_grants_nothing_early_and_does_not_spin(kind: str, early: int) -> None:
+    """T4: bharel/asynciolimiter#14, python/cpython#127859, MagicStack/uvloop#233. At most two rings more for each grant."""
+    clock = Early(early)
+    crowd = Crowd(aiorate.Limiter(KINDS[kind]("10/s"), clock=clock), clock)
+    await crowd.queue(range(20))
+
+    await clock.run(3)
+
+    late = [at - who * SECOND // 10 for who, at in crowd.granted.items()]
+    assert min(late) == 0
+    assert max(late) <= MS
+    assert clock.rings <= 3 * 19
+
+
+@both
+@pytest.mark.parametrize("step", [MS, 15_600_000])
+@pytest.mark.parametrize("rate", [10, 100, 3000])
+async def test_a_clock_that_moves_in_steps_costs_no_rate(kind: str, step: int, rate: int) -> None:
+    """T5, MagicStack/uvloop#359: several calls at one reading, and timers that fire before it has moved."""
+    clock = Coarse(step)
+    crowd = Crowd(aiorate.Limiter(KINDS[kind](f"{rate}/s"), clock=clock), clock)
+    count = 2 * rate
+
+    async def worker() -> None:
+        while len(crowd.granted) < count:
+            await crowd.limiter.acquire()
+            crowd.granted[len(crowd.granted)] = clock._now
+
+    tasks = [asyncio.ensure_future(worker()) for _ in range(100)]
+    await clock.run(3)
+
+    took = crowd.granted[count - 1]
+    assert abs(took - (count - 1) * SECOND // rate) <= 2 * step
+    assert all(at >= (who - 2) * SECOND // rate for who, at in crowd.granted.items())
+    await crowd.limiter.aclose()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@both
+async def test_wake_ups_are_a_millisecond_apart_at_any_rate(kind: str) -> None:
+    """T7, PyrateLimiter 4.3: a wait that rounds to nothing must not become a spin; what is due meanwhile is granted in one go."""
+    clock = Early(0)
+    crowd = Crowd(aiorate.Limiter(KINDS[kind]("1000000/s"), clock=clock), clock)
+    await crowd.queue(range(5000))
+
+    await clock.run(1)
+
+    assert len(crowd.granted) == 5000
+    assert clock.rings <= 7
+
+
+@both
+async def test_a_clock_that_goes_back_grants_nothing_and_hangs_nobody(kind: str) -> None:
+    """T1: golang/go#71360, golang/go#65508. Time that goes back is no progress, and no credit when it comes again."""
+    clock = ManualClock(10 * SECOND)
+    crowd = Crowd(aiorate.Limiter(KINDS[kind]("10/s"), clock=clock), clock)
+    await crowd.queue(range(30))
+
+    for back in (9, 5, 10, 0):
+        before = len(crowd.granted)
+        clock.set(back * SECOND)
+        await turns(8)
+        assert len(crowd.granted) == before or back == 10
+        assert not crowd.limiter.try_acquire()
+    await clock.run(20)
+
+    assert list(crowd.granted) == list(range(30))
+    assert sorted(crowd.granted.values())[-1] <= 13 * SECOND + SECOND // 10
+
+
+@both
+async def test_a_clock_that_leaps_ahead_gives_one_burst_at_most(kind: str) -> None:
+    """T8, systemd/systemd#42919: a machine that slept for a day must not send a day's requests on waking."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(KINDS[kind]("10/s"), clock=clock)
+    crowd = Crowd(limiter, clock)
+    await crowd.queue(range(1000))
+
+    clock.set(86_400 * SECOND)
+    await turns(12)
+
+    assert len(crowd.granted) - 1 <= limiter.bound(1e-9)  # type: ignore[operator]
+    assert limiter.statistics().skipped > 863_000
+    await limiter.aclose()
+    await asyncio.wait(crowd.tasks.values())
+    assert [task.exception() is None for task in crowd.tasks.values()].count(True) == len(crowd.granted)
+
+
+class Asked(ManualClock):
+    """A clock that counts how often it is read."""
+
+    reads = 0
+
+    def now(self) -> int:
+        self.reads += 1
+        return super().now()
+
+
+async def test_what_the_cached_reading_proves_due_reads_no_clock() -> None:
+    """The point of the ticks accumulator: far behind schedule, one reading of the clock proves hundreds of slots due."""
+    clock = Asked(0)
+    limiter = aiorate.Limiter(aiorate.TicksAccumulator("10/s", start=0), clock=clock)
+    await limiter.acquire()
+    clock.advance(100)
+    assert limiter.lag > 99  # a reading
+    assert not await limiter.acquire()
+    clock.reads = 0
+
+    for _ in range(990):
+        await limiter.acquire()
+
+    assert clock.reads < 20
+    assert limiter.statistics().granted == 992

@@ -1,0 +1,73 @@
+"""Which clock is read, and what a pause does to the limiter's own time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import aiorate
+from aiorate.testing import ManualClock, VirtualLoop
+from aiorate.waiting.clock import AsyncioLoop
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.asyncio
+async def test_real_loops_are_timed_by_the_monotonic_clock() -> None:
+    """uvloop's own time moves in steps of 1 ms (MagicStack/uvloop#359); wall-clock time is never used."""
+    assert AsyncioLoop(asyncio.get_running_loop(), None, False).read is time.monotonic_ns
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_virtual_loops_are_timed_by_their_own() -> None:
+    """T2: a frozen test clock must not become a wait of years."""
+    loop = asyncio.get_running_loop()
+    read = AsyncioLoop(loop, None, False).read
+    before = read()
+
+    await asyncio.sleep(5)
+
+    assert isinstance(loop, VirtualLoop)
+    assert read() - before == 5 * SECOND
+
+
+class Bare:
+    """A clock with nothing but now(), as a user would write it."""
+
+    def __init__(self) -> None:
+        self.instant = 0
+
+    def now(self) -> int:
+        return self.instant
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_a_clock_without_timers_is_asked_again_by_the_loops() -> None:
+    """The loop's timer is a hint: while the clock stands still nobody is granted, and the loop is not kept busy."""
+    clock = Bare()
+    limiter = aiorate.Limiter("10/s", clock=clock)
+    assert await limiter.acquire() == 0.0
+    task = asyncio.ensure_future(limiter.acquire())
+
+    await asyncio.sleep(60)
+    assert not task.done()
+    clock.instant = SECOND // 10
+    await asyncio.sleep(1)
+
+    assert task.result() == 0.1
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0, 1e-9, 1e300, 10**300])
+def test_a_pause_of_any_length_is_taken_as_it_is(seconds: float) -> None:
+    """From none at all to longer than a float of seconds can say in nanoseconds."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter("10/s", clock=clock)
+
+    limiter.pause(seconds)
+
+    assert limiter.try_acquire() is (seconds == 0)
+    limiter.resume()
+    assert limiter.statistics().paused_until is None
+    assert limiter.try_acquire() is (seconds != 0)

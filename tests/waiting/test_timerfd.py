@@ -1,0 +1,311 @@
+"""Kernel timers: shared, closed when nothing waits, and never in the way where there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from helpers.driving import SECOND, Crowd, descriptors, turns
+
+import aiorate
+from aiorate.testing import ManualClock
+from aiorate.waiting import timerfd
+from aiorate.waiting.timerfd import KernelTimers
+
+pytestmark = pytest.mark.asyncio
+
+
+def paced(rate: str = "200/s", **options: Any) -> aiorate.Limiter:
+    """A limiter that makes the second caller wait."""
+    return aiorate.Limiter(aiorate.TokenBucket(rate, burst=1), precise=True, **options)
+
+
+def timers() -> KernelTimers:
+    """Those of the running loop."""
+    found = KernelTimers.of(asyncio.get_running_loop())
+    assert found is not None
+    return found
+
+
+async def closed() -> None:
+    """Until the descriptor has outlived its last timer for long enough."""
+    await asyncio.sleep(3 * timerfd._LINGER)
+
+
+async def grants(limiter: aiorate.Limiter, clock: ManualClock) -> dict[Any, int]:
+    crowd = Crowd(limiter, clock)
+    await crowd.queue(range(20))
+    await clock.run(1)
+    return crowd.granted
+
+
+@pytest.mark.parametrize("make", [lambda: "7/s", lambda: aiorate.TokenBucket("7/s", burst=2)])
+async def test_with_a_clock_of_ones_own_it_changes_nothing(make: Callable[[], Any]) -> None:
+    """Tests of precise limiters run in time that is not the kernel's."""
+    one, other = ManualClock(), ManualClock()
+
+    expected = await grants(aiorate.Limiter(make(), clock=one), one)
+    actual = await grants(aiorate.Limiter(make(), precise=True, clock=other), other)
+
+    assert expected == actual
+    assert len(actual) >= 8
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+@pytest.mark.parametrize("make", [lambda: "7/s", lambda: aiorate.TokenBucket("7/s", burst=2)])
+async def test_in_virtual_time_it_changes_nothing(make: Callable[[], Any]) -> None:
+    """A loop that jumps cannot wait for the kernel."""
+    loop = asyncio.get_running_loop()
+    waits: list[list[float]] = []
+
+    for exact in (False, True):
+        limiter = aiorate.Limiter(make(), precise=exact)
+        began = loop.time()
+        waits.append([])
+        for _ in range(20):
+            await limiter.acquire()
+            waits[-1].append(round(loop.time() - began, 9))
+
+    assert waits[0] == waits[1]
+    assert descriptors() == 0
+
+
+@pytest.mark.parametrize("error", [OSError(24, "too many open files"), AttributeError("timerfd_create"), NotImplementedError()])
+async def test_where_there_is_no_kernel_timer_the_loops_do(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere it changes nothing: not on macOS or Windows, and not where the kernel refuses."""
+
+    def refuse() -> int:
+        raise error
+
+    monkeypatch.setattr(timerfd, "_create", refuse)
+    limiter = paced()
+
+    waited = [await limiter.acquire() for _ in range(3)]
+
+    assert waited[0] == 0.0 < waited[2]
+    assert descriptors() == 0
+
+
+class Blind(asyncio.SelectorEventLoop):
+    """A loop that cannot watch descriptors, as Windows' proactor is."""
+
+    def add_reader(self, *_: object) -> None:
+        raise NotImplementedError
+
+
+async def test_a_loop_that_cannot_watch_descriptors_has_none() -> None:
+    """What was opened in vain is closed."""
+    loop = Blind()
+
+    found = KernelTimers.of(loop)
+
+    assert found is None
+    assert descriptors() == 0
+    loop.close()
+
+
+async def test_when_no_descriptor_is_left_the_loops_timers_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The descriptor is opened anew after an idle time, and by then the process may have used up its share."""
+
+    def refuse() -> int:
+        raise OSError(24, "too many open files")
+
+    limiter = paced()
+    await limiter.acquire()
+    await limiter.acquire()
+    await closed()
+    monkeypatch.setattr(timerfd, "_create", refuse)
+
+    await limiter.acquire()
+    waited = await asyncio.wait_for(limiter.acquire(), 5)
+
+    assert waited > 0
+    assert limiter.statistics().granted == 4
+    assert timers()._heap == []
+
+
+async def test_several_limiters_share_one_descriptor() -> None:
+    """Ten thousand limiters must not need ten thousand descriptors; and it is closed soon after the last has waited."""
+    limiters = [paced() for _ in range(5)]
+    for limiter in limiters:
+        assert limiter.try_acquire()
+
+    tasks = [asyncio.ensure_future(limiter.acquire()) for limiter in limiters for _ in range(3)]
+    await asyncio.sleep(0.002)
+    open_while_waiting = descriptors()
+    await asyncio.gather(*tasks)
+    await closed()
+
+    assert open_while_waiting == 1
+    assert descriptors() == 0
+
+
+async def test_nobody_is_woken_early() -> None:
+    """A kernel timer is absolute: at its instant or after, so that the desk never finds it was woken in vain."""
+    rung: list[int] = []
+
+    def note_lateness(instant: int) -> None:
+        rung.append(time.monotonic_ns() - instant)
+
+    instants = [time.monotonic_ns() + ns for ns in (1_500_000, 300_000, 0, -SECOND, 700_000)]
+
+    for instant in instants:
+        timers().call_at(instant, partial(note_lateness, instant))
+    await asyncio.sleep(0.02)
+
+    assert len(rung) == 5
+    assert min(rung) >= 0
+
+
+async def test_timers_ring_in_order_and_those_called_off_do_not() -> None:
+    """One descriptor stands for all; each timer is its own."""
+    rung: list[int] = []
+    base = time.monotonic_ns() + 5_000_000
+    handles = [timers().call_at(base + number, partial(rung.append, number)) for number in (3, 1, 4, 0, 2)]
+
+    for handle in (handles[0], handles[1], handles[1]):
+        handle.cancel()
+    await asyncio.sleep(0.02)
+
+    assert rung == [0, 2, 4]
+    for handle in handles:
+        handle.cancel()
+
+
+async def test_a_callback_that_fails_takes_no_other_with_it() -> None:
+    """The descriptor is shared: one limiter's trouble is no other's. The loop is told."""
+    loop = asyncio.get_running_loop()
+    told: list[BaseException] = []
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    rung: list[str] = []
+    instant = time.monotonic_ns()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    timers().call_at(instant, fail)
+    timers().call_at(instant, lambda: rung.append("same"))
+    timers().call_at(instant + 3_000_000, lambda: rung.append("later"))
+    await asyncio.sleep(0.02)
+
+    assert rung == ["same", "later"]
+    assert [ZeroDivisionError] == [type(error) for error in told]
+
+
+async def test_all_in_line_cancelled_leaves_no_timer() -> None:
+    """Called off while it is set: nothing rings, and the descriptor goes."""
+    limiter = paced("1/min")
+    assert limiter.try_acquire()
+    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(3)]
+    await turns(3)
+    assert timers()._heap
+
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert timers()._heap == []
+    await closed()
+    assert descriptors() == 0
+
+
+async def test_a_new_rate_sets_the_timer_anew() -> None:
+    """Set for a minute from now, and rung at once."""
+    limiter = paced("1/min")
+    assert limiter.try_acquire()
+    task = asyncio.ensure_future(limiter.acquire())
+    await turns(3)
+
+    limiter.set_rate("1000/s")
+
+    assert await asyncio.wait_for(task, 5) > 0
+
+
+@pytest.mark.parametrize("period", [10**300, 2**64, 10**10])
+async def test_an_instant_beyond_what_the_kernel_takes_is_waited_for(period: int) -> None:
+    """Cut to 64 bits it would be any instant, one in the past as well, and the loop would spin until the sun is cold."""
+    limiter = aiorate.Limiter(aiorate.TokenBucket(aiorate.Rate(1, per=period), burst=1), precise=True)
+    assert limiter.try_acquire()
+    rung = 0
+
+    def ring() -> None:
+        nonlocal rung
+        rung += 1
+
+    task = asyncio.ensure_future(limiter.acquire())
+    await turns(3)
+    asyncio.get_running_loop().add_reader(timers()._fd, ring)
+    await asyncio.sleep(0.01)
+
+    assert rung == 0
+    assert timers()._heap[0][0] > SECOND * period // 2
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_timer_may_call_off_another_that_is_due() -> None:
+    """One limiter's grant may be what another waited for."""
+    rung: list[str] = []
+    instant = time.monotonic_ns()
+    timers().call_at(instant, lambda: other.cancel())
+    other = timers().call_at(instant, lambda: rung.append("other"))
+
+    await asyncio.sleep(0.01)
+
+    assert rung == []
+
+
+async def test_who_waits_again_soon_finds_the_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening one for each wait would cost as much as the wait is to save."""
+    limiter = paced("100/s")
+    await limiter.acquire()
+    await limiter.acquire()
+    monkeypatch.setattr(timerfd, "_create", None)
+
+    for _ in range(6):
+        await limiter.acquire()
+
+    assert timers()._fd >= 0
+
+
+async def test_a_kernel_that_has_no_more_descriptors_says_so() -> None:
+    """The error is the system's, with its number: not a -1 that is taken for a descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(OSError, match=r"timerfd_create|Too many open files"):
+            timerfd._create()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_what_is_no_timer_is_not_set() -> None:
+    """A descriptor that somebody else has closed, and another took the number of."""
+    other = os.eventfd(0)
+
+    with pytest.raises(OSError, match=r"timerfd_settime|Invalid argument"):
+        timerfd._set(other, 1)
+
+    os.close(other)
+
+
+async def test_timers_that_were_called_off_do_not_pile_up_behind_the_first() -> None:
+    """A pause that is made longer ten thousand times sets as many timers, all but one of which are for nobody."""
+    limiter, other = paced("1/day"), paced("1/h")
+    waiting = [asyncio.ensure_future(each.acquire()) for each in (limiter, limiter, other, other)]
+    await turns(2)
+
+    for seconds in range(10_000):
+        limiter.pause(seconds + 1)
+
+    assert 1 <= len(timers()._heap) < 200
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert not timers()._heap
