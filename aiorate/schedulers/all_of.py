@@ -58,7 +58,7 @@ class AllOf(Scheduler):
         return any(member.books_since for member in self.members)
 
     @property
-    def receipts(self) -> bool:
+    def receipts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The members'."""
         return self._receipts
 

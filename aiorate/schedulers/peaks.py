@@ -33,7 +33,8 @@ class Peaks:
         while levels and levels[-1] <= level:
             if instants[-1] > now:
                 now = instants[-1]  # the clock went back: it is later in order all the same
-            levels.pop(), instants.pop()
+            levels.pop()
+            instants.pop()
         if instants and instants[-1] > now:
             now = instants[-1]
         instants.append(now)

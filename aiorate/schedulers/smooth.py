@@ -83,7 +83,7 @@ class _Smooth(Scheduler):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo what was taken at that instant, if nothing has been taken since. Anything else is lost: it has delayed others."""
         check_give_back(permits, now, taken)
-        if self._group is None or taken != self._group[0]:
+        if taken is None or self._group is None or taken != self._group[0]:
             return
         _, due, stored, since, count = self._group
         if count > permits:

@@ -71,7 +71,7 @@ class _Accumulator(Scheduler):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo what was taken at that instant, if nothing has been taken since. Any other slot is lost."""
         check_give_back(permits, now, taken)
-        if self._group is None or taken != self._group[0]:
+        if taken is None or self._group is None or taken != self._group[0]:
             return
         _, slot, base, count = self._group
         if count > permits:
@@ -268,7 +268,7 @@ class BurstRatio(Scheduler):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo what was taken at that instant, if nothing has been taken since. Any other slot is lost."""
         check_give_back(permits, now, taken)
-        if self._group is None or taken != self._group[0]:
+        if taken is None or self._group is None or taken != self._group[0]:
             return
         _, ideal, paced, base, count = self._group
         if count > permits:

@@ -44,7 +44,7 @@ class TokenBucket(Scheduler):
             raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, not {type(initial).__name__}.")
         self.burst = burst
         """Size of the bucket in permits."""
-        self.max_permits: int = burst
+        self.max_permits: int | None = burst
         self.receipts = True
         self._peaks = Peaks()
         self._spilled = 0

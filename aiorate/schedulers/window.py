@@ -33,7 +33,7 @@ class SlidingWindow(Scheduler):
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_start(start)
         self.rate = Rate.of(rate)
-        self.max_permits: int = self.rate.permits
+        self.max_permits: int | None = self.rate.permits
         self._log: deque[tuple[int, int]] = deque()  # (instant, permits) of what is still in the window
         self._used = 0
         self._last = start  # nothing is granted before it
@@ -186,7 +186,7 @@ class CalendarWindow(Scheduler):
             origin = time.time_ns() - time.monotonic_ns()
         check_instant("CalendarWindow(origin)", origin)
         self.rate = _checked(Rate.of(rate))
-        self.max_permits: int = self.rate.permits
+        self.max_permits: int | None = self.rate.permits
         self._tz = tz
         self._origin = origin
         self._last = start  # nothing is granted before it

@@ -11,7 +11,6 @@ from aiorate.waiting.timeline import Timer
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from aiorate.waiting.driver import Decides
     from aiorate.waiting.line import Outcome
@@ -23,18 +22,23 @@ __all__ = ["Alarm"]
 class Alarm:
     """The driver of all strategies but the token pool, on asyncio. Its tickets are bare futures: not an object more than waiting takes."""
 
-    __slots__ = ("_timer", "arm", "ticket")
+    __slots__ = ("_loop", "_timer")
 
     def __init__(self, owner: Decides, loop: AsyncioLoop) -> None:
         self._timer = Timer(loop, owner.serve)
-        self.ticket: Callable[[], asyncio.Future[Outcome]] = loop.native.create_future
-        self.arm = self._timer.set
+        self._loop = loop.native
+
+    def ticket(self) -> asyncio.Future[Outcome]:
+        return self._loop.create_future()
 
     def wait(self, ticket: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:
         return ticket
 
     def leave(self, ticket: asyncio.Future[Outcome]) -> None:
         pass
+
+    def arm(self, reading: int | None) -> None:
+        self._timer.set(reading)
 
     def retire(self) -> None:
         self._timer.set(None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Clock", "EventLoop", "Handle", "TimedClock"]
+__all__ = ["Clock", "EventLoop", "Handle", "Reads", "TimedClock"]
 
 
 @runtime_checkable
@@ -23,6 +23,14 @@ class Clock(Protocol):
 
     def now(self) -> int:
         """Nanoseconds since any origin; not expected to go back, and harmless if it does."""
+        ...
+
+
+class Reads(Protocol):
+    """The shortest way to what a clock reads, in ns."""
+
+    def __call__(self) -> int:
+        """Read it."""
         ...
 
 
@@ -46,14 +54,17 @@ class TimedClock(Clock, Protocol):
 class EventLoop(Protocol):
     """What a limiter needs of the loop that runs its callers: asyncio's, uvloop's or trio's."""
 
-    read: Callable[[], int]
-    """The clock that callers on this loop go by, in ns."""
     monotonic: bool
     """Whether that is ``time.monotonic_ns``, which other loops go by too."""
     by_hand: bool
     """Whether the clock keeps its own timers, and time does not pass by itself."""
     grain: int
     """Nanoseconds that wake-ups are kept apart."""
+
+    @property
+    def read(self) -> Reads:
+        """Reads the clock that callers on this loop go by, in ns."""
+        ...
 
     @property
     def native(self) -> object:

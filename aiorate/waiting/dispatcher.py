@@ -17,10 +17,10 @@ from aiorate.waiting.loops import AsyncioLoop, event_loop, running_loop
 from aiorate.waiting.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     from aiorate.schedulers.interface import Scheduler
-    from aiorate.waiting.clock import Clock, EventLoop
+    from aiorate.waiting.clock import Clock, EventLoop, Reads
     from aiorate.waiting.driver import Driver
     from aiorate.waiting.line import Outcome, Request, Ticket
 
@@ -74,7 +74,7 @@ class Dispatcher:
         """How many ns a late event loop may make up for."""
         self.name = name
         self.timeline = Timeline(clock)
-        self.now: Callable[[], int] = self.timeline.read
+        self.now: Reads = self.timeline.read
         """The shortest way to the instant, while nothing is held up."""
         self.clear_until = 0
         """The mark: before that instant nothing stands between a request and the scheduler, and nothing has to be done besides.

@@ -93,7 +93,7 @@ class FillerTicket:
 class Filler:
     """The driver of the token pool, on asyncio: a task that decides, notifies and sleeps."""
 
-    __slots__ = ("_label", "_loop", "_owner", "_row", "_sleep", "_task", "_timer", "_timer_fired", "_to_notify")
+    __slots__ = ("_label", "_loop", "_owner", "_row", "_seated", "_sleep", "_task", "_timer", "_timer_fired", "_to_notify")
 
     ticket = FillerTicket
 
@@ -106,6 +106,7 @@ class Filler:
         self._task: asyncio.Task[None] | None = None
         self._sleep: asyncio.Future[None] | None = None
         self._row: _Row | None = None  # of those who come next
+        self._seated = 0  # tickets whose owners wait to be notified
         self._to_notify: list[FillerTicket] = []
 
     def wait(self, ticket: FillerTicket) -> Awaitable[object]:
@@ -115,6 +116,7 @@ class Filler:
             if row is None or row.seats == _SEATS:
                 row = self._row = _Row(self)
             row.seats += 1
+            self._seated += 1
             ticket.task = asyncio.current_task()
         else:  # woken in vain
             row.spare = row = row.spare or _Row(self)
@@ -125,13 +127,13 @@ class Filler:
         return row.condition.wait() if ticket.row is row else asyncio.sleep(0)
 
     def leave(self, ticket: FillerTicket) -> None:
-        if self._owner is not None and not self._owner.line:
-            self._wake_task()
+        if ticket.row is not None:
+            self._seated -= 1
+            if not self._seated:
+                self._wake_task()
 
     def arm(self, reading: int | None) -> None:
         self._timer.set(reading)
-        if reading is None:
-            self._wake_task()
 
     def notify_later(self, ticket: FillerTicket) -> None:
         """Have the owner notified, in its turn."""
@@ -153,10 +155,6 @@ class Filler:
         self._task = self._loop.native.create_task(self._run(), name=self._label, context=Context())
         self._task.add_done_callback(self._ended)
 
-    @property
-    def _wanted(self) -> bool:
-        return bool(self._to_notify) or (self._owner is not None and bool(self._owner.line))
-
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None and self._owner is not None:
@@ -164,7 +162,7 @@ class Filler:
         if self._task is task:
             self._task = self._row = None
             # Cancelled while others wait for it, as asyncio.run() does with all tasks when it ends: another one goes on.
-            if self._wanted and not self._loop.closed:
+            if self._seated and not self._loop.closed:
                 self._start()
 
     def _on_timer(self) -> None:
@@ -176,12 +174,13 @@ class Filler:
             self._sleep.set_result(None)
 
     async def _run(self) -> None:
-        while self._wanted:
+        while self._seated:
             if self._timer_fired and self._owner is not None:
                 self._timer_fired = False
                 self._owner.serve()
-            self._notify()
-            if self._wanted:
+            if self._to_notify:
+                self._notify()
+            if self._seated:
                 self._sleep = self._loop.native.create_future()
                 try:
                     await self._sleep
@@ -193,6 +192,7 @@ class Filler:
     def _notify(self) -> None:
         """Wake those who were decided, in the order in which they were."""
         tickets, self._to_notify = self._to_notify, []
+        self._seated -= len(tickets)
         row, count = None, 0
         for ticket in tickets:
             if ticket.row is not row:

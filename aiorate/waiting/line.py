@@ -92,7 +92,9 @@ class Line:
             ticket: Ticket = queue[0]  # type: ignore[assignment]
             if not (ticket.done() or (self._absent and ticket in self._absent)):
                 return ticket, queue[1], queue[2]  # type: ignore[return-value]
-            queue.popleft(), queue.popleft(), queue.popleft()
+            queue.popleft()
+            queue.popleft()
+            queue.popleft()
             self._gone -= 1
             self._absent.discard(ticket)
         return None
@@ -104,8 +106,12 @@ class Line:
     def serve(self) -> Request | None:
         """Let the first go; returns the next."""
         queue = self._queue
-        queue.popleft(), queue.popleft(), queue.popleft()
-        if queue and not queue[0].done() and not self._absent:  # type: ignore[union-attr]
+        queue.popleft()
+        queue.popleft()
+        queue.popleft()
+        if not queue:
+            return None
+        if not (self._absent or queue[0].done()):  # type: ignore[union-attr]
             return queue[0], queue[1], queue[2]  # type: ignore[return-value]  # as in first(), for most
         return self.first()
 

@@ -14,7 +14,7 @@ from aiorate.waiting.clock import TimedClock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate.waiting.clock import Clock, EventLoop, Handle
+    from aiorate.waiting.clock import Clock, EventLoop, Handle, Reads
     from aiorate.waiting.timerfd import KernelTimers
 
 __all__ = ["AsyncioLoop", "event_loop", "running_loop"]
@@ -55,7 +55,7 @@ class AsyncioLoop:
         # uvloop rounds timers to the nearest ms. Its time() is the monotonic clock too, but moves in steps of 1 ms (uvloop#359).
         self._rounds_up = uvloop = type(native).__module__.partition(".")[0] == "uvloop"
         own = type(native).time is asyncio.BaseEventLoop.time
-        self.read: Callable[[], int] = (
+        self.read: Reads = (
             clock.now if clock is not None else monotonic_ns if own or uvloop else lambda: round(native.time() * NS_PER_SECOND)
         )
         self.monotonic = self.read is monotonic_ns

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate.waiting.clock import Clock, EventLoop, Handle
+    from aiorate.waiting.clock import Clock, EventLoop, Handle, Reads
 
 __all__ = ["Timeline", "Timer"]
 
@@ -22,7 +22,7 @@ class Timeline:
     __slots__ = ("_released", "begun", "held_at", "offset", "paused_until", "read", "stopped")
 
     def __init__(self, clock: Clock | None) -> None:
-        self.read: Callable[[], int] = monotonic_ns if clock is None else clock.now
+        self.read: Reads = monotonic_ns if clock is None else clock.now
         self.offset = 0
         """How many ns the limiter's time is behind the clock."""
         self.begun = False
@@ -43,7 +43,7 @@ class Timeline:
             self._release(self.read() if self.paused_until is None else self.paused_until)
         return self.read() - self.offset
 
-    def follow(self, read: Callable[[], int]) -> None:
+    def follow(self, read: Reads) -> None:
         """Go by another clock, from where time is."""
         if read is not self.read:
             if self.begun:

@@ -18,7 +18,7 @@ from aiorate.waiting.clock import TimedClock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate.waiting.clock import Clock, Handle
+    from aiorate.waiting.clock import Clock, Handle, Reads
 
 __all__ = ["TrioLoop", "running_trio"]
 
@@ -45,7 +45,7 @@ class TrioLoop:
         self._timer: _Timer | None = None
         self.by_hand = self._clock is not None
         # A run has a clock of its own, which under trio.testing.MockClock stands still.
-        self.read: Callable[[], int] = _read if clock is None else clock.now
+        self.read: Reads = _read if clock is None else clock.now
         self.monotonic = False
         self.grain = _GRAIN_NS
 
