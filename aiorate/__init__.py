@@ -1,4 +1,4 @@
-"""Rate limiting for asyncio: exact, fair, and safe to cancel.
+"""Rate limiting for asyncio and trio: exact, fair, and safe to cancel.
 
 >>> limiter = Limiter("100/s")
 >>> await limiter.acquire()       # or: async with limiter: ...
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-# What not every program needs is imported when it is first asked for.
+# Names that not every program needs are imported at their first use.
 _WHERE = {"RateSpec": "spec", "Slot": "slots", "Statistics": "statistics"}
 
 

@@ -1,12 +1,12 @@
-"""What can go wrong while asking for permits.
+"""The exceptions of a limiter.
 
     LimiterError
-     ├── WaitTooLong     (also a TimeoutError)  the wait would exceed max_wait
-     ├── LineFull                               max_waiting are already in line
-     └── LimiterClosed   (also a RuntimeError)  the limiter was closed
+     ├── WaitTooLong     (also a TimeoutError)  the wait would be longer than max_wait
+     ├── LineFull                               max_waiting requests are in line already
+     └── LimiterClosed   (also a RuntimeError)  the limiter is closed
 
-Wrong arguments are a ``ValueError`` (value) or a ``TypeError`` (kind), misuse is a ``RuntimeError``.
-A call that raises any of them has changed nothing.
+A wrong value raises ``ValueError``, a wrong type ``TypeError``, and misuse ``RuntimeError``.
+A call that raises has changed nothing.
 """
 
 from __future__ import annotations
@@ -15,27 +15,30 @@ __all__ = ["LimiterClosed", "LimiterError", "LineFull", "WaitTooLong"]
 
 
 class LimiterError(Exception):
-    """Base of what a limiter raises when it cannot grant permits in time."""
+    """Base of the exceptions that a limiter raises instead of granting permits."""
 
 
 class WaitTooLong(LimiterError, TimeoutError):
-    """The permits would come later than ``max_wait`` allows; raised at once, nothing is spent.
+    """The permits would come later than ``max_wait`` allows. Raised at once; nothing is spent.
 
-    ``wait`` is the estimate and ``max_wait`` the limit, both in seconds.
+    ``wait`` is the estimated wait and ``max_wait`` the limit, both in seconds.
     """
 
     def __init__(self, message: str, wait: float, max_wait: float) -> None:
         super().__init__(message)
-        self.wait = wait
-        self.max_wait = max_wait
+        self.wait: float = wait
+        self.max_wait: float = max_wait
 
     def __reduce__(self) -> tuple[type[WaitTooLong], tuple[str, float, float]]:
         return type(self), (str(self), self.wait, self.max_wait)
 
 
 class LineFull(LimiterError):
-    """As many as ``max_waiting`` are waiting already; raised at once, nothing is spent."""
+    """``max_waiting`` requests are in line already. Raised at once; nothing is spent."""
 
 
 class LimiterClosed(LimiterError, RuntimeError):
-    """The limiter was closed by ``aclose()``; applying a spec with the verb ``start`` reopens it."""
+    """The limiter was closed by ``aclose()``.
+
+    Make another limiter, or reopen the closed one: ``limiter.apply("100,1.0,start")`` opens it at 100 per second.
+    """

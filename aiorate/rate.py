@@ -1,7 +1,7 @@
 """Rates, and every conversion between permits, seconds and nanoseconds.
 
-Knows neither what time it is nor that anything waits. Whole numbers throughout: a float is read as it is
-written (0.3 is three tenths), so that 3 per second is three, for ever.
+Knows neither what time it is nor that anything waits. All arithmetic is on whole numbers, and a float is read as it is written
+(0.3 is three tenths), so 3 per second never drifts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["Rate"]
 
 NS_PER_SECOND = 1_000_000_000
-_WRITTEN_DIGITS = 15  # a float with more was computed, not written
-MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused: they would be arithmetic for minutes
+_WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
+MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their arithmetic would take minutes
 
-_UNITS = {  # the first spelling of each is the one that str() uses
+_UNITS = {  # str() uses the first spelling of each unit
     "ns": 1,
     "us": 1_000,
     "µs": 1_000,
@@ -50,14 +50,14 @@ _TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
 
 
 class Rate:
-    """So many permits per period, exactly.
+    """A number of permits per period, kept exactly.
 
-    ``permits`` is an int, float, Decimal or Fraction, ``per`` the same in seconds or a timedelta. A float is read
-    as it is written: ``Rate(0.3)`` is 3 per 10 s; a period that is the result of a division, such as ``1 / 3``, to the nearest
-    nanosecond. The pair is kept as given, because windows count by it: 100 per 60 s is not equal to 5 per 3 s.
+    ``permits`` is an int, float, Decimal or Fraction. ``per`` is a number of seconds of the same types, or a timedelta. A float is
+    read as it is written: ``Rate(0.3)`` is 3 per 10 s. A float period of more than 15 digits, such as ``1 / 3``, is read to the
+    nearest nanosecond. Both numbers are kept as given, because windows count by them: 100 per 60 s is not equal to 5 per 3 s.
 
-    Raises ValueError for zero, negative, infinite or NaN values and beyond 1e-400 to 1e400; TypeError for
-    bools and other kinds.
+    Raises ValueError for a value that is zero, negative, infinite, NaN or outside 1e-400 to 1e400, and TypeError for a bool or
+    any other type.
     """
 
     __slots__ = ("period_ns", "permits")
@@ -67,19 +67,21 @@ class Rate:
     """Length of the period in nanoseconds, a whole number."""
 
     def __init__(self, permits: Number, per: Number | timedelta = 1.0) -> None:
+        if isinstance(permits, str):
+            raise TypeError(f"Rate(permits) must be an int, float, Decimal or Fraction, not text. Write Rate.parse({permits[:80]!r}).")
         n, n_den = exact(permits, "Rate(permits)")
         t, t_den = _seconds(per)
         for value, name in ((n, "permits"), (t, "per")):
             if value <= 0:
-                raise ValueError(f"Rate({name}=...) must be greater than 0: {permits!r} per {per!r} s was given.")
+                raise ValueError(f"Rate({name}=...) must be greater than 0; {permits!r} per {per!r} s was given.")
         self._keep(n, n_den, t * NS_PER_SECOND, t_den)
 
     @classmethod
     def parse(cls, text: str) -> Rate:
         """Read ``"100/s"``, ``"500/min"``, ``"10000/day"``, ``"3/250ms"``, ``"0.5/s"``, ``"200_000 per hour"`` or ``"20"``.
 
-        Units: ns, us, ms, s (sec, second), min (minute), h (hr, hour), d (day), week. A plain number means per second.
-        ``m`` is refused: it may mean minutes or months. Raises ValueError for anything else.
+        The units are ns, us, ms, s (sec, second), min (minute), h (hr, hour), d (day) and week. A plain number means per second.
+        Raises ValueError for any other text. ``m`` is such a text, because it may mean minutes or months.
         """
         if not isinstance(text, str):
             raise TypeError(f"Rate.parse() takes text such as '100/s', not {type(text).__name__}.")
@@ -98,27 +100,27 @@ class Rate:
 
     @classmethod
     def of(cls, value: Rate | str | Number) -> Rate:
-        """A Rate as it is, text parsed, a plain number per second."""
+        """The Rate itself, the rate that a text names, or a number per second."""
         if isinstance(value, Rate):
             return value
         return cls.parse(value) if isinstance(value, str) else cls(value)
 
     @classmethod
     def exactly(cls, permits: int, period_ns: int, permits_den: int = 1) -> Rate:
-        """``permits / permits_den`` per so many nanoseconds, whole numbers that have been checked."""
+        """``permits / permits_den`` per ``period_ns``: whole numbers that the caller has checked."""
         rate = object.__new__(cls)
         rate._keep(permits, permits_den, period_ns, 1)
         return rate
 
     def _keep(self, n: int, n_den: int, ns: int, ns_den: int) -> None:
-        """n per ns, both fractions. Windows count by the numbers given: they are scaled only as far as it takes to make both whole."""
+        """Keep n per ns, both fractions. Windows count by these numbers, so the scale is the least that makes both whole."""
         scale = lcm(n_den // gcd(n, n_den), ns_den // gcd(ns, ns_den))
         _set(self, "permits", n * scale // n_den)
         _set(self, "period_ns", ns * scale // ns_den)
 
     @property
     def per_second(self) -> float:
-        """Permits per second, for display; the two integers are the exact rate."""
+        """Permits per second, for display. The two integers are the exact rate."""
         return as_float(self.permits * NS_PER_SECOND, self.period_ns)
 
     @property
@@ -127,15 +129,15 @@ class Rate:
         return self.period_ns // self.permits
 
     def permits_in(self, ns: int) -> int:
-        """Whole permits that so many nanoseconds are worth, rounded down."""
+        """Whole permits that a duration is worth, rounded down."""
         return ns * self.permits // self.period_ns
 
     def permits_and_rest(self, ns: int, rest: int) -> tuple[int, int]:
-        """Whole permits that so many nanoseconds are worth, with the rest that was left before; and the rest that is left now."""
+        """Whole permits that a duration and an earlier rest are worth, and the rest that they leave."""
         return divmod(ns * self.permits + rest, self.period_ns)
 
     def slower_than(self, other: Rate) -> bool:
-        """Whether fewer permits come per second than at the other rate."""
+        """Whether it gives fewer permits per second than the other rate."""
         return self.permits * other.period_ns < other.permits * self.period_ns
 
     def __eq__(self, other: object) -> bool:
@@ -172,7 +174,7 @@ def _seconds(per: Number | timedelta) -> tuple[int, int]:
         from datetime import timedelta
 
         if isinstance(per, timedelta):
-            # total_seconds() is a float; the three whole numbers are not.
+            # total_seconds() is a float, these three are whole numbers.
             return (per.days * 86_400 + per.seconds) * 1_000_000 + per.microseconds, 1_000_000
     num, den = exact(per, "Rate(per)")
     if isinstance(per, float) and len(float.__repr__(per).partition("e")[0].strip("0.").replace(".", "")) > _WRITTEN_DIGITS:
@@ -182,12 +184,12 @@ def _seconds(per: Number | timedelta) -> tuple[int, int]:
 
 
 def exact(value: Number, what: str) -> tuple[int, int]:
-    """A finite number as numerator and denominator; a float as it is written, not as it is stored."""
+    """Numerator and denominator of a finite number. A float counts as it is written, not as it is stored."""
     if isinstance(value, int) and not isinstance(value, bool):
         if abs(value) > 10**MOST_DIGITS:
-            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}: an int of {value.bit_length()} bits was given.")
+            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}; an int of {value.bit_length()} bits was given.")
         return value, 1
-    from decimal import Decimal  # costs as much to import as all of aiorate; whole numbers need none of it
+    from decimal import Decimal  # this import takes as long as that of all of aiorate, and whole numbers do not need it
     from fractions import Fraction
 
     if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
@@ -196,14 +198,14 @@ def exact(value: Number, what: str) -> tuple[int, int]:
         value = Decimal(float.__repr__(value))
     if isinstance(value, Decimal):
         if not value.is_finite():
-            raise ValueError(f"{what} must be a finite number: {value} was given.")
+            raise ValueError(f"{what} must be a finite number; {value} was given.")
         if value and abs(value.adjusted()) > MOST_DIGITS:
-            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}: {value:.3e} was given.")
+            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}; {value:.3e} was given.")
     return value.as_integer_ratio()
 
 
 def written(text: str, what: str) -> tuple[int, int]:
-    """A decimal text as numerator and denominator."""
+    """Numerator and denominator of a decimal text."""
     if len(text) > 2 * MOST_DIGITS:
         raise ValueError(f"{what}: a number of {len(text)} digits is too long; {2 * MOST_DIGITS} are allowed.")
     if text.isdigit():
@@ -214,20 +216,20 @@ def written(text: str, what: str) -> tuple[int, int]:
 
 
 def seconds_to_ns(value: Number, what: str) -> int:
-    """Seconds (0 or more) in whole nanoseconds, to the nearest; a clear error for anything else."""
+    """Seconds (0 or more) to the nearest whole nanosecond. Raises ValueError or TypeError that begins with ``what``."""
     num, den = exact(value, what)
     if num < 0:
-        raise ValueError(f"{what} must be 0 seconds or more: {value!r} was given.")
+        raise ValueError(f"{what} must be 0 seconds or more; {value!r} was given.")
     return (2 * num * NS_PER_SECOND + den) // (2 * den)
 
 
 def ns_to_seconds(ns: int) -> float:
-    """Nanoseconds as float seconds; infinite beyond what a float can hold."""
+    """Nanoseconds in seconds, as a float. Infinite where a float cannot hold it."""
     return as_float(ns, NS_PER_SECOND)
 
 
 def as_float(num: int, den: int) -> float:
-    """num / den, infinite beyond what a float can hold."""
+    """num / den as a float. Infinite where a float cannot hold it."""
     try:
         return num / den
     except OverflowError:
@@ -235,7 +237,7 @@ def as_float(num: int, den: int) -> float:
 
 
 def ceil_div(num: int, den: int) -> int:
-    """num / den rounded up: what is due within a nanosecond is due at its end."""
+    """num / den rounded up: an event within a nanosecond counts at its end."""
     return -(-num // den)
 
 

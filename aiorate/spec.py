@@ -1,4 +1,4 @@
-"""RateSpec: the notation of rates with a burst ratio and a verb. Knows neither what time it is nor who acts on the verb."""
+"""RateSpec: a notation of rates with a burst ratio and a verb. Knows neither the time nor the limiter that acts on the verb."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ __all__ = ["RateSpec"]
 _VERBS = ("configure", "start", "stop", "restart")
 _SUFFIXES = {"u": 0, "k": 3, "m": 6, "g": 9, "b": 9, "t": 12, "p": 15, "e": 18}
 _NAMES = ("unit", "kilo", "mega", "giga", "billion", "tera", "peta", "exa")
-# A capital E only: in either case it would also be the suffix for exa.
+# The exponent has a capital E only, because a small e is the suffix for exa.
 _RATE = rf"(?:(\d{{1,400}}(?:\.\d{{1,400}})?)\^(\d{{1,4}})|(\d+(?:\.\d+)?(?:E\d{{1,4}})?))\s*((?i:{'|'.join((*_NAMES, *_SUFFIXES))}))?"
 _RATIO = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?"
 
 
 class RateSpec:
-    """A rate with a burst ratio and a verb, as the EngineBlock and nosqlbench limiters write it.
+    """A rate with a burst ratio and a verb, in the notation of the EngineBlock and nosqlbench limiters.
 
-    ``burst_ratio`` (1 or more) is how much faster than the rate a limiter may run while it is behind. ``verb`` is what
-    `Limiter.apply` does besides: ``configure``, ``start``, ``stop`` or ``restart``.
+    ``burst_ratio`` (1 or more) says how many times the rate a limiter may run at while it is behind schedule. ``verb`` says what
+    else `Limiter.apply` does: ``configure``, ``start``, ``stop`` or ``restart``.
     """
 
     __slots__ = ("burst_ratio", "rate", "verb")
     rate: Rate
+    """The rate."""
     burst_ratio: float
+    """The burst ratio, 1 or more."""
     verb: str
+    """``configure``, ``start``, ``stop`` or ``restart``."""
 
     def __init__(self, rate: Rate | str | Number, burst_ratio: Number = 1.1, verb: str = "start") -> None:
         num, den = exact(burst_ratio, "RateSpec(burst_ratio)")
@@ -44,11 +47,13 @@ class RateSpec:
 
     @classmethod
     def parse(cls, text: str) -> RateSpec:
-        """Read ``rate[,burst_ratio][,verb]``; commas, colons or semicolons: ``"12000,1.1,start"``, ``"1.5K:restart"``.
+        """Read ``rate[,burst_ratio][,verb]``, such as ``"12000,1.1,start"`` or ``"1.5K:restart"``.
 
-        The rate is per second: digits, optional fraction, optional exponent with a capital E, optional suffix U, K, M,
-        G or B, T, P, E (or unit, kilo, mega ...), or a power ``2^10``. The ratio is 1.1 and the verb start where
-        left out. ``"1,000"`` is refused, since it would be rate 1 and ratio 0. Raises ValueError.
+        Commas, colons and semicolons separate the parts. The rate is per second: digits with an optional fraction, an optional
+        exponent with a capital E and an optional suffix U, K, M, G or B, T, P, E (or unit, kilo, mega ...); or a power such as
+        ``2^10``. The default ratio is 1.1 and the default verb ``start``.
+
+        Raises ValueError for any other text. ``"1,000"`` is such a text, because its ratio would be 0.
         """
         if not isinstance(text, str):
             raise TypeError(f"RateSpec.parse() takes text such as '12000,1.1,start', not {type(text).__name__}.")
@@ -59,7 +64,7 @@ class RateSpec:
             if word in _VERBS and not verb:
                 verb = word
             elif word == "activity" and not scope:
-                scope = word  # the only scope there is here: one limiter for all
+                scope = word  # the only scope here: one limiter for all callers
             elif place == 1 and re.fullmatch(_RATIO, part.strip(), re.ASCII):
                 ratio = part.strip()
             else:
@@ -68,7 +73,7 @@ class RateSpec:
         if num < den:
             raise ValueError(
                 f"RateSpec.parse({text[:80]!r}): the burst ratio {ratio} must be 1 or more"
-                " (a comma separates rate and ratio, never thousands)."
+                " (a comma separates the rate from the ratio, never thousands)."
             )
         return cls(_spec_rate(parts[0], text), as_float(num, den), verb or "start")
 
@@ -83,7 +88,8 @@ class RateSpec:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a RateSpec cannot be changed; make a new one instead of setting {name!r}")
 
-    __delattr__ = Rate.__delattr__
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a RateSpec cannot be changed; make a new one instead of deleting {name!r}")
 
     def __reduce__(self) -> tuple[type[RateSpec], tuple[Rate, float, str]]:
         return RateSpec, (self.rate, self.burst_ratio, self.verb)
