@@ -117,7 +117,7 @@ class Filler:
                 row = self._row = _Row(self)
             row.seats += 1
             self._seated += 1
-            ticket.task = asyncio.current_task()
+            ticket.task = asyncio.current_task(self._loop.native)
         else:  # woken in vain
             row.spare = row = row.spare or _Row(self)
         ticket.row = row
@@ -127,6 +127,7 @@ class Filler:
         return row.condition.wait() if ticket.row is row else asyncio.sleep(0)
 
     def leave(self, ticket: FillerTicket) -> None:
+        ticket.task = None  # the line may keep the ticket for a while
         if ticket.row is not None:
             self._seated -= 1
             if not self._seated:
