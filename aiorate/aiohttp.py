@@ -1,13 +1,13 @@
-"""Limiting aiohttp (3.12 or later), as a client middleware. Does not import it.
+"""Limits for aiohttp (3.12 or later): a client middleware. Does not import aiohttp.
 
 >>> session = aiohttp.ClientSession(middlewares=[middleware(Limiter("100/s"))])
 
-Every request waits for its permits before it takes a connection: each hop of a redirect and the handshake of a WebSocket too.
-List the limiter last, so that what a middleware before it sends again is paid for again.
+Every request waits for its permits before it takes a connection. Each hop of a redirect and the handshake of a WebSocket are
+requests too. List the limiter last: a request that an earlier middleware sends again then takes permits again.
 
-aiohttp's ``ClientTimeout(total=...)``, 300 s by default, includes the wait; its other timeouts do not. Pass
+aiohttp's ``ClientTimeout(total=...)``, 300 s by default, includes the wait. Its other timeouts do not. Pass
 ``ClientTimeout(total=None, sock_connect=10, sock_read=60)``, or wait outside: ``async with limiter, session.get(url) as r:``.
-What the limiter raises reaches the caller as it is, and is not an ``aiohttp.ClientError``.
+An error of the limiter reaches the caller as it is, and is not an ``aiohttp.ClientError``.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ def middleware(
     *,
     max_wait: float | None = None,
 ) -> ClientMiddlewareType:
-    """What to list, last, in ``middlewares=`` of a ``ClientSession``, or of one request, where it replaces the session's.
+    """A client middleware: the last of ``middlewares=`` of a ``ClientSession``, or of one request, where it replaces the session's.
 
-    ``limiter`` is a `aiorate.Limiter`, or one limiter for each key (`Limiters`), such as a dict. ``key(request)`` chooses among
-    those; the default is the origin, such as ``"https://api.example.com:443"``. ``cost(request)`` is how many permits a
-    request takes, 1 by default; 0: it is not limited at all. Longer than ``max_wait`` seconds, and a request fails at once with
-    `aiorate.WaitTooLong`. Raises TypeError for wrong arguments.
+    * ``limiter`` is an `aiorate.Limiter`, or a limiter for each key (`Limiters`), such as a dict.
+    * ``key(request)`` names the key. The default is the origin, such as ``"https://api.example.com:443"``.
+    * ``cost(request)`` is the number of permits that a request takes, 1 by default. A request with a cost of 0 is not limited.
+    * ``max_wait`` is the longest wait in seconds. A request that would wait longer fails at once with `aiorate.WaitTooLong`.
+
+    Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.
     """
     limit: RequestLimit[ClientRequest] = RequestLimit("middleware()", limiter, key, cost, max_wait, _origin)
 
@@ -56,10 +58,10 @@ def middleware(
 
 
 def cost(permits: int) -> AbstractContextManager[None]:
-    """Have the requests sent inside take so many permits, whatever the middleware's ``cost=`` says; 0: not limited.
+    """Requests inside the block take that many permits, whatever the middleware's ``cost=`` says. With 0 they are not limited.
 
-    ``with cost(7): response = await session.get(url)``. Redirects take as many again. Tasks started inside inherit it.
-    Raises TypeError unless given an int, ValueError if it is below 0.
+    ``with cost(7): response = await session.get(url)``. Each hop of a redirect takes as many again. Tasks that start inside the
+    block inherit the cost. Raises TypeError unless it is an int, and ValueError if it is below 0.
     """
     check_cost("cost()", permits)
     return _costing(permits)

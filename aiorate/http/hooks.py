@@ -23,15 +23,15 @@ def hooks(
     *,
     max_wait: float | None = None,
 ) -> dict[str, list[Callable[..., Any]]]:
-    """What to pass as ``event_hooks=`` to an ``AsyncClient`` of httpx2 or httpx.
+    """The ``event_hooks=`` of an ``AsyncClient`` of httpx2 or httpx.
 
-    A new mapping each time, to which hooks of your own may be added; those before the limiter's run before the wait.
-    Raises TypeError for wrong arguments.
+    Each call returns a new dict, so you may add hooks of your own. A hook before the limiter's runs before the wait.
+    Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.
     """
     limit: RequestLimit[Any] = RequestLimit("hooks()", limiter, key, cost, max_wait, origin_of)
 
     def wait_for_permits(request: Any) -> Coroutine[Any, Any, None]:
-        # A plain function, because a synchronous client would never await a coroutine, and send without a limit.
+        # A plain function, because a synchronous client would not await a coroutine, and would send without a limit.
         if running_loop() is None:
             raise RuntimeError("hooks() are for an AsyncClient, under asyncio or trio: a synchronous client cannot wait in line.")
         return limit.enter(request, overrides_of(request))

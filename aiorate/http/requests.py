@@ -1,7 +1,6 @@
-"""The limit before every request: which limiter it has to pass, with how many permits, and how long it may wait there.
+"""The limit before a request: its limiter, its permits and its longest wait. All HTTP adapters share it.
 
-What the HTTP adapters have in common. Knows no HTTP client: a request is whatever ``key`` and ``cost`` are called with. Of
-aiorate it uses `Limiter`, and nothing that is not public.
+Knows no HTTP client: a request is the object that ``key`` and ``cost`` are called with. Uses only public names of aiorate.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ _OVERRIDES = ("cost", "max_wait")
 
 
 class Limiters(Protocol):
-    """One limiter for each key: a dict, or anything else that gives a `aiorate.Limiter` for ``limiters[key]``.
+    """A limiter for each key: a dict, or any other object that gives an `aiorate.Limiter` for ``limiters[key]``.
 
-    A dict subclass with ``__missing__`` makes them on demand. KeyError means that a key has no limiter.
+    A subclass of dict with ``__missing__`` makes limiters on demand. KeyError means that a key has no limiter.
     """
 
     def __getitem__(self, key: str, /) -> Limiter:
-        """The limiter for the key, the same one every time."""
+        """The limiter for the key, the same one at every call."""
         ...
 
 
 class RequestLimit(Generic[R]):
-    """Has each request wait for its permits. ``call`` is how errors name whoever built it.
+    """Lets each request wait for its permits. ``call`` is the name of the adapter in error messages.
 
-    Raises TypeError unless there is a limiter, or limiters to choose from, and unless key and cost can be called.
+    Raises TypeError unless ``limiter`` is a limiter or maps keys to limiters, and unless ``key`` and ``cost`` are plain functions.
     """
 
     __slots__ = ("_call", "_cost", "_key", "_limiters", "_max_wait", "_only")
@@ -77,10 +76,10 @@ class RequestLimit(Generic[R]):
         self._max_wait = max_wait
 
     async def enter(self, request: R, overrides: Mapping[str, Any]) -> None:
-        """Wait until the request may be sent. ``overrides`` are its own ``cost`` and ``max_wait``, which come before the limit's.
+        """Wait until the request may be sent. ``overrides`` are its own ``cost`` and ``max_wait``, which replace the limit's.
 
-        A cost of 0 passes at once and spends nothing, whatever the limiter's state. Wrong costs, keys and waits raise before
-        anything is spent.
+        A request with a cost of 0 passes at once and spends nothing, whatever state the limiter is in. A wrong cost, key or wait
+        raises before anything is spent.
         """
         cost = overrides["cost"] if "cost" in overrides else 1 if self._cost is None else self._cost(request)
         permits = check_cost(f"{self._call}: the cost of a request", cost)
@@ -104,7 +103,7 @@ class RequestLimit(Generic[R]):
 
 
 def parse_overrides(what: str, overrides: object) -> Mapping[str, Any]:
-    """A request's own overrides, as the mapping they must be; a clear error for anything else."""
+    """The overrides of a request. Raises TypeError or ValueError, beginning with ``what``, for any other object."""
     if not isinstance(overrides, dict):
         raise TypeError(f"{what} must be a dict such as {{'cost': 7}}, not {_kind(overrides)}.")
     known = cast("dict[str, Any]", overrides)
@@ -115,7 +114,7 @@ def parse_overrides(what: str, overrides: object) -> Mapping[str, Any]:
 
 
 def check_cost(what: str, permits: object) -> int:
-    """The permits, if they are an int of 0 or more; a clear error for anything else."""
+    """The permits, an int of 0 or more. Raises TypeError or ValueError, beginning with ``what``, for any other object."""
     if isinstance(permits, bool) or not isinstance(permits, int):
         raise TypeError(f"{what} must be an int of 0 or more (0: not limited), not {_kind(permits)}.")
     if permits < 0:
@@ -124,9 +123,9 @@ def check_cost(what: str, permits: object) -> int:
 
 
 def origin(scheme: str, host: str, port: int | None) -> str:
-    """``https://api.example.com:443``: lower case, and always with the port.
+    """The origin in lower case, always with the port: ``https://api.example.com:443``.
 
-    A WebSocket begins with an HTTP request to the same server, so that ``wss`` counts as ``https`` and ``ws`` as ``http``.
+    A WebSocket begins with an HTTP request to the same server, so ``wss`` counts as ``https`` and ``ws`` as ``http``.
     """
     scheme = scheme.lower()
     scheme = _HTTP.get(scheme, scheme)
@@ -152,7 +151,7 @@ def _check_max_wait(what: str, max_wait: float | None) -> None:
         return
     try:
         sensible = not isinstance(max_wait, bool) and isfinite(max_wait) and max_wait >= 0
-    except (ValueError, OverflowError):  # a signalling NaN; beyond what a float can hold
+    except (ValueError, OverflowError):  # a signalling NaN; a number too large for a float
         sensible = False
     except TypeError:
         raise TypeError(f"{what} must be a number of seconds or None (no bound), not {_kind(max_wait)}.") from None
@@ -171,6 +170,6 @@ def origin_of(request: Any) -> str:
 
 
 def overrides_of(request: Any) -> Mapping[str, Any]:
-    """The cost and max_wait that a request of httpx2 or httpx brings along."""
+    """The cost and max_wait that a request of httpx2 or httpx brings."""
     overrides = request.extensions.get("aiorate")
     return {} if overrides is None else parse_overrides('extensions={"aiorate": ...}', overrides)

@@ -1,4 +1,4 @@
-"""A transport around another: every request that reaches it waits for its permits, each attempt of a retry too."""
+"""A transport around another transport: every request that reaches it waits for its permits, each attempt of a retry too."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    import httpx
+    import httpx2
+
     from aiorate import Limiter
     from aiorate.http.requests import Limiters
 
 __all__ = ["limit_transport"]
 
-T = TypeVar("T")
+# For type checkers: neither package is imported at run time. httpx2 comes last, so a checker that finds only httpx2 knows its type.
+AnyTransport = TypeVar("AnyTransport", "httpx.AsyncBaseTransport", "httpx2.AsyncBaseTransport")
 
 
 def limit_transport(
-    inner: T,
+    inner: AnyTransport,
     limiter: Limiter | Limiters,
     key: Callable[[Any], str] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
     max_wait: float | None = None,
-) -> T:
-    """A transport that waits for permits before each request it hands to ``inner``, which it also opens and closes.
+) -> AnyTransport:
+    """A transport that waits for permits before it hands a request to ``inner``. It also opens and closes ``inner``.
 
-    Put the limiter innermost, ``RetryTransport(limit_transport(AsyncHTTPTransport(), limiter))``: each attempt is then
-    paid for. A client that is given a transport ignores its own ``limits=``, ``http2=`` and proxies; give them to ``inner``.
+    The limiter belongs innermost, so that each attempt of a retry takes permits:
+    ``RetryTransport(limit_transport(AsyncHTTPTransport(), limiter))``. A client with a transport of its own ignores its options
+    ``limits=``, ``http2=`` and its proxies: pass them to ``inner``.
 
-    The result is an ``AsyncBaseTransport`` of whichever package ``inner`` is from. Raises TypeError if it is from neither.
+    The result is an ``AsyncBaseTransport`` of the package that ``inner`` is from, httpx2 or httpx, and not of the class of
+    ``inner``. Raises TypeError if ``inner`` is no such transport.
     """
     if isinstance(inner, type):
         raise TypeError(f"limit_transport() takes a transport, not the class {inner.__name__}. Write {inner.__name__}().")
@@ -43,12 +49,12 @@ def limit_transport(
             " To limit a client, pass hooks(limiter) as its event_hooks=."
         )
     limit: RequestLimit[Any] = RequestLimit("limit_transport()", limiter, key, cost, max_wait, origin_of)
-    limited: T = _limited_kind(base)(inner, limit)
+    limited: AnyTransport = _limited_kind(base)(inner, limit)
     return limited
 
 
 class _LimitedTransport:
-    """What is the same whichever package the transport is from."""
+    """The part that is the same for both packages."""
 
     def __init__(self, inner: Any, limit: RequestLimit[Any]) -> None:
         self._inner = inner
@@ -76,5 +82,5 @@ class _LimitedTransport:
 
 @cache
 def _limited_kind(base: type) -> type[Any]:
-    # Derived from the package's own class, because httpx-retries asks isinstance() and duck typing would not do.
+    # Derived from the package's own class, because httpx-retries and the packages' types ask for that class by name.
     return type("LimitedTransport", (_LimitedTransport, base), {"__module__": __name__})

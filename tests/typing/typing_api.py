@@ -121,8 +121,21 @@ def helpers() -> None:
 async def clients() -> None:
     """What HTTP clients take, and get back."""
     per_host = {"https://api.example.com:443": limiter}
-    assert_type(limit_transport(httpx2.AsyncHTTPTransport(), limiter), httpx2.AsyncHTTPTransport)
-    assert_type(limit_transport(httpx.AsyncHTTPTransport(), per_host), httpx.AsyncHTTPTransport)
+    # A transport of the same package, but not of the same class.
+    assert_type(limit_transport(httpx2.AsyncHTTPTransport(), limiter), httpx2.AsyncBaseTransport)
+    assert_type(limit_transport(httpx.AsyncHTTPTransport(), per_host), httpx.AsyncBaseTransport)
+    assert_type(
+        limit_transport(limit_transport(httpx2.MockTransport(lambda request: httpx2.Response(200)), limiter), limiter),
+        httpx2.AsyncBaseTransport,
+    )
+    async with httpx2.AsyncClient(transport=limit_transport(httpx2.AsyncHTTPTransport(), limiter)):
+        pass
+    async with httpx.AsyncClient(
+        transport=limit_transport(httpx.AsyncHTTPTransport(), limiter, key=None, cost=lambda request: 2, max_wait=2)
+    ):
+        pass
+    limit_transport(httpx2.HTTPTransport(), limiter)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    limit_transport(httpx2.AsyncClient(), limiter)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     async with httpx2.AsyncClient(event_hooks=hooks(limiter, cost=lambda request: len(request.url.path))):
         pass
     async with httpx.AsyncClient(event_hooks=hooks(per_host, key=str, max_wait=0.5)):
