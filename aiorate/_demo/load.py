@@ -6,6 +6,7 @@ One limiter for both, or none. Notes the instant of every grant, exactly as the 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from fractions import Fraction
 from time import monotonic_ns
@@ -72,25 +73,20 @@ def noting(scheduler: Scheduler, grants: list[int]) -> Scheduler:
     """
     kind = type(scheduler)
 
-    def noted(method: Callable[..., int]) -> Callable[..., int]:
-        def take(self: Scheduler, permits: int, now: int, since: int | None = None) -> int:
-            before = len(grants)
-            at = method(self, permits, now, since)
-            # Not a copy that the limiter plans with, and not again what the one has noted that this one calls.
-            if at <= now and self is scheduler and len(grants) == before:
-                grants.extend([now] * permits)
-            return at
+    def take(self: Scheduler, permits: int, now: int, since: int | None = None) -> int:
+        at = kind.take(self, permits, now, since)
+        if at <= now and self is scheduler:  # not a copy, on which the limiter rehearses its line
+            grants.extend([now] * permits)
+        return at
 
-        return take
-
-    def give_back(self: Scheduler, permits: int, now: int) -> None:
-        kind.give_back(self, permits, now)
+    def give_back(self: Scheduler, permits: int, now: int, taken: int | None = None) -> None:
+        kind.give_back(self, permits, now, taken)
         if self is scheduler:
-            del grants[-permits:]
+            end = len(grants) if taken is None else bisect_right(grants, taken)
+            del grants[max(0, end - permits) : end]
 
-    methods: dict[str, Any] = {name: noted(getattr(kind, name)) for name in ("take", "book") if hasattr(kind, name)}
     # A subclass without a slot of its own has the same layout, so that all else stays: isinstance, attributes, state.
-    scheduler.__class__ = type(kind.__name__, (kind,), {"__slots__": (), "give_back": give_back, **methods})
+    scheduler.__class__ = type(kind.__name__, (kind,), {"__slots__": (), "take": take, "give_back": give_back})
     return scheduler
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from aiorate import Limiter
 
@@ -24,6 +24,7 @@ _HTTP = {"ws": "http", "wss": "https"}
 _OVERRIDES = ("cost", "max_wait")
 
 
+@runtime_checkable
 class Limiters(Protocol):
     """A limiter for each key: a dict, or any other object that gives an `aiorate.Limiter` for ``limiters[key]``.
 
@@ -62,7 +63,7 @@ class RequestLimit(Generic[R]):
                     f"{call}: key= chooses among limiters, and only one was given. Leave key= out, or pass one limiter for each key:"
                     " a dict, or anything else that gives a Limiter for limiters[key]."
                 )
-        elif hasattr(type(limiter), "__getitem__") and not isinstance(limiter, Sequence):
+        elif isinstance(limiter, Limiters) and not isinstance(limiter, (Sequence, type)):
             self._limiters = limiter
         else:
             raise TypeError(
