@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import aiorate
 from aiorate.testing import ManualClock
-from aiorate.waiting import clock
+from aiorate.waiting import loops
 
 CATCH_UP = SECOND // 50
 
@@ -245,7 +245,7 @@ def test_a_refund_makes_room_for_a_debt_from_now_on(strategy: str, in_line: int)
 def test_the_limiter_does_what_a_list_and_a_scheduler_do(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything between the two is there for speed, and may not be seen."""
     # Wake-ups are kept a millisecond apart because loops fire early; a clock by hand does not.
-    monkeypatch.setattr(clock, "GRAIN_NS", 0)
+    monkeypatch.setattr(loops, "GRAIN_NS", 0)
 
     @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.lists(STEPS, min_size=4, max_size=40))

@@ -153,22 +153,11 @@ def test_a_short_run_keeps_the_guarantee(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_limiter_that_grants_too_much_is_caught(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A check that cannot fail is none: a strategy that refuses nobody, but promises what a bucket promises."""
 
-    class Generous:
-        max_permits = None
-
-        def __init__(self, rate: aiorate.Rate) -> None:
-            self.rate = rate
-
+    class Generous(aiorate.BurstCompensation):
         def take(self, permits: int, now: int, since: int | None = None) -> int:
             return now
 
         peek = take
-
-        def give_back(self, permits: int, now: int) -> None:
-            pass
-
-        def bound(self, window: int, largest: int = 1) -> int:
-            return largest + self.rate.permits_in(window)
 
     monkeypatch.setattr(_demo, "make", lambda name, rate: Generous(rate))
 

@@ -9,7 +9,7 @@ import pytest
 
 import aiorate
 from aiorate.testing import ManualClock, VirtualLoop
-from aiorate.waiting.clock import AsyncioLoop
+from aiorate.waiting.loops import AsyncioLoop
 
 SECOND = 1_000_000_000
 
