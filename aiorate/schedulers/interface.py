@@ -1,21 +1,21 @@
-"""The Scheduler interface, its laws and its defaults; the checks that all strategies share.
+"""The Scheduler interface, its laws and its defaults, and the checks that all strategies share.
 
-A scheduler is a few integers that answer one question: *for when is a request of n permits scheduled?*
-It knows no loop, no clock and no waiter: the instant is passed in, in whole nanoseconds on any monotonic origin.
+A scheduler is a few integers that answer one question: *when may a request for n permits go?*
+It knows no loop, no clock and no waiter. The caller passes the instant in, in whole nanoseconds on any monotonic origin.
 
 The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 
-1.  Asking changes nothing (except that the first instant given starts the schedule), nor does a refusal.
-2.  A request is never granted before the instant named for it, and always at it or later.
-3.  More permits are never sooner, and taking never makes anyone sooner.
-4.  No window of any history holds more permits than `Scheduler.bound` says. A permit given back by its receipt was never granted;
-    one given back without counts as one fewer at the instant at which it came back.
-5.  Taking and giving back at once, by receipt, leaves no trace.
+1.  A question changes nothing, and neither does a refusal. Only the first instant given may start the schedule.
+2.  A request is never granted before the instant named for it, and always at that instant or later.
+3.  More permits are never sooner, and a take makes nobody sooner.
+4.  No window of any history holds more permits than `Scheduler.bound` says. A permit given back by its receipt counts as never
+    granted. A permit given back without a receipt counts as one fewer at the instant at which it comes back.
+5.  A take that is given back at once, by receipt, leaves no trace.
 6.  Adding a constant to all instants changes nothing else.
-7.  Time that goes back is no progress, never credit.
+7.  A clock that goes back makes no progress and earns no credit.
 8.  No drift: the k-th grant under load is due at exactly its share of the schedule, after a thousand million grants too.
-9.  What `Scheduler.stock` counts is granted, at that instant or any later one, as long as nothing else is taken.
-10. What is charged delays later requests as a take does where it is due, and by no less where it is not.
+9.  The permits that `Scheduler.stock` counts are granted, at that instant or any later one, as long as nothing else is taken.
+10. A charge delays later requests as a take does where the take is due, and by no less where it is not.
 """
 
 from __future__ import annotations
@@ -30,59 +30,59 @@ __all__ = ["Scheduler"]
 
 
 class Scheduler(ABC):
-    """For when is a request scheduled? All instants and durations are whole nanoseconds.
+    """When may a request go? All instants and durations are whole nanoseconds.
 
-    A strategy of one's own derives from this class, keeps `rate` and `max_permits`, and writes `take`, `peek`, `give_back`,
-    `set_rate`, `lag` and `bound`. The rest are defaults that most strategies need not change.
+    A strategy of your own derives from this class, keeps `rate` and `max_permits`, and defines `take`, `peek`, `give_back`,
+    `set_rate`, `lag` and `bound`. The rest are defaults that fit most strategies.
     """
 
     __slots__ = ("owner", "receipts")
 
     rate: Rate
-    """The rate in force; changed through `set_rate`."""
+    """The rate in force; `set_rate` changes it."""
     max_permits: int | None = None
     """The largest single request that can ever be granted; None: any."""
     books_since: bool = True
     """Whether `take` honours ``since``. If not, the limiter's guarantee needs no allowance for a late event loop."""
     makes_up: bool = False
-    """Whether everything that is missed is made up for, so that what lies in stock may as well be booked later."""
+    """Whether the strategy makes up for all missed time, so that a permit in stock may be booked later at no loss."""
     members: tuple[Scheduler, ...] = ()
-    """The schedulers that this one is made of, if it is."""
+    """The schedulers that this one consists of."""
     owner: str
-    """What it belongs to; see `claim`."""
+    """The limiter that it belongs to; see `claim`."""
 
     receipts: bool
-    """Whether anything might come back by receipt. While a limiter sets it to False, no record need be kept for that."""
+    """Whether permits may come back by receipt. While a limiter sets it to False, the scheduler need not keep a record of takes."""
 
     @property
     def spilled(self) -> int:
-        """Nanoseconds of schedule that went unused and are given up, so far; 0 where everything is made up for."""
+        """Nanoseconds of schedule that nobody used and that are lost; 0 where the strategy makes up for all missed time."""
         return 0
 
     @abstractmethod
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        """The instant for which the request is scheduled; if that is ``now`` or before, it is granted and spent.
+        """The instant for which the request is scheduled. If that is ``now`` or earlier, the request is granted and spent.
 
-        A later instant is a refusal: nothing changed, and asked again then, with nothing else taken in between, it is
-        granted. ``since`` (default ``now``) says since when the request stands in line: schedulers that pace book from
-        ``max(due, since)``, so that a late timer costs no rate. The receipt of what was granted is ``now``.
+        A later instant is a refusal. It changes nothing, and the same request is granted at that instant, provided that nothing
+        else is taken in between. ``since`` (default ``now``) is the instant at which the request joined the line. Schedulers that
+        pace book from ``max(due, since)``, so a late timer costs no rate. The receipt of a grant is its ``now``.
         """
 
     @abstractmethod
     def peek(self, permits: int, now: int) -> int:
-        """What `take` would answer, without taking."""
+        """The answer that `take` would give. Changes nothing."""
 
     @abstractmethod
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Credit permits that were not used.
 
-        ``taken`` is their receipt, the ``now`` at which `take` granted them: the credit is exact then, or less. Without it they
-        are anybody's: pools and buckets fill up to capacity, windows forget their oldest entries, pacing strategies lose the slot.
+        ``taken`` is their receipt: the ``now`` at which `take` granted them. The credit is then exact, or less. Without a receipt,
+        pools and buckets fill up to capacity, windows forget their oldest entries, and pacing strategies lose the slot.
         """
 
     @abstractmethod
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Change the rate from ``now`` on; forgives no debt, gives no credit."""
+        """Change the rate from ``now`` on. Forgives no debt and gives no credit."""
 
     @abstractmethod
     def lag(self, now: int) -> int:
@@ -90,23 +90,24 @@ class Scheduler(ABC):
 
     @abstractmethod
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """The most permits ever granted within any half-open window of so many ns; None: no bound.
+        """The most permits ever granted within any half-open window of ``window`` ns; None: no bound.
 
-        ``largest`` is the most that a single request asks for.
+        ``largest`` is the largest single request.
         """
 
     def bound_when_late(self, window: int, largest: int, late: int) -> int | None:
-        """`bound` where requests are booked up to ``late`` ns before they are granted."""
+        """The `bound` where requests are booked up to ``late`` ns before their grant."""
         return self.bound(window + late if self.books_since else window, largest)
 
     def stock(self, now: int) -> int:
-        """How many permits lie ready at ``now`` and stay ready until they are taken; 0: none to rely on."""
+        """The number of permits that lie ready at ``now`` and stay ready until they are taken; 0: none for certain."""
         return 0
 
     def charge(self, permits: int, now: int) -> None:
-        """Take permits that were used without being asked for; any number of them. Later requests wait for them.
+        """Take any number of permits that were used without a request. Later requests wait for them.
 
-        Here, in portions as large as a request may be, each as soon as it is due. Strategies of aiorate take any number at once.
+        This default takes portions of the largest request allowed, each as soon as it is due. The strategies of aiorate take any
+        number in one step.
         """
         most = permits if self.max_permits is None else self.max_permits
         while permits > 0:
@@ -116,19 +117,19 @@ class Scheduler(ABC):
             permits -= portion
 
     def apply(self, rate: Rate, burst: Number, now: int) -> None:
-        """Change the rate and, in strategies that have one, the burst ratio."""
+        """Change the rate and, if the strategy has one, the burst ratio."""
         if rate != self.rate:
             self.set_rate(rate, now)
 
     def restart(self, now: int) -> None:
-        """Forget the backlog: empty pools, no slot due before ``now``; a debt stays. Nothing where there is no backlog."""
+        """Forget the backlog: empty the pools, and have no slot due before ``now``. A debt stays. By default there is no backlog."""
 
     def reset(self, now: int) -> None:
-        """Begin anew at ``now``, as if just made, at the rate in force."""
-        raise RuntimeError(f"reset(): {type(self).__name__} does not say how it begins. Write its method reset(now).")
+        """Begin anew at ``now``, in the state of a new scheduler, at the rate in force."""
+        raise RuntimeError(f"reset(): {type(self).__name__} has no method reset(now). Define it, or make another limiter.")
 
     def shift(self, ns: int) -> None:
-        """The schedule was held up for so long. Only strategies that follow the calendar need to know."""
+        """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
 
     @property
     def claimed(self) -> bool:
@@ -139,9 +140,9 @@ class Scheduler(ABC):
             return False
 
     def claim(self, owner: str) -> None:
-        """Make it and its members the owner's alone. ValueError if any has one: each would spend what the other was promised."""
+        """Give it and its members to one limiter. Raises ValueError if any belongs to a limiter: each would spend the other's permits."""
         parts: list[Scheduler] = [self]
-        for part in parts:  # which grows meanwhile
+        for part in parts:  # the list grows meanwhile
             if part.claimed:
                 raise ValueError(f"{owner}: {part!r} belongs to {part.owner} already. Make another one, or share that limiter.")
             parts += part.members
@@ -150,7 +151,7 @@ class Scheduler(ABC):
 
 
 def check_ask(call: str, permits: int, now: int, since: int | None = None, most: int | None = None) -> None:
-    """Raise a clear error unless a scheduler can be asked that."""
+    """Raise TypeError or ValueError for arguments that `Scheduler.take` and `Scheduler.peek` cannot have."""
     check_permits(call, permits, most)
     check_instant(f"{call}(now)", now)
     if since is not None:
@@ -158,7 +159,7 @@ def check_ask(call: str, permits: int, now: int, since: int | None = None, most:
 
 
 def check_give_back(permits: int, now: int, taken: int | None) -> None:
-    """Raise a clear error unless permits can be given back like that."""
+    """Raise TypeError or ValueError for arguments that `Scheduler.give_back` cannot have."""
     check_permits("give_back()", permits)
     check_instant("give_back(now)", now)
     if taken is not None:
@@ -166,53 +167,53 @@ def check_give_back(permits: int, now: int, taken: int | None) -> None:
 
 
 def check_permits(call: str, permits: int, most: int | None = None) -> None:
-    """Raise a clear error unless permits is an int from 1 to most."""
+    """Raise TypeError or ValueError unless permits is an int from 1 to most."""
     if isinstance(permits, bool) or not isinstance(permits, int):
         raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.")
     if permits < 1:
         raise ValueError(f"{call}: permits must be 1 or more; {_shown(permits)} was asked for.")
     if most is not None and permits > most:
         raise ValueError(
-            f"{call}: {_shown(permits)} permits can never be granted, {_shown(most)} is the most at once here."
-            " Ask for less, or allow more at once."
+            f"{call}: {_shown(permits)} permits can never be granted: {_shown(most)} is the most at once here."
+            " Ask for fewer, or make a limiter that allows more at once."
         )
 
 
 def _shown(number: int) -> str:
-    """The number, unless it would fill the screen (or be refused by int's own limit of digits)."""
+    """The number as text, or its size if the text would fill the screen or exceed int's own limit of digits."""
     return str(number) if abs(number) < 10**30 else f"an int of {number.bit_length()} bits"
 
 
 def check_instant(what: str, instant: int) -> None:
-    """Raise a clear error unless it is an instant."""
+    """Raise TypeError unless it is an instant."""
     if isinstance(instant, bool) or not isinstance(instant, int):
         raise TypeError(f"{what} must be an instant in whole ns, not {type(instant).__name__}.")
 
 
 def check_start(start: int | None) -> None:
-    """Raise a clear error unless a schedule can run from there."""
+    """Raise TypeError unless it is an instant or None."""
     if start is not None:
         check_instant("start", start)
 
 
 def check_ns(call: str, ns: int, least: int = 0) -> None:
-    """Raise a clear error unless it is so many whole nanoseconds."""
+    """Raise TypeError or ValueError unless it is an int of at least that many nanoseconds."""
     if isinstance(ns, bool) or not isinstance(ns, int):
-        raise TypeError(f"{call} takes whole ns, not {type(ns).__name__}.")
+        raise TypeError(f"{call} takes whole nanoseconds, an int, not {type(ns).__name__}.")
     if ns < least:
         raise ValueError(f"{call} takes {least} ns or more; {_shown(ns)} was given.")
 
 
 def check_window(window: int, largest: int) -> None:
-    """Raise a clear error unless bound() can be asked that."""
+    """Raise TypeError or ValueError for arguments that `Scheduler.bound` cannot have."""
     check_ns("bound(window)", window, least=1)
     check_permits("bound(largest)", largest)
 
 
 def booked_from(due: int, since: int, unit: int) -> int:
-    """The later of due and since, where due counts in units of which a nanosecond has so many.
+    """The later of ``due`` and ``since``, in units of which a nanosecond has ``unit``. ``since`` is given in nanoseconds.
 
-    An instant is a whole nanosecond, and what falls due within it is on time: rounding it up to its end would cost
-    a fraction of a nanosecond at every grant, which is drift.
+    An instant is a whole nanosecond, and a slot that is due within it is on time. Rounding such a slot up to the end of the
+    nanosecond would lose a fraction of it at every grant, which is drift.
     """
     return due if due > (since - 1) * unit else since * unit
