@@ -325,8 +325,8 @@ class Dispatcher:
         native = running_loop()
         old = self._loop
         if old is None:
-            self.timeline.begun = True
             if native is None:
+                self.timeline.begun = True
                 return
         else:
             if native is old.native:

@@ -52,6 +52,7 @@ class Timeline:
                 if self.paused_until is not None:
                     self.paused_until += change
             self.read = read
+        self.begun = True
 
     @property
     def hold(self) -> int:
