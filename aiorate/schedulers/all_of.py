@@ -1,7 +1,7 @@
-"""AllOf: several schedulers that must all agree, as one.
+"""AllOf: one scheduler of several members, which must all grant a request.
 
-A request is scheduled for when the last of them schedules it, and is taken from all of them at once or from none.
-Knows nothing of rates, clocks, loops or who waits.
+A request is scheduled for the latest instant that a member names. It is taken from all members at once or from none.
+Knows nothing of rates, clocks, loops or waiters.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ __all__ = ["AllOf"]
 
 
 class AllOf(Scheduler):
-    """All or nothing: what one member refuses is taken from none of them.
+    """All or nothing: a request that one member refuses is taken from none.
 
-    ``members`` are the schedulers as given; each must be an object of its own. The guarantee is the least of theirs.
+    ``members`` are the schedulers in the order given; each must be an object of its own. The guarantee is the least of theirs.
     """
 
     __slots__ = ("_receipts", "members")
+    members: tuple[Scheduler, ...]
 
     def __init__(self, *schedulers: Scheduler) -> None:
         if not schedulers:
@@ -34,9 +35,9 @@ class AllOf(Scheduler):
                 kind = f"the class {member.__name__}" if isinstance(member, type) else type(member).__name__
                 raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind}.")
             if any(member is other for other in schedulers[:place]):
-                raise ValueError("AllOf(): the same scheduler twice would be charged twice; make two, or give it once.")
+                raise ValueError("AllOf(): a scheduler given twice would be charged twice. Make two, or give it once.")
         self.members = schedulers
-        self.receipts = True
+        self.receipts = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]  # it follows the members'
@@ -49,17 +50,17 @@ class AllOf(Scheduler):
 
     @property
     def max_permits(self) -> int | None:  # type: ignore[override]
-        """The least of the members'."""
+        """The least `max_permits` of a member."""
         return min((m.max_permits for m in self.members if m.max_permits is not None), default=None)
 
     @property
     def books_since(self) -> bool:  # type: ignore[override]
-        """Whether any member books from since."""
+        """Whether any member honours ``since``."""
         return any(member.books_since for member in self.members)
 
     @property
     def receipts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The members'."""
+        """Whether permits may come back by receipt, to any member."""
         return self._receipts
 
     @receipts.setter
@@ -70,12 +71,12 @@ class AllOf(Scheduler):
 
     @property
     def spilled(self) -> int:
-        """The most that any member has given up, in ns of schedule."""
+        """The most nanoseconds of schedule that a member has lost."""
         return max(member.spilled for member in self.members)
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.max_permits)
-        # Whether a request is granted at an instant does not depend on since, so asking all first is enough.
+        # ``since`` does not decide whether a request is granted, so peek() at all members is enough.
         at = max([member.peek(permits, now) for member in self.members])
         if at > now:
             return at
@@ -86,7 +87,7 @@ class AllOf(Scheduler):
         return max([member.peek(permits, now) for member in self.members])
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Give back to every member, as each of them does."""
+        """Give back to every member."""
         check_give_back(permits, now, taken)
         for member in self.members:
             member.give_back(permits, now, taken)
@@ -98,16 +99,16 @@ class AllOf(Scheduler):
             member.charge(permits, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Refused: which member should change?"""
+        """Refused, because AllOf has no rate of its own. Change a member: ``limiter.set_rate(rate, member=0)``."""
         raise RuntimeError("set_rate(): AllOf has no rate of its own. Say which of its members changes: limiter.set_rate(rate, member=0).")
 
     def apply(self, rate: Rate, burst: Number, now: int) -> None:
-        """Refused, as `set_rate` is, unless that is the rate in force."""
+        """Refused, as `set_rate` is, unless ``rate`` is the rate in force."""
         if rate != self.rate:
             self.set_rate(rate, now)
 
     def shift(self, ns: int) -> None:
-        """Tell the members that the schedule stood still for so long."""
+        """Have every member follow a pause of ``ns``."""
         for member in self.members:
             member.shift(ns)
 
@@ -122,16 +123,16 @@ class AllOf(Scheduler):
             member.reset(now)
 
     def lag(self, now: int) -> int:
-        """The longest of the members'."""
+        """The longest `lag` of a member."""
         return max(member.lag(now) for member in self.members)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """The least of the members'."""
+        """The least `bound` of a member."""
         check_window(window, largest)
         return _least(member.bound(window, largest) for member in self.members)
 
     def bound_when_late(self, window: int, largest: int, late: int) -> int | None:
-        """The least of the members', each with an allowance for lateness only if it needs one."""
+        """The least bound of a member, each with an allowance for lateness only if it needs one."""
         return _least(member.bound_when_late(window, largest, late) for member in self.members)
 
     def __repr__(self) -> str:
