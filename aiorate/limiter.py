@@ -91,22 +91,25 @@ class Limiter:
         waiting, `LimiterClosed`; nothing is spent then. ValueError if so many can never be granted. Cancelled while waiting, or
         granted but not yet run: nothing is spent, and the next in line moves up at once.
         """
-        if permits is _ONE and max_wait is None and self._batch.left:
-            self._batch.left -= 1
-            return 0.0
-        dispatcher = self._dispatcher
         at = now = 0
-        if permits is not _ONE:
-            self._check("acquire()", permits)
-        elif max_wait is None and dispatcher.clear_until:
-            now = dispatcher.now()
-            if now < dispatcher.clear_until:
-                at = dispatcher.scheduler.take(1, now)
-                if at <= now:
-                    dispatcher.granted += 1
-                    return 0.0
-        if max_wait is not None:
-            max_wait = seconds_to_ns(max_wait, "acquire(max_wait)")
+        if permits is _ONE and max_wait is None:
+            if self._batch.left:
+                self._batch.left -= 1
+                return 0.0
+            dispatcher = self._dispatcher
+            if dispatcher.clear_until:
+                now = dispatcher.now()
+                if now < dispatcher.clear_until:
+                    at = dispatcher.scheduler.take(1, now)
+                    if at <= now:
+                        dispatcher.granted += 1
+                        return 0.0
+        else:
+            dispatcher = self._dispatcher
+            if permits is not _ONE:
+                self._check("acquire()", permits)
+            if max_wait is not None:
+                max_wait = seconds_to_ns(max_wait, "acquire(max_wait)")
         if not at:
             at, now = dispatcher.ask(permits, None, max_wait is None and self._max_waiting is None)
         if at <= now:
