@@ -1,4 +1,4 @@
-"""Driving limiters by hand: tasks that note when they were granted, and loops turned one step at a time."""
+"""Driving limiters by hand: a clock moved from timer to timer, tasks that note when they were granted, loops turned step by step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,61 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from aiorate.testing import ManualClock
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import aiorate
-    from aiorate.testing import ManualClock
 
 SECOND = 1_000_000_000
+
+one_loop = pytest.mark.asyncio(loop_factories=["asyncio"])
+"""For tests in which nothing but a clock moved by hand passes time: they say the same on any loop, so one is enough."""
+
+
+class SteppedClock(ManualClock):
+    """A clock by hand that can be moved to its next timer."""
+
+    def __init__(self, start_ns: int = 0) -> None:
+        super().__init__(start_ns)
+        self._set: list[_Timer] = []
+
+    def call_at(self, instant: int, callback: Callable[[], None]) -> Any:
+        timer = _Timer(self._set, instant, callback)
+        timer.handle = super().call_at(instant, timer)
+        return timer
+
+    @property
+    def next_timer(self) -> int | None:
+        """The instant of the next timer; None: none is set."""
+        return min((timer.instant for timer in self._set), default=None)
+
+    def fire(self) -> bool:
+        """Fire the next timer, at its instant, without letting any task run; False: none is set."""
+        instant = self.next_timer
+        if instant is not None:
+            self.set(max(instant, self.now()))
+        return instant is not None
+
+
+class _Timer:
+    handle: Any
+
+    def __init__(self, timers: list[_Timer], instant: int, callback: Callable[[], None]) -> None:
+        self.timers, self.instant, self.callback = timers, instant, callback
+        timers.append(self)
+
+    def __call__(self) -> None:
+        self.timers.remove(self)
+        self.callback()
+
+    def cancel(self) -> None:
+        if self in self.timers:
+            self.timers.remove(self)
+        self.handle.cancel()
 
 
 async def turns(count: int) -> None:
@@ -51,18 +101,16 @@ class Crowd:
         self.granted[name] = self.clock.now()
         return waited
 
-    async def fire(self) -> bool:
-        """Fire the next timer, at its instant, without letting any task run; False: none is set."""
-        instant = self.clock._next()
-        if instant is None:
-            return False
-        self.clock.set(max(instant, self.clock.now()))
-        return True
-
 
 def others() -> set[asyncio.Task[Any]]:
     """Tasks alive besides the one that asks."""
     return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+def alive(*kinds: type) -> int:
+    """How many objects of exactly these kinds there are."""
+    gc.collect()
+    return sum(type(each) in kinds for each in gc.get_objects())
 
 
 def descriptors() -> int:
@@ -73,3 +121,10 @@ def descriptors() -> int:
         with suppress(FileNotFoundError):  # the one that listed them
             count += "timerfd" in os.readlink(f"/proc/self/fd/{fd}")
     return count
+
+
+async def all_closed() -> None:
+    """Return when no kernel timer is open any more; TimeoutError if one stays."""
+    async with asyncio.timeout(30):
+        while descriptors():
+            await asyncio.sleep(0.005)

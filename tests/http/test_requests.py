@@ -247,7 +247,7 @@ def test_hooks_in_a_synchronous_client_fail_instead_of_letting_everything_throug
     transport = package.MockTransport(lambda request: package.Response(200))
     with (
         package.Client(transport=transport, event_hooks=hooks(Limiter("1/s"))) as client,
-        pytest.raises(RuntimeError, match="for an AsyncClient, .*: a synchronous client cannot wait"),
+        pytest.raises(RuntimeError, match=r"for an AsyncClient, .*: a synchronous client cannot wait"),
     ):
         client.get("https://example.com")
 

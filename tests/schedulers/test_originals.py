@@ -6,7 +6,7 @@ The vectors are samples; here the same systems are asked anything: odd rates and
 from __future__ import annotations
 
 from fractions import Fraction
-from math import ceil
+from math import ceil, floor
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,12 +49,13 @@ def test_smooth_bursty_is_guavas(rate: Fraction, burst: str, history: list[tuple
         assert ns(free) == ours.next_free
         assert float(stored) == ours.stored
         if new_rate is not None and ns(free) >= now:
-            # Ours keeps the debt in its own unit, rounded up: by less than a nanosecond.
+            # Ours keeps the debt in its own unit, rounded up by less than a nanosecond, and the store rounded down.
             ours.set_rate(aiorate.Rate(new_rate), now)
-            stored, rate = stored * new_rate / rate, new_rate
-            free = Fraction(ours._next or 0, ours.rate.permits * 10**9)
-            stored = Fraction(ours._stored, ours.rate.period_ns)
-            assert abs(float(stored) - ours.stored) < 1e-9
+            unit, tick = ours.rate.permits * 10**9, ours.rate.period_ns
+            free = Fraction(ceil(free * unit), unit)
+            stored = Fraction(floor(stored * new_rate / rate * tick), tick)
+            rate = new_rate
+            assert float(stored) == ours.stored
 
 
 @some

@@ -6,11 +6,11 @@ import asyncio
 import random
 
 import pytest
-from helpers.driving import SECOND, Crowd, others, turns
+from helpers.driving import SECOND, Crowd, SteppedClock, alive, others, turns
 
 import aiorate
 from aiorate.testing import ManualClock
-from aiorate.waiting.filler import Filler
+from aiorate.waiting.filler import FillerTicket
 
 pytestmark = pytest.mark.asyncio
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 @pytest.fixture
 def crowd() -> Crowd:
     """A pool of 10 per second without its first permit."""
-    clock = ManualClock()
+    clock = SteppedClock()
     limiter = aiorate.Limiter("10/s", clock=clock, name="api")
     assert limiter.try_acquire()
     return Crowd(limiter, clock)
@@ -70,7 +70,7 @@ async def test_cancelled_from_outside_it_is_replaced(crowd: Crowd, before: int) 
 async def test_one_who_was_granted_when_the_task_was_cancelled_keeps_its_permit(crowd: Crowd) -> None:
     """Granted and not yet notified: the cancellation comes in between, the ticket stands."""
     await crowd.queue("AB")
-    await crowd.fire()
+    crowd.clock.fire()
     filler_task().cancel()
     await turns(8)
 
@@ -143,7 +143,7 @@ async def test_a_broken_scheduler_fails_those_in_line_and_the_limiter_works_on()
 async def test_rows_wake_exactly_those_who_were_granted_whatever_else_happens() -> None:
     """1000 waiters in rows of 64; grants, cancellations and arrivals in the same steps, at random: nobody sleeps through a grant."""
     dice = random.Random(8)
-    clock = ManualClock()
+    clock = SteppedClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenPool("1000/s", pool=50_000_000), clock=clock), clock)
     names = iter(range(100_000))
     await crowd.queue(next(names) for _ in range(300))
@@ -154,7 +154,7 @@ async def test_rows_wake_exactly_those_who_were_granted_whatever_else_happens() 
         await turns(dice.randrange(3))
         for who in dice.sample(crowd.pending, min(len(crowd.pending), dice.randrange(6))):
             crowd.tasks[who].cancel()
-        await crowd.fire()
+        crowd.clock.fire()
         await turns(dice.randrange(4))
         if dice.random() < 0.2:
             crowd.limiter.refund(dice.randrange(1, 20))
@@ -180,9 +180,8 @@ async def test_a_row_that_was_left_behind_by_everybody_is_not_kept() -> None:
         await clock.run(0.02)
         assert task.done()
 
-    driver = limiter._dispatcher.driver
-    assert isinstance(driver, Filler)
-    assert (driver._row, driver._task, driver._to_notify) == (None, None, [])
+    assert others() == set()
+    assert alive(asyncio.Condition, FillerTicket) == 0
 
 
 async def test_its_context_is_not_that_of_the_first_who_waits() -> None:
