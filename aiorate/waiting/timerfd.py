@@ -94,7 +94,7 @@ class KernelTimers:
         instant = heap[0][0]
         if instant != self._set_for:
             self._set_for = instant
-            _set(self._fd, min(max(instant, 1), _LATEST))  # 0 would call the timer off
+            settime(self._fd, min(max(instant, 1), _LATEST))  # 0 would call the timer off
 
     def _on_ready(self) -> None:
         with suppress(BlockingIOError):  # set anew since it became readable
@@ -121,7 +121,7 @@ class KernelTimers:
         self._aim()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._fd = _create()
+        self._fd = create()
         self._set_for = 0
         try:
             loop.add_reader(self._fd, self._on_ready)
@@ -162,16 +162,16 @@ class _Timer:
 
 if sys.version_info >= (3, 13) and sys.platform == "linux":
 
-    def _create() -> int:
+    def create() -> int:
         return os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
 
-    def _set(fd: int, instant: int) -> None:
+    def settime(fd: int, instant: int) -> None:
         os.timerfd_settime_ns(fd, flags=os.TFD_TIMER_ABSTIME, initial=instant)
 
 else:
     _libc: object = None
 
-    def _create() -> int:
+    def create() -> int:
         global _libc
         import ctypes
 
@@ -183,7 +183,7 @@ else:
             raise OSError(ctypes.get_errno(), "timerfd_create")
         return fd
 
-    def _set(fd: int, instant: int) -> None:
+    def settime(fd: int, instant: int) -> None:
         import ctypes
 
         # struct itimerspec: interval and first instant, each in seconds and nanoseconds; 1 is TFD_TIMER_ABSTIME.
