@@ -47,17 +47,17 @@ STALL = (300 * MS, 800 * MS)
 
 
 def at_once(make: Callable[[], aiorate.Scheduler]) -> list[int]:
-    """A fresh limiter, and everybody comes at 0."""
+    """A fresh limiter, and all requests at 0."""
     return simulate(make(), [0] * REQUESTS)
 
 
 def after_idle(make: Callable[[], aiorate.Scheduler]) -> list[int]:
-    """One at 0, then nobody until 2 s, then everybody."""
+    """One request at 0, none until 2 s, then all others."""
     return simulate(make(), [0, *[IDLE_UNTIL] * REQUESTS])
 
 
 def after_a_stall(make: Callable[[], aiorate.Scheduler]) -> list[int]:
-    """Everybody comes at 0, and the event loop stands still from 0.3 to 0.8 s."""
+    """All requests at 0, and the event loop stands still from 0.3 to 0.8 s."""
     clock = ManualClock()
     limiter = aiorate.Limiter(make(), clock=clock)
     granted: list[int] = []
@@ -85,7 +85,7 @@ SCENARIOS = {
 
 
 def delivered(make: Callable[[], aiorate.Scheduler], stall: tuple[int, int], until: int, bins: int) -> list[float]:
-    """Permits per second granted in each of so many bins, by a limiter that is always asked for more."""
+    """Permits per second granted in each of the bins, by a limiter that is always asked for more."""
     clock = ManualClock()
     limiter = aiorate.Limiter(make(), clock=clock)
     counts = [0] * bins
@@ -210,7 +210,7 @@ def grants_table(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
 
 
 def files() -> dict[Path, str]:
-    """What is to be in the folder: every picture, and the page that the tables stand in."""
+    """What belongs in the folder: every picture that is drawn here, and the page with the tables."""
     made = {HERE / "figures" / "stall.svg": stall_picture()}
     for name, make in STRATEGIES.items():
         made[HERE / "figures" / f"{slug(name)}.svg"] = grants_picture(name, make)

@@ -1,9 +1,9 @@
 """An open-loop load generator: requests start when they were meant to, and are measured from then.
 
-The server stalls once, for 0.6 s in the middle. A generator that waits for each answer before it thinks of the next request sees one
-slow request; the hundred that should have been sent meanwhile it leaves out (coordinated omission, as Gil Tene calls it). Here each
-slot knows when it was meant to start. Wait time is how late it starts, service time is what the server took, and what a
-user would have felt is the response time, both together.
+The server stalls once, for 0.6 s in the middle. A generator that waits for each answer before it sends the next request sees one
+slow request, and leaves out the hundred that were due meanwhile (coordinated omission, after Gil Tene). Here each slot knows when
+it was meant to start. Wait time is how late a request starts, service time is what the server takes, and response time, which a
+user feels, is both together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiorate import Limiter, TicksAccumulator
 
 RATE = "200/s"
 REQUESTS = 500
-STALLS_AT = 200  # the request that the server takes its time for
+STALLS_AT = 200  # the request during which the server stalls
 STALL = 0.6  # seconds
 
 

@@ -1,7 +1,7 @@
 """Each strategy's grant times side by side: the same requests, one column per strategy, on a virtual clock.
 
 Fourteen requests are made at once, and after an idle time fourteen more, at a rate of ten per second. Read down a column for what a
-strategy does, read across for how they differ: who begins with a burst, who stores what was not used, who owes nothing.
+strategy does, read across for how they differ: which begins with a burst, which stores what was not used, which owes nothing.
 """
 
 from __future__ import annotations
