@@ -61,6 +61,7 @@ class KernelTimers:
                     cls._of[loop] = None
                 else:
                     cls._of[loop] = timers
+                    timers._aim()  # closed soon if nobody waits
             return cls._of[loop]
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
