@@ -1,6 +1,7 @@
-"""Schedulers: pure state machines in whole nanoseconds. See `aiorate.schedulers.interface` for what they promise.
+"""Schedulers: pure state machines in whole nanoseconds. `aiorate.schedulers.interface` has their interface and its laws.
 
-Each is imported when it is first asked for: a program uses one or two of them.
+``start`` of a strategy is the instant (ns) from which its schedule runs; None: the first instant that it is given.
+Each strategy is imported at its first use, because a program uses one or two of them.
 """
 
 from importlib import import_module

@@ -199,7 +199,7 @@ def check_start(start: int | None) -> None:
 def check_ns(call: str, ns: int, least: int = 0) -> None:
     """Raise TypeError or ValueError unless it is an int of at least that many nanoseconds."""
     if isinstance(ns, bool) or not isinstance(ns, int):
-        raise TypeError(f"{call} takes whole nanoseconds, an int, not {type(ns).__name__}.")
+        raise TypeError(f"{call} takes whole ns, an int, not {type(ns).__name__}.")
     if ns < least:
         raise ValueError(f"{call} takes {least} ns or more; {_shown(ns)} was given.")
 

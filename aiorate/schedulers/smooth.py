@@ -1,11 +1,11 @@
-"""Strategies that store what is not used and let a request pay later: SmoothBursty, SmoothWarmingUp.
+"""Strategies that store unused permits and let a request pay later: SmoothBursty, SmoothWarmingUp.
 
-One instant, `next_free`, at which the next request may start, and a store of permits earned while idle. A request starts at
-`next_free` whatever its size; what it takes from the store and what it takes fresh moves `next_free` on, and delays only those
-behind it. The two differ in what a stored permit costs. Knows nothing of clocks, loops or who waits.
+The state is one instant, `next_free`, at which the next request may start, and a store of permits earned while idle. A request of
+any size starts at `next_free`. Its stored and fresh permits then move `next_free` on, which delays only later requests. The two
+strategies differ in the price of a stored permit. Knows nothing of clocks, loops or waiters.
 
-From Guava's SmoothBursty and SmoothWarmingUp, and the stored-permits limiter that caps the store in permits. The store is a
-whole number of ticks (a nanosecond has ``rate.permits``, a permit lasts ``rate.period_ns``) times a constant: exact.
+From Guava's SmoothBursty and SmoothWarmingUp, and from the stored-permits limiter that caps the store in permits. The store is a
+whole number of ticks (a nanosecond has ``rate.permits``, a permit lasts ``rate.period_ns``) times a constant, so it is exact.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _ONE = 1
 
 
 class _Smooth(Scheduler):
-    """What both have in common: `next_free`, and a store that fills while it lies in the past."""
+    """The common part: `next_free`, and a store that fills while `next_free` lies in the past."""
 
     __slots__ = ("_group", "_next", "_spilled", "_stored", "rate")
 
+    rate: Rate
     _next: int | None  # next_free in ticks
     _stored: int  # in units of the subclass
-    # What was taken last: when, next_free and the store as they were before, since when, how many permits.
+    # The latest takes: their instant, next_free and the store before them, the instant they were booked from, their permits.
     _group: tuple[int, int, int, int, int] | None
 
     def _setup(self, rate: Rate, start: int | None) -> None:
@@ -40,7 +41,7 @@ class _Smooth(Scheduler):
         self._stored = self._at_first()
         self._next = None if start is None else start * rate.permits
 
-    # What the subclass says: what is stored at first and at most, what a tick of idle time adds, and what permits cost.
+    # The subclass defines the store at first and at most, the gain of a tick of idle time, and the price of permits.
 
     def _at_first(self) -> int:
         return 0
@@ -52,7 +53,7 @@ class _Smooth(Scheduler):
         return ticks
 
     def _priced(self, stored: int, permits: int) -> tuple[int, int]:
-        """What is left in the store after taking permits, and the ticks they cost."""
+        """The store after a take of that many permits, and the ticks that they cost."""
         raise NotImplementedError
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
@@ -81,7 +82,7 @@ class _Smooth(Scheduler):
         return max(now, ceil_div(self._due(now), self.rate.permits))
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Undo what was taken at that instant, if nothing has been taken since. Anything else is lost: it has delayed others."""
+        """Undo the takes at that instant, if they are the latest. Older permits are lost: they have delayed later requests."""
         check_give_back(permits, now, taken)
         if taken is None or self._group is None or taken != self._group[0]:
             return
@@ -95,13 +96,13 @@ class _Smooth(Scheduler):
             self._spilled -= self._synced(due, stored, since)[2]
 
     def charge(self, permits: int, now: int) -> None:
-        """Take permits, from the store as far as they are there: later requests wait for the rest."""
+        """Take permits from the store, and the rest on credit: later requests wait for it."""
         check_permits("charge()", permits)
         self._group = None
         self._spend(permits, self._due(now), self._stored, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Change the rate: a debt keeps its duration, the store its fraction."""
+        """Change the rate. A debt keeps its duration, and the store its fraction."""
         rate = Rate.of(rate)
         free, stored, _ = self._synced(self._due(now), self._stored, now)
         self._spilled = self._spilled * rate.permits // self.rate.permits
@@ -114,16 +115,16 @@ class _Smooth(Scheduler):
         raise NotImplementedError
 
     def reset(self, now: int) -> None:
-        """Nothing is owed, and the store is as it was at first."""
+        """Owe nothing, and have the store as at first."""
         self._setup(self.rate, now)
 
     def lag(self, now: int) -> int:
-        """0: time that was not used is stored or gone, never owed."""
+        """0: unused time is stored or lost, and never makes a backlog."""
         return 0
 
     @property
     def spilled(self) -> int:
-        """Nanoseconds of idle time so far that found the store full and are gone."""
+        """Nanoseconds of idle time that found the store full and are lost."""
         return self._spilled // self._earned(self.rate.permits)
 
     @property
@@ -137,7 +138,7 @@ class _Smooth(Scheduler):
         return self._next
 
     def _spend(self, permits: int, due: int, stored: int, since: int, again: bool = False) -> int:
-        """Take permits from what next_free and the store were, with the idle time up to since; where the request starts."""
+        """Take permits from a given next_free (``due``) and store, with the idle time up to ``since``. The start of the request."""
         free, stored, gone = self._synced(due, stored, since)
         if not again:
             self._spilled += gone
@@ -146,7 +147,7 @@ class _Smooth(Scheduler):
         return free
 
     def _synced(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
-        """next_free and the store once the idle time up to since is in it, and what found no room there."""
+        """next_free and the store after the idle time up to ``since``, and the part of it that found no room."""
         free = booked_from(due, since, self.rate.permits)
         stored += self._earned(free - due)
         most = self._most()
@@ -154,11 +155,11 @@ class _Smooth(Scheduler):
 
 
 class SmoothBursty(_Smooth):
-    """Store what is not used, up to ``max_burst`` seconds or ``max_stored`` permits, and grant it at once. Guava's SmoothBursty.
+    """Store unused permits, up to ``max_burst`` seconds or ``max_stored`` permits, and grant them at once. Guava's SmoothBursty.
 
-    Starts empty: a burst must be earned. Pays later: a request of any size starts at once if nothing is owed, and the next
-    one waits for it, so after a long idle time one more than the store passes at one instant. Stored permits are free.
-    ``max_burst`` is 1.0 unless one of the two is given. Fractions of a permit are kept.
+    The store is empty at first: a burst must be earned. A request pays later: one of any size starts at once if nothing is owed,
+    and the next one waits for it. So after a long idle time, one permit more than the store passes at one instant. Stored permits
+    are free. The default is a ``max_burst`` of 1.0. Fractions of a permit are kept.
     """
 
     __slots__ = ("_max_burst", "_max_stored")
@@ -173,7 +174,7 @@ class SmoothBursty(_Smooth):
     ) -> None:
         check_start(start)
         if max_burst is not None and max_stored is not None:
-            raise ValueError("SmoothBursty takes max_burst (seconds) or max_stored (permits), not both.")
+            raise ValueError("SmoothBursty() takes max_burst (seconds) or max_stored (permits), not both.")
         self._max_burst = exact(1 if max_burst is None else max_burst, "SmoothBursty(max_burst)")
         self._max_stored = None if max_stored is None else exact(max_stored, "SmoothBursty(max_stored)")
         if self._max_burst[0] < 0 or (self._max_stored and self._max_stored[0] < 0):
@@ -182,11 +183,11 @@ class SmoothBursty(_Smooth):
 
     @property
     def stored(self) -> float:
-        """Permits in the store as of the latest call."""
+        """Permits in the store after the latest call."""
         return as_float(self._stored, self.rate.period_ns)
 
     def bound(self, window: int, largest: int = 1) -> int:
-        """``store + rate x window + largest``: a full store, what flows in, and one request on credit."""
+        """``store + rate x window + largest``: a full store, the permits that flow in, and one request on credit."""
         check_window(window, largest)
         return (self._most() + window * self.rate.permits) // self.rate.period_ns + largest
 
@@ -215,8 +216,8 @@ class SmoothBursty(_Smooth):
 class SmoothWarmingUp(_Smooth):
     """Start slowly and warm up to the rate; cool down while idle. Guava's SmoothWarmingUp.
 
-    ``warmup`` is the seconds it takes from cold to warm under load; ``cold_factor`` (1 or more) how many times longer the
-    interval is when cold. For servers that need to fill caches or pools before they bear the full rate. Starts cold.
+    For servers that must fill caches or pools before they bear the full rate. ``warmup`` is the time in seconds from cold to warm
+    under load. ``cold_factor`` (1 or more) is the cold interval divided by the warm one. Starts cold.
 
     The price of a stored permit depends on the level x of the store (interval I, cold interval c I)::
 
@@ -226,7 +227,7 @@ class SmoothWarmingUp(_Smooth):
               |        |      |
               0    threshold  max     threshold = warmup / 2I,  max = threshold + 2 warmup / (I + cI)
 
-    Costs are differences of the areas up to two levels, each rounded once, so splitting a request changes no total.
+    A cost is the difference of the areas up to two levels, each rounded once, so splitting a request does not change the total.
     """
 
     __slots__ = ("_cold_factor", "_earn", "_warmup")
@@ -242,20 +243,20 @@ class SmoothWarmingUp(_Smooth):
         check_start(start)
         num, den = exact(warmup, "SmoothWarmingUp(warmup)")
         if num <= 0:
-            raise ValueError(f"SmoothWarmingUp(warmup={warmup!r}) must be more than 0 seconds; SmoothBursty needs no warm-up.")
-        # Rounded up to a whole nanosecond: never 0, with which throttling would stop.
+            raise ValueError(f"SmoothWarmingUp(warmup={warmup!r}) must be more than 0 seconds. For no warm-up, use SmoothBursty.")
+        # Rounded up to a whole nanosecond: never to 0, which would stop all throttling.
         self._warmup = ceil_div(num * NS_PER_SECOND, den)
         cold, warm = self._cold_factor = exact(cold_factor, "SmoothWarmingUp(cold_factor)")
         if cold < warm:
             raise ValueError(f"SmoothWarmingUp(cold_factor={cold_factor!r}) must be 1 or more: cold is slower than warm.")
-        # max permits = warmup / I x (5 + c) / (2 (1 + c)). The store counts in units of which a permit has
-        # period_ns x 2 (cold + warm) and a tick of idle time earns (5 warm + cold): all whole.
+        # max permits = warmup / I x (5 + c) / (2 (1 + c)). In the unit of the store, a permit is period_ns x 2 (cold + warm) and
+        # a tick of idle time earns (5 warm + cold), all whole numbers.
         self._earn = 5 * warm + cold
         self._setup(Rate.of(rate), start)
 
     @property
     def stored(self) -> float:
-        """Permits in the store as of the latest call; full is cold."""
+        """Permits in the store after the latest call. A full store is cold."""
         return as_float(self._stored, self._per_permit)
 
     @property
@@ -263,7 +264,7 @@ class SmoothWarmingUp(_Smooth):
         return self.rate.period_ns * 2 * sum(self._cold_factor)
 
     def bound(self, window: int, largest: int = 1) -> int:
-        """``largest + rate x window``: no permit costs less than the interval."""
+        """``largest + rate x window``, because no permit costs less than the interval."""
         check_window(window, largest)
         return largest + self.rate.permits_in(window)
 
@@ -281,7 +282,7 @@ class SmoothWarmingUp(_Smooth):
         return max(left, 0), self._area(stored) - self._area(left)
 
     def _area(self, level: int) -> int:
-        """The ticks that all permits up to the level cost; below 0 (no permit is stored) at the plain price."""
+        """The ticks that all permits up to the level cost. Below 0 nothing is stored, and the price is the interval."""
         cold, warm = self._cold_factor
         warmup = self._warmup * self.rate.permits
         above = max(level - warmup * (cold + warm), 0)
@@ -290,7 +291,7 @@ class SmoothWarmingUp(_Smooth):
         return ceil_div(level * scale + above * above * (cold - warm), scale * 2 * (cold + warm))
 
     def _rescaled(self, stored: int, rate: Rate) -> int:
-        # Rounded up: fuller is colder, so nothing is given.
+        # Rounded up: a fuller store is colder, so this gives no credit.
         return ceil_div(stored * rate.permits, self.rate.permits)
 
     def __repr__(self) -> str:

@@ -1,21 +1,21 @@
 """Strategies that pace by a ticks accumulator: TicksAccumulator, BurstCompensation, BurstRatio.
 
-The ticks accumulator is the start of the next slot that nobody has taken. A request takes the slot and moves the
-accumulator on by its own length, so its size delays only those behind it (it pays later). Time is counted in ticks: a
-nanosecond has ``rate.permits`` of them and a permit lasts ``rate.period_ns``, so nothing is ever divided or rounded.
+The ticks accumulator is the start of the next free slot. A request takes that slot and moves the accumulator on by its own
+length, so its size delays only later requests (it pays later). Time is counted in ticks: a nanosecond has ``rate.permits`` of
+them and a permit lasts ``rate.period_ns``, so nothing is ever divided or rounded.
 
-The three differ in what they do about time that nobody used. Permits come back by undoing the latest slots, as
-compare-and-swap would: those taken at one instant without a gap are a group, and which request holds which of its slots makes no
-difference. An older slot is lost: later requests have been delayed by it already.
+The three strategies treat unused time in different ways. Only the latest slots can be given back, as with compare-and-swap: the
+slots taken at one instant without a gap are a group, and it makes no difference which request holds which of them. An older slot
+is lost, because it has delayed later requests already.
 
-Knows nothing of clocks, loops or who waits. From the EngineBlock limiters of 2018 (average, compensated and dynamic).
+Knows nothing of clocks, loops or waiters. From the EngineBlock limiters of 2018 (average, compensated and dynamic).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.rate import Rate, as_float, ceil_div, exact
+from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds
 from aiorate.schedulers.interface import Scheduler, booked_from, check_ask, check_give_back, check_permits, check_start, check_window
 
 if TYPE_CHECKING:
@@ -27,15 +27,16 @@ _ONE = 1
 
 
 class _Accumulator(Scheduler):
-    """One integer, the accumulator, and how to move it; what a late request gives up is left to `_base`."""
+    """One integer, the accumulator. The subclass defines, by `_base`, where the slot of a late request begins."""
 
     __slots__ = ("_group", "_next", "rate")
+    rate: Rate
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_start(start)
         self.rate = Rate.of(rate)
         self._next: int | None = None if start is None else start * self.rate.permits
-        # What was taken last: when, where the accumulator stood before, where the first of the slots begins, how many permits.
+        # The latest takes: their instant, the accumulator before them, the beginning of their first slot, their permits.
         self._group: tuple[int, int, int, int] | None = None
 
     @property
@@ -69,7 +70,7 @@ class _Accumulator(Scheduler):
         return ceil_div(self._begin(now) if self._next is None else self._next, self.rate.permits)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Undo what was taken at that instant, if nothing has been taken since. Any other slot is lost."""
+        """Undo the takes at that instant, if they are the latest. An older slot is lost."""
         check_give_back(permits, now, taken)
         if taken is None or self._group is None or taken != self._group[0]:
             return
@@ -83,7 +84,7 @@ class _Accumulator(Scheduler):
             self._regain(base - slot)
 
     def charge(self, permits: int, now: int) -> None:
-        """Take so many slots, the first of them not before now: later requests wait for them."""
+        """Take slots for that many permits, the first of them not before now. Later requests wait for them."""
         check_permits("charge()", permits)
         slot = self._begin(now) if self._next is None else self._next
         self._group = None
@@ -93,7 +94,7 @@ class _Accumulator(Scheduler):
         """The next slot keeps its instant, the ones after it follow at the new rate."""
         rate = Rate.of(rate)
         slot = self._begin(now) if self._next is None else self._next
-        # Rounded up: no slot comes earlier than it was.
+        # Rounded up: no slot comes earlier than before.
         self._next = ceil_div(slot * rate.permits, self.rate.permits)
         self._group = None
         self.rate = rate
@@ -105,7 +106,7 @@ class _Accumulator(Scheduler):
         self._group = None
 
     def reset(self, now: int) -> None:
-        """The next slot is now."""
+        """Have the next slot begin now."""
         self._begin(now)
         self._group = None
 
@@ -117,34 +118,37 @@ class _Accumulator(Scheduler):
         return self._next
 
     def _base(self, slot: int, since: int) -> int:
-        """Where a slot begins that is asked for since then."""
+        """The beginning of a slot for a request in line since ``since``."""
         raise NotImplementedError
 
     def _regain(self, ticks: int) -> None:
-        """What was given up for a slot that was undone."""
+        """Undo the loss of so many ticks, because their slot was given back."""
+
+    def _parameters(self) -> str:
+        return ""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.rate)!r}, ticks={self.ticks})"
+        return f"{type(self).__name__}({str(self.rate)!r}{self._parameters()}{_next_at(self.ticks)})"
 
 
 class TicksAccumulator(_Accumulator):
-    """Keep to the schedule on average: all that was missed is made up for, at once and without bound.
+    """Keep to the schedule on average: make up for all missed time, at once and without a bound.
 
-    The k-th permit is due at ``start + k / rate`` whatever happened before. Right for load generators that must reach
-    a mean; wrong wherever a quota is enforced, since a pause is followed by a burst of its length.
+    The k-th permit is due at ``start + k / rate`` whatever happened before. Right for load generators that must reach a mean.
+    Wrong where a quota is enforced, because a burst follows a pause, as long as the pause.
     """
 
     __slots__ = ()
-    books_since = False
-    makes_up = True
+    books_since: bool = False
+    makes_up: bool = True
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """None: after a pause there is a burst of its length."""
+        """None: a burst follows a pause, as long as the pause."""
         check_window(window, largest)
         return None
 
     def stock(self, now: int) -> int:
-        """The slots that are due by now: the last-seen time of the original, by which a slot is known to be due without a new one."""
+        """The slots that are due by now. The original keeps a last-seen time for them, which saves reading the clock."""
         if self._next is None:
             return 0
         behind = now * self.rate.permits - self._next
@@ -155,13 +159,13 @@ class TicksAccumulator(_Accumulator):
 
 
 class BurstCompensation(_Accumulator):
-    """A ticks accumulator that gives up a fraction, ``strictness``, of what was missed.
+    """A ticks accumulator that gives up a fraction, ``strictness``, of the missed time.
 
-    A request that comes late (its slot was due before ``since``) moves the schedule:
-    ``next = due + strictness x (since - due) + cost``. Strictness 1 is strict: no two permits are closer than the
-    interval, and time that nobody used is gone. 0 gives up nothing and is the plain accumulator.
+    A late request, whose slot was due before ``since``, moves the schedule:
+    ``next = due + strictness x (since - due) + cost``. With strictness 1 no two permits are closer than the interval, and unused
+    time is lost. With 0 nothing is given up, as in the plain accumulator.
 
-    Strictness is a real number from 0 to 1, not a power of two as in the original, and every late request counts.
+    Unlike the original's, strictness is a real number from 0 to 1 and not a power of two, and every late request counts.
     """
 
     __slots__ = ("_spilled", "_strictness")
@@ -175,16 +179,16 @@ class BurstCompensation(_Accumulator):
 
     @property
     def strictness(self) -> float:
-        """The fraction of a gap that a late request closes."""
+        """The fraction of missed time that a late request gives up."""
         return as_float(*self._strictness)
 
     @property
     def spilled(self) -> int:
-        """Nanoseconds of schedule given up so far."""
+        """Nanoseconds of schedule given up."""
         return self._spilled // self.rate.permits
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """Strict: ``largest + rate x window``. Otherwise None: a long pause may be followed by a burst of any size."""
+        """With strictness 1 ``largest + rate x window``. Otherwise None: a burst of any size may follow a long pause."""
         check_window(window, largest)
         num, den = self._strictness
         return largest + self.rate.permits_in(window) if num == den else None
@@ -195,14 +199,14 @@ class BurstCompensation(_Accumulator):
         super().set_rate(rate, now)
 
     def reset(self, now: int) -> None:
-        """The next slot is now."""
+        """Have the next slot begin now."""
         self._spilled = 0
         super().reset(now)
 
     def _base(self, slot: int, since: int) -> int:
         num, den = self._strictness
         gap = booked_from(slot, since, self.rate.permits) - slot
-        # Rounded up: the schedule never gains by a fraction of a tick.
+        # Rounded up: the schedule never gains a fraction of a tick.
         closed = -(-gap * num // den)
         self._spilled += closed
         return slot + closed
@@ -210,32 +214,35 @@ class BurstCompensation(_Accumulator):
     def _regain(self, ticks: int) -> None:
         self._spilled -= ticks
 
+    def _parameters(self) -> str:
+        return f", strictness={self.strictness:g}"
+
 
 class BurstRatio(Scheduler):
     """Catch up at ``ratio`` times the rate after a delay, never ahead of the plain schedule.
 
-    Two schedules: the ideal one, at the plain rate, and the paced one, which keeps permits ``1 / (ratio x rate)``
-    apart. A request starts at the later of the two. A delay of G is made up for within ``G / (ratio - 1)``; with ratio 1
-    it is never made up for, and stays as lag. The dynamic limiter of EngineBlock, without its grace operations, which
-    let requests start before their time.
+    There are two schedules: the ideal one, at the plain rate, and the paced one, which keeps permits ``1 / (ratio x rate)`` apart.
+    A request starts at the later of the two. A delay of G is made up for within ``G / (ratio - 1)``. With ratio 1 it is never made
+    up for, and stays as lag. The dynamic limiter of EngineBlock, without its grace operations, which let requests start early.
     """
 
     __slots__ = ("_group", "_ideal", "_paced", "_ratio", "_unit", "rate")
+    rate: Rate
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
         check_start(start)
         self._ratio = _ratio_of(ratio)
         self.rate = Rate.of(rate)
-        # Both schedules count in ticks of which a ns has rate.permits x ratio's numerator: both intervals are then whole.
+        # Both schedules count in ticks. A ns has rate.permits x ratio's numerator of them, so both intervals are whole.
         self._unit = self.rate.permits * self._ratio[0]
         self._ideal: int | None = None if start is None else start * self._unit
         self._paced: int = self._ideal or 0
-        # What was taken last: when, both schedules as they were before, where the first of the slots begins, how many permits.
+        # The latest takes: their instant, both schedules before them, the beginning of their first slot, their permits.
         self._group: tuple[int, int, int, int, int] | None = None
 
     @property
     def ratio(self) -> float:
-        """How many times the rate permits may come while behind."""
+        """The rate of catching up, as a multiple of the plain rate."""
         return as_float(*self._ratio)
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
@@ -266,7 +273,7 @@ class BurstRatio(Scheduler):
         return at if at > now else ceil_div(ideal, self._unit)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Undo what was taken at that instant, if nothing has been taken since. Any other slot is lost."""
+        """Undo the takes at that instant, if they are the latest. An older slot is lost."""
         check_give_back(permits, now, taken)
         if taken is None or self._group is None or taken != self._group[0]:
             return
@@ -278,27 +285,27 @@ class BurstRatio(Scheduler):
             self._group, self._ideal, self._paced = None, ideal, paced
 
     def charge(self, permits: int, now: int) -> None:
-        """Take so many slots of both schedules, the first not before now: later requests wait for them."""
+        """Take slots for that many permits of both schedules, the first not before now. Later requests wait for them."""
         check_permits("charge()", permits)
         ideal = self._begin(now) if self._ideal is None else self._ideal
         self._group = None
         self._move(ideal, booked_from(max(ideal, self._paced), now, self._unit), permits)
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Both schedules keep their instants, the slots after them follow at the new rate."""
+        """The next slot of each schedule keeps its instant, the ones after it follow at the new rate."""
         self._change(Rate.of(rate), self._ratio, now)
 
     def apply(self, rate: Rate | str | Number, burst: Number, now: int | None = None) -> None:
-        """Change rate and ratio; both schedules keep their instants."""
+        """Change rate and ratio. The next slot of each schedule keeps its instant."""
         self._change(Rate.of(rate), _ratio_of(burst), now)
 
     def restart(self, now: int) -> None:
-        """Forget the backlog: the next slot is now."""
+        """Forget the backlog: no slot is due before now."""
         self._ideal = max(self._begin(now) if self._ideal is None else self._ideal, now * self._unit)
         self._group = None
 
     def reset(self, now: int) -> None:
-        """Both schedules begin now."""
+        """Have both schedules begin now."""
         self._begin(now)
         self._group = None
 
@@ -331,7 +338,7 @@ class BurstRatio(Scheduler):
 
     def __repr__(self) -> str:
         at = None if self._ideal is None else ceil_div(self._ideal, self._unit)
-        return f"BurstRatio({str(self.rate)!r}, ratio={self.ratio:g}, ideal={at})"
+        return f"BurstRatio({str(self.rate)!r}, ratio={self.ratio:g}{_next_at(at)})"
 
 
 def _ratio_of(ratio: Number) -> tuple[int, int]:
@@ -339,3 +346,8 @@ def _ratio_of(ratio: Number) -> tuple[int, int]:
     if num < den:
         raise ValueError(f"BurstRatio(ratio={ratio!r}) must be 1 or more; 1 means no catching up.")
     return num, den
+
+
+def _next_at(slot: int | None) -> str:
+    """For ``repr``: the next slot as a clock reading in seconds, once there is one."""
+    return "" if slot is None else f", next_at={round(ns_to_seconds(slot), 6)}"

@@ -1,9 +1,9 @@
-"""TokenBucket: a bucket of permits that fills at the rate; a request takes its permits out or waits for them.
+"""TokenBucket: a bucket of permits that fills at the rate. A request takes its permits out or waits for them.
 
-State is one number, the instant at which the bucket is empty; its level at a later one is ``(instant - empty) / interval``. The virtual
-scheduling form of GCRA, ITU-T I.371, whose theoretical arrival time is that instant plus ``burst x interval``.
-Same grants as golang.org/x/time/rate without its truncation.
-Knows nothing of clocks, loops or who waits.
+The state is one number, the instant at which the bucket is empty. The level at a later instant is ``(instant - empty) / interval``.
+The virtual scheduling form of GCRA, ITU-T I.371, whose theoretical arrival time is that instant plus ``burst x interval``.
+It makes the same grants as golang.org/x/time/rate without the truncation there.
+Knows nothing of clocks, loops or waiters.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ _NEVER = 1 << 200
 
 
 class TokenBucket(Scheduler):
-    """Pay now: up to ``burst`` permits at once, then one per interval. Starts with ``initial`` (default: full).
+    """Pay now: up to ``burst`` permits at once, then one per interval.
 
-    ``burst`` and ``initial`` are permits, whole numbers. In any window there are at most ``burst + rate x window``: a
-    full bucket and what flows in, so nearly twice the rate in the first period if ``burst`` is a period's worth.
-    A request for more than ``burst`` can never be granted.
+    ``burst`` and ``initial`` are whole numbers of permits. The bucket starts with ``initial``, by default full. Any window holds at
+    most ``burst + rate x window``: a full bucket and the permits that flow in. With a period's worth of ``burst`` that is nearly
+    twice the rate in the first period. A request for more than ``burst`` can never be granted.
     """
 
+    __slots__ = ("_brim", "_calm_until", "_cost", "_empty", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits", "rate")
+    rate: Rate
+    burst: int
+    """Size of the bucket in permits."""
     _brim: int
     _calm_until: int
-    __slots__ = ("_brim", "_calm_until", "_cost", "_empty", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits", "rate")
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
         check_start(start)
@@ -43,7 +46,6 @@ class TokenBucket(Scheduler):
         elif initial is not None and type(initial) is not int:
             raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, not {type(initial).__name__}.")
         self.burst = burst
-        """Size of the bucket in permits."""
         self.max_permits: int | None = burst
         self.receipts = True
         self._peaks = Peaks()
@@ -56,13 +58,13 @@ class TokenBucket(Scheduler):
 
     @property
     def spilled(self) -> int:
-        """Nanoseconds of schedule that found the bucket full while somebody stood in line, and are gone."""
+        """Nanoseconds of schedule that found the bucket full while a request stood in line, and are lost."""
         return self._spilled // self.rate.permits
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if permits is _ONE and since is None and type(now) is int and now < self._calm_until and not self.receipts:
-            # Not full by now, and no record to keep: one addition, in half of the time that it takes below.
-            after = self._empty + self._cost  # type: ignore[operator]  # calm only once it has begun
+            # Not full by now, and no record to keep: one addition, in half the time of the code below.
+            after = self._empty + self._cost  # type: ignore[operator]  # only once it has begun
             if after <= now * self._unit:
                 self._empty = after
                 return now
@@ -87,8 +89,8 @@ class TokenBucket(Scheduler):
             if at < since:
                 at = since
             ticks = since * unit
-        level = ticks - empty  # as it stood when the request joined the line
-        if level >= self._brim:  # the bucket was full, and what came since then is gone
+        level = ticks - empty  # when the request joined the line
+        if level >= self._brim:  # the bucket was full, and the permits since then are lost
             gone = level - self._brim + unit
             level -= gone
             after += gone
@@ -109,13 +111,13 @@ class TokenBucket(Scheduler):
         return max(now, ceil_div(empty + permits * self._cost, self._unit))
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Put permits back, as far as there is room; by receipt, as far as there was room ever since they were taken."""
+        """Put permits back as far as there is room; by receipt, as far as there was room at every instant since the take."""
         check_give_back(permits, now, taken)
         if self._empty is None:
             return
         level = now * self._unit - self._empty
         peak = None if taken is None else self._peaks.since(taken)
-        # A bucket that is full to within the last ns is not cut off, so neither is what comes back.
+        # The level is cut off a whole ns beyond full (see _measure), so a credit may reach that far too.
         credit = min(permits * self._cost, self._brim - 1 - (level if peak is None else max(level, peak)))
         if credit > 0:
             self._empty -= credit
@@ -126,7 +128,7 @@ class TokenBucket(Scheduler):
                 self._peaks.raise_since(taken, credit)
 
     def charge(self, permits: int, now: int) -> None:
-        """Take permits out at once, however many: the level falls below zero."""
+        """Take any number of permits out at once. The level may fall below zero."""
         check_permits("charge()", permits)
         empty = self._begin(now) if self._empty is None else self._empty
         level = now * self._unit - empty
@@ -141,13 +143,13 @@ class TokenBucket(Scheduler):
         return 0 if self._empty is None else max(0, min((now * self._unit - self._empty) // self._cost, self.burst))
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Change the rate; the bucket keeps its level in permits, and so does a debt."""
+        """Change the rate. The bucket keeps its level in permits, and so does a debt."""
         rate = Rate.of(rate)
         empty = self._begin(now) if self._empty is None else self._empty
         missing = max(0, empty + self.burst * self._cost - now * self._unit)
         self._spilled = self._spilled * rate.permits // self._unit
         self._peaks.scale(rate.period_ns, self._cost)
-        # Rounded up: no fraction of a permit is given.
+        # Rounded up: this gives no fraction of a permit.
         missing = ceil_div(missing * rate.period_ns, self._cost)
         self._measure(rate)
         self._empty = now * self._unit + missing - self.burst * self._cost
@@ -159,7 +161,7 @@ class TokenBucket(Scheduler):
         self._begin(now)
 
     def lag(self, now: int) -> int:
-        """0: a bucket is not late because it was idle."""
+        """0: an idle bucket is not behind schedule."""
         return 0
 
     def bound(self, window: int, largest: int = 1) -> int:
@@ -168,12 +170,12 @@ class TokenBucket(Scheduler):
         return self.burst + self.rate.permits_in(window)
 
     def _measure(self, rate: Rate) -> None:
-        # In ticks, of which a nanosecond has rate.permits and a permit lasts rate.period_ns: never divided.
+        # In ticks: a nanosecond has rate.permits of them and a permit lasts rate.period_ns, so nothing is ever divided.
         self.rate = rate
         self._unit = rate.permits
         self._cost = rate.period_ns
         self._calm_until = -_NEVER  # an instant before which the bucket is not full
-        # Idle for a whole nanosecond beyond full: less is within the instant, and would be drift if it were cut off.
+        # The level is cut off a whole nanosecond beyond full. Less lies within the instant, and cutting it off would be drift.
         self._brim = self.burst * rate.period_ns + rate.permits
 
     def _begin(self, start: int) -> int:

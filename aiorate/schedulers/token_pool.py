@@ -1,18 +1,18 @@
 """TokenPool: active, burst and waiting pools of time, and how they are refilled.
 
-A token is a nanosecond of schedule. Fresh tokens fill the active pool, what does not fit waits, and a burst ratio above
-1 lets waiting tokens return, pro rata to the time that has just passed. Consumers see one pool, active and burst.
-Knows nothing of clocks, loops or who waits. From the token pools of EngineBlock and nosqlbench, 2018 to 2023.
+A token is a nanosecond of schedule. Fresh tokens fill the active pool, and the rest waits in the waiting pool. A burst ratio above
+1 lets waiting tokens return, in proportion to the time that has just passed. Consumers see one pool, active and burst together.
+Knows nothing of clocks, loops or waiters. From the token pools of EngineBlock and nosqlbench, 2018 to 2023.
 
-Inside, a nanosecond is ``rate.permits x ratio's denominator`` units and a permit costs ``rate.period_ns x ratio's
-denominator``: whole numbers, so nothing is lost to rounding however often the pool is refilled.
+Inside, a nanosecond is ``rate.permits x ratio's denominator`` units and a permit costs ``rate.period_ns x ratio's denominator``
+units. Both are whole numbers, so no number of refills loses anything to rounding.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.rate import Rate, as_float, ceil_div, exact
+from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds
 from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_ns, check_permits, check_start, check_window
 from aiorate.schedulers.peaks import Peaks
 
@@ -24,19 +24,19 @@ __all__ = ["TokenPool"]
 _ONE = 1
 _NEVER = 1 << 200
 _LEAST_POOL_NS = 1_000_000
-_EVEN = 1, 1  # of all pools that catch up at the plain rate
+_EVEN = 1, 1  # shared by all pools that catch up at the plain rate
 
 
 class TokenPool(Scheduler):
     """Pay now from a pool of two permits or 1 ms of them, whichever is more, times ``burst``.
 
-    ``burst`` is the ratio (1 or more) of the fastest to the plain rate: while there is a backlog, permits come at
-    ``burst x rate``. ``pool`` sets the size of the active pool in ns. Starts with one permit. A request larger than the
-    pool is granted when the pool is full, and the rest is owed: those behind wait for it.
+    ``burst`` is the fastest rate divided by the plain rate (1 or more): while there is a backlog, permits come at
+    ``burst x rate``. ``pool`` sets the size of the active pool in ns. The pool starts with one permit. A request larger than the
+    pool is granted when the pool is full, and the rest is owed: later requests wait for it.
 
-    `refill`, `take_up_to`, `restart`, `apply` and the whole numbers `active`, `waiting`, `max_active` and
-    `max_over_active` are the original's, in ns. `take` and `peek` refill by themselves, as a filler of infinite
-    frequency would have; the two ways of use are not meant to be mixed on one pool.
+    `refill`, `take_up_to`, `restart`, `apply` and the whole numbers `active`, `waiting`, `max_active` and `max_over_active` are the
+    original's, in ns. `take` and `peek` refill the pool themselves, as a filler of infinite frequency would. Use one pool in one of
+    the two ways only.
     """
 
     __slots__ = (
@@ -56,6 +56,7 @@ class TokenPool(Scheduler):
         "_w",
         "rate",
     )
+    rate: Rate
 
     def __init__(self, rate: Rate | str | Number, burst: Number = 1.0, pool: int | None = None, *, start: int | None = None) -> None:
         check_start(start)
@@ -64,23 +65,23 @@ class TokenPool(Scheduler):
         self.receipts = True
         self._peaks = Peaks()
         self._pool = pool
-        self._last = start  # until when time has been refilled
+        self._last = start  # the instant up to which the pool is refilled
         self._size(Rate.of(rate), _burst_of(burst))
-        # Active (and burst) and waiting tokens, in units.
-        self._a = self._cost  # one permit: the first caller does not wait
+        # Active (with burst) and waiting tokens, in units.
+        self._a = self._cost  # one permit, so that the first caller does not wait
         self._w = 0
-        self._earlier: tuple[int, int] | None = None  # until when a permit was cheaper, and what it cost in ns
+        self._earlier: tuple[int, int] | None = None  # the instant before which a permit was cheaper, and its price then in ns
 
     def _size(self, rate: Rate, burst: tuple[int, int]) -> None:
-        """Derive the sizes of the pools; what they hold is left alone."""
+        """Derive the sizes of the pools. Their contents stay."""
         num, den = burst
         self.rate, self._burst = rate, burst
         self._extra = num - den
         self._unit, self._cost = (rate.permits * den, rate.period_ns * den) if den > 1 else (rate.permits, rate.period_ns)
-        # Where a permit is no whole number of ns, max_active truncates; two whole permits must fit in all the same.
+        # Where a permit is no whole number of ns, max_active is truncated, but two whole permits must still fit in.
         self._full = self._pool * self._unit if self._pool else max(_LEAST_POOL_NS * self._unit, 2 * self._cost)
         self._over = self._full // den * num if self._extra else self._full
-        self._plain = False  # whether time fills the active pool, which is no more than full, and nothing else happens
+        self._plain = False  # whether the active pool is at most full, and no tokens return to it
         self._calm_until = -_NEVER  # an instant before which the active pool is not full
 
     # The original's figures, in ns.
@@ -95,7 +96,7 @@ class TokenPool(Scheduler):
         """Size of active and burst pool together, in ns."""
         num, den = self._burst
         try:
-            # In floating point, truncated, as the original has it, so that its figures come out to the last digit.
+            # Truncated floating point, as in the original, so that its figures agree to the last digit.
             return int(self.max_active * as_float(num, den))
         except OverflowError:
             return self.max_active * num // den
@@ -107,26 +108,26 @@ class TokenPool(Scheduler):
 
     @property
     def active(self) -> int:
-        """Tokens for the taking, active and burst, in ns rounded down; negative: what is owed."""
+        """Tokens in the active and burst pool, in ns rounded down. Below 0 it is a debt."""
         return self._a // self._unit
 
     @property
     def waiting(self) -> int:
-        """Tokens that found no room in the active pool, in ns rounded down: the backlog."""
+        """The backlog: tokens that found no room in the active pool, in ns rounded down."""
         return self._w // self._unit
 
     @property
     def spilled(self) -> int:
-        """The waiting pool: schedule not used so far, which returns only if burst is above 1."""
+        """The waiting pool: unused schedule, which returns only if the burst ratio is above 1."""
         return self.waiting
 
     # The original's steps, by hand.
 
     def refill(self, ns: int) -> int:
-        """Add so many fresh tokens; returns active + waiting.
+        """Add ``ns`` fresh tokens; returns active + waiting.
 
-        They fill the active pool, the rest waits; then up to ``min(ns / max_active, 1) x burst pool`` waiting tokens
-        return, the fresh ones included.
+        Fresh tokens fill the active pool, and the rest joins the waiting ones. Then up to ``min(ns / max_active, 1) x burst pool``
+        waiting tokens return.
         """
         check_ns("refill()", ns)
         unit = self._unit
@@ -134,7 +135,7 @@ class TokenPool(Scheduler):
         add = min(ns * unit, max(self.max_active * unit - self._a, 0))
         self._a += add
         self._w += ns * unit - add
-        # In floating point and truncated, as the original has it: it may return nothing for a tiny refill.
+        # Truncated floating point, as in the original: a tiny refill may return nothing.
         allowed = int(min(as_float(ns, self.max_active), 1.0) * (self.max_over_active - self.max_active))
         moved = min(self.max_over_active * unit - self._a, allowed * unit, self._w)
         self._a += moved
@@ -142,32 +143,32 @@ class TokenPool(Scheduler):
         return self.active + self.waiting
 
     def take_up_to(self, ns: int) -> int:
-        """Take so many tokens or as many as there are; returns how many."""
+        """Take ``ns`` tokens, or all if there are fewer; returns the number taken."""
         check_ns("take_up_to()", ns)
         taken = min(ns, max(self.active, 0))
         self._a -= taken * self._unit
         return taken
 
     def restart(self, now: int | None = None) -> int:  # type: ignore[override]  # the original returns a number
-        """Empty both pools (a debt stays) and forget the time until now; returns active + waiting as they were."""
+        """Empty both pools and forget the time until now. A debt stays. Returns active + waiting as they were before."""
         had = self.active + self.waiting
         self._a, self._w = min(self._a, 0), 0
         self._calm_until = -_NEVER
         if now is not None and self._last is not None:
             self._last = max(self._last, now)
-            self._peaks.note(now, self._over)  # what was taken before is not put back into an emptied pool
+            self._peaks.note(now, self._over)  # as if full: an earlier take is not put back into the emptied pool
         return had
 
     def apply(self, rate: Rate | str | Number, burst: Number, now: int | None = None) -> None:
-        """Change rate and ratio, as from ``now``; the pools keep what they hold, and a ``pool`` given in ns its size."""
+        """Change rate and ratio as from ``now``. The pools keep their contents, and a ``pool`` given in ns keeps its size."""
         self._change(Rate.of(rate), _burst_of(burst), now)
 
     # The scheduler.
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if permits is _ONE and since is None and type(now) is int and now < self._calm_until and not self.receipts:
-            # Not full by now, and no record to keep: a sum, in half of the time that it takes below.
-            a = self._a + (now - self._last) * self._unit - self._cost  # type: ignore[operator]  # calm only once it has begun
+            # Not full by now, and no record to keep: a sum, in half the time of the code below.
+            a = self._a + (now - self._last) * self._unit - self._cost  # type: ignore[operator]  # in force only once it has begun
             if a >= 0:
                 self._a, self._last = a, now
                 return now
@@ -179,18 +180,18 @@ class TokenPool(Scheduler):
             check_ask("take()", permits, now, since)
         last = self._last
         if self._plain and last is not None and last <= now:
-            # By hand, where no tokens return from the waiting pool: a third of the time it takes below.
+            # Inlined for a pool to which no tokens return, in a third of the time of the code below.
             a, cost, full = self._a, permits * self._cost, self._full
             if since is None or since >= now:
-                # Nobody waited: what overflows is backlog.
+                # Nobody waited: the overflow is backlog.
                 a += (now - last) * self._unit
-                if a >= full and (a - full >= self._unit or cost < full):  # else filled within this ns: on time, as in booked_from()
+                if a >= full and (a - full >= self._unit or cost < full):  # otherwise filled within this ns, as in booked_from()
                     self._w += a - full
                     a = full
                 if a >= cost or a >= full:
                     return self._taken(permits, now, now, a)
                 return now - (a - cost if cost < full else a - full) // self._unit  # rounded up
-            # A line that is served without a break: once somebody waits, refilled only as far as each needs.
+            # A line without a break: while a request waits, the pool is refilled only as far as the request needs.
             if since > last:
                 a += (since - last) * self._unit
                 last = since
@@ -210,7 +211,7 @@ class TokenPool(Scheduler):
         return at
 
     def _taken(self, permits: int, now: int, last: int, level: int) -> int:
-        """Out of a pool that is refilled until then, and as full as that."""
+        """Take from a pool that is refilled up to ``last`` and holds ``level``."""
         self._last, self._a = last, level - permits * self._cost
         if self.receipts:
             peaks = self._peaks
@@ -225,50 +226,50 @@ class TokenPool(Scheduler):
         return self._plan(permits, now, now)[0]
 
     def _plan(self, permits: int, now: int, since: int) -> tuple[int, int, int, int]:
-        """When the request is scheduled, and the pools as they stand then: refilled up to when, active, waiting."""
+        """The instant of the request, and the pools at that instant: the instant of their refill, active, waiting."""
         last = self._last
         if last is None:
             last = self._last = now
         a, w = self._a, self._w
-        if a > self._over:  # the pool was shrunk: the excess waits, or a new rate would be a free burst
+        if a > self._over:  # the pool has shrunk: the excess waits, or a new rate would give a free burst
             a, w = self._over, w + a - self._over
         need = permits * self._cost
         if need > self._full:
             need = self._full
         if since > last:
-            # All at once: nobody was waiting, so what overflows is backlog.
+            # At once: nobody was waiting, so the overflow is backlog.
             before = a, w
             a, w = self._refilled(a, w, (since - last) * self._unit)
             if need == self._full <= a:
                 earlier = self._refilled(*before, (since - 1 - last) * self._unit)
-                if earlier[0] < need:  # it fills within the last ns: on time, as in booked_from()
+                if earlier[0] < need:  # filled within the last ns, which is on time, as in booked_from()
                     a, w = earlier
                     since -= 1
             last = since
         if a < need:
-            # Only as far as the request needs: a late filler must not overflow the pool.
+            # Only as far as the request needs, because a late filler must not overflow the pool.
             fresh = self._fresh_for(a, w, need)
             ns = ceil_div(fresh, self._unit)
             if last + ns > now:
                 return last + ns, last, a, w
             a, w = self._refilled(a, w, fresh)
-            a += ns * self._unit - fresh  # the rest of a ns is not spilled, or requests for a full pool would drift
+            a += ns * self._unit - fresh  # keeps the rest of a ns, or requests for a full pool would drift
             last += ns
         elif now < last:
-            # The clock went back: what was earned since then, at the most, does not count yet.
+            # The clock went back: the most that can have been earned since then does not count yet.
             num, den = self._burst
             return max(since, last - (a - need) * den // (num * self._unit)), last, a, w
         return max(last, since), last, a, w
 
     def _refilled(self, a: int, w: int, fresh: int) -> tuple[int, int]:
-        """The pools after so many fresh tokens, as if they had come one by one and had not been used."""
+        """The pools after ``fresh`` tokens, as if they had come one by one and none had been used."""
         extra = self._extra
         if not extra:
-            # Nothing returns: what does not fit waits, and what had found room before the pool shrunk.
+            # No token returns. The overflow waits, and so do tokens for which a shrunken pool has no room.
             a += fresh
             return (a, w) if a <= self._full else (self._full, w + a - self._full)
         num, den = self._burst
-        if a > self._over:  # the pool was shrunk: the excess waits
+        if a > self._over:  # the pool has shrunk: the excess waits
             a, w = self._over, w + a - self._over
         if w > 0 and a < self._full:
             # 1. Below full with a backlog: fresh and returning tokens together, until full or no backlog.
@@ -279,7 +280,7 @@ class TokenPool(Scheduler):
             # 2. Below full without a backlog: fresh tokens only.
             x = min(fresh, self._full - a)
             a, fresh = a + x, fresh - x
-        # 3. Full: fresh tokens wait, and return at the pace of the burst ratio until the burst pool is full too.
+        # 3. Full: fresh tokens wait, and tokens return at the pace of the burst ratio until the burst pool is full too.
         w += fresh
         if fresh:
             moved = min(self._over - a, w, fresh * extra // den)
@@ -287,7 +288,7 @@ class TokenPool(Scheduler):
         return a, w
 
     def _fresh_for(self, a: int, w: int, need: int) -> int:
-        """How many fresh tokens it takes until the pool holds need, which is no more than full."""
+        """The fresh tokens after which the pool holds ``need``, which is at most full."""
         num, den = self._burst
         extra = self._extra
         if extra and w > 0:
@@ -299,9 +300,9 @@ class TokenPool(Scheduler):
         return need - a
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Put tokens back, as far as there is room; by receipt, as far as there was room ever since they were taken.
+        """Put tokens back as far as there is room; by receipt, as far as there was room at every instant since the take.
 
-        What had no room by then would have found none, and waits.
+        By receipt, tokens without room join the waiting ones.
         """
         check_give_back(permits, now, taken)
         tokens = permits * self._cost
@@ -322,7 +323,7 @@ class TokenPool(Scheduler):
             self._w += tokens - credit
 
     def charge(self, permits: int, now: int) -> None:
-        """Take tokens at once, however many: the pool owes them."""
+        """Take any number of permits at once. The pool may owe them."""
         check_permits("charge()", permits)
         if self.take(permits, now) <= now:
             return
@@ -340,7 +341,7 @@ class TokenPool(Scheduler):
         return max(0, self._refilled(self._a, self._w, (now - self._last) * self._unit)[0] // self._cost)
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Change the rate; the pools keep their nanoseconds, and a debt its duration."""
+        """Change the rate. The pools keep their nanoseconds, and a debt its duration."""
         self._change(Rate.of(rate), self._burst, now)
 
     def _change(self, rate: Rate, burst: tuple[int, int], now: int | None) -> None:
@@ -355,12 +356,12 @@ class TokenPool(Scheduler):
                 self._earlier = now, cost if self._earlier is None else min(cost, self._earlier[1])
         old = self._unit
         self._size(rate, burst)
-        # Rounded down: no credit is given, and a debt grows by less than a unit.
+        # Rounded down: this gives no credit, and a debt grows by less than a unit.
         self._a, self._w = self._a * self._unit // old, self._w * self._unit // old
         self._peaks.scale(self._unit, old)
 
     def reset(self, now: int) -> None:
-        """Hold one permit and no backlog again."""
+        """Hold one permit and no backlog, as at first."""
         self._last, self._a, self._w, self._earlier = now, self._cost, 0, None
         self._calm_until = -_NEVER
         self._peaks.clear()
@@ -371,13 +372,15 @@ class TokenPool(Scheduler):
         return self._refilled(self._a, self._w, max(0, now - last) * self._unit)[1] // self._unit
 
     def bound(self, window: int, largest: int = 1) -> int:
-        """``max(pool, largest) + burst x rate x window``, where the pool is in permits and includes the burst pool."""
+        """``max(pool, largest) + burst x rate x window``. The pool is in permits and includes the burst pool."""
         check_window(window, largest)
-        owed = max(0, largest * self._cost - self._full)  # a larger request is granted on credit for the rest
+        owed = max(0, largest * self._cost - self._full)  # the part of a larger request that is granted on credit
         return (self._over + owed + window * self.rate.permits * self._burst[0]) // self._cost
 
     def __repr__(self) -> str:
-        return f"TokenPool({str(self.rate)!r}, burst={self.burst:g}, active={self.active}, waiting={self.waiting})"
+        # In permits and seconds, after the latest call.
+        available, lag = as_float(self._a, self._cost), ns_to_seconds(self.waiting)
+        return f"TokenPool({str(self.rate)!r}, burst={self.burst:g}, available={available:g}, lag={lag:g})"
 
 
 def _burst_of(burst: Number) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Strategies that promise a number per window: SlidingWindow (any window) and CalendarWindow (windows of the calendar).
 
-Neither paces: as many permits as the window has left are granted at once. Both count by the rate as it was given, so
-100 per 60 s is not 5 per 3 s. Knows nothing of loops or who waits; CalendarWindow knows where on the calendar it began.
+Neither strategy paces: it grants all the permits that the window has left at once. Both count by the rate as it was given, so
+100 per 60 s is not 5 per 3 s. Knows nothing of loops or waiters. CalendarWindow knows the place of its instants on the calendar.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ __all__ = ["CalendarWindow", "SlidingWindow"]
 
 
 class SlidingWindow(Scheduler):
-    """At most n permits in any window of one period, wherever it begins; n at once after an idle period.
+    """At most n permits in any window of one period, wherever it begins. After an idle period, n are granted at once.
 
-    The exact promise costs a log: an entry per instant at which something was granted, n at the most. The server's windows
-    need not begin with ours.
+    So a server's windows hold at most n as well, wherever they begin. The exact promise costs a log, with an entry for each
+    instant of a grant and at most n entries.
     """
 
     __slots__ = ("_last", "_log", "_used", "max_permits", "rate")
-    books_since = False
+    rate: Rate
+    books_since: bool = False
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_start(start)
         self.rate = Rate.of(rate)
         self.max_permits: int | None = self.rate.permits
-        self._log: deque[tuple[int, int]] = deque()  # (instant, permits) of what is still in the window
+        self._log: deque[tuple[int, int]] = deque()  # (instant, permits) of the grants that are still in the window
         self._used = 0
-        self._last = start  # nothing is granted before it
+        self._last = start  # no grant before it
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.rate.permits)
@@ -58,7 +59,7 @@ class SlidingWindow(Scheduler):
         return max(self._earliest(permits, now), now)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Forget the entry of the receipt, or as much of it; without one, the oldest entries."""
+        """Forget that many permits of the receipt's entry; without a receipt, of the oldest entries."""
         check_give_back(permits, now, taken)
         log = self._log
         if taken is None:
@@ -77,7 +78,7 @@ class SlidingWindow(Scheduler):
                 return
 
     def charge(self, permits: int, now: int) -> None:
-        """Enter permits as if they had been taken one by one, each as soon as there was room: later requests wait for them."""
+        """Enter permits as if they had been taken one by one, each as soon as there was room. Later requests wait for them."""
         check_permits("charge()", permits)
         now = now if self._last is None else max(now, self._last)
         self._forget(now)
@@ -88,7 +89,7 @@ class SlidingWindow(Scheduler):
             self._used += at_once
             permits -= at_once
         if permits:
-            # Each of the others follows the n-th before it by a period: all entries move on by whole rounds, and the oldest by one more.
+            # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds, the oldest by one more.
             self._drop(self._used - n)
             rounds, rest = divmod(permits, n)
             oldest = self._drop(rest)
@@ -99,34 +100,34 @@ class SlidingWindow(Scheduler):
         self._last = now
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Change the rate; what was granted within the new period before now counts as far as it is still known."""
+        """Change the rate. Grants within the new period before now still count, as far as the log goes back."""
         self.rate = Rate.of(rate)
         self.max_permits = self.rate.permits
         if self._last is None:
             self._last = now
 
     def reset(self, now: int) -> None:
-        """Nothing was granted."""
+        """Forget all grants."""
         self._log.clear()
         self._used = 0
         self._last = now
 
     def lag(self, now: int) -> int:
-        """0: a window has no schedule to be behind."""
+        """0: a window has no schedule."""
         return 0
 
     def bound(self, window: int, largest: int = 1) -> int:
-        """n for a period or less, n more for each further period begun."""
+        """n for a period or less, and n more for each further period begun."""
         check_window(window, largest)
         return self.rate.permits * -(-window // self.rate.period_ns)
 
     def _forget(self, now: int) -> None:
-        """Let go of what is no longer in the window that ends now."""
+        """Drop the entries that are no longer in the window that ends now."""
         while self._log and self._log[0][0] <= now - self.rate.period_ns:
             self._used -= self._log.popleft()[1]
 
     def _drop(self, permits: int) -> list[tuple[int, int]]:
-        """Take so many permits out of the oldest entries, as far as there are any; returns what was taken out."""
+        """Take that many permits, or all if there are fewer, out of the oldest entries; returns what was taken out."""
         dropped = []
         while self._log and permits > 0:
             instant, count = self._log.popleft()
@@ -141,7 +142,7 @@ class SlidingWindow(Scheduler):
     def _earliest(self, permits: int, now: int) -> int:
         if self._last is None:
             self._last = now
-        # Before the latest grant nothing is granted: the clock went back, and older entries are gone.
+        # No grant before the latest one: where the clock went back, older entries are gone.
         over = self._used + permits - self.rate.permits
         at = self._last
         for instant, count in self._log:
@@ -158,17 +159,18 @@ class SlidingWindow(Scheduler):
 class CalendarWindow(Scheduler):
     """At most n permits per window of the calendar in the time zone ``tz``: per hour, per day from midnight, per week.
 
-    The period is whole seconds and divides a day, or is whole days (seven begin on Monday). ``tz`` is a name such as
-    ``"Europe/Berlin"`` or a tzinfo; days with a change of the clocks are as long as they are. ``origin`` is the Unix time in
-    ns of the instant 0; None reads the wall clock once, here, for instants of ``time.monotonic_ns``. n more may follow just
-    after the edge of a window.
+    The period is whole seconds that divide a day, or whole days (seven begin on Monday). ``tz`` is a name such as
+    ``"Europe/Berlin"`` or a tzinfo. A day with a change of the clocks is an hour shorter or longer. ``origin`` is the Unix time in
+    ns of the instant 0; None reads the wall clock once, at construction, for instants of ``time.monotonic_ns``. After the n permits
+    of one window, n more may follow at once in the next.
     """
 
     __slots__ = ("_began", "_ends", "_last", "_opens", "_origin", "_tz", "_used", "max_permits", "rate")
-    books_since = False
+    rate: Rate
+    books_since: bool = False
 
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
-        from datetime import tzinfo as tzinfo_type  # needed here only: import aiorate stays fast
+        from datetime import tzinfo as tzinfo_type  # imported here, so that ``import aiorate`` stays fast
 
         check_start(start)
         if isinstance(tz, str):
@@ -177,9 +179,12 @@ class CalendarWindow(Scheduler):
             try:
                 tz = ZoneInfo(tz)
             except (KeyError, ValueError, OSError) as error:
-                raise ValueError(f"CalendarWindow(tz={tz!r}) is not a known time zone; write 'UTC' or 'Europe/Berlin'.") from error
+                raise ValueError(
+                    f"CalendarWindow(tz={tz!r}) is not a known time zone. Write a name such as 'UTC' or 'Europe/Berlin';"
+                    " where the system has no time zones, install tzdata."
+                ) from error
         if not isinstance(tz, tzinfo_type):
-            raise TypeError(f"CalendarWindow(tz=...) must be the name of a time zone or a tzinfo, not {type(tz).__name__}.")
+            raise TypeError(f"CalendarWindow(tz) must be the name of a time zone or a tzinfo, not {type(tz).__name__}.")
         if origin is None:
             import time
 
@@ -189,8 +194,8 @@ class CalendarWindow(Scheduler):
         self.max_permits: int | None = self.rate.permits
         self._tz = tz
         self._origin = origin
-        self._last = start  # nothing is granted before it
-        # The window of what is used: its first grant, its end, and where it opens if all before it are used up.
+        self._last = start  # no grant before it
+        # The window of the used permits: its first grant, its end, and its beginning if all windows before it are used up.
         self._began = self._ends = start
         self._opens: int | None = None
         self._used = 0
@@ -212,13 +217,13 @@ class CalendarWindow(Scheduler):
         return max(self._plan(permits, now)[0], now)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Credit permits to the window if they are its own, or may be; those of an earlier window are gone."""
+        """Credit permits that are, or may be, this window's. The permits of an earlier window are gone."""
         check_give_back(permits, now, taken)
         if self._ends is not None and now < self._ends and (taken is None or self._began is None or taken >= self._began):
             self._used = max(0, self._used - permits)
 
     def charge(self, permits: int, now: int) -> None:
-        """Count permits in this window as far as they fit, and in as many of the next ones as it takes."""
+        """Count permits in this window as far as they fit, and the rest in the next ones."""
         check_permits("charge()", permits)
         at, used = self._plan(1, now)
         if self._ends is None or at >= self._ends:
@@ -230,17 +235,17 @@ class CalendarWindow(Scheduler):
         else:
             windows = -(-over // n)
             self._used = over - (windows - 1) * n
-            # From the middle of the window before the last: whatever the clocks were changed by, that is inside.
+            # From the middle of the window before the last, which is inside that window whatever the clocks were changed by.
             at = self._ends if windows == 1 else self._edge_after(self._ends + (windows - 2) * period + period // 2)
             self._began, self._ends = at, self._edge_after(at)
         self._opens = at if at > now else None
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Change the rate; what was granted in the window that now lies in still counts."""
+        """Change the rate. Grants in the current window still count."""
         rate = _checked(Rate.of(rate))
         ends = self._edge_after(now if self._last is None else max(now, self._last), rate)
         if self._ends is not None and now < self._ends:
-            # Still the old window: it counts until the later of both ends.
+            # Still the old window. It counts until the later of both ends.
             ends = max(ends, self._ends)
         else:
             self._began = now
@@ -249,13 +254,13 @@ class CalendarWindow(Scheduler):
         self.max_permits = rate.permits
 
     def reset(self, now: int) -> None:
-        """Nothing was granted."""
+        """Forget all grants."""
         self._began = self._ends = self._last = now
         self._opens = None
         self._used = 0
 
     def shift(self, ns: int) -> None:
-        """The instants from here on are so many ns later on the calendar, because they stood still."""
+        """Move the calendar of later instants on by ``ns``, because time went on during a pause."""
         self._origin += ns
         if self._ends is not None:
             self._ends -= ns
@@ -263,7 +268,7 @@ class CalendarWindow(Scheduler):
             self._opens -= ns
 
     def lag(self, now: int) -> int:
-        """0: a window has no schedule to be behind."""
+        """0: a window has no schedule."""
         return 0
 
     def bound(self, window: int, largest: int = 1) -> int:
@@ -271,7 +276,7 @@ class CalendarWindow(Scheduler):
         check_window(window, largest)
         shortest = self.rate.period_ns
         if shortest > _HOUR and self._tz.utcoffset(None) is None:
-            shortest = max(shortest - 2 * _HOUR, _HOUR)  # what a change of the clocks may leave of it
+            shortest = max(shortest - 2 * _HOUR, _HOUR)  # the least that a change of the clocks leaves
         return self.rate.permits * (1 + -(-window // shortest))
 
     def _plan(self, permits: int, now: int) -> tuple[int, int]:
@@ -296,10 +301,10 @@ class CalendarWindow(Scheduler):
             return instant + period * NS_PER_SECOND  # the calendar ends with the year 9999
         if period > 3_600:
             return _wall_edge(local, period) * NS_PER_SECOND - self._origin
-        # By elapsed time, so that no window is stretched by an hour when the clocks go back.
+        # By elapsed time, so that no window is an hour longer when the clocks go back.
         starts = second - (local.hour * 3_600 + local.minute * 60 + local.second) % period
         if datetime.fromtimestamp(starts, self._tz).utcoffset() != local.utcoffset():
-            starts += period  # half an hour of change cut an hour in two: the rest counts with the next one
+            starts += period  # a change by half an hour cut an hour in two: the rest counts with the next hour
         return (starts + period) * NS_PER_SECOND - self._origin
 
     def __repr__(self) -> str:
@@ -322,7 +327,7 @@ def _wall_edge(local: datetime, period: int) -> int:
         days = period // _DAY
         wall = midnight + timedelta(days=days - (local.toordinal() - 1) % days)
     edge = int(wall.replace(tzinfo=local.tzinfo).timestamp())
-    if edge <= int(local.timestamp()):  # the hour that the clocks went back over comes twice: its second pass
+    if edge <= int(local.timestamp()):  # the repeated hour, after the clocks went back
         edge = int(wall.replace(tzinfo=local.tzinfo, fold=1).timestamp())
     return edge
 
@@ -331,6 +336,7 @@ def _checked(rate: Rate) -> Rate:
     seconds, rest = divmod(rate.period_ns, NS_PER_SECOND)
     if rest or not seconds or (seconds % _DAY and _DAY % seconds):
         raise ValueError(
-            f"CalendarWindow({str(rate)!r}): the period must divide a day or be whole days, as second, minute, hour, day, week do."
+            f"CalendarWindow({str(rate)!r}): the period must be whole seconds that divide a day, or whole days."
+            " Write '100/min', '1000/h', '10000/day' or '50000/week'."
         )
     return rate
