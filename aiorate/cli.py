@@ -1,6 +1,6 @@
-"""The command line: reads the arguments and hands them on. What a command does is not here.
+"""The command line: reads the arguments and passes them to a command. Knows nothing of what a command does.
 
-A command is a function that adds its parser and names its handler; ``main`` returns the exit code.
+A command is a function that adds its parser and names its handler. ``main`` returns the exit code.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _EXTRAS = ("aiohttp", "httpx2", "plotext", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code: 2 for wrong arguments, 130 for Ctrl-C, 141 when nobody reads the output."""
-    parser = argparse.ArgumentParser(prog="python -m aiorate", description="Rate limiting for asyncio: see it work.")
+    """Run a command; returns its exit code: 2 for wrong arguments, 130 for Ctrl-C, 141 for a closed output pipe."""
+    parser = argparse.ArgumentParser(prog="python -m aiorate", description="Rate limiting for asyncio and trio: see it work.")
     parser.add_argument("--version", action="version", version=f"aiorate {_version()}")
     commands = parser.add_subparsers(title="commands", metavar="")
     for add in _COMMANDS:
         add(commands)
     try:
         options = vars(parser.parse_args(arguments))
-    except SystemExit as stop:  # argparse has printed help, version or what is wrong
+    except SystemExit as stop:  # argparse has printed the help, the version or an error
         return int(stop.code or 0)
     handler = options.pop("handler", None)
     if handler is None:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # What is still buffered cannot be written either; without this, the interpreter would complain at its end.
+        # The rest of the buffer cannot be written either. Without this, the interpreter would complain at its exit.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 141
@@ -58,14 +58,14 @@ def _add_demo(commands: Commands) -> None:
     parser = commands.add_parser(
         "demo",
         help="send real requests to a local server, without and with a limiter, and compare with the guarantee",
-        description="Start a local server that notes every arrival, send requests to it through httpx2 and aiohttp, first without and"
-        " then with a limiter, and compare what the server saw with the limiter's guarantee. Exit code 1 if it was broken.",
+        description="Start a local server that notes every arrival. Send requests to it through httpx2 and aiohttp, first without and"
+        " then with a limiter. Compare the arrivals with the limiter's guarantee. The exit code is 1 if the guarantee was broken.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    _add_rate_and_strategy(parser, "500/s")
-    parser.add_argument("--seconds", type=_between(0.2, 3_600.0, float), default=4.0, help="how long to run with the limiter")
+    _add_rate_and_strategy(parser, "50/s")  # a slow machine, too, sends more than that without a limiter
+    parser.add_argument("--seconds", type=_between(0.2, 3_600.0, float), default=4.0, help="length of the run with the limiter")
     parser.add_argument("--clients", type=_between(2, 1_000, int), default=32, help="requests at a time, half of them by each library")
-    parser.add_argument("--port", type=_between(0, 65_535, int), default=0, help="where the server listens; 0: any free port")
+    parser.add_argument("--port", type=_between(0, 65_535, int), default=0, help="the server's port; 0: any free port")
     parser.set_defaults(handler=_demo)
 
 
@@ -83,13 +83,13 @@ def _demo(**options: object) -> int:
 def _add_simulate(commands: Commands) -> None:
     parser = commands.add_parser(
         "simulate",
-        help="print when requests would be granted, at once, on a virtual clock",
-        description="Print the instants at which requests that are all made at 0 would be granted, on a virtual clock, without waiting.",
+        help="print when requests would be granted, on a virtual clock, without waiting",
+        description="Make all requests at instant 0 of a virtual clock, and print the instants at which they are granted. Nothing waits.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     _add_rate_and_strategy(parser, "10/s")
-    parser.add_argument("--requests", type=_between(1, 1_000_000, int), default=20, help="how many")
-    parser.add_argument("--permits", type=_between(1, 1_000_000, int), default=1, help="permits that each of them asks for")
+    parser.add_argument("--requests", type=_between(1, 1_000_000, int), default=20, help="number of requests")
+    parser.add_argument("--permits", type=_between(1, 1_000_000, int), default=1, help="permits for each request")
     parser.set_defaults(handler=_simulate)
 
 
@@ -110,8 +110,8 @@ def _simulate(rate: Rate, strategy: str, requests: int, permits: int) -> int:
 
 
 def _add_bench(commands: Commands) -> None:
-    # The benchmarks parse their arguments themselves: with this prefix no word is taken for an option here.
-    parser = commands.add_parser("bench", help="measure it beside its peers", add_help=False, prefix_chars="\0")
+    # The benchmarks parse their own arguments. With this prefix, no word is an option here.
+    parser = commands.add_parser("bench", help="measure aiorate beside its peers", add_help=False, prefix_chars="\0")
     parser.add_argument("arguments", nargs="*")
     parser.set_defaults(handler=_bench)
 
@@ -123,7 +123,7 @@ def _bench(arguments: Sequence[str]) -> int:
 
 
 def _add_rate_and_strategy(parser: argparse.ArgumentParser, rate: str) -> None:
-    parser.add_argument("--rate", type=_rate, default=rate, help="such as 500/s, 3/250ms, 600/min or 20 (per second)")
+    parser.add_argument("--rate", type=_rate, default=rate, help="such as 50/s, 3/250ms, 600/min or 20 (per second)")
     parser.add_argument("--strategy", type=_strategy, default="TokenPool", help=f"one of {', '.join(strategies.NAMES)}")
 
 
