@@ -1,6 +1,6 @@
-"""Sends requests to the demo's server for some seconds, half of the clients through httpx2 and half through aiohttp.
+"""The demo's clients: they send requests for some seconds, half of them through httpx2 and half through aiohttp.
 
-One limiter for both, or none. Notes the instant of every grant, exactly as the limiter saw it, and every wait.
+Both halves share one limiter, or have none. Every wait is noted, and the instant of every grant as the limiter saw it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["Load", "WatchedLimiter", "noting", "run_load"]
 
 @dataclass(slots=True)
 class Load:
-    """What happened on the clients' side."""
+    """The clients' results."""
 
     seconds: float
     began: int = 0
-    """The instant (ns) at which the clients were let loose."""
+    """The instant (ns) at which the clients started."""
     answered: dict[str, int] = field(default_factory=lambda: {"httpx2": 0, "aiohttp": 0})
     """Answers by client."""
     errors: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Load:
 
 
 class WatchedLimiter(Limiter):
-    """A limiter that remembers how long each request waited."""
+    """A limiter that remembers every wait (seconds) and the instant (ns) of every grant."""
 
     __slots__ = ("grants", "waits")
 
@@ -56,7 +56,7 @@ class WatchedLimiter(Limiter):
         super().__init__(noting(scheduler, self.grants))
 
     async def acquire(self, permits: int = 1, **options: Any) -> float:
-        """As any limiter's."""
+        """As `Limiter.acquire`, and note the wait."""
         waited = await super().acquire(permits, **options)
         self.waits.append(waited)
         return waited
@@ -67,15 +67,15 @@ class WatchedLimiter(Limiter):
 
 
 def noting(scheduler: Scheduler, grants: list[int]) -> Scheduler:
-    """The same scheduler, which from here on also adds the instant of every grant to the list.
+    """The same scheduler, which from now on adds the instant of every grant to the list.
 
-    The instants before `acquire` returns: between a grant and its caller lies the event loop, which may close up gaps.
+    The instant is the limiter's, not that of the return of `acquire`: the event loop lies between the two and may close up gaps.
     """
     kind = type(scheduler)
 
     def take(self: Scheduler, permits: int, now: int, since: int | None = None) -> int:
         at = kind.take(self, permits, now, since)
-        if at <= now and self is scheduler:  # not a copy, on which the limiter rehearses its line
+        if at <= now and self is scheduler:  # and not a copy, on which the limiter estimates waits
             grants.extend([now] * permits)
         return at
 
@@ -85,13 +85,13 @@ def noting(scheduler: Scheduler, grants: list[int]) -> Scheduler:
             end = len(grants) if taken is None else bisect_right(grants, taken)
             del grants[max(0, end - permits) : end]
 
-    # A subclass without a slot of its own has the same layout, so that all else stays: isinstance, attributes, state.
+    # A subclass without slots of its own has the same layout, so the object keeps its state and stays an instance of its class.
     scheduler.__class__ = type(kind.__name__, (kind,), {"__slots__": (), "take": take, "give_back": give_back})
     return scheduler
 
 
 async def run_load(url: str, load: Load, clients: int, limiter: Limiter | None = None) -> None:
-    """Keep so many clients busy for ``load.seconds``; then those still in line are sent away, and those sent are awaited."""
+    """Keep ``clients`` busy for ``load.seconds``. Then requests in line end with LimiterClosed, and requests under way finish."""
     async with (
         httpx2.AsyncClient(event_hooks=hooks(limiter) if limiter else None, trust_env=False, timeout=60) as httpx_client,
         aiohttp.ClientSession(middlewares=[middleware(limiter)] if limiter else [], connector=aiohttp.TCPConnector(limit=0)) as session,

@@ -1,4 +1,4 @@
-"""What the demo shows: progress, a table and a plot; on a terminal with colours, in a pipe as plain text."""
+"""The output of the demo: progress, tables and a plot. In colours on a terminal, as plain text in a pipe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STEPS = 4
 
 
 def new_console() -> Console:
-    """Standard output: as wide as the terminal up to 100 columns, in a pipe 80 and without a single escape code."""
+    """Standard output: as wide as the terminal, up to 100 columns. In a pipe 80 columns, without escape codes."""
     console = _Console(highlight=False)
     console.width = min(console.width, 100) if console.is_terminal else 80
     return console
@@ -37,13 +37,13 @@ def new_console() -> Console:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let the command line see it; rich would end the process with 1, which here means a broken guarantee."""
-        raise  # rich calls it while it handles the BrokenPipeError
+        """Pass the error on to the command line. rich would end the process with 1, which here means a broken guarantee."""
+        raise  # rich calls this method while it handles the BrokenPipeError
 
 
 @asynccontextmanager
 async def progress(console: Console, what: str, load: Load) -> AsyncIterator[None]:
-    """While the body runs, show how far it is: a bar on a terminal, otherwise a line now and then."""
+    """Show the progress of the body: a bar on a terminal, otherwise a line each second."""
     watch = _bar if console.is_terminal else _lines
     task = asyncio.create_task(watch(console, what, load))
     try:
@@ -52,13 +52,13 @@ async def progress(console: Console, what: str, load: Load) -> AsyncIterator[Non
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.result()  # it only ends by itself when it cannot write
+            task.result()  # the task ends by itself only when it cannot write
     console.print(Text(f"  {what}: {load.total} requests answered in {load.seconds:g} s"))
 
 
 async def _bar(console: Console, what: str, load: Load) -> None:
     columns = (TextColumn("  {task.description}"), BarColumn(), TextColumn("{task.fields[answered]} answered"), TimeRemainingColumn())
-    # Drawn from the event loop, not from a thread of its own: two on one core would disturb the measurement.
+    # Drawn from the event loop. A thread for it would disturb the measurement.
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task(what, total=load.seconds, answered=0)
         now = asyncio.get_running_loop().time
@@ -77,7 +77,7 @@ async def _lines(console: Console, what: str, load: Load) -> None:
 
 
 def figures_table(rows: Sequence[tuple[str, str, str]]) -> Table:
-    """Name, without the limiter, with it."""
+    """A row for each figure: its name, its value without the limiter, its value with the limiter."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     table.add_column("without", justify="right", style="yellow")
@@ -88,7 +88,7 @@ def figures_table(rows: Sequence[tuple[str, str, str]]) -> Table:
 
 
 def windows_table(verdict: Verdict) -> Table:
-    """The worst of all windows of each length against what is allowed."""
+    """The fullest window of each length beside the guarantee."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("any window of", "granted", "guarantee", "arrived", "guarantee + jitter"):
         table.add_column(name, justify="right")
@@ -104,16 +104,16 @@ def windows_table(verdict: Verdict) -> Table:
 def verdict_text(verdict: Verdict) -> Text:
     """The outcome in a sentence."""
     if verdict.unpaid:
-        return Text(f"BROKEN: the server saw {verdict.unpaid} requests more than were granted.", "bold red")
+        return Text(f"BROKEN: the server saw {verdict.unpaid} requests more than the limiter granted.", "bold red")
     if not verdict.kept:
         return Text("BROKEN: some window holds more than the guarantee allows.", "bold red")
     if not verdict.bounded:
-        return Text("Every request was paid for. By its nature this strategy bounds no window: it makes up for all it missed.")
+        return Text("Every request had its permit. This strategy bounds no window, because it makes up for all missed time.")
     return Text("Kept: no window of any of these lengths holds more than the guarantee allows.", "bold green")
 
 
 def plot(console: Console, without: Sequence[int], with_limiter: Sequence[int], asked: float, switch: float, seconds: float) -> Text:
-    """Arrivals per second over time: without the limiter until ``switch``, then with it. Instants in ns since the beginning."""
+    """Arrivals per second over time: without the limiter until ``switch``, then with it. Instants are ns since the beginning."""
     width = seconds / _BINS
     edge = round(switch / width)
     counts = arrivals_per_bin(without, width)[:edge] + arrivals_per_bin(with_limiter, width)[edge:]
@@ -122,7 +122,7 @@ def plot(console: Console, without: Sequence[int], with_limiter: Sequence[int], 
     figure.clear()
     figure.theme("colorless")
     for color, numbers in (("yellow", range(edge)), ("green", range(edge, _BINS))):
-        # Steps, each drawn by several points so that none of the terminal's columns falls between two.
+        # Steps, each of several points, so that no column of the terminal falls between two points.
         points = [(number + part / _STEPS, counts[number] / width) for number in numbers for part in range(_STEPS)]
         signal = figure.signal([x * width for x, _ in points], [y for _, y in points], marker=plotext.marker("hd", color))
         figure.draw(signal.fillx())
@@ -139,7 +139,7 @@ def plot(console: Console, without: Sequence[int], with_limiter: Sequence[int], 
 
 
 def arrivals_per_bin(instants: Sequence[int], width: float, bins: int = _BINS) -> list[int]:
-    """How many instants (ns) fall into each bin of so many seconds; those beyond the last are left out."""
+    """The number of instants (ns) in each bin of ``width`` seconds. Instants beyond the last bin are left out."""
     counts = [0] * bins
     for instant in instants:
         number = int(instant / NS_PER_SECOND / width)

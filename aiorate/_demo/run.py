@@ -1,4 +1,4 @@
-"""``python -m aiorate demo``: real requests to a real server, without and with a limiter, and what the server saw of it."""
+"""Runs the demo: measures without and with a limiter, shows both, and decides the exit code."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "run", "show"]
 
-_FREE_SECONDS = 1.5  # how long to run without the limiter, at most
+_FREE_SECONDS = 1.5  # the longest run without the limiter
 _WINDOWS = (50_000_000, 100_000_000, 500_000_000, NS_PER_SECOND)  # ns
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What both runs gave. Instants are ns since the start of their run."""
+    """The results of both runs. Instants are ns since the start of their run."""
 
     rate: Rate
     limiter: WatchedLimiter
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def run(rate: Rate, strategy: str, seconds: float, clients: int, port: int) -> int:
-    """Do it, show it, and return the exit code: 0, 1 if the guarantee was broken, 2 if it could not be run."""
+    """Run the demo and show its results; returns the exit code: 0, 1 if the guarantee was broken, 2 if the demo could not run."""
     console = report.new_console()
     try:
         limiter = WatchedLimiter(make(strategy, rate))
@@ -104,14 +104,14 @@ def show(console: Console, outcome: Outcome) -> None:
     console.print(report.windows_table(outcome.verdict))
     console.print(
         Text(
-            "Granted: as the limiter decided, against its guarantee (catch-up included), to the nanosecond. Arrived: as the server"
-            f" saw it. Transit times of these requests differed by {outcome.verdict.jitter / 1e6:.1f} ms, which may bring arrivals"
-            " closer together than grants, hence the guarantee for a window longer by that.\n"
+            "Granted: the limiter's own grants, to the nanosecond, against its guarantee (catch_up included). Arrived: the requests"
+            f" that the server saw. Their transit times differed by {outcome.verdict.jitter / 1e6:.1f} ms (the jitter), so arrivals"
+            " may be closer together than grants. The last column is the guarantee for a window longer by that much.\n"
         )
     )
     console.print(report.verdict_text(outcome.verdict))
     if delivered < 0.95 * asked and free_rate < 1.1 * asked:
-        console.print(Text(f"This machine makes {free_rate:.0f} requests/s without any limiter: ask for less to see the limiter at work."))
+        console.print(Text(f"This machine makes {free_rate:.0f} requests/s without any limiter. Ask for less to see the limiter at work."))
 
 
 def _since(load: Load, instants: Sequence[int]) -> list[int]:
@@ -119,7 +119,7 @@ def _since(load: Load, instants: Sequence[int]) -> list[int]:
 
 
 def _per_second(arrivals: Sequence[int], load: Load) -> float:
-    """Arrivals while the run lasted, by its length."""
+    """Arrivals during the run, divided by its length."""
     return sum(instant < load.seconds * NS_PER_SECOND for instant in arrivals) / load.seconds
 
 

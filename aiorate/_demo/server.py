@@ -1,7 +1,7 @@
-"""The server that the demo sends requests to: it notes when each of them arrives, and does nothing else.
+"""The demo's server: it notes when each request arrives, and does nothing else.
 
-A process of its own, so that a client that is busy delays no arrival. It says its port on the first line of its output and lives
-until its input is closed, which happens however the demo ends. Knows nothing of limiters.
+It is a process of its own, so a busy client delays no arrival. The first line of its output names its port. It ends when its input
+is closed, which happens however the demo ends. Knows nothing of limiters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ServerError(RuntimeError):
 
 
 def counting_app() -> web.Application:
-    """Answers ``GET /`` and notes when it came; ``POST /arrivals`` returns the instants so far (64-bit ns) and forgets them."""
+    """Notes the instant of each ``GET /``. ``POST /arrivals`` returns the instants (64-bit ns) and forgets them."""
     arrivals = array("q")
 
     async def arrive(request: web.Request) -> web.Response:
@@ -46,13 +46,13 @@ def counting_app() -> web.Application:
 
 
 async def fetch_arrivals(url: str) -> list[int]:
-    """The instants (ns) that the server has noted since it was last asked."""
+    """The instants (ns) of arrivals since the previous call."""
     async with ClientSession() as session, session.post(f"{url}/arrivals") as response:
         return array("q", await response.read()).tolist()
 
 
 async def serve(port: int, say: TextIO, until: Callable[[], Awaitable[object]]) -> int:
-    """Run on loopback until told to end; returns the exit code. Says ``port N``, or why it cannot."""
+    """Run on loopback until ``until`` returns; returns the exit code. Prints ``port N``, or why it cannot listen."""
     runner = web.AppRunner(counting_app(), access_log=None)
     await runner.setup()
     try:
@@ -71,12 +71,12 @@ async def serve(port: int, say: TextIO, until: Callable[[], Awaitable[object]]) 
 
 @asynccontextmanager
 async def server(port: int = 0) -> AsyncIterator[str]:
-    """The server in a process of its own; the target is its URL. Port 0: any that is free. Raises ServerError."""
+    """The server in a process of its own; the target is its URL. Port 0 is any free port. Raises ServerError."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, str(port)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for the demo, which then closes the input
+        start_new_session=True,  # Ctrl-C reaches the demo only, which then closes the input
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -88,7 +88,7 @@ async def server(port: int = 0) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{number}"
     finally:
         process.stdin.close()
-        await process.stdout.read()  # to its end, so that nothing of the pipe stays
+        await process.stdout.read()  # to its end, so that nothing stays in the pipe
         await process.wait()
 
 

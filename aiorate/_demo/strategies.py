@@ -1,4 +1,4 @@
-"""Every strategy by name, made for a rate with parameters that show what it is for."""
+"""Every strategy by its name, for a given rate, with parameters that show its purpose."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["NAMES", "make"]
 
 
 def make(name: str, rate: Rate, *, origin: int | None = None) -> Scheduler:
-    """The strategy of that name, in any case of letters. ``origin`` is the calendar's, see `aiorate.CalendarWindow`.
+    """The strategy of that name, in upper or lower case. ``origin`` is that of `aiorate.CalendarWindow`.
 
-    Raises ValueError for other names, and as the strategy does.
+    Raises ValueError for any other name, and for a rate that the strategy refuses.
     """
     if name.lower() == "calendarwindow":
         return aiorate.CalendarWindow(rate, "UTC", origin=origin)
@@ -30,18 +30,18 @@ def make(name: str, rate: Rate, *, origin: int | None = None) -> Scheduler:
 
 
 def _burst(rate: Rate) -> int:
-    """A tenth of a second's permits."""
+    """The permits of a tenth of a second."""
     return max(1, rate.permits_in(NS_PER_SECOND // 10))
 
 
 def _all_of(rate: Rate) -> Scheduler:
-    """So many per period, and inside it no faster than twice the rate."""
+    """The rate's permits in any period, and inside it no more than twice the rate."""
     twice = aiorate.Rate(2 * rate.permits, Fraction(rate.period_ns, NS_PER_SECOND))
     return aiorate.AllOf(aiorate.SlidingWindow(rate), aiorate.TokenBucket(twice, burst=_burst(rate)))
 
 
 def _warming_up(rate: Rate) -> Scheduler:
-    """Warm after a second, or after ten requests of a slow rate."""
+    """Warm after a second, or after ten requests at a slow rate."""
     return aiorate.SmoothWarmingUp(rate, warmup=Fraction(max(NS_PER_SECOND, 10 * rate.interval_ns), NS_PER_SECOND))
 
 

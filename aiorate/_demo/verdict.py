@@ -1,9 +1,9 @@
-"""Was the guarantee kept? Arithmetic on two lists of instants: grants as the limiter gave them, arrivals as the server saw them.
+"""Was the guarantee kept? Arithmetic on two lists of instants: the limiter's grants and the server's arrivals.
 
-The guarantee is about grants: no window of w holds more than ``bound(w)`` of them, to the nanosecond. A server sees each
+The guarantee is about grants: no window of length w holds more than ``bound(w)`` of them, to the nanosecond. The server sees each
 request one transit later, and transits differ. If the k-th arrival comes between d and d + j after the k-th grant, the arrivals
-in a window of w are those of grants in a window of w + j: the server may see ``bound(w + j)`` and no more, and never more
-arrivals than there were grants. j, the jitter, is measured over the whole run. Knows nothing of HTTP, asyncio or terminals.
+in a window of w belong to grants in a window of w + j. So the server may see ``bound(w + j)`` arrivals in it, and never more
+arrivals than grants in all. j, the jitter, is measured over the whole run. Knows nothing of HTTP, asyncio or terminals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Verdict", "WindowCount", "jitter", "judge", "percentile", "worst_win
 
 @dataclass(frozen=True, slots=True)
 class WindowCount:
-    """The worst of all windows of one length, on either side, against what is allowed there (None: no bound)."""
+    """The fullest window of one length, in grants and in arrivals, with the most that is allowed there (None: no bound)."""
 
     window: int
     """Nanoseconds."""
@@ -30,23 +30,23 @@ class WindowCount:
 
     @property
     def kept(self) -> bool:
-        """Whether neither side saw more than is allowed."""
+        """Whether neither grants nor arrivals exceed the most allowed."""
         return _within(self.granted, self.granted_at_most) and _within(self.arrived, self.arrived_at_most)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found, window by window."""
+    """The results for all windows."""
 
     windows: tuple[WindowCount, ...]
     jitter: int
     """Nanoseconds between the shortest and the longest transit."""
     unpaid: int
-    """Arrivals beyond the number of grants: requests that never asked the limiter."""
+    """Arrivals beyond the number of grants: requests that passed without the limiter."""
 
     @property
     def kept(self) -> bool:
-        """Whether the guarantee was kept in every window, and every arrival was paid for."""
+        """Whether the guarantee was kept in every window, and every arrival had a grant."""
         return not self.unpaid and all(count.kept for count in self.windows)
 
     @property
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def judge(bound: Callable[[int], int | None], grants: Iterable[int], arrivals: Iterable[int], windows: Iterable[int]) -> Verdict:
-    """Compare all windows of each length (ns) with the guarantee; ``bound`` says what a window of so many ns may hold."""
+    """Compare all windows of each length (ns) with the guarantee. ``bound(window)`` is the most that a window (ns) may hold."""
     granted, arrived = sorted(grants), sorted(arrivals)
     spread = jitter(granted, arrived)
     counts = (WindowCount(w, worst_window(granted, w), bound(w), worst_window(arrived, w), bound(w + spread)) for w in sorted(set(windows)))
@@ -66,7 +66,7 @@ def judge(bound: Callable[[int], int | None], grants: Iterable[int], arrivals: I
 def worst_window(instants: Sequence[int], window: int) -> int:
     """The most instants, of a sorted sequence, in any half-open window of that length. One pass with two pointers.
 
-    The fullest windows begin at an instant: moving any other's start up to its first instant loses none.
+    Only windows that begin at an instant count, because any other window loses nothing if its start moves up to its first instant.
     """
     most = end = 0
     for start, instant in enumerate(instants):
@@ -77,16 +77,16 @@ def worst_window(instants: Sequence[int], window: int) -> int:
 
 
 def jitter(grants: Sequence[int], arrivals: Sequence[int]) -> int:
-    """Nanoseconds between the shortest and the longest transit, the k-th arrival paired with the k-th grant; both sorted.
+    """Nanoseconds between the shortest and the longest transit. Both sequences are sorted; arrival k is paired with grant k.
 
-    Requests that overtake each other only narrow it: no other pairing has a smaller spread.
+    No other pairing has a smaller spread, so requests that overtake each other never widen it.
     """
     transits = [arrival - grant for grant, arrival in zip(grants, arrivals, strict=False)]
     return max(transits) - min(transits) if transits else 0
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least so many percent of the values do not exceed (nearest rank); 0.0 of none."""
+    """The smallest value that at least ``percent`` % of the values do not exceed (nearest rank); 0.0 without values."""
     ordered = sorted(values)
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(0, int(rank) - 1)] if ordered else 0.0
