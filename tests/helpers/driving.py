@@ -48,6 +48,12 @@ class SteppedClock(ManualClock):
         return instant is not None
 
 
+    def forget(self) -> None:
+        """Lose all timers, as the loop that they belonged to was lost."""
+        for timer in list(self._set):
+            timer.cancel()
+
+
 class _Timer:
     handle: Any
 
@@ -123,8 +129,26 @@ def descriptors() -> int:
     return count
 
 
+async def until(reached: Callable[[], object]) -> None:
+    """Return when that is true; TimeoutError if it never is. However slow the machine is, nothing else may be relied on in real time."""
+    async with asyncio.timeout(60):
+        while not reached():
+            await asyncio.sleep(0.001)
+
+
 async def all_closed() -> None:
-    """Return when no kernel timer is open any more; TimeoutError if one stays."""
-    async with asyncio.timeout(30):
-        while descriptors():
-            await asyncio.sleep(0.005)
+    """Return when no kernel timer is open any more."""
+    await until(lambda: not descriptors())
+
+
+async def made_to_wait(limiter: aiorate.Limiter) -> None:
+    """Have a request stand in line, as it must however slow the machine is, and be granted."""
+    rate = limiter.rate
+    limiter.set_rate("1/h")
+    while limiter.try_acquire():
+        pass
+    task = asyncio.ensure_future(limiter.acquire())
+    await turns(3)
+    assert not task.done()
+    limiter.set_rate(rate)
+    await task

@@ -1,31 +1,34 @@
-"""Real time, real loops: the few tests that must wait. Tolerances are ratios; what a noisy machine can delay is tried again."""
+"""Real time, real loops: what must hold on any machine, however slow and busy it is.
+
+What is only true of a machine that has nothing else to do is marked slow, and measured against a floor within the same test.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import selectors
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 import aiorate
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
-
 MS = 1_000_000
+SECOND = 1_000_000_000
 KINDS: dict[str, Callable[[int], aiorate.Scheduler]] = {"filler": aiorate.TokenPool, "alarm": aiorate.BurstCompensation}
 both = pytest.mark.parametrize("kind", KINDS)
 
 
-async def hammer(limiter: aiorate.Limiter, seconds: float, tasks: int = 100) -> tuple[int, list[int]]:
-    """When it began, and the instants at which so many tasks in a loop were granted."""
+async def hammer(limiter: aiorate.Limiter, over: Callable[[int], bool], tasks: int = 100) -> tuple[int, list[int]]:
+    """When it began, and the instants at which so many tasks in a loop were granted, until so many grants are enough."""
     instants: list[int] = []
     begin = time.monotonic_ns()
-    end = begin + round(seconds * 1e9)
 
     async def worker() -> None:
-        while time.monotonic_ns() < end:
+        while not over(len(instants)):
             await limiter.acquire()
             instants.append(time.monotonic_ns())
 
@@ -33,44 +36,35 @@ async def hammer(limiter: aiorate.Limiter, seconds: float, tasks: int = 100) -> 
     return begin, instants
 
 
-@pytest.mark.parametrize(
-    ("kind", "rates"),
-    [("filler", (100, 1_000, 10_000)), ("alarm", (100, 1_000, 10_000)), ("filler", (100_000,)), ("alarm", (100_000,))],
-)
-async def test_what_is_asked_is_delivered(kind: str, rates: tuple[int, ...]) -> None:
-    """100 tasks for 3 s: delivered/asked from 0.995 to 1.001; no grant before its instant.
+@pytest.mark.asyncio
+@pytest.mark.parametrize("rate", [500, 10_000, 100_000])
+@both
+async def test_nobody_goes_on_before_the_instant_of_a_grant(kind: str, rate: int) -> None:
+    """The first is due when it is asked for, each other an interval later; a grant is never seen before it is made."""
+    begin, instants = await hammer(aiorate.Limiter(KINDS[kind](rate)), lambda grants: grants >= rate // 10)
 
-    A limiter that loses rate does so each time, a machine that was busy elsewhere does not: the least of it has three tries.
-    """
-    for attempt in range(3):
-        runs = await asyncio.gather(*(hammer(aiorate.Limiter(KINDS[kind](rate)), 3) for rate in rates))
+    assert [k for k, at in enumerate(instants) if (at - begin) * rate < k * SECOND] == []
 
-        delivered = []
-        for rate, (begin, instants) in zip(rates, runs, strict=True):
-            # The first is due when it is asked for, each other an interval later; nobody sees a grant before it is made.
-            early = [k for k, at in enumerate(instants) if (at - begin) * rate < k * 10**9]
-            assert early == []
-            delivered.append((len(instants) - 1) * 1e9 / rate / (instants[-1] - begin))
-        assert max(delivered) <= 1.001
-        if min(delivered) >= 0.995 or attempt == 2:
-            break
 
-    assert min(delivered) >= 0.995
+class Counting(selectors.DefaultSelector):
+    """Counts the turns of the loop."""
+
+    turns = 0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.turns += 1
+        return super().select(timeout)
 
 
 @both
-async def test_waiting_costs_next_to_nothing(kind: str) -> None:
-    """At 1000 per second less than 10 % of a core: it sleeps, it does not spin."""
-    shares = []
-    for _ in range(3):
-        limiter = aiorate.Limiter(KINDS[kind](1_000))
-        begin, before = time.monotonic(), time.process_time()
-        await hammer(limiter, 1)
-        shares.append((time.process_time() - before) / (time.monotonic() - begin))
-        if shares[-1] < 0.10:
-            break
+def test_waiting_sleeps_and_does_not_spin(kind: str) -> None:
+    """A grant takes a timer, a task and a waiter: a handful of turns of the loop, and none besides."""
+    selector = Counting()
 
-    assert min(shares) < 0.10
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        _, instants = runner.run(hammer(aiorate.Limiter(KINDS[kind](1_000)), lambda grants: grants >= 300))
+
+    assert selector.turns <= 6 * len(instants)
 
 
 def noting(kind: str, rate: int, grants: list[int]) -> aiorate.Scheduler:
@@ -78,8 +72,6 @@ def noting(kind: str, rate: int, grants: list[int]) -> aiorate.Scheduler:
     scheduler = KINDS[kind](rate)
 
     class Noting(type(scheduler)):  # type: ignore[misc]
-        batch = 0
-
         def take(self, permits: int, now: int, since: int | None = None) -> int:
             at: int = super().take(permits, now, since)
             grants.extend([now] * (permits if at <= now else 0))
@@ -88,37 +80,98 @@ def noting(kind: str, rate: int, grants: list[int]) -> aiorate.Scheduler:
     return Noting(rate)
 
 
+@pytest.mark.asyncio
 @both
 async def test_a_blocked_loop_is_made_up_for_only_within_the_bound(kind: str) -> None:
-    """Half a second of blocking: what fell due then is not sent as one burst, but counted as skipped, and nothing is lost besides."""
+    """Half a second of blocking: what fell due then is not sent as one burst, but counted as skipped."""
     grants: list[int] = []
     limiter = aiorate.Limiter(noting(kind, 1_000, grants))
+    blocked = False
 
     async def block() -> None:
-        await asyncio.sleep(0.1)
+        nonlocal blocked
+        await asyncio.sleep(0.05)
         time.sleep(0.5)  # noqa: ASYNC251 - the point of the test
+        blocked = True
 
-    await asyncio.gather(block(), hammer(limiter, 1, tasks=20))
-    skipped = limiter.statistics().skipped
+    # More than can be granted at one instant, so that somebody is always in line.
+    await asyncio.gather(block(), hammer(limiter, lambda count: blocked and count >= 200, tasks=100))
 
     for window in (1, 10, 100, 500):
         most = max(sum(at <= other < at + window * MS for other in grants) for at in grants)
         assert most <= (limiter.bound(window / 1000) or 0)
-    assert skipped >= 450
-    assert 0.97 <= (len(grants) + skipped) * MS / (grants[-1] - grants[0]) <= 1.01
+    assert limiter.statistics().skipped >= 450
+
+
+async def lateness(done: asyncio.Event) -> float:
+    """Seconds by which the timers of this loop were late in all, until then: the floor of what a limiter can do."""
+    late = 0.0
+    while not done.is_set():
+        due = time.monotonic() + 0.005
+        await asyncio.sleep(0.005)
+        late += max(0.0, time.monotonic() - due - 0.002)  # asyncio's own are up to a millisecond late, uvloop's two
+    return late
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@pytest.mark.parametrize("rate", [100, 1_000, 10_000])
+@both
+async def test_what_is_asked_is_delivered(kind: str, rate: int) -> None:
+    """100 tasks for 2 s: from 0.99 to 1.001 of what was asked, but for the time by which bare timers were late meanwhile.
+
+    A limiter that loses rate does so each time, a machine that was busy elsewhere does not: three tries.
+    """
+    for _ in range(3):
+        done = asyncio.Event()
+        floor = asyncio.ensure_future(lateness(done))
+        begin, instants = await hammer(aiorate.Limiter(KINDS[kind](rate)), lambda grants: grants >= 2 * rate)
+        done.set()
+        lost = await floor * SECOND
+
+        elapsed = instants[-1] - begin
+        delivered = (len(instants) - 1) * SECOND / rate
+        assert delivered <= 1.001 * elapsed
+        if delivered >= 0.99 * elapsed - lost:
+            return
+    pytest.fail(f"{delivered / elapsed:.3f} of what was asked; timers were late by {lost / elapsed:.3f} of the time")
+
+
+async def cpu(work: Awaitable[object]) -> float:
+    """Seconds of the processor that it took."""
+    before = time.process_time()
+    await work
+    return time.process_time() - before
+
+
+async def sleeper() -> None:
+    """What wakes a thousand times and does nothing else."""
+    for _ in range(1_000):
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@both
+async def test_waiting_costs_next_to_nothing(kind: str) -> None:
+    """A thousand grants, each a wake-up of its own, cost the processor no more than ten wake-ups of a task that sleeps."""
+    ratios = []
+    for _ in range(3):
+        floor = await cpu(sleeper())
+        ratios.append(await cpu(hammer(aiorate.Limiter(KINDS[kind](1_000)), lambda grants: grants >= 1_000)) / floor)
+        if ratios[-1] < 10:
+            return
+    pytest.fail(f"{ratios} times the floor")
 
 
 async def leaving(wait: Callable[[], Awaitable[object]]) -> float:
-    """Seconds of the processor for 100 000 waiters to be cancelled in random order."""
-    tasks = [asyncio.ensure_future(wait()) for _ in range(100_000)]
+    """Seconds of the processor for 50 000 waiters to be cancelled in random order."""
+    tasks = [asyncio.ensure_future(wait()) for _ in range(50_000)]
     await asyncio.sleep(0)
     random.Random(9).shuffle(tasks)
-
-    before = time.process_time()
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks)
-    return time.process_time() - before
+    return await cpu(asyncio.wait(tasks))
 
 
 async def bare() -> None:
@@ -126,18 +179,22 @@ async def bare() -> None:
     await asyncio.get_running_loop().create_future()
 
 
+@pytest.mark.slow
+@pytest.mark.asyncio
 @both
-async def test_a_hundred_thousand_waiters_leave_in_random_order_in_three_seconds(kind: str) -> None:
-    """One Condition for all of them took 24 s, since the standard one looks for who leaves.
+async def test_tens_of_thousands_of_waiters_leave_in_random_order(kind: str) -> None:
+    """One Condition for all of them took 40 times as long, since the standard one looks for who leaves.
 
-    Three seconds where 100 000 tasks that each wait for one bare future take 0.4 s; more in proportion on a slower machine.
+    Ten times as long as 50 000 tasks that each wait for one bare future, at most.
     """
-    limiter = aiorate.Limiter(KINDS[kind](1))
-    limiter.pause(3600)
+    ratios = []
+    for _ in range(3):
+        limiter = aiorate.Limiter(KINDS[kind](1))
+        limiter.pause(3600)
+        ratios.append(await leaving(limiter.acquire) / await leaving(bare))
 
-    took = await leaving(limiter.acquire)
-    slower = 1.0 if took < 3.0 else max(1.0, await leaving(bare) / 0.4)
-
-    assert took < 3.0 * slower
-    assert limiter.statistics().waiting == 0
-    assert limiter.statistics().cancelled == 100_000
+        assert limiter.statistics().waiting == 0
+        assert limiter.statistics().cancelled == 50_000
+        if ratios[-1] < 10:
+            return
+    pytest.fail(f"{ratios} times the floor")
