@@ -1,6 +1,6 @@
-"""Tests without waiting: a clock by hand, a loop in virtual time, and the laws that every scheduler obeys.
+"""Tests without waiting: a clock moved by hand, a loop in virtual time, and the laws that every scheduler obeys.
 
-Nothing in aiorate imports this package, and only `check_scheduler` needs more than the standard library: hypothesis.
+Nothing in aiorate imports this package. Only `check_scheduler` needs more than the standard library: hypothesis.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ __all__ = ["ManualClock", "VirtualLoop", "check_scheduler", "simulate", "transcr
 
 
 def check_scheduler(factory: Callable[[], Scheduler], *, examples: int = 100) -> None:
-    """Try the laws of `aiorate.schedulers.interface` on schedulers that the factory makes; AssertionError names the law.
+    """Try the laws of `aiorate.schedulers.interface` on schedulers that the factory makes.
 
-    Needs hypothesis. ``examples`` is how many histories are tried for each law. Schedules must run from the first instant
-    given, as ours do without ``start``: the laws begin at instants of their own.
+    Needs hypothesis. ``examples`` is the number of histories for each law. The factory makes a new scheduler at each call, whose
+    schedule runs from the first instant that it is given, because the laws choose their own instants.
+
+    Raises AssertionError, which names the law and shows the shortest history that breaks it.
     """
     from aiorate.testing.laws import LAWS, run_law
 

@@ -1,4 +1,4 @@
-"""A clock by hand."""
+"""A clock that a test moves by hand."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["ManualClock", "check_instant"]
 
 
 class ManualClock:
-    """A clock that moves only when told to, on any event loop.
+    """A clock that moves only when a test moves it, on any event loop.
 
-    Pass it as ``Limiter(..., clock=clock)``. `advance` moves it on and fires the timers that fall due, in order;
+    Pass it as ``Limiter(..., clock=clock)``. `advance` moves it on and fires the timers that fall due, in order.
     ``await run(seconds)`` also lets the tasks that they wake run at their instants.
     """
 
@@ -30,11 +30,11 @@ class ManualClock:
         self._count = 0
 
     def now(self) -> int:
-        """Nanoseconds."""
+        """The instant that it shows, in ns."""
         return self._now
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
-        """Call back when the clock is moved to the instant or beyond."""
+        """Call back once the clock moves to the instant (ns) or beyond."""
         check_instant("ManualClock.call_at()", instant)
         self._count += 1
         timer = _Timer(callback)
@@ -42,17 +42,17 @@ class ManualClock:
         return timer
 
     def advance(self, seconds: Number) -> None:
-        """Move on, firing timers at their instants."""
+        """Move on by ``seconds``, and fire timers at their instants."""
         self._until(self._now + seconds_to_ns(seconds, "ManualClock.advance()"))
 
     def set(self, instant: int) -> None:
-        """Jump to an instant (ns), back as well; timers that are due by then fire there."""
+        """Jump to an instant (ns), also back in time. Timers that are due by then fire there."""
         check_instant("ManualClock.set()", instant)
         self._now = instant
         self._until(instant)
 
     async def run(self, seconds: Number) -> None:
-        """Move on, and let tasks run whenever a timer has fired; returns when they have settled."""
+        """Move on by ``seconds``, and let tasks run after each timer. Returns when no task can run."""
         until = self._now + seconds_to_ns(seconds, "ManualClock.run()")
         await _settle()
         while (instant := self._next()) is not None and instant <= until:
@@ -63,7 +63,7 @@ class ManualClock:
 
     @property
     def timers(self) -> int:
-        """How many timers are set: none while everything is idle."""
+        """The number of timers set: none while everything is idle."""
         return sum(not timer.cancelled for _, _, timer in self._timers)
 
     def _next(self) -> int | None:
@@ -80,22 +80,26 @@ class ManualClock:
 
 
 class _Timer:
+    """A timer of `ManualClock`."""
+
     __slots__ = ("callback", "cancelled")
 
     def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback = callback
-        self.cancelled = False
+        self.callback: Callable[[], None] = callback
+        self.cancelled: bool = False
 
     def cancel(self) -> None:
+        """Never call back."""
         self.cancelled = True
 
 
 def check_instant(call: str, instant: int) -> None:
+    """Raise TypeError unless it is an instant."""
     if isinstance(instant, bool) or not isinstance(instant, int):
         raise TypeError(f"{call} must be an instant in whole ns, not {type(instant).__name__}.")
 
 
 async def _settle() -> None:
-    # From a timer to the task it wakes it takes a few turns of the loop: poke, notice, waiter, whoever awaits that.
+    # From a timer to the last task that it wakes takes a few turns of the loop: driver, notice, waiter, and the waiter's owner.
     for _ in range(12):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Histories of schedulers: what the laws of `aiorate.testing.laws` are tried on. Seen from outside, through the protocol."""
+"""Histories of schedulers, on which the laws of `aiorate.testing.laws` are tried. They use only the Scheduler interface."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ DAY = 86_400 * NS_PER_SECOND
 
 
 class Step(NamedTuple):
-    """What happens in a history: so much time passes, then something is done with so many permits."""
+    """A step of a history: time passes, then something is done with some permits."""
 
     does: str
-    size: int  # permits; 0: the most that there may be at once, -1: one less
+    """The action, such as ``"take"``."""
+    size: int
+    """The permits; 0: the most that are allowed at once, -1: one less."""
     gap: tuple[int, str]
+    """The time: a number and its unit."""
 
 
 _SIZES = (1, 2, 3, 0, -1, 7)
@@ -38,43 +41,52 @@ _FORWARD = (
     *((n, "days") for n in (1, 104, 365)),
 )
 BACK = ((-1, "ns"), (-1, "quarters"), (-6, "quarters"), (-1, "periods"), (-1, "days"))
-# What "set rate" does, by size: permits times a fraction, and so many times the period.
+# The changes of "set rate", by size: a fraction (numerator, denominator) of the permits, and a multiple of the period.
 _CHANGES = {1: (1, 2, 1), 2: (1, 1, 4), 3: (3, 1, 1), 0: (100, 1, 1), -1: (1, 1, 1), 7: (10, 1, 7)}
 GIVING_BACK = ("give back", "give back first", "swap first", "swap half", "refund")
 _DOES = ("take", "take", "take all", "take late", *GIVING_BACK, "set rate")
 
 
 def _lists(gaps: tuple[tuple[int, str], ...]) -> st.SearchStrategy[list[Step]]:
-    """Short and long ones: left alone, hypothesis makes lists of five."""
+    """Short and long lists, because hypothesis by itself prefers about five steps."""
     step = st.sampled_from([Step(*step) for step in product(_DOES, _SIZES, gaps)])
     return st.lists(step, max_size=8) | st.lists(step, min_size=8, max_size=20)
 
 
-steps = _lists(_FORWARD)
-any_steps = _lists(_FORWARD + BACK)
+steps: st.SearchStrategy[list[Step]] = _lists(_FORWARD)
+any_steps: st.SearchStrategy[list[Step]] = _lists(_FORWARD + BACK)
 
 
 class History:
-    """A scheduler and what became of it so far."""
+    """A scheduler and its calls so far."""
 
     def __init__(self, scheduler: Scheduler, base: int = 0, lines: list[str] | None = None) -> None:
-        self.scheduler = scheduler
-        self.base = self.now = base
+        self.scheduler: Scheduler = scheduler
+        self.base: int = base
+        """The instant at which it began."""
+        self.now: int = base
         self.lines: list[str] = [] if lines is None else lines
+        """The calls and their answers, as text."""
         self.answers: list[int] = []
-        self.events: list[tuple[int, int, int]] = []  # (epoch, instant, permits); fewer than 0: refunded
-        self.held: list[int] = []  # which events are grants whose permits have not all come back
-        self.epochs = 0
-        self.late_by = 0
-        self.largest = 1
+        """The answers of the scheduler, in ns since ``base``."""
+        self.events: list[tuple[int, int, int]] = []
+        """Grants and refunds: (epoch, instant, permits). The permits of a refund are negative."""
+        self.held: list[int] = []
+        """The places, in ``events``, of grants whose permits have not all come back."""
+        self.epochs: int = 0
+        """The number of changes of the rate."""
+        self.late_by: int = 0
+        """The longest time in line (ns) of a grant since the last change of the rate."""
+        self.largest: int = 1
+        """The largest grant since the last change of the rate."""
         self.peek(1)  # the first instant given starts the schedule
 
     def fork(self) -> History:
-        """The same once more, to go on differently."""
+        """A copy, which can go on in another way."""
         return deepcopy(self)
 
     def run(self, steps: Iterable[Step], *without: str) -> History:
-        """Do the steps, but those that do what is named."""
+        """Do the steps, except those whose action is in ``without``."""
         for does, size, gap in steps:
             if does in without:
                 continue
@@ -92,17 +104,17 @@ class History:
             elif self.held:
                 place = 0 if "first" in does else len(self.held) // 2 if "half" in does else -1
                 self.give_back(permits, place, receipt=does != "refund")
-                if "swap" in does:  # and let somebody else have it
+                if "swap" in does:  # another request takes them
                     self.take_all(permits)
         return self
 
     def take_all(self, permits: int) -> None:
-        """Take as long as anything is to be had, or twelve times."""
+        """Take as long as there are permits, at most twelve times."""
         for _ in range(12):
             permits = permits if self.take(permits) else permits // 2 or 1
 
     def permits(self, size: int) -> int:
-        """That many, as far as that many can be granted."""
+        """The permits of a step's size, at most as many as can be granted at once."""
         most = self.scheduler.max_permits
         if size < 1:
             size += (self.scheduler.bound(1) or 10) if most is None else most
@@ -110,11 +122,11 @@ class History:
 
     @property
     def catch_up(self) -> int:
-        """How late a request may be in these histories, in ns."""
+        """The longest time in line of these histories, in ns."""
         return self.scheduler.rate.period_ns * 3 // (2 * self.scheduler.rate.permits)
 
     def pass_time(self, gap: tuple[int, str], permits: int = 1) -> None:
-        """Move the clock."""
+        """Let the time of a step pass. ``permits`` are those of the request that it may wait for."""
         count, unit = gap
         rate = self.scheduler.rate
         if unit == "after due":
@@ -125,15 +137,16 @@ class History:
             self.now += count * {"ns": 1, "periods": rate.period_ns, "days": DAY}[unit]
 
     def peek(self, permits: int, now: int | None = None) -> int:
+        """The scheduler's answer."""
         now = self.now if now is None else now
         return self._told(f"peek({permits}, {now})", self.scheduler.peek(permits, now))
 
     def due(self, permits: int, now: int | None = None) -> int:
-        """When a request made now is granted."""
+        """The instant at which a request made now is granted."""
         return max(self.peek(permits, now), self.now if now is None else now)
 
     def take(self, permits: int, since: int | None = None, now: int | None = None) -> bool:
-        """Whether it was granted."""
+        """Take permits; whether they were granted."""
         now = self.now if now is None else now
         call = f"take({permits}, {now}{'' if since is None else f', since={since}'})"
         granted = self._told(call, self.scheduler.take(permits, now, since)) <= now
@@ -145,7 +158,7 @@ class History:
         return granted
 
     def give_back(self, permits: int, place: int, receipt: bool = True) -> None:
-        """Give back all that was taken then, or so much of it: by receipt it was never granted."""
+        """Give back permits of the grant at that place of ``held``. By receipt, they count as never granted."""
         event = self.held[place]
         epoch, instant, taken = self.events[event]
         permits = min(permits, taken)
@@ -161,16 +174,18 @@ class History:
             self.events.append((self.epochs, self.now, -permits))
 
     def charge(self, permits: int) -> None:
+        """Charge permits."""
         self.lines.append(f"charge({permits}, {self.now})")
         self.scheduler.charge(permits, self.now)
 
     def stock(self) -> int:
+        """The scheduler's answer."""
         ready = self.scheduler.stock(self.now)
         self.lines.append(f"stock({self.now}) -> {ready}")
         return ready
 
     def set_rate(self, permits: int, periods: int = 1) -> bool:
-        """Whether the scheduler let it be set: some have no rate of their own, or take certain periods only."""
+        """Change the rate; whether the scheduler allows it. Some have no rate of their own, or allow certain periods only."""
         rate = Rate(permits, Fraction(self.scheduler.rate.period_ns * periods, NS_PER_SECOND))
         self.lines.append(f"set_rate({rate}, {self.now})")
         try:
@@ -187,7 +202,7 @@ class History:
         return answer
 
     def check_bound(self) -> None:
-        """No window since the last change of the rate holds more than the bound."""
+        """Assert that no window since the last change of the rate holds more than the bound."""
         events = [(instant, permits) for epoch, instant, permits in self.events if epoch == self.epochs]
         instants = sorted({instant for instant, permits in events if permits > 0})
         for place, first in enumerate(instants):
@@ -199,7 +214,7 @@ class History:
 
 
 def _most_kept(events: list[tuple[int, int]], first: int, last: int) -> int:
-    """Permits granted within the window, less those refunded between any two of its grants."""
+    """Permits granted from ``first`` to ``last``, less those refunded between two grants of that window."""
     kept = most = 0
     for instant, permits in events:
         if permits < 0 or first <= instant <= last:
@@ -209,7 +224,7 @@ def _most_kept(events: list[tuple[int, int]], first: int, last: int) -> int:
 
 
 class Trial(NamedTuple):
-    """What a law is tried on: where schedulers come from, and two histories, the second of which only moves on."""
+    """The material of a law: a factory of schedulers, and the steps of two histories. Time goes back only in ``before``."""
 
     factory: Callable[[], Scheduler]
     before: list[Step]
@@ -226,5 +241,5 @@ class Trial(NamedTuple):
 
     @property
     def sizes(self) -> list[Step]:
-        """Steps to take sizes and gaps from: never none."""
+        """Steps whose sizes and gaps a law may use. There is always at least one."""
         return self.after or [Step("take", 1, (0, "ns")), Step("take", 2, (4, "quarters"))]

@@ -1,6 +1,6 @@
-"""The laws that `aiorate.testing.check_scheduler` tries, each on histories that hypothesis invents and makes small.
+"""The laws that `aiorate.testing.check_scheduler` tries, each on histories that hypothesis invents and shortens.
 
-Nothing else in aiorate imports hypothesis.
+Besides `aiorate.testing.histories`, nothing else in aiorate imports hypothesis.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["LAWS", "run_law"]
 
 
 def asking_changes_nothing(trial: Trial) -> None:
-    """Neither a question nor a refusal changes anything, whatever instant it was asked at."""
+    """A question changes nothing, and neither does a refusal, at whatever instant."""
     asked = trial.begin()
     twin = asked.fork()
     for step in trial.sizes:
@@ -33,7 +33,7 @@ def asking_changes_nothing(trial: Trial) -> None:
 
 
 def granted_on_time(trial: Trial) -> None:
-    """A request is never granted before the instant named for it, and always at it or later."""
+    """A request is never granted before the instant named for it, and always at that instant or later."""
     past = trial.begin()
     for step in trial.sizes[:4]:
         permits = past.permits(step.size)
@@ -54,7 +54,7 @@ def more_is_never_sooner(trial: Trial) -> None:
 
 
 def taking_makes_nobody_sooner(trial: Trial) -> None:
-    """Whatever is taken, at whatever instant, those who ask afterwards are not served sooner for it."""
+    """A take, at whatever instant, makes no later request sooner."""
     taken = trial.begin()
     twin = taken.fork()
     taken.run(trial.before, *GIVING_BACK, "set rate")
@@ -64,7 +64,7 @@ def taking_makes_nobody_sooner(trial: Trial) -> None:
 
 
 def going_back_earns_nothing(trial: Trial) -> None:
-    """Time that goes back and comes again gives no credit for the same time twice."""
+    """A clock that goes back earns no credit: the same time does not count twice."""
     went = trial.begin()
     twin, there = went.fork(), went.now
     for step in trial.sizes:
@@ -76,8 +76,8 @@ def going_back_earns_nothing(trial: Trial) -> None:
 
 
 def giving_back_leaves_no_trace(trial: Trial) -> None:
-    """What is taken and given back at once, by its receipt, was never taken, as far as anyone can see."""
-    # Where the clock went back, receipts are out of order, and a permit may be lost when in doubt.
+    """A take that is given back at once, by its receipt, leaves no trace."""
+    # Where the clock went back, receipts are out of order. When in doubt, a scheduler may lose a permit.
     gave = trial.fresh().run(step for step in trial.before if step.gap not in BACK)
     twin = gave.fork()
     for step in trial.sizes[:3]:
@@ -86,12 +86,12 @@ def giving_back_leaves_no_trace(trial: Trial) -> None:
         permits = gave.permits(step.size)
         if gave.take(permits):
             gave.give_back(permits, -1)
-    # Nobody asks about the time before it was given back, nor by another period: what lies further back may be forgotten.
+    # No later step goes back in time or changes the period, because schedulers may forget what lies further back.
     _same_future(gave, twin, [step for step in trial.after if step.does in ("take", "take all")])
 
 
 def bound_holds(trial: Trial) -> None:
-    """No window of any history holds more permits than bound() says, however many came back, in whatever order."""
+    """No window of any history holds more permits than bound() says, whatever was given back, in whatever order."""
     history = trial.fresh()
     for step in trial.before:
         history.run([step], "take late")
@@ -99,7 +99,7 @@ def bound_holds(trial: Trial) -> None:
 
 
 def bound_holds_for_what_is_kept(trial: Trial) -> None:
-    """Permits that come back by their receipts, the oldest first or any, and are taken by others at once, are not granted twice."""
+    """Permits that come back by receipt, in any order, and are taken again at once do not exceed the bound."""
     history = trial.fresh().run(step._replace(does="take") for step in trial.sizes)
     for step in trial.before:
         history.run([step._replace(does=("swap first", "swap half")[step.size % 2])])
@@ -107,7 +107,7 @@ def bound_holds_for_what_is_kept(trial: Trial) -> None:
 
 
 def bound_holds_when_late(trial: Trial) -> None:
-    """Requests booked from when they joined the line add to the bound no more than they were late."""
+    """Requests that are booked from the instant at which they joined the line widen the bound's window by no more than their lateness."""
     history = trial.fresh()
     if history.scheduler.books_since:
         for step in trial.before:
@@ -116,7 +116,7 @@ def bound_holds_when_late(trial: Trial) -> None:
 
 
 def since_moves_no_grant(trial: Trial) -> None:
-    """How long a request has stood in line makes its own grant neither sooner nor later."""
+    """The time that a request has stood in line makes its own grant neither sooner nor later."""
     past = trial.begin()
     for step in trial.sizes:
         permits = past.permits(step.size)
@@ -131,7 +131,7 @@ def since_moves_no_grant(trial: Trial) -> None:
 
 
 def lateness_costs_no_rate(trial: Trial) -> None:
-    """Served late, but booked from when it joined the line, a request delays nobody: a late timer costs no rate."""
+    """A request that is served late, but booked from the instant at which it joined the line, delays nobody."""
     late = trial.begin()
     if _books_since(late.scheduler):
         late.now = max(late.now, late.due(late.permits(0)))
@@ -148,12 +148,12 @@ def lateness_costs_no_rate(trial: Trial) -> None:
 
 
 def _books_since(scheduler: Scheduler) -> bool:
-    """Whether it books from `since`, as all its members must if it is made of several."""
+    """Whether the scheduler honours `since`, and all its members do."""
     return scheduler.books_since and all(map(_books_since, scheduler.members))
 
 
 def set_rate_forgives_nothing(trial: Trial) -> None:
-    """The same rate again changes nothing, and a slower one makes nobody sooner."""
+    """The same rate again changes nothing, and a slower rate makes nobody sooner."""
     changed = trial.fresh().run(step for step in trial.before if step.gap not in BACK)
     changed.pass_time(trial.sizes[0].gap)
     same, slower = changed.fork(), changed.fork()
@@ -171,7 +171,7 @@ def set_rate_forgives_nothing(trial: Trial) -> None:
 
 
 def shifting_changes_nothing(trial: Trial) -> None:
-    """Adding a constant to all instants changes nothing else; one that follows the calendar is told by `shift`."""
+    """Adding a constant to all instants changes nothing else. A scheduler that follows the calendar learns it by `shift`."""
     here = trial.fresh()
     for constant in (1, DAY + 1, 1_000_000 * DAY + 7, -365 * DAY - 3):
         scheduler = trial.factory()
@@ -181,7 +181,7 @@ def shifting_changes_nothing(trial: Trial) -> None:
 
 
 def stock_is_there(trial: Trial) -> None:
-    """What stock() counts is granted, then or later, in whatever portions; counting it changes nothing."""
+    """The permits that stock() counts are granted, then or later, in any portions. Counting them changes nothing."""
     past = trial.begin()
     twin = past.fork()
     ready = past.stock()
@@ -198,7 +198,7 @@ def stock_is_there(trial: Trial) -> None:
 
 
 def charging_delays(trial: Trial) -> None:
-    """A charge delays later requests as a take does where that is due, by no less where it is not, and never makes anyone sooner."""
+    """A charge delays later requests as a take does where the take is due, and by no less where it is not. It makes nobody sooner."""
     past = trial.begin()
     for step in trial.sizes[:3]:
         past.pass_time(step.gap)
@@ -213,10 +213,10 @@ def charging_delays(trial: Trial) -> None:
 
 
 def no_drift(trial: Trial) -> None:
-    """Under load, a rate's permits take exactly its period, at the start as after a thousand million."""
+    """Under load, a rate's permits take exactly its period, at the start as after a thousand million of them."""
     load = trial.fresh()
     rate, most = load.scheduler.rate, load.scheduler.max_permits
-    for _ in range(8):  # until bursts are used up and what is stored is gone
+    for _ in range(8):  # until bursts and stores are used up
         _serve(load, 1_000 * rate.permits if most is None else load.permits(0))
     parts, periods = _parts(rate, most, [load.permits(step.size) for step in trial.sizes[:8]])
     for _ in range(2):
@@ -229,24 +229,24 @@ def no_drift(trial: Trial) -> None:
         took = load.due(parts[0]) - first
         if periods:
             assert took == periods * rate.period_ns, f"{periods} periods of {rate.period_ns} ns took {took} ns"
-        else:  # too many requests to wait for a whole period: not slower here, and not faster is what the bound says
+        else:  # a whole period has too many requests: not slower here, and the bound says that it is not faster
             assert (took - 1) * rate.permits < sum(parts) * rate.period_ns, f"{sum(parts)} permits at {rate} took {took} ns"
 
 
 def _parts(rate: Rate, most: int | None, sizes: list[int]) -> tuple[list[int], int]:
-    """Requests that add up to whole periods, and to how many; 0: that would be too many requests."""
+    """Requests that add up to whole periods, and the number of periods; 0: a period has too many requests."""
     if most is None:
         periods = -(-sum(sizes) // rate.permits)
         rest = periods * rate.permits - sum(sizes)
         return sizes + [rest] * (rest > 0), periods
-    # A window is used up exactly by requests of one size that divides it.
+    # Requests of one size that divides a window use it up exactly.
     size = max(n for n in range(1, min(most, 1_000) + 1) if rate.permits % n == 0 and n <= max(sizes))
     count = rate.permits // size
     return ([size] * count, 1) if count <= 1_000 else ([most] * 1_000, 0)
 
 
 def _serve(load: History, permits: int) -> int:
-    """Take as soon as it is due; when that is."""
+    """Take permits as soon as they are due; returns that instant."""
     load.now = load.due(permits)
     assert load.take(permits), f"due at {load.now} and still refused"
     return load.now
@@ -265,6 +265,7 @@ def _same_future(one: History, other: History, then: Iterable[Step]) -> None:
         assert one.answers == other.answers, f"one answers {one.answers[-3:]}, its twin {other.answers[-3:]}"
 
 
+# The more telling first, because the first broken law is the one that is reported.
 LAWS: tuple[Callable[[Trial], None], ...] = (
     asking_changes_nothing,
     granted_on_time,
@@ -283,17 +284,17 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     shifting_changes_nothing,
     no_drift,
 )
-"""In the order in which they are tried: the more telling first."""
+"""The laws in the order in which they are tried."""
 
 
 def run_law(law: Callable[[Trial], None], factory: Callable[[], Scheduler], examples: int) -> None:
-    """Try a law on so many histories; AssertionError with the law and the shortest history that breaks it."""
+    """Try a law on that many histories. Raises AssertionError with the law and the shortest history that breaks it."""
 
     @settings(
         max_examples=examples,
         deadline=None,
         database=None,
-        derandomize=True,  # the same histories every time: a check that fails now and then teaches nothing
+        derandomize=True,  # the same histories every time, because a check that fails now and then teaches nothing
         phases=(Phase.generate, Phase.shrink),
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]

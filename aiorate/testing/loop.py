@@ -16,10 +16,10 @@ __all__ = ["VirtualLoop"]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in which waiting takes no time: when nothing is left to run, time jumps to the next timer.
+    """An event loop in which waiting takes no time: when no task can run, time jumps to the next timer.
 
-    Time begins at 0. Use it as a loop factory: ``asyncio.Runner(loop_factory=VirtualLoop)``. What really happens outside,
-    sockets and threads, is waited for in real time. Raises RuntimeError when code spins without time passing.
+    Time begins at 0. Use it as a loop factory: ``asyncio.Runner(loop_factory=VirtualLoop)``. Sockets and threads still take real
+    time. Raises RuntimeError where code spins and time does not pass.
     """
 
     _MOST_TURNS = 1_000_000
@@ -37,10 +37,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         ns = round(seconds * NS_PER_SECOND)
         self._turns = 0 if ns else self._turns + 1
         if self._turns > self._MOST_TURNS:
-            self._turns = 0  # let whoever catches it close the loop
-            raise RuntimeError(f"VirtualLoop: {self._MOST_TURNS} turns without time passing; something spins")
+            self._turns = 0  # so that the loop can still be closed
+            raise RuntimeError(
+                f"VirtualLoop: {self._MOST_TURNS} turns of the loop without time passing, so something spins."
+                " Make it wait for more than 0 seconds."
+            )
         self._virtual_ns += ns
-        # asyncio runs a timer that is due within this. After 194 days, a nanosecond is lost in the float that time() is.
+        # asyncio runs the timers that are due within this. After 194 days, the float of time() no longer resolves a nanosecond.
         self._clock_resolution = max(1 / NS_PER_SECOND, ulp(self.time()))
 
 

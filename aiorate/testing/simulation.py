@@ -15,9 +15,10 @@ __all__ = ["simulate"]
 
 
 def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) -> list[int]:
-    """The instants (ns) at which requests are granted that stand in one line, woken exactly on time.
+    """The instants (ns) at which requests in one line are granted, if each is woken exactly on time.
 
-    Each request is the instant (ns) at which it is made, of one permit, or a pair (instant, permits); in order of time.
+    A request is the instant (ns) at which it is made, for one permit, or a pair (instant, permits). Requests are in order of time.
+    Raises ValueError if they are not.
     """
     granted: list[int] = []
     latest: int | None = None

@@ -1,4 +1,4 @@
-"""Schedulers at work, as lines that can be checked by eye."""
+"""Schedulers at work, as lines that a reader can check by eye."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["transcript"]
 
 
 def transcript(scheduler: Scheduler, asked: str) -> str:
-    """Seconds that callers wait, each of whom takes its permits as soon as it may.
+    """The seconds that requests wait, if each takes its permits as soon as it may.
 
-    ``"0 0:3 1.5"`` asks for one permit at 0 s, three at 0 s and one at 1.5 s; the answer has one number for each, such as
-    ``"0 0.2 0"``. ValueError for text of another form.
+    ``"0 0:3 1.5"`` asks for one permit at 0 s, three at 0 s and one at 1.5 s. The answer has a number for each request, such as
+    ``"0 0.2 0"``. Raises ValueError for text of another form.
     """
     answers = []
     for ask in asked.split():
