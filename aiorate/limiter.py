@@ -219,7 +219,7 @@ class Limiter:
                 _, since, granted_at = dispatcher.resumed(line, ticket.result(), read)
             await self._let_turn(1, granted_at)
             if index:
-                index += counters.skipped - skipped
+                index += max(0, counters.skipped - skipped)  # less after a reset()
             yield slot_of(index, since, dispatcher.look(), dispatcher.timeline)
             index += 1
 
@@ -381,7 +381,7 @@ class Limiter:
         dispatcher = self._dispatcher
         name = f" {dispatcher.name!r}" if dispatcher.name else ""
         timeline = dispatcher.timeline
-        state = ", closed" if dispatcher.closed else ", stopped" if timeline.stopped else ", paused" if timeline.held_at is not None else ""
+        state = ", closed" if dispatcher.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
         return f"<Limiter{name} {dispatcher.scheduler!r}, {len(dispatcher.line)} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:

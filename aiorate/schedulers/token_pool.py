@@ -118,8 +118,8 @@ class TokenPool(Scheduler):
 
     @property
     def spilled(self) -> int:
-        """The waiting pool: unused schedule, which returns only if the burst ratio is above 1."""
-        return self.waiting
+        """The waiting pool, unless it returns: with a burst ratio above 1 nothing is given up."""
+        return 0 if self._extra else self.waiting
 
     # The original's steps, by hand.
 

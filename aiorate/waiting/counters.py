@@ -11,6 +11,10 @@ class Counters:
     __slots__ = ("cancelled", "charged", "given_back", "refunded", "refused", "skipped", "unused", "waited_max", "waited_total")
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
         self.given_back = 0  # permits that came back, by cancellation or refund
         self.refunded = 0  # permits
         self.charged = 0  # permits

@@ -47,6 +47,7 @@ class Dispatcher:
         "_late",
         "_loop",
         "_precise",
+        "_reset_at",
         "_returnable",
         "_steady",
         "_turn_since",
@@ -98,6 +99,7 @@ class Dispatcher:
         self._steady = False  # whether callers on another loop would go by the same clock
         self._estimate = Estimate()
         self._counting = 0
+        self._reset_at: int | None = None
         self._returnable = 0  # grants whose permits may still come back
         self._due: int | None = None  # for when the first in line is scheduled; None: nobody can say
         self._head: Ticket | None = None  # the ticket that is said of
@@ -201,8 +203,9 @@ class Dispatcher:
     def cancel(self, permits: int, granted_at: int) -> None:
         """Undo a grant of that instant, whose task was cancelled before it could go on: the next in line moves up at once."""
         self.counters.cancelled += 1
-        self.counters.given_back += permits
-        self.scheduler.give_back(permits, self.timeline.now(), granted_at)
+        if self._reset_at is None or granted_at >= self._reset_at:  # else it is of a schedule that is no more
+            self.counters.given_back += permits
+            self.scheduler.give_back(permits, self.timeline.now(), granted_at)
         self.release()
         self._estimate.left()
         self._serve_if_alive()
@@ -214,7 +217,8 @@ class Dispatcher:
 
     def release(self) -> None:
         """Those of one no more."""
-        self._returnable -= 1
+        if self._returnable:  # none are, of a loop that is no more
+            self._returnable -= 1
         if not self._returnable:
             self.scheduler.receipts = False
 
@@ -252,28 +256,30 @@ class Dispatcher:
         spilled = scheduler.spilled if late else 0
         reading = now + self.timeline.offset
         booked, woken, room = now, 0, _PORTION - self.resuming
-        while request is not None:
-            ticket, permits, since = request
-            if woken >= room and self._loop is not None and not self._loop.by_hand:
-                self._due = now  # that is, as soon as the loop has turned
-                break
-            at = scheduler.take(permits, now, since if since > earliest else earliest)
-            if at > now:
-                self._due = at
-                break
-            if not woken:
-                scheduler.receipts = True
-            woken += 1
-            self.granted += permits
-            ticket.set_result((at, now, reading))
-            booked = at
-            request = line.serve()
-        else:
-            self._due = None
-            if booked < now:
-                self._late = booked, now
-        self.resuming += woken
-        self._returnable += woken
+        try:
+            while request is not None:
+                ticket, permits, since = request
+                if woken >= room and self._loop is not None and not self._loop.by_hand:
+                    self._due = now  # that is, as soon as the loop has turned
+                    break
+                at = scheduler.take(permits, now, since if since > earliest else earliest)
+                if at > now:
+                    self._due = at
+                    break
+                if not woken:
+                    scheduler.receipts = True
+                woken += 1
+                self.granted += permits
+                ticket.set_result((at, now, reading))
+                booked = at
+                request = line.serve()
+            else:
+                self._due = None
+                if booked < now:
+                    self._late = booked, now
+        finally:  # a strategy may fail in the middle
+            self.resuming += woken
+            self._returnable += woken
         if late:
             self.skip(scheduler.spilled - spilled)
             self._estimate.forget()
@@ -422,6 +428,7 @@ class Dispatcher:
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
         self.batch.measure(self.scheduler)
+        self.counters.unused = 0
         self._estimate.forget()
         self._late = None
         self.serve()
@@ -431,8 +438,9 @@ class Dispatcher:
         self.timeline.start()
         self.timeline.resume()
         self.scheduler.reset(self.timeline.now())
-        self.counters = Counters()
+        self.counters.clear()
         self.granted = 0
+        self._reset_at = self.timeline.now()
         self.changed()
 
     async def close(self, error: BaseException) -> None:
@@ -474,6 +482,7 @@ class Dispatcher:
 
     def released(self, held_for: int) -> None:
         """Time goes on after it has stood still for so long."""
+        self.now = self.timeline.now  # whoever comes next stands behind the line that outlasted the pause
         self.scheduler.shift(held_for)
 
     def fail(self, error: BaseException) -> None:

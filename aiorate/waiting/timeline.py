@@ -43,6 +43,11 @@ class Timeline:
             self._release(self.read() if self.paused_until is None else self.paused_until)
         return self.read() - self.offset
 
+    @property
+    def paused(self) -> bool:
+        """Whether a pause goes on."""
+        return self.paused_until is not None and self.read() < self.paused_until
+
     def follow(self, read: Reads) -> None:
         """Go by another clock, from where time is."""
         if read is not self.read:
