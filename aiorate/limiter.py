@@ -1,6 +1,6 @@
 """The Limiter: what users call. It checks what is asked, in seconds and permits; the dispatcher decides.
 
-Knows nothing of how a rate is computed (it never multiplies or divides), of event loops, or of HTTP.
+It computes no schedule and sets no timer. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -91,15 +91,16 @@ class Limiter:
         waiting, `LimiterClosed`; nothing is spent then. ValueError if so many can never be granted. Cancelled while waiting, or
         granted but not yet run: nothing is spent, and the next in line moves up at once.
         """
-        at = now = 0
+        at = now = 0  # the scheduler has not been asked
         if permits is _ONE and max_wait is None:
-            if self._batch.left:
-                self._batch.left -= 1
+            # The two shortest ways to a permit, without another call: one of an open batch, or one that the scheduler grants.
+            if self._batch.remaining:
+                self._batch.remaining -= 1
                 return 0.0
             dispatcher = self._dispatcher
-            if dispatcher.clear_until:
+            if dispatcher.fast_until:
                 now = dispatcher.now()
-                if now < dispatcher.clear_until:
+                if now < dispatcher.fast_until:
                     at = dispatcher.scheduler.take(1, now)
                     if at <= now:
                         dispatcher.granted += 1
@@ -111,14 +112,14 @@ class Limiter:
             if max_wait is not None:
                 max_wait = seconds_to_ns(max_wait, "acquire(max_wait)")
         if not at:
-            at, now = dispatcher.ask(permits, None, max_wait is None and self._max_waiting is None)
+            at, now = dispatcher.try_take(permits, None, max_wait is None and self._max_waiting is None)
         if at <= now:
-            if now >= dispatcher.turn_by:
-                await self._let_turn(permits, now)
+            if now >= dispatcher.check_loop_after:
+                await self._yield_to_loop(permits, now)
             return 0.0
         if max_wait is not None or self._max_waiting is not None or dispatcher.closed:
             self._admit(permits, now, max_wait)
-        ticket, asked = dispatcher.join(permits, now, at, now)
+        ticket, asked = dispatcher.join(permits, at, now, now)
         line, driver = dispatcher.line, dispatcher.driver
         # As in slots(): a coroutine for both would cost each of 100 000 waiters more than the waiting itself.
         try:
@@ -128,36 +129,40 @@ class Limiter:
             dispatcher.leave(line, ticket, permits)
             raise
         waited, at, now = dispatcher.resumed(line, ticket.result(), asked)
-        if dispatcher.resuming and dispatcher.now() >= dispatcher.turn_by:
-            await self._let_turn(permits, now)
+        # Of many waiters that resume in one iteration of the loop, only the last may be sure that another follows at once.
+        if dispatcher.resuming and dispatcher.now() >= dispatcher.check_loop_after:
+            await self._yield_to_loop(permits, now)
         return waited / NS_PER_SECOND
 
-    async def _let_turn(self, permits: int, granted_at: int) -> None:
-        """However many permits lie ready: if the loop has not turned for long, let it. Cancelled meanwhile, the grant is undone."""
+    async def _yield_to_loop(self, permits: int, granted_at: int) -> None:
+        """If the loop has been kept from its other tasks, yield to it: permits that are always ready never suspend the caller.
+
+        Cancelled meanwhile, the grant is undone.
+        """
         dispatcher = self._dispatcher
-        if dispatcher.must_turn():
-            dispatcher.hold()
+        if dispatcher.loop_is_starved():
+            dispatcher.keep_receipt()
             try:
-                await dispatcher.turn()
-                while dispatcher.must_turn():
-                    await dispatcher.turn()
+                await dispatcher.yield_once()
+                while dispatcher.loop_is_starved():
+                    await dispatcher.yield_once()
             except BaseException:
                 dispatcher.cancel(permits, granted_at)
                 raise
-            dispatcher.release()
+            dispatcher.drop_receipt()
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
         dispatcher = self._dispatcher
         if permits is not _ONE:
             self._check("try_acquire()", permits)
-        elif self._batch.left:
-            self._batch.left -= 1
+        elif self._batch.remaining:
+            self._batch.remaining -= 1
             return True
-        at, now = dispatcher.ask(permits)
+        at, now = dispatcher.try_take(permits)
         if at <= now:
             return True
-        dispatcher.find_loop()  # who calls from another loop's thread is told at last
+        dispatcher.find_loop()  # raises if another running loop uses the limiter
         if dispatcher.closed:
             raise LimiterClosed(f"try_acquire(): {_CLOSED}")
         dispatcher.counters.refused += 1
@@ -165,8 +170,8 @@ class Limiter:
 
     async def __aenter__(self) -> float:
         """Acquire one permit; the target is the seconds waited."""
-        if self._batch.left:
-            self._batch.left -= 1
+        if self._batch.remaining:
+            self._batch.remaining -= 1
             return 0.0
         return await self.acquire()
 
@@ -197,18 +202,18 @@ class Limiter:
         dispatcher, counters = self._dispatcher, self._dispatcher.counters
         index, since = 0, None
         while True:
-            asked, skipped = dispatcher.look(), counters.skipped
+            opened, skipped = dispatcher.look(), counters.skipped
             spilled = dispatcher.scheduler.spilled
             # In line since the slot before: a slow body is made up for, as far as the limiter allows.
-            since = asked if since is None else max(since, asked - dispatcher.catch_up)
-            at, now = dispatcher.ask(1, since)
+            since = opened if since is None else max(since, opened - dispatcher.catch_up)
+            at, now = dispatcher.try_take(1, since)
             if at <= now:
                 since, granted_at = at, now
                 if index:
                     dispatcher.skip(dispatcher.scheduler.spilled - spilled)
             else:
                 self._admit(1, now, None)
-                ticket, read = dispatcher.join(1, now, at, since)
+                ticket, asked = dispatcher.join(1, at, now, since)
                 line, driver = dispatcher.line, dispatcher.driver
                 try:
                     while not ticket.done():
@@ -216,8 +221,8 @@ class Limiter:
                 except BaseException:
                     dispatcher.leave(line, ticket, 1)
                     raise
-                _, since, granted_at = dispatcher.resumed(line, ticket.result(), read)
-            await self._let_turn(1, granted_at)
+                _, since, granted_at = dispatcher.resumed(line, ticket.result(), asked)
+            await self._yield_to_loop(1, granted_at)
             if index:
                 index += max(0, counters.skipped - skipped)  # less after a reset()
             yield slot_of(index, since, dispatcher.look(), dispatcher.timeline)
@@ -272,7 +277,7 @@ class Limiter:
         ns = seconds_to_ns(seconds, "pause()")
         dispatcher = self._dispatcher
         dispatcher.look()
-        dispatcher.timeline.pause(ns, dispatcher.released)
+        dispatcher.timeline.pause(ns, dispatcher.on_pause_end)
         dispatcher.changed()
 
     def resume(self) -> None:
@@ -322,7 +327,7 @@ class Limiter:
         if new.verb == "restart":
             dispatcher.scheduler.restart(now)
         if new.verb == "stop":
-            dispatcher.timeline.stop(dispatcher.released)
+            dispatcher.timeline.stop(dispatcher.on_pause_end)
         elif new.verb != "configure":
             dispatcher.timeline.start()
             dispatcher.closed = False

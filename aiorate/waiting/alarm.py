@@ -1,4 +1,4 @@
-"""The Alarm: wakes those in line by futures and one timer, which stands for the first. No task, no lock.
+"""The Alarm: wakes those in line by futures, and the dispatcher by one timer, set for the first in line. No task, no lock.
 
 Every decision is one synchronous step, so there is nothing to lock. Knows nothing of rates or HTTP.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.waiting.timeline import Timer
+from aiorate.waiting.timer import Timer
 
 if TYPE_CHECKING:
     import asyncio
 
-    from aiorate.waiting.driver import Decides
+    from aiorate.waiting.driver import DispatcherView
     from aiorate.waiting.line import Outcome
     from aiorate.waiting.loops import AsyncioLoop
 
@@ -20,12 +20,12 @@ __all__ = ["Alarm"]
 
 
 class Alarm:
-    """The driver of all strategies but the token pool, on asyncio. Its tickets are bare futures: not an object more than waiting takes."""
+    """The driver of all strategies but the token pool, on asyncio. A ticket is the very future that its waiter awaits."""
 
     __slots__ = ("_loop", "_timer")
 
-    def __init__(self, owner: Decides, loop: AsyncioLoop) -> None:
-        self._timer = Timer(loop, owner.serve)
+    def __init__(self, dispatcher: DispatcherView, loop: AsyncioLoop) -> None:
+        self._timer = Timer(loop, dispatcher.serve)
         self._loop = loop.native
 
     def ticket(self) -> asyncio.Future[Outcome]:

@@ -24,12 +24,12 @@ _MOST = 256
 class Batch:
     """At most so many permits, doubled while calls come fast."""
 
-    __slots__ = ("_most", "_opened_at", "_size", "dealt", "dry", "left", "worthwhile")
+    __slots__ = ("_most", "_opened_at", "_size", "dry", "opened", "remaining", "worthwhile")
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.left = 0
+        self.remaining = 0
         """Permits that may be handed out by counting down."""
-        self.dealt = 0
+        self.opened = 0
         """Permits it was opened with; 0: none is open."""
         self.dry = False
         """Whether it took everything that lay ready."""
@@ -55,8 +55,8 @@ class Batch:
         if size > 1:
             ready = scheduler.stock(now)
             self.dry = ready < size
-            self.left = self.dealt = min(ready, size)
-        return self.dealt > 0
+            self.remaining = self.opened = min(ready, size)
+        return self.opened > 0
 
     def outstayed(self, now: int) -> bool:
         """Whether callers this fast had everything there was just now.
@@ -68,8 +68,8 @@ class Batch:
 
     def settle(self, scheduler: Scheduler, now: int, since: int | None = None) -> int:
         """Close it: book what was handed out as taken now; returns how much that was."""
-        used = self.dealt - self.left
-        self.left = self.dealt = 0
+        used = self.opened - self.remaining
+        self.remaining = self.opened = 0
         if used:
             # Not before it was opened: a clock that went back would have it refused, and the permits would be free.
             scheduler.take(used, max(now, self._opened_at), since)

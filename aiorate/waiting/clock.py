@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Clock", "EventLoop", "Handle", "Reads", "TimedClock"]
+__all__ = ["Clock", "EventLoop", "Handle", "ReadClock", "TimedClock"]
 
 
 @runtime_checkable
@@ -26,7 +26,7 @@ class Clock(Protocol):
         ...
 
 
-class Reads(Protocol):
+class ReadClock(Protocol):
     """The shortest way to what a clock reads, in ns."""
 
     def __call__(self) -> int:
@@ -56,14 +56,14 @@ class EventLoop(Protocol):
 
     monotonic: bool
     """Whether that is ``time.monotonic_ns``, which other loops go by too."""
-    by_hand: bool
+    manual: bool
     """Whether the clock keeps its own timers, and time does not pass by itself."""
     grain: int
     """Nanoseconds that wake-ups are kept apart."""
 
     @property
-    def read(self) -> Reads:
-        """Reads the clock that callers on this loop go by, in ns."""
+    def read(self) -> ReadClock:
+        """ReadClock the clock that callers on this loop go by, in ns."""
         ...
 
     @property
@@ -94,6 +94,6 @@ class EventLoop(Protocol):
         """Call back when the clock reads so much, or roughly then: a timer is a hint, the clock is the judge."""
         ...
 
-    def turn(self) -> Awaitable[object]:
+    def yield_once(self) -> Awaitable[object]:
         """What to await to let the loop turn once."""
         ...

@@ -1,6 +1,7 @@
-"""The dispatcher: who is granted, and when. One synchronous function decides, and is called whenever anything changes.
+"""The dispatcher decides which requests are granted, and when.
 
-It asks the scheduler about the first in line, has the driver wake those it granted, and sets the driver for the next.
+`Dispatcher.serve` decides for those in line, whenever anything changes; `Dispatcher.try_take` for a newcomer while nobody is in line.
+Both are synchronous. `aiorate.Limiter.acquire` inlines the latter's shortest case, and a `Batch` prepays it.
 Knows nothing of how a rate is computed (it never multiplies or divides), of seconds, or of what users are told.
 """
 
@@ -20,18 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from aiorate.schedulers.interface import Scheduler
-    from aiorate.waiting.clock import Clock, EventLoop, Reads
+    from aiorate.waiting.clock import Clock, EventLoop, ReadClock
     from aiorate.waiting.driver import Driver
     from aiorate.waiting.line import Outcome, Request, Ticket
 
-__all__ = ["NOT_SAID", "Dispatcher"]
+__all__ = ["NOT_ASKED", "Dispatcher"]
 
-NOT_SAID = 1 << 200  # an instant that never comes: somebody or something is first, and nobody has asked about the request itself
-_AT_ONCE = 64  # requests that may be counted for the sake of one question
+NOT_ASKED = 1 << 200  # in place of an instant: the scheduler was not asked, because of a line, a pause, a stop or a close
+_AT_ONCE = 64  # requests that one question may count
 _SAME_WAKE_UP_NS = 1_500_000  # as long as wake-ups are apart, on the average
-_HALF_A_TURN_NS = 5_000_000  # twice as long is the most that callers keep the loop from its next turn
-_PORTION = 1_000  # requests that are woken for one turn of the loop: after more, it would not come to the next for long
-_NOBODY = Line()  # of all limiters for which nobody ever waited: an empty line takes as much as all the rest of a limiter
+_LOOP_CHECK_NS = 5_000_000  # the loop is looked at twice within the 10 ms for which callers may keep it busy
+_PORTION = 1_000  # requests woken in one iteration of the loop; more would keep it from the next for too long
+_NOBODY = Line()  # shared by all limiters for which nobody ever waited: a line weighs as much as the rest of a limiter
 
 
 class Dispatcher:
@@ -50,13 +51,14 @@ class Dispatcher:
         "_reset_at",
         "_returnable",
         "_steady",
-        "_turn_since",
+        "_watched_since",
         "batch",
         "catch_up",
-        "clear_until",
+        "check_loop_after",
         "closed",
         "counters",
         "driver",
+        "fast_until",
         "granted",
         "line",
         "name",
@@ -64,7 +66,6 @@ class Dispatcher:
         "resuming",
         "scheduler",
         "timeline",
-        "turn_by",
     )
 
     def __init__(self, scheduler: Scheduler, catch_up: int, precise: bool, clock: Clock | None, name: str | None) -> None:
@@ -75,15 +76,15 @@ class Dispatcher:
         """How many ns a late event loop may make up for."""
         self.name = name
         self.timeline = Timeline(clock)
-        self.now: Reads = self.timeline.read
+        self.now: ReadClock = self.timeline.read
         """The shortest way to the instant, while nothing is held up."""
-        self.clear_until = 0
-        """The mark: before that instant nothing stands between a request and the scheduler, and nothing has to be done besides.
+        self.fast_until = 0
+        """Before that instant a request may go straight to the scheduler.
 
-        No line, no pause, no open batch, no late wake-up to be made up for, not closed, and the loop has turned lately.
+        No line, no pause, no batch, no late wake-up to make up for; not closed; and the loop was seen to run its other tasks.
         """
-        self.turn_by = 0
-        """Before that instant nobody has to look whether the loop turns."""
+        self.check_loop_after = 0
+        """Before that instant no caller has to check whether the loop runs its other tasks."""
         self.granted = 0
         """Permits, in all."""
         self.resuming = 0
@@ -100,33 +101,34 @@ class Dispatcher:
         self._estimate = Estimate()
         self._counting = 0
         self._reset_at: int | None = None
-        self._returnable = 0  # grants whose permits may still come back
-        self._due: int | None = None  # for when the first in line is scheduled; None: nobody can say
-        self._head: Ticket | None = None  # the ticket that is said of
-        self._late: tuple[int, int] | None = None  # up to when a late wake-up has served the schedule, and when that was
-        self._turn_since: int | None = None  # since when the loop is known not to have turned; None: nobody looks
+        self._returnable = 0  # grants that may still be cancelled
+        self._due: int | None = None  # the instant at which `_head` is due; None: paused or stopped. Meaningless without `_head`
+        self._head: Ticket | None = None  # the ticket for which the driver is armed; None: nobody waits
+        self._late: tuple[int, int] | None = None  # of a late wake-up: the instant up to which it served the schedule, and its own
+        self._watched_since: int | None = None  # since when no iteration of the loop was seen; None: nobody watches
 
     # A request, from the question to the permits.
 
-    def ask(self, permits: int, since: int | None = None, patient: bool = False) -> tuple[int, int]:
-        """Take the permits if nothing stands in between and they are due, for a request that did not find the mark.
+    def try_take(self, permits: int, since: int | None = None, patient: bool = False) -> tuple[int, int]:
+        """Take the permits if nobody is in line, the limiter is open and not paused, and they are due.
 
-        The instant for which it is scheduled, as `Scheduler.take` says it, and the instant now: granted if the one is not after the
-        other. `NOT_SAID` where somebody or something else comes first. A patient caller may be refused what has just fallen due.
+        Returns the instant for which the request is scheduled, as `Scheduler.take` says it, and the instant now: granted if the one
+        is not after the other. The first is `NOT_ASKED` if the scheduler was not asked. A patient caller, who would wait in line
+        without a limit, may be refused what has just fallen due.
         """
         if not self._steady:
             self.find_loop()
         timeline = self.timeline
         now = self.now() if timeline.held_at is None else timeline.now()
-        if now >= self.turn_by:
+        if now >= self.check_loop_after:
             if self._steady:
                 self.find_loop()
-            self._watch_turn(now)
+            self._watch_loop(now)
         if self._head is not None or self.closed or timeline.held_at is not None:
-            return NOT_SAID, now
-        if self.batch.dealt:
+            return NOT_ASKED, now
+        if self.batch.opened:
             self._settle(now)
-        if patient and self.batch.outstayed(now) and self._loop is not None and not self._loop.by_hand:
+        if patient and self.batch.outstayed(now) and self._loop is not None and not self._loop.manual:
             return now + 1, now
         if since is None and self._late is not None:
             since = self._made_up_from(now)
@@ -136,12 +138,12 @@ class Dispatcher:
         else:
             self.granted += permits
             if self.batch.worthwhile and self._loop is not None and self.batch.open(self.scheduler, now):
-                self._settle_in_next_turn(now)
-        self._derive_mark()
+                self._settle_next_iteration(now)
+        self._update_fast_path()
         return at, now
 
-    def join(self, permits: int, now: int, at: int, since: int) -> tuple[Ticket, int]:
-        """Stand in line, for a request that was refused until then: a ticket, and what the clock read when it was asked."""
+    def join(self, permits: int, at: int, now: int, since: int) -> tuple[Ticket, int]:
+        """Put a request in line that was refused until ``at``. Returns its ticket and the clock's reading at the request."""
         if self._loop is None or running_loop() is not self._loop.native:
             self.find_loop()
             if self._loop is None:
@@ -155,24 +157,24 @@ class Dispatcher:
         if self._estimate.kept:
             self._estimate.joined(permits, since, self.catch_up)
         if self._head is None:
-            self.clear_until = 0
-            if at == NOT_SAID:
+            self.fast_until = 0
+            if at == NOT_ASKED:
                 self.serve()
             else:
                 self._await_head(ticket, at)
         return ticket, now + timeline.offset if timeline.held_at is None else timeline.read()
 
     def resumed(self, line: Line, outcome: Outcome, asked: int) -> tuple[int, int, int]:
-        """A request out of that line goes on, which was asked when the clock read so much.
+        """Called by a waiter of that line when it resumes; ``asked`` is the clock's reading at its request.
 
-        The nanoseconds it waited, the instant for which it was scheduled, and that of its grant; or its error is raised.
+        Returns the nanoseconds waited, the instant for which it was scheduled and the instant of its grant, or raises its error.
         """
         if isinstance(outcome, BaseException):
             raise outcome
         at, granted_at, reading = outcome
         if line is self.line:
             self.resuming -= 1
-            self.release()
+            self.drop_receipt()
         waited = reading - asked
         if waited <= 0:
             return 0, at, granted_at
@@ -192,7 +194,7 @@ class Dispatcher:
             if self.driver is not None:
                 self.driver.leave(ticket)
             line.leave(ticket)
-            self._estimate.left()
+            self._estimate.departed()
             first = line.first()
             if first is None or first[0] is not self._head:
                 self._serve_if_alive()
@@ -201,22 +203,22 @@ class Dispatcher:
             self.cancel(permits, outcome[1])
 
     def cancel(self, permits: int, granted_at: int) -> None:
-        """Undo a grant of that instant, whose task was cancelled before it could go on: the next in line moves up at once."""
+        """Undo a grant of that instant, because its task was cancelled before it resumed. The next in line moves up at once."""
         self.counters.cancelled += 1
         if self._reset_at is None or granted_at >= self._reset_at:  # else it is of a schedule that is no more
             self.counters.given_back += permits
             self.scheduler.give_back(permits, self.timeline.now(), granted_at)
-        self.release()
-        self._estimate.left()
+        self.drop_receipt()
+        self._estimate.departed()
         self._serve_if_alive()
 
-    def hold(self) -> None:
-        """The permits of one more grant may come back."""
+    def keep_receipt(self) -> None:
+        """Have the scheduler record takes: one more grant may still be cancelled."""
         self._returnable += 1
         self.scheduler.receipts = True
 
-    def release(self) -> None:
-        """Those of one no more."""
+    def drop_receipt(self) -> None:
+        """One grant can no longer be cancelled. After the last, nothing is recorded."""
         if self._returnable:  # none are, of a loop that is no more
             self._returnable -= 1
         if not self._returnable:
@@ -242,7 +244,7 @@ class Dispatcher:
             self._await_head(request[0], self._due)
         else:
             self._head = None
-            self._derive_mark()
+            self._update_fast_path()
             if self._estimate.kept:
                 self._estimate.forget()
             if self.driver is not None:
@@ -259,7 +261,7 @@ class Dispatcher:
         try:
             while request is not None:
                 ticket, permits, since = request
-                if woken >= room and self._loop is not None and not self._loop.by_hand:
+                if woken >= room and self._loop is not None and not self._loop.manual:
                     self._due = now  # that is, as soon as the loop has turned
                     break
                 at = scheduler.take(permits, now, since if since > earliest else earliest)
@@ -272,7 +274,7 @@ class Dispatcher:
                 self.granted += permits
                 ticket.set_result((at, now, reading))
                 booked = at
-                request = line.serve()
+                request = line.pop_first()
             else:
                 self._due = None
                 if booked < now:
@@ -312,22 +314,23 @@ class Dispatcher:
 
         What delayed the wake-up also delayed the callers right after it; they are booked from the same instant, at most catch_up back.
         """
-        since, woken_at = self._late or (now, now)
+        assert self._late is not None  # as both callers have seen
+        since, woken_at = self._late
         if now - woken_at > _SAME_WAKE_UP_NS:
             self._late = None
             return None
         return max(since, now - self.catch_up)
 
-    def _derive_mark(self) -> None:
+    def _update_fast_path(self) -> None:
         timeline = self.timeline
         self.now = timeline.now if timeline.offset else timeline.read
         clear = self._steady and self._head is None and self._late is None and timeline.held_at is None
-        self.clear_until = self.turn_by if clear and not (self.closed or self.batch.worthwhile) else 0
+        self.fast_until = self.check_loop_after if clear and not (self.closed or self.batch.worthwhile) else 0
 
-    # The event loop: which one it is, and that it turns.
+    # The event loop: which one it is, and that it runs its other tasks.
 
     def find_loop(self) -> None:
-        """See which event loop runs. On another one the budget stays, and those who wait on the old one go."""
+        """See which event loop runs. On another one the budget stays; those who wait on the old one get an error."""
         native = running_loop()
         old = self._loop
         if old is None:
@@ -349,7 +352,7 @@ class Dispatcher:
         if self._loop is not None and self._clock is None:
             self.timeline.follow(self._loop.read)
         self._steady = self._loop is not None and self._loop.monotonic
-        self._derive_mark()
+        self._update_fast_path()
 
     def _desert(self, old: EventLoop) -> None:
         if not old.forked:  # else those who wait are in another process
@@ -361,48 +364,48 @@ class Dispatcher:
             if self.driver is not None:
                 self.driver.retire()
         self.line = _NOBODY
-        self.driver = self._due = self._head = self._late = self._turn_since = None
-        self.turn_by = self.resuming = self._returnable = 0
+        self.driver = self._due = self._head = self._late = self._watched_since = None
+        self.check_loop_after = self.resuming = self._returnable = 0
         self.scheduler.receipts = False
         self._estimate.forget()
 
-    def must_turn(self) -> bool:
-        """Whether a caller that was granted has to let the loop turn first: for 5 to 10 ms it has not."""
+    def loop_is_starved(self) -> bool:
+        """Whether the loop has not run its other tasks for 5 to 10 ms, so that a caller must yield to it before it goes on."""
         loop = self._loop
-        if loop is None or loop.by_hand:
+        if loop is None or loop.manual:
             return False
         now = self.timeline.now()
-        if now < self.turn_by:
+        if now < self.check_loop_after:
             return False
-        if self._turn_since is not None and now - self._turn_since >= _HALF_A_TURN_NS:
+        if self._watched_since is not None and now - self._watched_since >= _LOOP_CHECK_NS:
             return True
-        self._watch_turn(now)
+        self._watch_loop(now)
         return False
 
-    def turn(self) -> Awaitable[object]:
-        """What to await to let the loop turn once."""
+    def yield_once(self) -> Awaitable[object]:
+        """What to await to let the loop run every other task once."""
         assert self._loop is not None
-        return self._loop.turn()
+        return self._loop.yield_once()
 
-    def _watch_turn(self, now: int) -> None:
-        """From now on, look whether the loop turns; nobody has to look again for half of what it is allowed."""
-        if self._loop is None or self._loop.by_hand:
+    def _watch_loop(self, now: int) -> None:
+        """Watch the loop from now on; no caller has to check again for 5 ms."""
+        if self._loop is None or self._loop.manual:
             return
-        if self._turn_since is None:
-            self._turn_since = now
-            self._loop.call_soon(self._turned)
-        self.turn_by = self._turn_since + _HALF_A_TURN_NS
+        if self._watched_since is None:
+            self._watched_since = now
+            self._loop.call_soon(self._on_iteration)
+        self.check_loop_after = self._watched_since + _LOOP_CHECK_NS
 
-    def _settle_in_next_turn(self, now: int) -> None:
-        if self._turn_since is None and self._loop is not None:
-            self._turn_since = now
-            self._loop.call_soon(self._turned)
+    def _settle_next_iteration(self, now: int) -> None:
+        if self._watched_since is None and self._loop is not None:
+            self._watched_since = now
+            self._loop.call_soon(self._on_iteration)
 
-    def _turned(self) -> None:
-        self._turn_since = None
-        if self.batch.dealt and self._loop is not None and running_loop() is self._loop.native:
+    def _on_iteration(self) -> None:
+        self._watched_since = None
+        if self.batch.opened and self._loop is not None and running_loop() is self._loop.native:
             self._settle(self.timeline.now())
-            self._derive_mark()
+            self._update_fast_path()
 
     def _settle(self, now: int) -> None:
         self.granted += self.batch.settle(self.scheduler, now, None if self._late is None else self._made_up_from(now))
@@ -418,11 +421,11 @@ class Dispatcher:
         """The instant, once all that is due by then is granted."""
         self.find_loop()
         now = self.timeline.now()
-        if self.batch.dealt:
+        if self.batch.opened:
             self._settle(now)
         if self.line and (self._due is None or self._due <= now):
             self.serve()
-        self._derive_mark()
+        self._update_fast_path()
         return now
 
     def changed(self) -> None:
@@ -453,12 +456,12 @@ class Dispatcher:
             await self.driver.aclose()
 
     def full(self, most: int) -> bool:
-        """Whether so many wait already. Who was cancelled but has not run since does not count."""
+        """Whether so many wait already. A waiter that is being cancelled does not count."""
         if len(self.line) < most:
             return False
         self._counting += _AT_ONCE
         if self._counting < len(self.line):
-            return True  # in a long line that is full, nobody counts again for each who asks
+            return True  # a long line is not counted again for every question
         self._counting = 0
         return self.line.count() >= most
 
@@ -480,7 +483,7 @@ class Dispatcher:
             due = self._estimate.instant(self.scheduler, self.timeline, _NOBODY, request[1], self.timeline.now(), 0)
         return self.timeline.reading_at(due)
 
-    def released(self, held_for: int) -> None:
+    def on_pause_end(self, held_for: int) -> None:
         """Time goes on after it has stood still for so long."""
         self.now = self.timeline.now  # whoever comes next stands behind the line that outlasted the pause
         self.scheduler.shift(held_for)
@@ -491,7 +494,7 @@ class Dispatcher:
             ticket.set_result(again(error))
         self._head = None
         self._estimate.forget()
-        self._derive_mark()
+        self._update_fast_path()
 
     def reject_oversized(self) -> None:
         """The rate was changed: send those away who ask for more than can be granted now."""

@@ -1,6 +1,10 @@
 """The Driver: what wakes those in line. Three of them: the Filler, the Alarm, and trio's.
 
 A driver knows neither how a rate is computed nor who is next. It is told when to look, and has the dispatcher look then.
+
+To add one, write a ticket (`aiorate.waiting.line.Ticket`) and a driver, and choose it in `_driver_for` at the end of `dispatcher`.
+A ticket's ``done()`` may become true later than its ``set_result()``: when its waiter may resume. `Driver.arm` is called from inside
+`DispatcherView.serve`. `Driver.leave` is called for undecided tickets only.
 """
 
 from __future__ import annotations
@@ -13,10 +17,10 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.line import Line, Ticket
 
-__all__ = ["Decides", "Driver"]
+__all__ = ["DispatcherView", "Driver"]
 
 
-class Decides(Protocol):
+class DispatcherView(Protocol):
     """What a driver knows of the dispatcher."""
 
     line: Line
@@ -31,18 +35,18 @@ class Decides(Protocol):
 
 
 class Driver(Protocol):
-    """Wakes the owners of tickets, and the dispatcher when the first in line is due."""
+    """Wakes the waiters that hold tickets, and the dispatcher when the first in line is due."""
 
     def ticket(self) -> Ticket:
-        """A ticket for a request that joins the line. Its `set_result` wakes the owner."""
+        """A ticket for a request that joins the line. Its `set_result` wakes the waiter."""
         ...
 
     def wait(self, ticket: Any) -> Awaitable[object]:
-        """What the owner of a ticket awaits, again and again until that is done."""
+        """What the waiter awaits, again and again until its ticket is done."""
         ...
 
     def leave(self, ticket: Any) -> None:
-        """The owner of an undecided ticket goes."""
+        """The waiter was cancelled."""
         ...
 
     def arm(self, reading: int | None) -> None:

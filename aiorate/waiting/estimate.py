@@ -26,14 +26,14 @@ class Estimate:
     each question: in a line of thousands from which many leave, an answer may still count some of them.
     """
 
-    __slots__ = ("_allowed", "_last", "_left", "_scheduler", "kept")
+    __slots__ = ("_allowed", "_last", "_scheduler", "_stale", "kept")
 
     def __init__(self) -> None:
         self.kept = False
         """Whether there is a rehearsal to which newcomers are added."""
         self._scheduler: Scheduler | None = None
         self._last = 0  # the instant at which the last in line is granted
-        self._left = False  # whether somebody has left since
+        self._stale = False  # whether somebody has left since
         self._allowed = 0
 
     def forget(self) -> None:
@@ -41,9 +41,9 @@ class Estimate:
         self._scheduler = None
         self.kept = False
 
-    def left(self) -> None:
+    def departed(self) -> None:
         """A request left the line, or gave its permits back."""
-        self._left = True
+        self._stale = True
 
     def joined(self, permits: int, since: int, catch_up: int) -> None:
         """A request joined the line."""
@@ -55,9 +55,9 @@ class Estimate:
         if not line:
             return max(ahead(scheduler, timeline).peek(permits, now), now)
         self._allowed += _AT_ONCE
-        if self._scheduler is None or (self._left and len(line) <= self._allowed):
+        if self._scheduler is None or (self._stale and len(line) <= self._allowed):
             self._scheduler = rehearsal = deepcopy(ahead(scheduler, timeline))
-            self._last, self._left, self._allowed, self.kept = now, False, 0, True
+            self._last, self._stale, self._allowed, self.kept = now, False, 0, True
             for _, before, since in line:
                 self._add(rehearsal, before, since, catch_up)
         last = max(self._last, now)
@@ -71,8 +71,8 @@ class Estimate:
 
 def ahead(scheduler: Scheduler, timeline: Timeline) -> Scheduler:
     """The scheduler as it will be when the present pause is over: only those that follow the calendar care."""
-    if not timeline.hold:
+    if not timeline.pause_length:
         return scheduler
     copy = deepcopy(scheduler)
-    copy.shift(timeline.hold)
+    copy.shift(timeline.pause_length)
     return copy

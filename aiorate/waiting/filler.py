@@ -1,7 +1,8 @@
 """The Filler: an event-loop task that refills the token pool and wakes consumers through ``asyncio.Condition``.
 
-It exists while somebody waits. It sleeps until the first in line can be served, has the pool refilled with the time that has
-passed, and wakes those who were granted. Knows nothing of rates or HTTP.
+The task exists while somebody waits. It sleeps until the first in line is due, has the dispatcher serve, which refills the pool with
+the time that has passed, and notifies the waiters that were granted. The pool is the strategy whose original has such a filler; the
+others make do with an `Alarm`. Knows nothing of rates or HTTP.
 
 One Condition per row of at most 64: the standard one removes a cancelled waiter by linear search, and cancelling 100 000 waiters
 of a single one took 24 s. Tickets decide and conditions only wake: CPython 3.11 loses a notice whose receiver is
@@ -14,13 +15,13 @@ import asyncio
 from contextvars import Context
 from typing import TYPE_CHECKING
 
-from aiorate.waiting.timeline import Timer
+from aiorate.waiting.timer import Timer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Any, Literal
 
-    from aiorate.waiting.driver import Decides
+    from aiorate.waiting.driver import DispatcherView
     from aiorate.waiting.line import Outcome
     from aiorate.waiting.loops import AsyncioLoop
 
@@ -93,12 +94,12 @@ class FillerTicket:
 class Filler:
     """The driver of the token pool, on asyncio: a task that decides, notifies and sleeps."""
 
-    __slots__ = ("_label", "_loop", "_owner", "_row", "_seated", "_sleep", "_task", "_timer", "_timer_fired", "_to_notify")
+    __slots__ = ("_dispatcher", "_label", "_loop", "_row", "_seated", "_sleep", "_task", "_timer", "_timer_fired", "_to_notify")
 
     ticket = FillerTicket
 
-    def __init__(self, owner: Decides, loop: AsyncioLoop, name: str | None) -> None:
-        self._owner: Decides | None = owner
+    def __init__(self, dispatcher: DispatcherView, loop: AsyncioLoop, name: str | None) -> None:
+        self._dispatcher: DispatcherView | None = dispatcher
         self._loop = loop
         self._label = f"aiorate-filler:{name}" if name else "aiorate-filler"
         self._timer = Timer(loop, self._on_timer)
@@ -143,7 +144,7 @@ class Filler:
 
     def retire(self) -> None:
         self._timer.set(None)
-        self._owner = None  # all that is left, should its loop ever go on, is to notify those who were sent away
+        self._dispatcher = None  # all that is left, should its loop ever go on, is to notify those who were sent away
 
     async def aclose(self) -> None:
         task = self._task
@@ -158,8 +159,8 @@ class Filler:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None and self._owner is not None:
-            self._owner.fail(error)
+        if error is not None and self._dispatcher is not None:
+            self._dispatcher.fail(error)
         if self._task is task:
             self._task = self._row = None
             # Cancelled while others wait for it, as asyncio.run() does with all tasks when it ends: another one goes on.
@@ -176,9 +177,9 @@ class Filler:
 
     async def _run(self) -> None:
         while self._seated:
-            if self._timer_fired and self._owner is not None:
+            if self._timer_fired and self._dispatcher is not None:
                 self._timer_fired = False
-                self._owner.serve()
+                self._dispatcher.serve()
             if self._to_notify:
                 self._notify()
             if self._seated:

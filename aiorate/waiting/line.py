@@ -103,7 +103,7 @@ class Line:
         """Stand at the end."""
         self._queue.extend((ticket, permits, since))
 
-    def serve(self) -> Request | None:
+    def pop_first(self) -> Request | None:
         """Let the first go; returns the next."""
         queue = self._queue
         queue.popleft()

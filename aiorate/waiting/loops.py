@@ -14,7 +14,7 @@ from aiorate.waiting.clock import TimedClock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate.waiting.clock import Clock, EventLoop, Handle, Reads
+    from aiorate.waiting.clock import Clock, EventLoop, Handle, ReadClock
     from aiorate.waiting.timerfd import KernelTimers
 
 __all__ = ["AsyncioLoop", "event_loop", "running_loop"]
@@ -45,17 +45,17 @@ def event_loop(native: object, clock: Clock | None, precise: bool) -> EventLoop:
 class AsyncioLoop:
     """An asyncio event loop, uvloop's included."""
 
-    __slots__ = ("_clock", "_kernel", "_process", "_rounds_up", "by_hand", "grain", "monotonic", "native", "read")
+    __slots__ = ("_clock", "_kernel", "_process", "_rounds_up", "grain", "manual", "monotonic", "native", "read")
 
     def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
         self.native: asyncio.AbstractEventLoop = native
         self._process = os.getpid()
         self._clock = clock if isinstance(clock, TimedClock) else None
-        self.by_hand = self._clock is not None
+        self.manual = self._clock is not None
         # uvloop rounds timers to the nearest ms. Its time() is the monotonic clock too, but moves in steps of 1 ms (uvloop#359).
         self._rounds_up = uvloop = type(native).__module__.partition(".")[0] == "uvloop"
         own = type(native).time is asyncio.BaseEventLoop.time
-        self.read: Reads = (
+        self.read: ReadClock = (
             clock.now if clock is not None else monotonic_ns if own or uvloop else lambda: round(native.time() * NS_PER_SECOND)
         )
         self.monotonic = self.read is monotonic_ns
@@ -96,5 +96,5 @@ class AsyncioLoop:
             wait = ceil_div(wait, 1_000_000) * 1_000_000
         return self.native.call_later(wait / NS_PER_SECOND, callback)
 
-    def turn(self) -> Awaitable[object]:
+    def yield_once(self) -> Awaitable[object]:
         return asyncio.sleep(0)

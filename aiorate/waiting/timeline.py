@@ -1,4 +1,4 @@
-"""The limiter's own time, which stands still while it is paused, and the timer that wakes it.
+"""The limiter's own time, which stands still while it is paused.
 
 Two time scales: a *reading* is the clock's, an *instant* is the limiter's own time. Knows nothing of rates or of who waits.
 """
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate.waiting.clock import Clock, EventLoop, Handle, Reads
+    from aiorate.waiting.clock import Clock, ReadClock
 
-__all__ = ["Timeline", "Timer"]
+__all__ = ["Timeline"]
 
 
 class Timeline:
@@ -22,7 +22,7 @@ class Timeline:
     __slots__ = ("_released", "begun", "held_at", "offset", "paused_until", "read", "stopped")
 
     def __init__(self, clock: Clock | None) -> None:
-        self.read: Reads = monotonic_ns if clock is None else clock.now
+        self.read: ReadClock = monotonic_ns if clock is None else clock.now
         self.offset = 0
         """How many ns the limiter's time is behind the clock."""
         self.begun = False
@@ -48,7 +48,7 @@ class Timeline:
         """Whether a pause goes on."""
         return self.paused_until is not None and self.read() < self.paused_until
 
-    def follow(self, read: Reads) -> None:
+    def follow(self, read: ReadClock) -> None:
         """Go by another clock, from where time is."""
         if read is not self.read:
             if self.begun:
@@ -60,7 +60,7 @@ class Timeline:
         self.begun = True
 
     @property
-    def hold(self) -> int:
+    def pause_length(self) -> int:
         """How many ns time will have stood still; 0: it moves, or nobody can say."""
         if self.held_at is None or self.stopped:
             return 0
@@ -113,42 +113,3 @@ class Timeline:
         self.held_at = self.paused_until = None
         if length and released is not None:
             released(length)
-
-
-class Timer:
-    """One wake-up at a time. A timer is a hint, the clock is the judge: whoever is woken looks, and sets it anew.
-
-    Not twice within the loop's grain; and where a timer fired too early for the same reading again, it is given more time.
-    """
-
-    __slots__ = ("_due", "_early", "_fired_at", "_handle", "_loop", "_wake")
-
-    def __init__(self, loop: EventLoop, wake: Callable[[], None]) -> None:
-        self._loop = loop
-        self._wake = wake
-        self._handle: Handle | None = None
-        self._due: int | None = None
-        self._early = 0  # how often it fired before that
-        self._fired_at: int | None = None
-
-    def set(self, due: int | None) -> None:
-        """Wake when the clock reads so much; None: not at all."""
-        if self._handle is not None:
-            if due == self._due:
-                return
-            self._handle.cancel()
-            self._handle = None
-        self._early = self._early + 1 if due == self._due else 0
-        self._due = due
-        if due is not None:
-            if self._fired_at is not None:
-                due = max(due, self._fired_at + max(1, self._early) * self._loop.grain)
-            self._handle = self._loop.call_at(due, self._fire)
-
-    def _fire(self) -> None:
-        self._handle = None
-        try:
-            self._fired_at = self._loop.read()
-        except Exception:  # a broken clock: whoever is woken finds out too, and tells those who wait
-            self._fired_at = None
-        self._wake()

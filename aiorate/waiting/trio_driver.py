@@ -1,7 +1,7 @@
 """Trio's driver, for every strategy: an event for each waiter, and the first in line keeps watch.
 
 It sleeps until its instant, has the dispatcher decide, and hands the watch on. No task but those of the waiters.
-Knows nothing of rates or HTTP.
+Grants are in order; trio runs the tasks that are woken at one instant in either order. Knows nothing of rates or HTTP.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aiorate.waiting.timeline import Timer
+from aiorate.waiting.timer import Timer
+from aiorate.waiting.trio_loop import running_trio
 
 if TYPE_CHECKING:
-    from aiorate.waiting.driver import Decides
+    from aiorate.waiting.driver import DispatcherView
     from aiorate.waiting.line import Outcome
     from aiorate.waiting.trio_loop import TrioLoop
 
@@ -24,17 +25,19 @@ __all__ = ["TrioDriver"]
 class TrioTicket:
     """What a waiter holds: an outcome, and the event it awaits."""
 
-    __slots__ = ("_outcome", "event")
+    __slots__ = ("_native", "_outcome", "event", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, native: object) -> None:
+        self._native = native
         self._outcome: Outcome | None = None
         self.event: anyio.Event | None = None
+        self.task: anyio.TaskInfo | None = None
 
     def done(self) -> bool:
         return self._outcome is not None
 
     def cancelled(self) -> bool:
-        return False  # trio runs a cancelled task before any other can ask
+        return self._outcome is None and self.task is not None and self.task.has_pending_cancellation()
 
     def result(self) -> Outcome:
         if self._outcome is None:
@@ -46,26 +49,31 @@ class TrioTicket:
         self.wake()
 
     def wake(self) -> None:
-        """Have its owner look again."""
+        """Have its owner look again. RuntimeError where that cannot be: its run has broken off, or this is another thread."""
         if self.event is not None:
+            if running_trio() is not self._native:  # another run would take the task for one of its own
+                raise RuntimeError("a waiter can only be woken in its own trio run")
             self.event.set()
 
 
 class TrioDriver:
     """The watch is with the first in line: whenever it is armed, it makes sure of that."""
 
-    __slots__ = ("_loop", "_owner", "_timer", "_watch")
+    __slots__ = ("_dispatcher", "_loop", "_timer", "_watch")
 
-    ticket = TrioTicket
-
-    def __init__(self, owner: Decides, loop: TrioLoop) -> None:
-        self._owner = owner
+    def __init__(self, dispatcher: DispatcherView, loop: TrioLoop) -> None:
+        self._dispatcher = dispatcher
         self._loop = loop
-        self._timer = Timer(loop, owner.serve)
+        self._timer = Timer(loop, dispatcher.serve)
         self._watch: TrioTicket | None = None
+
+    def ticket(self) -> TrioTicket:
+        return TrioTicket(self._loop.native)
 
     async def wait(self, ticket: TrioTicket) -> None:
         event = ticket.event = anyio.Event()
+        if ticket.task is None:
+            ticket.task = anyio.get_current_task()
         if ticket is self._watch:
             await self._loop.watch(event)
         else:
@@ -79,7 +87,7 @@ class TrioDriver:
         self._timer.set(reading)
         watch = self._watch
         if watch is None or watch.done():
-            first = self._owner.line.first()
+            first = self._dispatcher.line.first()
             watch = self._watch = None if first is None else first[0]  # type: ignore[assignment]  # which this driver made
         if watch is not None:
             watch.wake()

@@ -6,6 +6,7 @@ Only this file and `trio_driver` import trio and anyio, and only where a limiter
 from __future__ import annotations
 
 import os
+from math import inf, nextafter
 from typing import TYPE_CHECKING, cast
 
 import anyio
@@ -18,11 +19,12 @@ from aiorate.waiting.clock import TimedClock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate.waiting.clock import Clock, Handle, Reads
+    from aiorate.waiting.clock import Clock, Handle
 
 __all__ = ["TrioLoop", "running_trio"]
 
 _GRAIN_NS = 1_000_000
+_LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # a deadline is a float; the clock is asked again then
 
 
 def running_trio() -> object | None:
@@ -36,16 +38,18 @@ def running_trio() -> object | None:
 class TrioLoop:
     """One ``trio.run()``. Trio has no timers outside a task: whoever waits in `watch` keeps the one that is set."""
 
-    __slots__ = ("_clock", "_process", "_timer", "_token", "by_hand", "grain", "monotonic", "read")
+    __slots__ = ("_clock", "_own", "_process", "_timer", "_timers", "_token", "grain", "manual", "monotonic", "read")
 
     def __init__(self, native: object, clock: Clock | None) -> None:
         self._token = cast("trio.lowlevel.TrioToken", native)
         self._process = os.getpid()
-        self._clock = clock if isinstance(clock, TimedClock) else None
+        # Each run has a clock of its own, with an origin of its own. It can be read when the run is over, as `trio.current_time` cannot.
+        self._clock = trio.lowlevel.current_clock()
+        self._own = clock is None
+        self._timers = clock if isinstance(clock, TimedClock) else None
         self._timer: _Timer | None = None
-        self.by_hand = self._clock is not None
-        # A run has a clock of its own, which under trio.testing.MockClock stands still.
-        self.read: Reads = _read if clock is None else clock.now
+        self.manual = self._timers is not None
+        self.read: Callable[[], int] = _reader(self._clock) if clock is None else clock.now
         self.monotonic = False
         self.grain = _GRAIN_NS
 
@@ -61,9 +65,11 @@ class TrioLoop:
     def closed(self) -> bool:
         if self.forked:
             return True
+        if running_trio() is self._token:
+            return False
         try:
             self._token.run_sync_soon(_nothing, idempotent=True)  # the only question a run answers from outside
-        except trio.RunFinishedError:
+        except (trio.RunFinishedError, OSError):  # it ended; it broke off, and its wake-up socket is closed
             return True
         return False
 
@@ -72,15 +78,23 @@ class TrioLoop:
         return self._process != os.getpid()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self._token.run_sync_soon(callback)
+        self._token.run_sync_soon(_call, callback)
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
-        if self._clock is not None:
-            return self._clock.call_at(reading, callback)
-        self._timer = _Timer(reading, callback)
+        if self._timers is not None:
+            return self._timers.call_at(reading, callback)
+        now = self.read()
+        reading = min(reading, now + _LONGEST_TIMER_NS)
+        if self._own:
+            deadline = reading / NS_PER_SECOND
+            if _whole(deadline) < reading:  # a second has fewer digits than a nanosecond once a clock reads weeks
+                deadline = nextafter(deadline, inf)
+        else:
+            deadline = self._clock.current_time() + (reading - now) / NS_PER_SECOND
+        self._timer = _Timer(deadline, callback)
         return self._timer
 
-    def turn(self) -> Awaitable[object]:
+    def yield_once(self) -> Awaitable[object]:
         return anyio.lowlevel.checkpoint()
 
     async def watch(self, event: anyio.Event) -> None:
@@ -89,7 +103,7 @@ class TrioLoop:
         if timer is None or timer.callback is None:
             await event.wait()
             return
-        with anyio.CancelScope(deadline=timer.reading / NS_PER_SECOND):
+        with anyio.CancelScope(deadline=timer.deadline):
             await event.wait()
             return
         if timer.callback is not None:
@@ -97,18 +111,35 @@ class TrioLoop:
 
 
 class _Timer:
-    __slots__ = ("callback", "reading")
+    __slots__ = ("callback", "deadline")
 
-    def __init__(self, reading: int, callback: Callable[[], None]) -> None:
-        self.reading = reading
+    def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
+        self.deadline = deadline
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
         self.callback = None
 
 
-def _read() -> int:
-    return round(trio.current_time() * NS_PER_SECOND)
+def _reader(clock: trio.abc.Clock) -> Callable[[], int]:
+    def read() -> int:
+        return _whole(clock.current_time())
+
+    return read
+
+
+def _whole(seconds: float) -> int:
+    """Nanoseconds, to the nearest."""
+    return round(seconds * NS_PER_SECOND)
+
+
+def _call(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:  # which would end the run, with all its tasks; asyncio logs it too
+        import logging
+
+        logging.getLogger("aiorate").exception("A limiter's callback failed under trio.")
 
 
 def _nothing() -> None:

@@ -29,7 +29,7 @@ schedulers
 waiting waiting.line waiting.batch waiting.counters
 
 waiting.clock waiting.timerfd
-waiting.timeline waiting.trio_loop
+waiting.timeline waiting.timer waiting.trio_loop
 waiting.loops
 waiting.estimate
 

@@ -56,7 +56,7 @@ def test_it_is_a_queue_whoever_leaves_it(go: Callable[[Line, Waiting], None] | N
             (go or dice.choice([cancelled, closed]))(line, ticket)
         elif model:
             assert line.first() == model.pop(0)
-            assert line.serve() == (model[0] if model else None)
+            assert line.pop_first() == (model[0] if model else None)
         assert len(line) == len(model)
         assert line.first() == (model[0] if model else None)
         assert bool(line) is bool(model)

@@ -1,0 +1,51 @@
+"""The timer of a driver: rounding, early timers and their back-off, in one place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate.waiting.clock import EventLoop, Handle
+
+__all__ = ["Timer"]
+
+
+class Timer:
+    """One wake-up at a time. A timer is a hint, the clock is the judge: whoever is woken looks, and sets it anew.
+
+    Not twice within the loop's grain; and where a timer fired too early for the same reading again, it is given more time.
+    """
+
+    __slots__ = ("_due", "_early", "_fired_at", "_handle", "_loop", "_wake")
+
+    def __init__(self, loop: EventLoop, wake: Callable[[], None]) -> None:
+        self._loop = loop
+        self._wake = wake
+        self._handle: Handle | None = None
+        self._due: int | None = None
+        self._early = 0  # how often it fired before that
+        self._fired_at: int | None = None
+
+    def set(self, due: int | None) -> None:
+        """Wake when the clock reads so much; None: not at all."""
+        if self._handle is not None:
+            if due == self._due:
+                return
+            self._handle.cancel()
+            self._handle = None
+        self._early = self._early + 1 if due == self._due else 0
+        self._due = due
+        if due is not None:
+            if self._fired_at is not None:
+                due = max(due, self._fired_at + max(1, self._early) * self._loop.grain)
+            self._handle = self._loop.call_at(due, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        try:
+            self._fired_at = self._loop.read()
+        except Exception:  # a broken clock: whoever is woken finds out too, and tells those who wait
+            self._fired_at = None
+        self._wake()
