@@ -106,8 +106,9 @@ class TrioLoop:
         with anyio.CancelScope(deadline=timer.deadline):
             await event.wait()
             return
-        if timer.callback is not None:
-            timer.callback()
+        callback, timer.callback = timer.callback, None  # once: while nothing sets another, there is nothing to watch for
+        if callback is not None:
+            callback()
 
 
 class _Timer:

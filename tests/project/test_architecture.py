@@ -41,8 +41,8 @@ statistics slots decorator
 limiter
 aiorate
 
-http.requests
-http.hooks http.transport aiohttp
+http.requests http.vendors
+http.feedback http.hooks http.transport aiohttp
 http
 
 testing.clock testing.loop testing.histories testing.transcript
