@@ -249,7 +249,7 @@ class Limiter:
                 )
 
     def _check(self, call: str, permits: int) -> None:
-        check_permits(call, permits, self._dispatcher.scheduler.max_permits)
+        check_permits(call, permits, self._dispatcher.max_permits)
 
     # Changing, for those in line too.
 
@@ -269,6 +269,7 @@ class Limiter:
                 raise ValueError(f"set_rate(member={member}): there are {len(scheduler.members)} members; the first is 0.")
             scheduler = scheduler.members[member]
         scheduler.set_rate(new, dispatcher.look())
+        dispatcher.altered = True
         dispatcher.reject_oversized()
         dispatcher.changed()
 
@@ -324,6 +325,7 @@ class Limiter:
         dispatcher = self._dispatcher
         now = dispatcher.look()
         dispatcher.scheduler.apply(new.rate, new.burst_ratio, now)
+        dispatcher.altered = True
         if new.verb == "restart":
             dispatcher.scheduler.restart(now)
         if new.verb == "stop":
@@ -381,6 +383,11 @@ class Limiter:
 
         self._dispatcher.look()
         return snapshot(self._dispatcher)
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """What decides, for what is built upon a limiter within aiorate."""
+        return self._dispatcher
 
     def __repr__(self) -> str:
         dispatcher = self._dispatcher

@@ -122,6 +122,10 @@ class AllOf(Scheduler):
         for member in self.members:
             member.reset(now)
 
+    def rested(self, now: int) -> bool:
+        """Whether all members are."""
+        return all(member.rested(now) for member in self.members)
+
     def lag(self, now: int) -> int:
         """The longest `lag` of a member."""
         return max(member.lag(now) for member in self.members)

@@ -128,6 +128,13 @@ class Scheduler(ABC):
         """Begin anew at ``now``, in the state of a new scheduler, at the rate in force."""
         raise RuntimeError(f"reset(): {type(self).__name__} has no method reset(now). Define it, or make another limiter.")
 
+    def rested(self, now: int) -> bool:
+        """Whether a new scheduler in place of this one would serve nobody sooner.
+
+        Here: whether the largest request would be granted now; where requests have no largest, one of a single permit.
+        """
+        return self.peek(1 if self.max_permits is None else self.max_permits, now) <= now
+
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aiorate.schedulers.interface import Scheduler
     from aiorate.waiting.clock import Clock, EventLoop, ReadClock
     from aiorate.waiting.driver import Driver
+    from aiorate.waiting.gate import Gate
     from aiorate.waiting.line import Outcome, Request, Ticket
 
 __all__ = ["NOT_ASKED", "Dispatcher"]
@@ -44,6 +45,7 @@ class Dispatcher:
         "_counting",
         "_due",
         "_estimate",
+        "_gate",
         "_head",
         "_late",
         "_loop",
@@ -52,6 +54,7 @@ class Dispatcher:
         "_returnable",
         "_steady",
         "_watched_since",
+        "altered",
         "batch",
         "catch_up",
         "check_loop_after",
@@ -92,6 +95,8 @@ class Dispatcher:
         self.batch = Batch(scheduler)
         self.counters = Counters()
         self.closed = False
+        self.altered = False
+        """Whether the rate is not the one it was made with."""
         self.line = _NOBODY
         self.driver: Driver | None = None
         self._clock = clock
@@ -99,6 +104,7 @@ class Dispatcher:
         self._loop: EventLoop | None = None
         self._steady = False  # whether callers on another loop would go by the same clock
         self._estimate = Estimate()
+        self._gate: Gate | None = None  # to a limit that other lines share
         self._counting = 0
         self._reset_at: int | None = None
         self._returnable = 0  # grants that may still be cancelled
@@ -132,18 +138,29 @@ class Dispatcher:
             return now + 1, now
         if since is None and self._late is not None:
             since = self._made_up_from(now)
+        granted_at = now
+        if self._gate is not None:
+            at = self.scheduler.peek(permits, now)
+            if at <= now:
+                receipt = self._gate.ask(permits, now)
+                if receipt is None:
+                    return NOT_ASKED, now
+                granted_at = receipt
         at = self.scheduler.take(permits, now, since)
         if at > now:
             self._late = None
         else:
             self.granted += permits
-            if self.batch.worthwhile and self._loop is not None and self.batch.open(self.scheduler, now):
+            if self.batch.worthwhile and self._gate is None and self._loop is not None and self.batch.open(self.scheduler, now):
                 self._settle_next_iteration(now)
         self._update_fast_path()
-        return at, now
+        return at, granted_at
 
-    def join(self, permits: int, at: int, now: int, since: int) -> tuple[Ticket, int]:
-        """Put a request in line that was refused until ``at``. Returns its ticket and the clock's reading at the request."""
+    def join(self, permits: int, at: int, now: int, since: int, ticket: Ticket | None = None) -> tuple[Ticket, int]:
+        """Put a request in line that was refused until ``at``. Returns its ticket and the clock's reading at the request.
+
+        A request that is the first of another line brings a ticket along.
+        """
         if self._loop is None or running_loop() is not self._loop.native:
             self.find_loop()
             if self._loop is None:
@@ -152,7 +169,8 @@ class Dispatcher:
             self.line = Line()
             self.driver = _driver_for(self, self._loop)
         line, timeline = self.line, self.timeline
-        ticket = self.driver.ticket()
+        if ticket is None:
+            ticket = self.driver.ticket()
         line.join(ticket, permits, since)
         if self._estimate.kept:
             self._estimate.joined(permits, since, self.catch_up)
@@ -173,8 +191,9 @@ class Dispatcher:
             raise outcome
         at, granted_at, reading = outcome
         if line is self.line:
-            self.resuming -= 1
-            self.drop_receipt()
+            self.resume_one()
+            if self._gate is not None:
+                self._gate.resume_one(granted_at)
         waited = reading - asked
         if waited <= 0:
             return 0, at, granted_at
@@ -197,34 +216,66 @@ class Dispatcher:
             self._estimate.departed()
             first = line.first()
             if first is None or first[0] is not self._head:
-                self._serve_if_alive()
+                self.serve_if_alive()
         elif not isinstance(outcome, BaseException):
-            self.resuming -= 1
-            self.cancel(permits, outcome[1])
+            self.cancel_in_line(permits, outcome[1])
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Let a request go that is the first of another line."""
+        self.line.leave(ticket)
+        self._estimate.departed()
+        if ticket is self._head:
+            self.serve_if_alive()
+
+    def cancel_in_line(self, permits: int, granted_at: int) -> None:
+        """As `cancel`, for a grant out of the line."""
+        self.resuming -= 1
+        self.cancel(permits, granted_at)
 
     def cancel(self, permits: int, granted_at: int) -> None:
         """Undo a grant of that instant, because its task was cancelled before it resumed. The next in line moves up at once."""
         self.counters.cancelled += 1
         if self._reset_at is None or granted_at >= self._reset_at:  # else it is of a schedule that is no more
             self.counters.given_back += permits
-            self.scheduler.give_back(permits, self.timeline.now(), granted_at)
-        self.drop_receipt()
+            self.scheduler.give_back(permits, self.timeline.now(), int(granted_at))
+        self._drop_receipt()
+        if self._gate is not None:
+            self._gate.cancel(permits, granted_at)
         self._estimate.departed()
-        self._serve_if_alive()
+        self.serve_if_alive()
+
+    def resume_one(self) -> None:
+        """A waiter resumed, and its grant can no longer be cancelled."""
+        self.resuming -= 1
+        self._drop_receipt()
 
     def keep_receipt(self) -> None:
         """Have the scheduler record takes: one more grant may still be cancelled."""
         self._returnable += 1
         self.scheduler.receipts = True
+        if self._gate is not None:
+            self._gate.keep_receipt()
 
     def drop_receipt(self) -> None:
         """One grant can no longer be cancelled. After the last, nothing is recorded."""
+        self._drop_receipt()
+        if self._gate is not None:
+            self._gate.drop_receipt()
+
+    def _drop_receipt(self) -> None:
         if self._returnable:  # none are, of a loop that is no more
             self._returnable -= 1
         if not self._returnable:
             self.scheduler.receipts = False
 
     # Deciding.
+
+    def share(self, gate: Gate) -> None:
+        """From now on, whatever is granted here takes from a limit that other lines share too."""
+        if self._gate is not None:
+            raise ValueError("the limiter shares a limit already: make one for each key.")
+        self._gate = gate
+        self._update_fast_path()
 
     def serve(self) -> None:
         """Grant all that is due, in order, and set the driver for the next."""
@@ -233,6 +284,8 @@ class Dispatcher:
         try:
             now = timeline.now()
             request = self.line.first()
+            if self._gate is not None and (request is None or timeline.held_at is not None):
+                self._gate.withdraw()
             if timeline.held_at is not None:
                 self._due = None
             elif request is not None:
@@ -258,12 +311,28 @@ class Dispatcher:
         spilled = scheduler.spilled if late else 0
         reading = now + self.timeline.offset
         booked, woken, room = now, 0, _PORTION - self.resuming
+        gate, granted_at = self._gate, now
         try:
             while request is not None:
                 ticket, permits, since = request
                 if woken >= room and self._loop is not None and not self._loop.manual:
                     self._due = now  # that is, as soon as the loop has turned
                     break
+                if gate is not None:
+                    at = scheduler.peek(permits, now)
+                    if at > now:
+                        gate.withdraw()
+                        self._due = at
+                        break
+                    passed = gate.pass_through(ticket, permits, now)
+                    if passed is None:
+                        self._due = None
+                        break
+                    if isinstance(passed, BaseException):
+                        ticket.set_result(passed)
+                        request = line.pop_first()
+                        continue
+                    granted_at = passed
                 at = scheduler.take(permits, now, since if since > earliest else earliest)
                 if at > now:
                     self._due = at
@@ -272,7 +341,7 @@ class Dispatcher:
                     scheduler.receipts = True
                 woken += 1
                 self.granted += permits
-                ticket.set_result((at, now, reading))
+                ticket.set_result((at, granted_at, reading))
                 booked = at
                 request = line.pop_first()
             else:
@@ -325,7 +394,7 @@ class Dispatcher:
         timeline = self.timeline
         self.now = timeline.now if timeline.offset else timeline.read
         clear = self._steady and self._head is None and self._late is None and timeline.held_at is None
-        self.fast_until = self.check_loop_after if clear and not (self.closed or self.batch.worthwhile) else 0
+        self.fast_until = self.check_loop_after if clear and not (self.closed or self.batch.worthwhile or self._gate is not None) else 0
 
     # The event loop: which one it is, and that it runs its other tasks.
 
@@ -363,6 +432,8 @@ class Dispatcher:
                     continue
             if self.driver is not None:
                 self.driver.retire()
+        if self._gate is not None:
+            self._gate.withdraw()
         self.line = _NOBODY
         self.driver = self._due = self._head = self._late = self._watched_since = None
         self.check_loop_after = self.resuming = self._returnable = 0
@@ -410,8 +481,8 @@ class Dispatcher:
     def _settle(self, now: int) -> None:
         self.granted += self.batch.settle(self.scheduler, now, None if self._late is None else self._made_up_from(now))
 
-    def _serve_if_alive(self) -> None:
-        # In a loop that was closed nobody can be woken.
+    def serve_if_alive(self) -> None:
+        """`serve`, unless the loop is closed, where nobody can be woken."""
         if self._loop is not None and not self._loop.closed:
             self.serve()
 
@@ -455,6 +526,22 @@ class Dispatcher:
         if self.driver is not None:
             await self.driver.aclose()
 
+    @property
+    def max_permits(self) -> int | None:
+        """The largest request that can ever be granted; None: any."""
+        own = self.scheduler.max_permits
+        shared = None if self._gate is None else self._gate.max_permits
+        return own if shared is None or (own is not None and own < shared) else shared
+
+    def rested(self) -> bool:
+        """Whether nothing would be lost, and nothing granted sooner, with a new one in its place."""
+        if self._head is not None or self._returnable or self.closed or self.altered or self.timeline.held_at is not None:
+            return False
+        now = self.timeline.now()
+        if self.batch.opened:
+            self._settle(now)
+        return self.scheduler.rested(now)
+
     def full(self, most: int) -> bool:
         """Whether so many wait already. A waiter that is being cancelled does not count."""
         if len(self.line) < most:
@@ -470,9 +557,16 @@ class Dispatcher:
         timeline = self.timeline
         instant = self._estimate.instant(self.scheduler, timeline, self.line, permits, now, self.catch_up)
         if instant == now and timeline.held_at is None:
-            return 0
-        reading = timeline.reading_at(instant)
-        return None if reading is None else max(0, reading - timeline.read())
+            wait = 0
+        else:
+            reading = timeline.reading_at(instant)
+            if reading is None:
+                return None
+            wait = max(0, reading - timeline.read())
+        if self._gate is None:
+            return wait
+        shared = self._gate.estimate(permits)
+        return None if shared is None else max(wait, shared)
 
     def next_reading(self) -> int | None:
         """What the clock reads when the first in line is granted; None: nobody can say before it is started."""

@@ -168,8 +168,11 @@ class Filler:
                 self._start()
 
     def _on_timer(self) -> None:
-        self._timer_fired = True
-        self._wake_task()
+        if self._task is None and self._dispatcher is not None:
+            self._dispatcher.serve()  # only the first of other lines wait, and need no notice
+        else:
+            self._timer_fired = True
+            self._wake_task()
 
     def _wake_task(self) -> None:
         if self._sleep is not None and not self._sleep.done() and not self._loop.native.is_closed():

@@ -1,0 +1,186 @@
+"""One limit for each key: a host, a user, a chat. Keys come and go; what a key owes is never forgotten.
+
+Knows nothing of how a rate is computed, of event loops, or of HTTP.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+from aiorate.errors import LimiterClosed
+from aiorate.limiter import Limiter
+from aiorate.rate import Rate, seconds_to_ns
+from aiorate.schedulers.interface import Scheduler, check_permits
+from aiorate.waiting.gate import Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+    from typing import NoReturn
+
+    from aiorate.rate import Number
+
+__all__ = ["KeyedLimiter"]
+
+K = TypeVar("K", bound="Hashable")
+
+_LOOKED_AT = 2  # keys that are looked at for each that is new: fewer would fall behind, more would be felt
+
+
+class KeyedLimiter(Generic[K]):
+    """A limiter for each key, made when the key is first used, and evicted when it owes nothing.
+
+    ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, or a rate such as ``"1/s"``.
+    ``shared`` is a limit that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy or a rate; a busy key
+    delays no other beyond it, since only the first request of each key stands in its line, and only once its own key's limit lets it.
+
+    A key is evicted when it is found to owe nothing while other keys are added: it is not limited sooner for that than if it had been
+    kept. A key whose rate was changed, that is paused, in debt, or whose limiter somebody holds, is kept. ``max_keys`` bounds how many
+    are kept at once as far as that allows. ``idle`` keeps a key for so many seconds after it was found unused. Raises TypeError and
+    ValueError for wrong arguments. For one event loop, as a `Limiter` is.
+    """
+
+    __slots__ = ("_closed", "_factory", "_held", "_idle", "_limiters", "_max_keys", "_seen", "_shared", "__weakref__")
+
+    def __init__(
+        self,
+        factory: Callable[[K], Limiter | Scheduler | Rate | str | Number],
+        *,
+        shared: Limiter | Scheduler | Rate | str | Number | None = None,
+        max_keys: int = 100_000,
+        idle: Number | None = None,
+    ) -> None:
+        if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)):
+            raise TypeError(
+                f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {_kind(factory)}:"
+                " each key needs a limit of its own."
+            )
+        check_permits("KeyedLimiter(max_keys)", max_keys)
+        self._idle = None if idle is None else seconds_to_ns(idle, "KeyedLimiter(idle)")
+        self._factory = factory
+        self._max_keys = max_keys
+        self._shared = shared if shared is None or isinstance(shared, Limiter) else Limiter(shared, name="shared")
+        self._limiters: OrderedDict[K, Limiter] = OrderedDict()
+        # Evicted, but held by somebody: it is still the limiter of its key.
+        self._held: WeakValueDictionary[K, Limiter] = WeakValueDictionary()
+        self._seen: dict[K, tuple[int, int]] = {}  # with idle: what a key had been granted when it was looked at, and the reading then
+        self._closed = False
+
+    # Asking.
+
+    async def acquire(self, key: K, permits: int = 1, *, max_wait: Number | None = None) -> float:
+        """Wait in the key's line until it, and the shared limit, grant the permits; returns the seconds waited.
+
+        Raises what `Limiter.acquire` raises, TypeError for a key that cannot be hashed, and what the factory raises.
+        """
+        return await self[key].acquire(permits, max_wait=max_wait)
+
+    def try_acquire(self, key: K, permits: int = 1) -> bool:
+        """Take the permits, of the key and the shared limit, if they are to be had at once; never waits."""
+        return self[key].try_acquire(permits)
+
+    def __call__(self, key: K) -> Limiter:
+        """The key's limiter: ``async with keyed(key):``."""
+        return self[key]
+
+    def __getitem__(self, key: K) -> Limiter:
+        """The key's limiter, which also passes the shared limit. While somebody holds it, it is not evicted."""
+        try:
+            return self._limiters[key]
+        except KeyError:
+            return self._add(key)
+        except TypeError as error:
+            raise TypeError(f"KeyedLimiter: a key must be hashable, such as text or a tuple, not {_kind(key)}.") from error
+
+    # Looking.
+
+    @property
+    def shared(self) -> Limiter | None:
+        """The limit that all keys pass: to look at, to pause them all, to change its rate."""
+        return self._shared
+
+    def __len__(self) -> int:
+        """How many keys are kept."""
+        return len(self._limiters)
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys that are kept."""
+        return iter(list(self._limiters))
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the key is kept; asking does not add it."""
+        return key in self._limiters
+
+    def __repr__(self) -> str:
+        shared = "" if self._shared is None else f", shared={self._shared!r}"
+        return f"<KeyedLimiter of {len(self._limiters)} keys{shared}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a KeyedLimiter cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+
+    # Keeping.
+
+    def evict(self) -> int:
+        """Drop every key that owes nothing, now; returns how many."""
+        before = len(self._limiters)
+        for key in list(self._limiters):
+            self._evict_if_rested(key, None)
+        return before - len(self._limiters)
+
+    async def aclose(self) -> None:
+        """Close the limiter of every key, and add none any more. A shared limit that was made elsewhere stays open."""
+        self._closed = True
+        for limiter in [*self._limiters.values(), *self._held.values()]:
+            await limiter.aclose()
+
+    def _add(self, key: K) -> Limiter:
+        limiter = self._held.get(key)
+        if limiter is None:
+            if self._closed:
+                raise LimiterClosed("KeyedLimiter: it is closed, and adds no key. Make another.")
+            limiter = self._made(key)
+        self._limiters[key] = limiter
+        for _ in range(min(_LOOKED_AT if len(self._limiters) <= self._max_keys else 2 * _LOOKED_AT, len(self._limiters) - 1)):
+            oldest = next(iter(self._limiters))
+            if oldest == key:
+                break
+            if not self._evict_if_rested(oldest, self._idle if len(self._limiters) <= self._max_keys else None):
+                self._limiters.move_to_end(oldest)
+        return limiter
+
+    def _made(self, key: K) -> Limiter:
+        made = self._factory(key)
+        if not isinstance(made, Limiter):
+            try:
+                made = Limiter(made)
+            except TypeError as error:
+                raise TypeError(
+                    f"KeyedLimiter: the factory must return a Limiter, a strategy or a rate such as '10/s'; for {key!r} it returned {_kind(made)}."
+                ) from error
+        if self._shared is not None:
+            dispatcher = made.dispatcher
+            dispatcher.share(Gate(self._shared.dispatcher, dispatcher.serve_if_alive))
+        return made
+
+    def _evict_if_rested(self, key: K, idle: int | None) -> bool:
+        limiter = self._limiters[key]
+        dispatcher = limiter.dispatcher
+        if not dispatcher.rested():
+            return False
+        if idle is not None:
+            granted, reading = dispatcher.granted, dispatcher.timeline.read()
+            before = self._seen.get(key)
+            if before is None or before[0] != granted:
+                self._seen[key] = granted, reading
+                return False
+            if reading - before[1] < idle:
+                return False
+        self._held[key] = limiter
+        del self._limiters[key]
+        self._seen.pop(key, None)
+        return True
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
