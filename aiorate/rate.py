@@ -7,6 +7,7 @@ Knows neither what time it is nor that anything waits. All arithmetic is on whol
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import gcd, lcm
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ class Rate:
         """The Rate itself, the rate that a text names, or a number per second."""
         if isinstance(value, Rate):
             return value
-        return cls.parse(value) if isinstance(value, str) else cls(value)
+        return _parsed(value) if isinstance(value, str) else cls(value)
 
     @classmethod
     def exactly(cls, permits: int, period_ns: int, permits_den: int = 1) -> Rate:
@@ -167,6 +168,12 @@ class Rate:
 
     def __repr__(self) -> str:
         return f"Rate.parse({str(self)!r})"
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Rate:
+    """As `Rate.parse`, once for each text: limits that are made for every key have the same few rates."""
+    return Rate.parse(text)
 
 
 def _seconds(per: Number | timedelta) -> tuple[int, int]:

@@ -23,7 +23,7 @@ __all__ = ["NEAREST", "as_json", "from_json", "number", "page", "section", "tabl
 # The least figure is the best. With one of these units, it is the figure nearest to the number given here.
 NEAREST = {"delivered/asked": 1.0, "wall/ideal": 1.0, "served/allowed": 1.0, "granted/limit": 1.0, "ppm": 0.0, "% drift": 0.0}
 _FLOOR = "floor:"
-_WIDEST = 68  # characters beside the names of the subjects, for which a page of documents has room
+_WIDEST = 64  # characters beside the names of the subjects, for which a page of documents has room
 _GAP = 2  # characters between two columns
 _COMMAND_WIDTH = 88
 # A figure is one word: neither its thousands nor its range may break over two lines.

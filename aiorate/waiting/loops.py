@@ -50,7 +50,7 @@ class AsyncioLoop:
     def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
         self.native: asyncio.AbstractEventLoop = native
         self._process = os.getpid()
-        self._clock = clock if isinstance(clock, TimedClock) else None
+        self._clock = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.manual = self._clock is not None
         # uvloop rounds timers to the nearest ms. Its time() is the monotonic clock too, but moves in steps of 1 ms (uvloop#359).
         self._rounds_up = uvloop = type(native).__module__.partition(".")[0] == "uvloop"

@@ -46,7 +46,7 @@ class TrioLoop:
         # Each run has a clock of its own, with an origin of its own. It can be read when the run is over, as `trio.current_time` cannot.
         self._clock = trio.lowlevel.current_clock()
         self._own = clock is None
-        self._timers = clock if isinstance(clock, TimedClock) else None
+        self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self._timer: _Timer | None = None
         self.manual = self._timers is not None
         self.read: Callable[[], int] = _reader(self._clock) if clock is None else clock.now

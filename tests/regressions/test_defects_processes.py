@@ -1,0 +1,179 @@
+"""Defects of ours in a process that was forked: number 2.
+
+Each history is a program of its own, so that what a fork does to the loop of the tests is no concern of theirs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aiorate
+
+pytestmark = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork here")
+
+FORK = """
+import asyncio, multiprocessing, os, sys, traceback, warnings
+from concurrent.futures import ProcessPoolExecutor
+import aiorate
+
+warnings.simplefilter("ignore", DeprecationWarning)  # that a program with threads is forked, as executors do
+PRECISE = {precise}
+
+
+def in_child(function):
+    # Run it in a forked process; nothing of that comes back but what it printed.
+    sys.stdout.flush()
+    process = os.fork()
+    if process == 0:
+        try:
+            function()
+            sys.stdout.flush()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return process
+
+
+def ended(process):
+    _, status = os.waitpid(process, 0)
+    assert status == 0, "the child failed"
+"""
+
+
+def program(source: str, precise: bool) -> str:
+    """What the program prints; an error if it fails or does not end."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(aiorate.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", FORK.format(precise=precise) + source],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    return done.stdout
+
+
+@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("strategy", ['TokenPool("100/s")', 'TokenBucket("100/s", burst=1)', 'SlidingWindow("1/10ms")'])
+def test_a_worker_process_uses_the_limiter_of_its_module(strategy: str, precise: bool) -> None:
+    """Defect 2: "attached to a different loop" in the child of a ProcessPoolExecutor, or, if precise, it never woke."""
+    printed = program(
+        f"""
+limiter = aiorate.Limiter(aiorate.{strategy}, precise=PRECISE)
+
+
+async def ask(count):
+    return [await limiter.acquire() for _ in range(count)]
+
+
+def work():
+    waits = asyncio.run(ask(3))
+    return len(waits), sum(waits) >= 0.01
+
+
+async def main():
+    await limiter.acquire()
+    waiting = asyncio.create_task(ask(5))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as workers:
+        print(*await asyncio.get_running_loop().run_in_executor(workers, work))
+    print(len(await waiting), limiter.statistics().granted)
+
+
+asyncio.run(main())
+""",
+        precise,
+    )
+
+    assert "3 True\n5 6\n" == printed
+
+
+@pytest.mark.parametrize("precise", [False, True])
+def test_the_parent_wakes_when_it_would_have_whatever_the_child_waits_for(precise: bool) -> None:
+    """Defect 2: the kernel timer is shared with the child, which set it for an hour later: the parent slept on."""
+    printed = program(
+        """
+limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), precise=PRECISE)
+
+
+async def wait_in_vain():
+    limiter.pause(3600)
+    try:
+        async with asyncio.timeout(0.2):
+            await limiter.acquire()
+    except TimeoutError:
+        print("child")
+
+
+async def main():
+    await limiter.acquire()
+    waiting = [asyncio.create_task(limiter.acquire()) for _ in range(3)]
+    await asyncio.sleep(0)
+    ended(in_child(lambda: asyncio.run(wait_in_vain())))
+    async with asyncio.timeout(10):
+        waits = await asyncio.gather(*waiting)
+    print(*(wait >= 0.1 * place - 1e-6 for place, wait in enumerate(waits, 1)))
+
+
+asyncio.run(main())
+""",
+        precise,
+    )
+
+    assert "child\nTrue True True\n" == printed
+
+
+@pytest.mark.parametrize("precise", [False, True])
+def test_the_child_starts_with_the_budget_and_nobody_in_line(precise: bool) -> None:
+    """Defect 2: the parent's line was the child's too: it was full, and nobody there would ever move up."""
+    printed = program(
+        """
+limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=10), precise=PRECISE, max_waiting=2)
+
+
+async def ask():
+    print(await limiter.acquire(max_wait=0))
+    print(await limiter.acquire(2))
+    try:
+        async with asyncio.timeout(0.05):
+            await limiter.acquire(10)
+    except TimeoutError:
+        print("waited in vain")
+
+
+def look():
+    print(limiter.statistics().waiting, limiter.try_acquire(3), limiter.try_acquire(3), limiter.try_acquire(1))
+
+
+def run():
+    limiter.statistics()
+    asyncio.run(ask())
+
+
+async def main():
+    assert limiter.try_acquire(4)
+    waiting = [asyncio.create_task(limiter.acquire(10)) for _ in range(2)]
+    await asyncio.sleep(0)
+    ended(in_child(look))
+    ended(in_child(run))
+    print(limiter.statistics().waiting)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    print(limiter.try_acquire(6), limiter.try_acquire())
+
+
+asyncio.run(main())
+""",
+        precise,
+    )
+
+    assert "0 True True False\n0.0\n0.0\nwaited in vain\n2\nTrue False\n" == printed
