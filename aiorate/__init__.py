@@ -13,6 +13,8 @@ from aiorate.rate import Rate
 from aiorate.waiting.clock import Clock
 
 if TYPE_CHECKING:
+    from aiorate.events import Event
+    from aiorate.keyed import KeyedLimiter
     from aiorate.schedulers import (
         AllOf,
         BurstCompensation,
@@ -36,6 +38,8 @@ __all__ = [
     "BurstRatio",
     "CalendarWindow",
     "Clock",
+    "Event",
+    "KeyedLimiter",
     "Limiter",
     "LimiterClosed",
     "LimiterError",
@@ -56,7 +60,7 @@ __all__ = [
 
 
 # Names that not every program needs are imported at their first use.
-_WHERE = {"RateSpec": "spec", "Slot": "slots", "Statistics": "statistics"}
+_WHERE = {"Event": "events", "KeyedLimiter": "keyed", "RateSpec": "spec", "Slot": "slots", "Statistics": "statistics"}
 
 
 def __getattr__(name: str) -> object:

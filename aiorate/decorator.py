@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable
     from types import TracebackType
 
 __all__ = ["Weighted", "limited"]
@@ -15,8 +15,8 @@ __all__ = ["Weighted", "limited"]
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-def limited(acquire: Callable[[], Awaitable[object]], function: F) -> F:
-    """The function, with an acquire before each call; of an async generator, before its first step.
+def limited(weighted: Weighted, function: F) -> F:
+    """The function, with permits acquired before each call; of an async generator, before its first step.
 
     Raises TypeError for a plain function, which cannot wait.
     """
@@ -24,9 +24,10 @@ def limited(acquire: Callable[[], Awaitable[object]], function: F) -> F:
 
         @functools.wraps(function)
         async def steps(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            await acquire()
-            generator = function(*args, **kwargs)
+            await weighted.__aenter__()
+            generator = None
             try:
+                generator = function(*args, **kwargs)
                 value = await anext(generator)
                 while True:
                     # Everything the caller does to us is done to the generator, as `yield from` would.
@@ -41,15 +42,17 @@ def limited(acquire: Callable[[], Awaitable[object]], function: F) -> F:
             except StopAsyncIteration:
                 return
             finally:
-                await generator.aclose()
+                weighted.leave()
+                if generator is not None:
+                    await generator.aclose()
 
         return cast("F", steps)
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            await acquire()
-            return await function(*args, **kwargs)
+            async with weighted:
+                return await function(*args, **kwargs)
 
         return cast("F", call)
     raise TypeError(
@@ -58,22 +61,36 @@ def limited(acquire: Callable[[], Awaitable[object]], function: F) -> F:
     )
 
 
+class Enters(Protocol):
+    """As much of a limiter as a block needs."""
+
+    async def enter(self, permits: int) -> float:
+        """Take a place and the permits; returns the seconds waited."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the place."""
+        ...
+
+
 class Weighted:
     """So many permits at a time; see `aiorate.Limiter.of`."""
 
-    __slots__ = ("_acquire", "_permits")
+    __slots__ = ("_limiter", "_permits", "leave")
 
-    def __init__(self, acquire: Callable[[int], Awaitable[float]], permits: int) -> None:
-        self._acquire = acquire
+    def __init__(self, limiter: Enters, permits: int) -> None:
+        self._limiter = limiter
         self._permits = permits
+        self.leave = limiter.leave
 
     async def __aenter__(self) -> float:
         """Acquire the permits; the target is the seconds waited."""
-        return await self._acquire(self._permits)
+        return await self._limiter.enter(self._permits)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing: permits are used up by starting."""
+        """Leave the place, if there is a limit of concurrency. Permits are used up by starting."""
+        self.leave()
 
     def __call__(self, function: F) -> F:
         """Decorate a coroutine function or an async generator function: each call acquires the permits first."""
-        return limited(self.__aenter__, function)
+        return limited(self, function)

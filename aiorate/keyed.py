@@ -41,7 +41,7 @@ class KeyedLimiter(Generic[K]):
     ValueError for wrong arguments. For one event loop, as a `Limiter` is.
     """
 
-    __slots__ = ("_closed", "_factory", "_held", "_idle", "_limiters", "_max_keys", "_seen", "_shared", "__weakref__")
+    __slots__ = ("__weakref__", "_closed", "_factory", "_held", "_idle", "_limiters", "_max_keys", "_seen", "_shared")
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class KeyedLimiter(Generic[K]):
                 made = Limiter(made)
             except TypeError as error:
                 raise TypeError(
-                    f"KeyedLimiter: the factory must return a Limiter, a strategy or a rate such as '10/s'; for {key!r} it returned {_kind(made)}."
+                    f"KeyedLimiter: the factory must return a Limiter, a strategy or a rate such as '10/s'; for {key!r} it was {_kind(made)}."
                 ) from error
         if self._shared is not None:
             dispatcher = made.dispatcher

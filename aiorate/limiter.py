@@ -8,18 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
-from aiorate.rate import NS_PER_SECOND, Rate, ns_to_seconds, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
+from aiorate.schedulers.room import Room
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
+    from datetime import timedelta
     from types import TracebackType
     from typing import Any, Never, NoReturn
 
     from aiorate.decorator import Weighted
+    from aiorate.events import Event
+    from aiorate.feedback import Feedback
     from aiorate.rate import Number
     from aiorate.slots import Slot
     from aiorate.spec import RateSpec
@@ -42,11 +46,15 @@ class Limiter:
     wakes waiters within tens of microseconds by a kernel timer (Linux) instead of the loop's, which are a millisecond coarse;
     elsewhere it changes nothing. ``clock`` is for tests; ``name`` appears in the filler task's name and in ``repr()``.
 
-    Not a concurrency limit (see `asyncio.Semaphore`): leaving ``async with`` gives nothing back. May be made without a loop, and
+    ``max_concurrency`` is how many may be inside ``async with`` (or a decorated function) at a time; the place is taken before the
+    permit, so that no permit is spent while waiting for it. Without it, leaving ``async with`` does nothing. ``on_event`` is called
+    with an `aiorate.Event` when a server asks for a pause or permits are skipped; both are logged under ``aiorate`` too.
+
+    May be made without a loop, and
     used in one loop after the other, but not in two at a time. Not thread-safe. Cannot be copied or pickled: share it.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_dispatcher", "_max_waiting")
+    __slots__ = ("__weakref__", "_batch", "_dispatcher", "_max_waiting", "_room")
 
     def __init__(
         self,
@@ -57,6 +65,8 @@ class Limiter:
         precise: bool = False,
         clock: Clock | None = None,
         name: str | None = None,
+        max_concurrency: int | None = None,
+        on_event: Callable[[Event], object] | None = None,
     ) -> None:
         if misplaced:
             raise TypeError(
@@ -77,10 +87,17 @@ class Limiter:
             raise TypeError(f"Limiter(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
         if name is not None and not isinstance(name, str):
             raise TypeError(f"Limiter(name) must be text, not {type(name).__name__}.")
+        if on_event is not None and not callable(on_event):
+            raise TypeError(f"Limiter(on_event) must be a function of an aiorate.Event, not {type(on_event).__name__}.")
         ns = _CATCH_UP_NS if catch_up is _CATCH_UP else seconds_to_ns(catch_up, "Limiter(catch_up)")
         self._dispatcher = Dispatcher(scheduler, ns, precise, clock, name)
         self._batch = self._dispatcher.batch
         self._max_waiting = max_waiting
+        self._room: Limiter | None = None
+        if max_concurrency is not None:
+            check_permits("Limiter(max_concurrency)", max_concurrency)
+            self._room = Limiter(Room(max_concurrency), clock=clock)
+        self._dispatcher.on_event = on_event
 
     # Asking.
 
@@ -169,27 +186,53 @@ class Limiter:
         return False
 
     async def __aenter__(self) -> float:
-        """Acquire one permit; the target is the seconds waited."""
+        """Acquire one permit; the target is the seconds waited. With ``max_concurrency``, take a place first."""
+        if self._room is not None:
+            return await self.enter(1)
         if self._batch.remaining:
             self._batch.remaining -= 1
             return 0.0
         return await self.acquire()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing: a permit is used up by starting."""
+        """Leave the place, if there is a limit of concurrency. A permit is used up by starting."""
+        self.leave()
+
+    async def enter(self, permits: int) -> float:
+        """Take a place, if there is a limit of concurrency, and then the permits; returns the seconds waited for both.
+
+        Cancelled or refused meanwhile, the place is left again. `leave` must follow.
+        """
+        room = self._room
+        if room is None:
+            return await self.acquire(permits)
+        self._check("acquire()", permits)
+        if self._max_waiting is not None and not room.scheduler.available(0):
+            self._refuse_if_full(permits)
+        waited = await room.acquire()
+        try:
+            return waited + await self.acquire(permits)
+        except BaseException:
+            room.refund(1)
+            raise
+
+    def leave(self) -> None:
+        """Leave the place that `enter` took: the next one waiting for it has it at once."""
+        if self._room is not None:
+            self._room.refund(1)
 
     def of(self, permits: int) -> Weighted:
         """So many permits at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``."""
         self._check("of()", permits)
         from aiorate.decorator import Weighted
 
-        return Weighted(self.acquire, permits)
+        return Weighted(self, permits)
 
     def __call__(self, function: F) -> F:
         """Decorate a coroutine function or an async generator function: each call acquires one permit first."""
-        from aiorate.decorator import limited
+        from aiorate.decorator import Weighted, limited
 
-        return limited(self.acquire, function)
+        return limited(Weighted(self, 1), function)
 
     async def slots(self) -> AsyncGenerator[Slot, None]:
         """Open-loop pacing: one slot after the other, each saying when it was meant to start.
@@ -233,9 +276,8 @@ class Limiter:
         dispatcher = self._dispatcher
         if dispatcher.closed:
             raise LimiterClosed(f"acquire(): {_CLOSED}")
-        if self._max_waiting is not None and dispatcher.full(self._max_waiting):
-            dispatcher.counters.refused += 1
-            raise LineFull(f"acquire({permits}): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
+        if self._max_waiting is not None:
+            self._refuse_if_full(permits)
         if limit is not None:
             wait = dispatcher.estimate(permits, now)
             if wait is None or wait > limit:
@@ -247,6 +289,14 @@ class Limiter:
                     seconds,
                     ns_to_seconds(limit),
                 )
+
+    def _refuse_if_full(self, permits: int) -> None:
+        assert self._max_waiting is not None
+        dispatcher = self._dispatcher
+        outside = 0 if self._room is None else self._room.dispatcher.line.count()
+        if dispatcher.full(max(self._max_waiting - outside, 0)):
+            dispatcher.counters.refused += 1
+            raise LineFull(f"acquire({permits}): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
 
     def _check(self, call: str, permits: int) -> None:
         check_permits(call, permits, self._dispatcher.max_permits)
@@ -273,13 +323,58 @@ class Limiter:
         dispatcher.reject_oversized()
         dispatcher.changed()
 
-    def pause(self, seconds: Number) -> None:
-        """Grant nothing for so long. Pauses merge by the later end; afterwards the line goes on where it was held up."""
-        ns = seconds_to_ns(seconds, "pause()")
+    def pause(self, seconds: Number | timedelta) -> None:
+        """Grant nothing for so long, in seconds or as a timedelta.
+
+        Pauses merge by the later end; afterwards the line goes on where it was held up. Raises TypeError for text: a header such as
+        ``Retry-After`` is read by `aiorate.http.read_feedback`, for `observe`.
+        """
+        if isinstance(seconds, str):
+            raise TypeError(
+                f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
+                " limiter.observe(aiorate.http.read_feedback(status, headers))."
+            )
+        if isinstance(seconds, (int, float)):
+            ns = seconds_to_ns(seconds, "pause()")
+        else:
+            ns = duration_to_ns(seconds, "pause()")
+        self._pause(ns)
+
+    def _pause(self, ns: int) -> None:
         dispatcher = self._dispatcher
         dispatcher.look()
         dispatcher.timeline.pause(ns, dispatcher.on_pause_end)
         dispatcher.changed()
+
+    def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
+        """Heed what a server said, as `aiorate.http.read_feedback` reads it from a response; None does nothing.
+
+        A pause holds everybody in line, and merges with others by the later end. Of a quota of requests, no more than what remains is
+        granted until its reset, and no more than its policy allows. So it only ever lowers what is available. ``jitter`` makes a
+        pause longer by a random part of so many seconds, where many clients would come back at once.
+        """
+        if feedback is None:
+            return
+        extra = seconds_to_ns(jitter, "observe(jitter)")
+        if feedback.pause:
+            ns = seconds_to_ns(feedback.pause, "observe()")
+            if extra:
+                from random import randrange
+
+                ns += randrange(extra)
+            dispatcher = self._dispatcher
+            before = dispatcher.timeline.paused_until
+            self._pause(ns)
+            if dispatcher.timeline.paused_until != before:
+                from aiorate.events import Event, emit
+
+                emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.on_event)
+        for quota in feedback.quotas:
+            if quota.unit == "requests" and quota.remaining and quota.reset and not quota.full_at_reset:
+                left = quota.remaining
+                if quota.limit is not None and quota.window:
+                    left = min(left, max(1, int(quota.limit * quota.reset / quota.window)))
+                self._dispatcher.cap(left, seconds_to_ns(quota.reset, "observe()"))
 
     def resume(self) -> None:
         """End a pause now, whoever asked for it."""
@@ -350,7 +445,7 @@ class Limiter:
     @property
     def scheduler(self) -> Scheduler:
         """The strategy, for looking at; change it through the limiter."""
-        return self._dispatcher.scheduler
+        return self._dispatcher.strategy
 
     @property
     def lag(self) -> float:

@@ -230,6 +230,17 @@ def seconds_to_ns(value: Number, what: str) -> int:
     return (2 * num * NS_PER_SECOND + den) // (2 * den)
 
 
+def duration_to_ns(value: Number | timedelta, what: str) -> int:
+    """As `seconds_to_ns`, of a timedelta too."""
+    from datetime import timedelta
+
+    if isinstance(value, timedelta):
+        if value < timedelta(0):
+            raise ValueError(f"{what} must be 0 seconds or more; {value!r} was given.")
+        return ((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds) * 1_000
+    return seconds_to_ns(value, what)
+
+
 def ns_to_seconds(ns: int) -> float:
     """Nanoseconds in seconds, as a float. Infinite where a float cannot hold it."""
     return as_float(ns, NS_PER_SECOND)

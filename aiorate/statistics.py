@@ -32,6 +32,16 @@ class Statistics:
     """Seconds that granted requests waited in all."""
     waited_max: float
     """Seconds that the longest wait of a granted request took."""
+    waited_p50: float
+    """Seconds that half of those that waited did not exceed; this and the next two at most 12 % too long."""
+    waited_p90: float
+    """Seconds that 90 % of those that waited did not exceed."""
+    waited_p99: float
+    """Seconds that 99 % of those that waited did not exceed."""
+    charged: int
+    """Permits charged."""
+    available: int
+    """Whole permits to be had now, at once: what a server tells as ``RateLimit: r``. 0 while somebody waits, and while paused."""
     skipped: int
     """Permits that fell due while somebody waited and the loop was late by more than `catch_up`, and are given up."""
     rate: Rate
@@ -58,6 +68,11 @@ def snapshot(dispatcher: Dispatcher) -> Statistics:
         waiting=dispatcher.line.count(),
         waited_total=ns_to_seconds(counters.waited_total),
         waited_max=ns_to_seconds(counters.waited_max),
+        waited_p50=ns_to_seconds(counters.percentile(50)),
+        waited_p90=ns_to_seconds(counters.percentile(90)),
+        waited_p99=ns_to_seconds(counters.percentile(99)),
+        charged=counters.charged,
+        available=dispatcher.available(),
         skipped=counters.skipped,
         rate=dispatcher.scheduler.rate,
         paused_until=float("inf") if timeline.stopped else paused_until,

@@ -122,6 +122,10 @@ class AllOf(Scheduler):
         for member in self.members:
             member.reset(now)
 
+    def available(self, now: int) -> int:
+        """The least of the members'."""
+        return min(member.available(now) for member in self.members)
+
     def rested(self, now: int) -> bool:
         """Whether all members are."""
         return all(member.rested(now) for member in self.members)

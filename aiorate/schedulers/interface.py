@@ -128,6 +128,19 @@ class Scheduler(ABC):
         """Begin anew at ``now``, in the state of a new scheduler, at the rate in force."""
         raise RuntimeError(f"reset(): {type(self).__name__} has no method reset(now). Define it, or make another limiter.")
 
+    def available(self, now: int) -> int:
+        """How many permits would be granted at ``now`` in one request, but none that would be owed afterwards."""
+        one = int(self.peek(1, now) <= now)
+        if type(self).stock is not Scheduler.stock:
+            return self.stock(now)
+        if self.max_permits is None:
+            return one
+        least, most = 0, self.max_permits
+        while least < most:
+            middle = (least + most + 1) // 2
+            least, most = (middle, most) if self.peek(middle, now) <= now else (least, middle - 1)
+        return least
+
     def rested(self, now: int) -> bool:
         """Whether a new scheduler in place of this one would serve nobody sooner.
 

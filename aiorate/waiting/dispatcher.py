@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.schedulers.capped import Capped
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.batch import Batch
 from aiorate.waiting.counters import Counters
@@ -18,8 +19,9 @@ from aiorate.waiting.loops import AsyncioLoop, event_loop, running_loop
 from aiorate.waiting.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
+    from aiorate.events import Event
     from aiorate.schedulers.interface import Scheduler
     from aiorate.waiting.clock import Clock, EventLoop, ReadClock
     from aiorate.waiting.driver import Driver
@@ -41,6 +43,7 @@ class Dispatcher:
 
     __slots__ = (
         "__weakref__",
+        "_cap",
         "_clock",
         "_counting",
         "_due",
@@ -66,6 +69,7 @@ class Dispatcher:
         "line",
         "name",
         "now",
+        "on_event",
         "resuming",
         "scheduler",
         "timeline",
@@ -78,6 +82,7 @@ class Dispatcher:
         self.catch_up = catch_up
         """How many ns a late event loop may make up for."""
         self.name = name
+        self.on_event: Callable[[Event], object] | None = None
         self.timeline = Timeline(clock)
         self.now: ReadClock = self.timeline.read
         """The shortest way to the instant, while nothing is held up."""
@@ -104,6 +109,7 @@ class Dispatcher:
         self._loop: EventLoop | None = None
         self._steady = False  # whether callers on another loop would go by the same clock
         self._estimate = Estimate()
+        self._cap: Capped | None = None  # what a server said is left
         self._gate: Gate | None = None  # to a limit that other lines share
         self._counting = 0
         self._reset_at: int | None = None
@@ -197,10 +203,7 @@ class Dispatcher:
         waited = reading - asked
         if waited <= 0:
             return 0, at, granted_at
-        counters = self.counters
-        counters.waited_total += waited
-        if waited > counters.waited_max:
-            counters.waited_max = waited
+        self.counters.note(waited)
         return waited, at, granted_at
 
     def leave(self, line: Line, ticket: Ticket, permits: int) -> None:
@@ -361,6 +364,10 @@ class Dispatcher:
         counters = self.counters
         permits, counters.unused = self.scheduler.rate.permits_and_rest(ns, counters.unused)
         counters.skipped += permits
+        if permits:
+            from aiorate.events import Event, emit
+
+            emit(Event("skipped", self.name, permits=permits), self.on_event)
 
     def _await_head(self, ticket: Ticket, due: int | None) -> None:
         """Have the driver look again when that ticket, the first in line, is due; while time stands still, when it goes on."""
@@ -392,6 +399,9 @@ class Dispatcher:
 
     def _update_fast_path(self) -> None:
         timeline = self.timeline
+        if self._cap is not None and timeline.held_at is None and timeline.now() >= self._cap.until:
+            self.scheduler, self._cap = self._cap.inner, None
+            self.batch.measure(self.scheduler)
         self.now = timeline.now if timeline.offset else timeline.read
         clear = self._steady and self._head is None and self._late is None and timeline.held_at is None
         self.fast_until = self.check_loop_after if clear and not (self.closed or self.batch.worthwhile or self._gate is not None) else 0
@@ -507,6 +517,16 @@ class Dispatcher:
         self._late = None
         self.serve()
 
+    def cap(self, left: int, ns: int) -> None:
+        """Grant at most so many more permits within ns from now. While another cap is in force, neither is exceeded."""
+        now = self.look()
+        cap = self._cap
+        if cap is None:
+            self.scheduler = self._cap = Capped(self.scheduler, left, now, now + ns)
+        elif left <= cap.left:
+            cap.left, cap.until = left, max(cap.until, now + ns)
+        self.changed()
+
     def reset(self) -> None:
         """Everything as new, but those in line."""
         self.timeline.start()
@@ -527,11 +547,23 @@ class Dispatcher:
             await self.driver.aclose()
 
     @property
+    def strategy(self) -> Scheduler:
+        """The scheduler, without what a server said."""
+        return self.scheduler if self._cap is None else self._cap.inner
+
+    @property
     def max_permits(self) -> int | None:
         """The largest request that can ever be granted; None: any."""
         own = self.scheduler.max_permits
         shared = None if self._gate is None else self._gate.max_permits
         return own if shared is None or (own is not None and own < shared) else shared
+
+    def available(self) -> int:
+        """How many permits a newcomer would get at once."""
+        if self._head is not None or self.closed or self.timeline.held_at is not None:
+            return 0
+        own = self.scheduler.available(self.timeline.now())
+        return own if self._gate is None else min(own, self._gate.available())
 
     def rested(self) -> bool:
         """Whether nothing would be lost, and nothing granted sooner, with a new one in its place."""
@@ -621,7 +653,7 @@ def _driver_for(dispatcher: Dispatcher, loop: EventLoop) -> Driver:
 
         assert isinstance(loop, TrioLoop)
         return TrioDriver(dispatcher, loop)
-    if isinstance(dispatcher.scheduler, TokenPool):
+    if isinstance(dispatcher.strategy, TokenPool):
         from aiorate.waiting.filler import Filler
 
         return Filler(dispatcher, loop, dispatcher.name)

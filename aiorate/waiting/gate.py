@@ -33,6 +33,10 @@ class Shared(Protocol):
         """The most permits it grants at once; None: any number."""
         ...
 
+    def available(self) -> int:
+        """How many permits are to be had at once."""
+        ...
+
     def try_take(self, permits: int) -> tuple[int, int]:
         """Take the permits if they are due and nobody is in line: when they are due, and the instant now."""
         ...
@@ -157,6 +161,10 @@ class Gate:
     def max_permits(self) -> int | None:
         """The most permits that the shared limit grants at once; None: any number."""
         return self._shared.max_permits
+
+    def available(self) -> int:
+        """How many permits the shared limit has at once."""
+        return self._shared.available()
 
     def withdraw(self) -> None:
         """Nobody of this line stands in the shared one any more."""

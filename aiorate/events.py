@@ -1,0 +1,59 @@
+"""What happened to a limiter that somebody should hear of: a log record under ``aiorate``, and a callback if one was given."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Event", "emit"]
+
+_LEVELS = {"paused": logging.WARNING, "skipped": logging.INFO, "clamped": logging.WARNING, "evicted": logging.DEBUG}
+_logger = logging.getLogger("aiorate")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change. Attributes that do not belong to its kind are None."""
+
+    kind: str
+    """``paused``: a server asked for a pause. ``skipped``: permits fell due while the loop was late, and are given up. ``clamped``:
+    an estimate was above what can be granted at once. ``evicted``: a key owed nothing and was dropped."""
+    limiter: str | None = None
+    """The limiter's name, if it has one."""
+    key: object = None
+    """The key of a `KeyedLimiter`, or the dimension of a `Budget`."""
+    seconds: float | None = None
+    """How long the pause is."""
+    permits: int | None = None
+    """How many permits were skipped, or are granted instead."""
+    source: str | None = None
+    """Who asked for the pause: a header, a vendor, or a status."""
+
+    def __str__(self) -> str:
+        name = f"limiter {self.limiter!r}" if self.limiter else "limiter"
+        if self.key is not None:
+            name = f"{name}, key {self.key!r}"
+        if self.kind == "paused":
+            return f"{name}: paused for {self.seconds:g} s by the server ({self.source})"
+        if self.kind == "skipped":
+            return f"{name}: {self.permits} permits skipped, the event loop was late"
+        if self.kind == "clamped":
+            return f"{name}: estimate lowered to {self.permits}, the most at once"
+        return f"{name}: {self.kind}"
+
+
+def emit(event: Event, on_event: Callable[[Event], object] | None) -> None:
+    """Log the event, and call back. What the callback raises is logged, and goes no further."""
+    level = _LEVELS[event.kind]
+    if _logger.isEnabledFor(level):
+        extra = {f"aiorate_{name}": value for name, value in asdict(event).items()}
+        _logger.log(level, "%s", event, extra=extra)
+    if on_event is not None:
+        try:
+            on_event(event)
+        except Exception:
+            _logger.exception("on_event failed for %s", event)

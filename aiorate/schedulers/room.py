@@ -1,0 +1,54 @@
+"""Room for so many at a time: the scheduler of `max_concurrency`, whose permits come back when somebody leaves."""
+
+from __future__ import annotations
+
+from aiorate.rate import Rate
+from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back
+
+__all__ = ["Room"]
+
+_NEVER = 1 << 62  # ns; until somebody leaves, nobody can say when
+
+
+class Room(Scheduler):
+    """Grants what is free, and refuses until it is given back. Time changes nothing."""
+
+    __slots__ = ("max_permits", "rate", "used")
+
+    books_since = False
+
+    def __init__(self, size: int) -> None:
+        self.max_permits: int | None = size
+        self.rate = Rate(size)  # of no meaning, but every scheduler has one
+        self.used = 0
+        self.receipts = True
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        check_ask("take()", permits, now, since, self.max_permits)
+        at = self.peek(permits, now)
+        if at <= now:
+            self.used += permits
+        return at
+
+    def peek(self, permits: int, now: int) -> int:
+        assert self.max_permits is not None
+        return now if self.used + permits <= self.max_permits else now + _NEVER
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Whoever leaves makes room."""
+        check_give_back(permits, now, taken)
+        self.used = max(0, self.used - permits)
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Refused: a room has a size, and no rate."""
+        raise RuntimeError("set_rate(): a limit of concurrency has no rate.")
+
+    def lag(self, now: int) -> int:
+        return 0
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """None: whoever is quick may leave and enter any number of times."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"Room({self.max_permits}, used={self.used})"
