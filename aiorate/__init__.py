@@ -13,6 +13,7 @@ from aiorate.rate import Rate
 from aiorate.waiting.clock import Clock
 
 if TYPE_CHECKING:
+    from aiorate.budget import Budget, Lease
     from aiorate.events import Event
     from aiorate.keyed import KeyedLimiter
     from aiorate.schedulers import (
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllOf",
+    "Budget",
     "BurstCompensation",
     "BurstRatio",
     "CalendarWindow",
     "Clock",
     "Event",
     "KeyedLimiter",
+    "Lease",
     "Limiter",
     "LimiterClosed",
     "LimiterError",
@@ -60,7 +63,15 @@ __all__ = [
 
 
 # Names that not every program needs are imported at their first use.
-_WHERE = {"Event": "events", "KeyedLimiter": "keyed", "RateSpec": "spec", "Slot": "slots", "Statistics": "statistics"}
+_WHERE = {
+    "Budget": "budget",
+    "Event": "events",
+    "KeyedLimiter": "keyed",
+    "Lease": "budget",
+    "RateSpec": "spec",
+    "Slot": "slots",
+    "Statistics": "statistics",
+}
 
 
 def __getattr__(name: str) -> object:

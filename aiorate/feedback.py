@@ -14,6 +14,11 @@ class Quota(Protocol):
     """One limit of a server."""
 
     @property
+    def name(self) -> str:
+        """Its name, such as ``requests`` or ``tokens``; empty if it has none."""
+        ...
+
+    @property
     def limit(self) -> int | None:
         """How much is allowed in a window."""
         ...

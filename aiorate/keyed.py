@@ -155,9 +155,8 @@ class KeyedLimiter(Generic[K]):
             try:
                 made = Limiter(made)
             except TypeError as error:
-                raise TypeError(
-                    f"KeyedLimiter: the factory must return a Limiter, a strategy or a rate such as '10/s'; for {key!r} it was {_kind(made)}."
-                ) from error
+                wanted = "a Limiter, a strategy or a rate such as '10/s'"
+                raise TypeError(f"KeyedLimiter: the factory must return {wanted}; for {key!r} it returned {_kind(made)}.") from error
         if self._shared is not None:
             dispatcher = made.dispatcher
             dispatcher.share(Gate(self._shared.dispatcher, dispatcher.serve_if_alive))

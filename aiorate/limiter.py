@@ -14,6 +14,7 @@ from aiorate.schedulers.room import Room
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.dispatcher import Dispatcher
+from aiorate.waiting.request import stand_in_line, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -132,13 +133,13 @@ class Limiter:
             at, now = dispatcher.try_take(permits, None, max_wait is None and self._max_waiting is None)
         if at <= now:
             if now >= dispatcher.check_loop_after:
-                await self._yield_to_loop(permits, now)
+                await yield_to_loop(dispatcher, permits, now)
             return 0.0
         if max_wait is not None or self._max_waiting is not None or dispatcher.closed:
             self._admit(permits, now, max_wait)
         ticket, asked = dispatcher.join(permits, at, now, now)
         line, driver = dispatcher.line, dispatcher.driver
-        # As in slots(): a coroutine for both would cost each of 100 000 waiters more than the waiting itself.
+        # As stand_in_line(), which would cost each of 100 000 waiters more than the waiting itself.
         try:
             while not ticket.done():
                 await driver.wait(ticket)  # type: ignore[union-attr]  # which made the ticket
@@ -148,25 +149,8 @@ class Limiter:
         waited, at, now = dispatcher.resumed(line, ticket.result(), asked)
         # Of many waiters that resume in one iteration of the loop, only the last may be sure that another follows at once.
         if dispatcher.resuming and dispatcher.now() >= dispatcher.check_loop_after:
-            await self._yield_to_loop(permits, now)
+            await yield_to_loop(dispatcher, permits, now)
         return waited / NS_PER_SECOND
-
-    async def _yield_to_loop(self, permits: int, granted_at: int) -> None:
-        """If the loop has been kept from its other tasks, yield to it: permits that are always ready never suspend the caller.
-
-        Cancelled meanwhile, the grant is undone.
-        """
-        dispatcher = self._dispatcher
-        if dispatcher.loop_is_starved():
-            dispatcher.keep_receipt()
-            try:
-                await dispatcher.yield_once()
-                while dispatcher.loop_is_starved():
-                    await dispatcher.yield_once()
-            except BaseException:
-                dispatcher.cancel(permits, granted_at)
-                raise
-            dispatcher.drop_receipt()
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
@@ -256,16 +240,8 @@ class Limiter:
                     dispatcher.skip(dispatcher.scheduler.spilled - spilled)
             else:
                 self._admit(1, now, None)
-                ticket, asked = dispatcher.join(1, at, now, since)
-                line, driver = dispatcher.line, dispatcher.driver
-                try:
-                    while not ticket.done():
-                        await driver.wait(ticket)  # type: ignore[union-attr]
-                except BaseException:
-                    dispatcher.leave(line, ticket, 1)
-                    raise
-                _, since, granted_at = dispatcher.resumed(line, ticket.result(), asked)
-            await self._yield_to_loop(1, granted_at)
+                _, since, granted_at = await stand_in_line(dispatcher, 1, at, now, since)
+            await yield_to_loop(dispatcher, 1, granted_at)
             if index:
                 index += max(0, counters.skipped - skipped)  # less after a reset()
             yield slot_of(index, since, dispatcher.look(), dispatcher.timeline)

@@ -247,6 +247,12 @@ class Dispatcher:
         self._estimate.departed()
         self.serve_if_alive()
 
+    def return_some(self, permits: int, granted_at: int) -> None:
+        """So many permits of a grant of that instant were not used."""
+        self.scheduler.give_back(permits, self.look(), granted_at)
+        self.counters.given_back += permits
+        self.changed()
+
     def resume_one(self) -> None:
         """A waiter resumed, and its grant can no longer be cancelled."""
         self.resuming -= 1

@@ -1,0 +1,124 @@
+"""Several limits with an amount of its own for each: the scheduler of a `aiorate.Budget`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.schedulers.capped import Capped
+from aiorate.schedulers.interface import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiorate.rate import Rate
+
+__all__ = ["Amounts", "Dimensions"]
+
+
+class Amounts(int):
+    """One request, and how much it takes of each dimension. As a number it is 1: what is counted is requests."""
+
+    of: tuple[int, ...]
+
+    def __new__(cls, of: tuple[int, ...]) -> Amounts:
+        amounts = super().__new__(cls, 1)
+        amounts.of = of
+        return amounts
+
+    def __deepcopy__(self, memo: object) -> Amounts:
+        return self
+
+
+class Dimensions(Scheduler):
+    """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Scheduler]) -> None:
+        self.parts = list(parts)
+        """A scheduler for each dimension."""
+        self.receipts = True
+
+    @property
+    def rate(self) -> Rate:  # type: ignore[override]
+        """That of the first dimension."""
+        return self.parts[0].rate
+
+    @property
+    def books_since(self) -> bool:  # type: ignore[override]
+        """Whether any dimension books from since."""
+        return any(part.books_since for part in self.parts)
+
+    @property
+    def receipts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Those of all dimensions."""
+        return self.parts[0].receipts
+
+    @receipts.setter
+    def receipts(self, value: bool) -> None:
+        for part in self.parts:
+            part.receipts = value
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        at = self.peek(permits, now)
+        if at > now:
+            return at
+        return max(part.take(amount, now, since) for part, amount in self._pairs(permits))
+
+    def peek(self, permits: int, now: int) -> int:
+        return max(part.peek(amount, now) for part, amount in self._pairs(permits))
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Give every dimension its amount back."""
+        for part, amount in self._pairs(permits):
+            part.give_back(amount, now, taken)
+
+    def correct(self, place: int, more: int, now: int, taken: int) -> None:
+        """A request used so much more than it took of that dimension; below 0: so much less, which comes back by receipt."""
+        if more > 0:
+            self.parts[place].charge(more, now)
+        elif more < 0:
+            self.parts[place].give_back(-more, now, taken)
+
+    def cap(self, place: int, left: int, now: int, until: int) -> None:
+        """Of that dimension, no more than so much is left until then."""
+        part = self.parts[place]
+        if isinstance(part, Capped) and now < part.until:
+            if left <= part.left:
+                part.left, part.until = left, max(part.until, until)
+        else:
+            self.parts[place] = Capped(part.inner if isinstance(part, Capped) else part, left, now, until)
+
+    def last(self, permits: int, now: int) -> int:
+        """The place of the dimension for which the request waits longest."""
+        dues = [part.peek(amount, now) for part, amount in self._pairs(permits)]
+        return dues.index(max(dues))
+
+    def _pairs(self, permits: int) -> list[tuple[Scheduler, int]]:
+        assert isinstance(permits, Amounts)
+        return list(zip(self.parts, permits.of[: len(self.parts)], strict=True))
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Refused: each dimension has a rate of its own."""
+        raise RuntimeError("set_rate(): a budget has a rate for each dimension.")
+
+    def charge(self, permits: int, now: int) -> None:
+        """Charge every dimension its amount."""
+        for part, amount in self._pairs(permits):
+            part.charge(amount, now)
+
+    def shift(self, ns: int) -> None:
+        """Have every dimension follow a pause of ``ns``."""
+        for part in self.parts:
+            part.shift(ns)
+
+    def lag(self, now: int) -> int:
+        """The longest of a dimension."""
+        return max(part.lag(now) for part in self.parts)
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """None: the bounds are those of the dimensions."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"Dimensions({', '.join(map(repr, self.parts))})"

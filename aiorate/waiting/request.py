@@ -1,0 +1,44 @@
+"""One request on its way: waiting in line, and yielding to the loop. For callers for whom another coroutine costs little."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiorate.waiting.dispatcher import Dispatcher
+
+__all__ = ["stand_in_line", "yield_to_loop"]
+
+
+async def stand_in_line(dispatcher: Dispatcher, permits: int, at: int, now: int, since: int) -> tuple[int, int, int]:
+    """Wait for a request that was refused until ``at``. Returns the ns waited, the instant of its schedule and that of its grant.
+
+    Cancelled while waiting, or granted but not yet resumed, the request is undone.
+    """
+    ticket, asked = dispatcher.join(permits, at, now, since)
+    line, driver = dispatcher.line, dispatcher.driver
+    assert driver is not None  # it made the ticket
+    try:
+        while not ticket.done():
+            await driver.wait(ticket)
+    except BaseException:
+        dispatcher.leave(line, ticket, permits)
+        raise
+    return dispatcher.resumed(line, ticket.result(), asked)
+
+
+async def yield_to_loop(dispatcher: Dispatcher, permits: int, granted_at: int) -> None:
+    """If the loop has been kept from its other tasks, yield to it: permits that are always ready never suspend the caller.
+
+    Cancelled meanwhile, the grant is undone.
+    """
+    if dispatcher.loop_is_starved():
+        dispatcher.keep_receipt()
+        try:
+            await dispatcher.yield_once()
+            while dispatcher.loop_is_starved():
+                await dispatcher.yield_once()
+        except BaseException:
+            dispatcher.cancel(permits, granted_at)
+            raise
+        dispatcher.drop_receipt()
