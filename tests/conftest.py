@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +27,12 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
     if mark is not None and "loop_factories" in mark.kwargs:
         factories["virtual"] = VirtualLoop
     return factories
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: tests that look for garbage need not look at all of it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest_asyncio.fixture

@@ -122,6 +122,10 @@ def alive(*kinds: type) -> int:
 def descriptors() -> int:
     """How many kernel timers are open."""
     gc.collect()
+    return _open_descriptors()
+
+
+def _open_descriptors() -> int:
     count = 0
     for fd in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one that listed them
@@ -138,7 +142,7 @@ async def until(reached: Callable[[], object]) -> None:
 
 async def all_closed() -> None:
     """Return when no kernel timer is open any more."""
-    await until(lambda: not descriptors())
+    await until(lambda: not _open_descriptors())
 
 
 async def made_to_wait(limiter: aiorate.Limiter) -> None:

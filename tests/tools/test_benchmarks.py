@@ -118,6 +118,7 @@ def test_one_that_raises_leaves_the_others_alone() -> None:
     assert gathered["sound"] == [1.0, 1.0]
 
 
+@pytest.mark.slow  # goes by the time that calls take
 def test_a_call_that_waits_has_no_figure() -> None:
     """It would be a figure of the timer's, not of the call."""
     uncontended = main.scenario("uncontended")
