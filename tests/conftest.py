@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 import uvloop
+from helpers.loops import LeapingLoop
 from helpers.server import Server
 
 from aiorate.testing import VirtualLoop
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], Any]]:
-    """asyncio and uvloop for every asynchronous test; a mark may ask for virtual time instead.
+    """asyncio and uvloop for every asynchronous test; a mark may ask for one of them, or for another loop.
 
     ``pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])``
     """
     factories: dict[str, Callable[[], Any]] = {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
     mark = item.get_closest_marker("asyncio")
     if mark is not None and "loop_factories" in mark.kwargs:
-        factories["virtual"] = VirtualLoop
+        factories |= {"virtual": VirtualLoop, "leaping": LeapingLoop}
     return factories
 
 

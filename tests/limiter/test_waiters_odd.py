@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import Any
 
 import pytest
-from helpers.driving import alive, others, turns
+from helpers.driving import LONG, alive, others, turns
 from helpers.strategies import EACH
 
 import aiorate
@@ -169,7 +169,7 @@ async def test_a_clock_that_fails_at_any_reading_hangs_nobody(make: Callable[[st
         limiter = aiorate.Limiter(make("200/s"), clock=clock)
         await limiter.acquire()
         clock.left = k
-        [outcome] = await asyncio.wait_for(asyncio.gather(limiter.acquire(), return_exceptions=True), 10)
+        [outcome] = await asyncio.wait_for(asyncio.gather(limiter.acquire(), return_exceptions=True), LONG)
         clock.left = 10**9
         outcomes.append(type(outcome))
         assert limiter.statistics().waiting == 0

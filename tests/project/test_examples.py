@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from helpers.driving import LONG
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -17,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def _printed(name: str) -> str:
     """What an example prints; it must end well and complain of nothing. Each is run once."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

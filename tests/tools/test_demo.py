@@ -14,6 +14,7 @@ import sys
 
 import aiohttp
 import pytest
+from helpers.driving import LONG
 from helpers.strategies import EACH
 
 import aiorate
@@ -206,7 +207,7 @@ def test_the_command_in_a_pipe_prints_plain_text_and_exits_with_0() -> None:
     """As users and their scripts start it. Delivered: 0.7 to 1.2 of the 200 per second asked, for a busy machine."""
     command = [sys.executable, "-m", "aiorate", "demo", "--rate", "200/s", "--seconds", "1"]
 
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=LONG)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
@@ -238,7 +239,7 @@ def test_ctrl_c_ends_it_without_a_traceback() -> None:
 
         assert process.stderr.read() == "interrupted\n"
         process.stdout.read()
-        assert process.wait(20) == 130
+        assert process.wait(LONG) == 130
 
 
 @pytest.mark.slow
@@ -251,4 +252,4 @@ def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
         process.stdout.close()
 
         assert process.stderr.read() == ""
-        assert process.wait(20) == 141
+        assert process.wait(LONG) == 141
