@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import Any
 
 import pytest
-from helpers.driving import LONG, alive, others, turns
+from helpers.driving import LONG, alive, one_loop, others, turns
 from helpers.strategies import EACH
 
 import aiorate
@@ -77,7 +77,7 @@ def test_an_interrupt_in_one_who_was_granted_ends_the_run_and_not_the_limiter(na
     assert (limiter.statistics().waiting, clock.timers) == (0, 0)
 
 
-@pytest.mark.asyncio
+@one_loop
 @pytest.mark.parametrize("name", EACH)
 async def test_a_limiter_that_only_its_waiters_know_serves_them_and_goes(name: str) -> None:
     """Made in a function that has returned, it must neither die under those who wait nor outlive them."""
