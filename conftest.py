@@ -56,7 +56,7 @@ class Server:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
         self._thread.start()
-        if not self._ready.wait(30):
+        if not self._ready.wait(300):
             raise RuntimeError("the server of the documents did not start")
 
     async def _serve(self) -> None:

@@ -1,1 +1,1 @@
-"""The benchmarks: aiorate beside its peers and beside the least that the interpreter allows. Run by ``python -m aiorate bench``."""
+"""The benchmarks: aiorate beside its peers and beside the least cost that the interpreter allows. ``python -m aiorate bench`` runs them."""

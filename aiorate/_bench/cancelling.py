@@ -1,14 +1,15 @@
-"""What it costs to give up, and what is lost by it.
+"""The cost of a cancellation, and the permits that it loses.
 
-The first columns: milliseconds from the first cancellation until all tasks have ended, of so many that stand in line at 1 per second
-and are cancelled in random order.
+* *waiters*: milliseconds from the first cancellation to the end of all tasks. The tasks stand in line at 1 per second and are
+  cancelled in random order.
+* *when granted*: cancellation at the worst moment, after the grant and before the task runs. At 200 per second, 25 callers ask
+  again and again, and 25 others are cancelled at that moment.
+* *served*: the permits that reached a caller, divided by the permits that the rate allows. It is a half if each such cancellation
+  loses a permit.
+* *lost*: the permits that each such cancellation costs, compared with a run of 50 callers without cancellations.
 
-The others are for the worst moment: the permit is granted, and the task has not run yet.
-At 200 per second, 25 callers ask again and again, and 25 others are cancelled just when what they wait for is done.
-Served is how many permits reached somebody over what the rate allows for; it is a half if each such cancellation loses a permit.
-Lost is how many permits each such cancellation costs, against a run of 50 callers of whom nobody is cancelled.
-Who polls is cancelled at its wake-ups, most of which grant nothing, and has little to lose.
-Windows of whole seconds (limits) let whole bursts through, which a short run shows as more than was allowed.
+A library that polls is cancelled at its wake-ups. Most of these grant nothing, so it has little to lose. Windows of whole seconds
+(limits) let whole bursts through, so a short run shows more than the rate allows.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ TIMEOUT = 20
 
 
 async def storm(subject: Subject, waiters: int) -> float:
-    """Milliseconds until so many waiters are gone."""
+    """Milliseconds until that many waiters are gone."""
     calls = subject.make(1, 1)
     assert calls.acquire is not None
     if not isinstance(calls.limiter, BareFutures):
-        await calls.acquire()  # the one in hand
+        await calls.acquire()  # the permit in hand
     tasks = [asyncio.ensure_future(calls.acquire()) for _ in range(waiters)]
     for _ in range(5):
         await asyncio.sleep(0)
@@ -54,7 +55,7 @@ async def storm(subject: Subject, waiters: int) -> float:
 
 
 class Doomed:
-    """Awaits something, and has its own task cancelled at the moment when what that waits for is done, before it runs."""
+    """Awaits an object, and cancels its own task when the future behind that object is done, before the task runs."""
 
     def __init__(self, awaitable: Awaitable[object], struck: Callable[[], None]) -> None:
         self._awaitable = awaitable
@@ -80,7 +81,7 @@ class Doomed:
             except StopIteration as end:
                 return end.value
             if asyncio.isfuture(waits_for):
-                # Before the task adds its own wake-up, and callbacks are called in order.
+                # Added before the task's own wake-up, because callbacks run in the order in which they were added.
                 waits_for.add_done_callback(strike)
             try:
                 argument = yield waits_for
@@ -91,14 +92,14 @@ class Doomed:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What came through while half were cancelled at the moment of their grant."""
+    """The result of a run in which half of the callers were cancelled at the moment of their grant."""
 
     ratio: float
     lost: float
 
 
 async def rush(subject: Subject, seconds: float, doomed: int) -> tuple[float, int]:
-    """Permits per second that reached somebody, and how many cancellations struck, with so many of the callers doomed."""
+    """Permits per second that reached a caller, and the number of cancellations, with ``doomed`` of the callers cancelled."""
     calls = subject.make(RATE, 1)
     assert calls.acquire is not None
     acquire = calls.acquire
@@ -125,7 +126,7 @@ async def rush(subject: Subject, seconds: float, doomed: int) -> tuple[float, in
         if task is not None:
             tasks.discard(task)
             if not task.cancelled():
-                task.exception()  # seen
+                task.exception()  # retrieved, so that asyncio does not log it
         if going:
             fresh = asyncio.create_task(one_doomed())
             fresh.add_done_callback(replace)
@@ -133,7 +134,7 @@ async def rush(subject: Subject, seconds: float, doomed: int) -> tuple[float, in
 
     going = True
     begin = perf_counter()
-    # One after the other, so that every second in line is doomed.
+    # In turns, so that every second caller in line is doomed.
     for place in range(CALLERS):
         if place % 2 and place // 2 < doomed:
             replace()
@@ -151,7 +152,7 @@ async def rush(subject: Subject, seconds: float, doomed: int) -> tuple[float, in
 
 
 async def served(subject: Subject, seconds: float) -> Served:
-    """Once with nobody cancelled and once with half of them."""
+    """Run once without cancellations and once with half of the callers cancelled."""
     calm, _ = await rush(subject, seconds, 0)
     rate, struck = await rush(subject, seconds, CALLERS // 2)
     return Served(rate / RATE, (calm - rate) * seconds / struck if struck else 0.0)
@@ -164,6 +165,7 @@ CASES: tuple[tuple[str, str, Callable[[Served], float]], ...] = (
 
 
 def run(plan: Plan) -> Iterator[Measured]:
+    """Storms for each length of the line, then cancellations at the grant."""
     loop = plan.loops[0]
     waits = [subject for subject in plan.subjects if subject.name == "floor: bare future"]
     subjects = plan.of("aiorate", "peer")

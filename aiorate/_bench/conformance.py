@@ -1,11 +1,14 @@
-"""\"50 per second\" as each library would have it written, and 100 callers who ask again and again.
+"""A limit of 50 per second, in each library's own way, and 100 callers that ask again and again.
 
-Each figure is the most grants in any one second, wherever it begins, over 50.
-Cold: the limiter is new. After idle: used once, then left alone for two seconds.
-After a stall: the event loop stands still for half a second in the middle.
-A grant counts when its caller runs, a little after it was given, so the windows are 5 ms shorter than the second:
-else a first caller who is held up for a moment would make the next window look overfull.
-The bound is what `bound(1)` promises, over 50.
+A figure is the most grants in any one second, wherever it begins, divided by 50.
+
+* *cold*: the limiter is new.
+* *after idle*: the limiter is used once, and then idle for two seconds.
+* *after a stall*: the event loop stands still for half a second in the middle.
+* *bound*: the promise of `bound(1)`, divided by 50.
+
+A grant counts when its caller runs, a little after the grant. So the windows are 5 ms shorter than the second. Otherwise, a delay
+of the first caller would make the next window look too full.
 """
 
 from __future__ import annotations
@@ -31,13 +34,13 @@ SHORTER = 0.005  # of a period
 UNIT = "granted/limit"
 COLD, IDLE, STALL = "cold", "after idle", "after a stall"
 
-# What "50 per second" is to each strategy; the others take the whole limit as their burst.
+# "50 per second" in the way of these strategies. The others take the whole limit as their burst.
 NATURAL: dict[str, Callable[[float], aiorate.Scheduler]] = {
     "TokenPool": lambda rate: aiorate.TokenPool(rate_of(rate)),
     "TicksAccumulator": lambda rate: aiorate.TicksAccumulator(rate_of(rate)),
     "SmoothBursty": lambda rate: aiorate.SmoothBursty(rate_of(rate), max_stored=LIMIT),
 }
-# These spread their permits unless told otherwise; the other peers grant the whole limit at once.
+# These peers spread their permits by default. The others grant the whole limit at once.
 PACED_PEERS = ("asynciolimiter", "asynciolimiter-strict")
 
 
@@ -51,7 +54,7 @@ def natural(subject: Subject, period: float) -> Calls:
 
 
 def most_in_any(window: int, instants: Sequence[int]) -> int:
-    """The most instants (ns, in order) that lie in a window of that length, the instant of its end left out."""
+    """The most instants (ns, in order) in a window of that length, without the instant of its end."""
     most = first = 0
     for place, instant in enumerate(instants):
         while instants[first] <= instant - window:
@@ -61,7 +64,7 @@ def most_in_any(window: int, instants: Sequence[int]) -> int:
 
 
 def stall(seconds: float) -> None:
-    """Nothing else runs meanwhile."""
+    """Block the event loop."""
     time.sleep(seconds)
 
 
@@ -83,7 +86,7 @@ async def grants(subject: Subject, period: float, case: str) -> float:
     tasks = [asyncio.create_task(caller()) for _ in range(CALLERS)]
     if case == STALL:
         await asyncio.sleep(0.7 * period)
-        await asyncio.sleep(0)  # those who were granted already run first
+        await asyncio.sleep(0)  # callers with a grant run first
         stall(0.5 * period)
     await asyncio.sleep((2.3 if case == COLD else 1.3) * period)
     for task in tasks:
@@ -94,7 +97,7 @@ async def grants(subject: Subject, period: float, case: str) -> float:
 
 
 async def promised(subject: Subject, period: float) -> float | None:
-    """What the limiter itself says is the most, over the limit."""
+    """The limiter's own bound, over the limit."""
     limiter = natural(subject, period).limiter
     assert isinstance(limiter, aiorate.Limiter)
     bound = limiter.bound(period)
@@ -102,6 +105,7 @@ async def promised(subject: Subject, period: float) -> float | None:
 
 
 def run(plan: Plan) -> Iterator[Measured]:
+    """Every case, then the bounds."""
     loop, period = plan.loops[0], plan.pick(0.1, 1.0, 1.0)
     subjects = plan.of("aiorate", "peer")
     for case in (COLD, IDLE, STALL):

@@ -1,16 +1,16 @@
-"""Many tasks, one permit each: how long until the last is served, and what each grant costs the processor.
+"""Many tasks, one permit each: the time until the last is served, and the processor's time for each grant.
 
-*Paced*: they all ask at once, and the rate is such that the last should be served 1.5 s later. ``wall/ideal`` is how long
-it took over how long it should have; below 1 because some permits are given at once (10 ms worth). The processor's time counts
-from the making of the tasks to their end, in all threads; where ``wall/ideal`` is more than a tenth off
-the floor's, it is said, since the same work is cheaper in fewer turns of the loop. The floor is as many tasks that each await a
-future of their own, resolved over the same time by one timer a millisecond.
+*Paced*: all tasks ask at once, at a rate that serves the last of them 1.5 s later. ``wall/ideal`` is the time taken divided by
+that time. It may be below 1, because 10 ms worth of permits are granted at once. The processor's time counts all threads, from the
+creation of the tasks to their end. It has a remark where ``wall/ideal`` is more than a tenth off the floor's, because the same work
+is cheaper in fewer turns of the loop. The floor is the same number of tasks, each of which awaits a future of its own. One timer a
+millisecond resolves the futures over the same time.
 
-*Let go*: the rate is 1 a second while they come, and then 10 million, so that all are served as fast as can be: nothing but the
-cost of standing in line and of being woken. That needs a rate that can be changed while somebody waits, so it is aiorate
-against the floor, where all futures are resolved at once.
+*Let go*: the rate is 1 per second while the tasks come, and then 10 million per second, so that all are served as fast as
+possible. This shows the cost of standing in line and of waking up alone. It needs a rate that can change while tasks wait, so it
+compares aiorate with the floor, whose futures are all resolved at once.
 
-Who takes more than 20 s is stopped, and not asked again.
+A run of more than 20 s is stopped and not repeated.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run(plan: Plan) -> Iterator[Measured]:
 
 
 def _paced(loop: str, subject: Subject, waiters: int, seconds: float) -> Callable[[], tuple[float, float]]:
-    """Seconds over seconds it should take, and microseconds of the processor for each."""
+    """The time taken over the ideal time, and microseconds of the processor for each grant."""
 
     async def measure() -> tuple[float, float]:
         rate = waiters / seconds
@@ -85,7 +85,7 @@ def _paced(loop: str, subject: Subject, waiters: int, seconds: float) -> Callabl
 
 
 async def _pace(futures: BareFutures, rate: float) -> None:
-    """Resolve what is due, once a millisecond."""
+    """Resolve the futures that are due, once a millisecond."""
     begin, done = perf_counter(), 0
     while True:
         due = int((perf_counter() - begin) * rate)
@@ -97,12 +97,12 @@ async def _pace(futures: BareFutures, rate: float) -> None:
 
 
 def _let_go(loop: str, subject: Subject, waiters: int, shut: float) -> Callable[[], float]:
-    """Microseconds of the processor for each, from the making of the tasks to their end."""
+    """Microseconds of the processor for each grant, from the creation of the tasks to their end."""
 
     async def measure() -> float:
         calls = subject.make(1 / shut, 1)
         if calls.attempt is not None:
-            calls.attempt()  # the one permit it begins with
+            calls.attempt()  # the permit that it begins with
         cpu = process_time()
         tasks = _stand(calls, waiters)
         await asyncio.sleep(0)
@@ -125,6 +125,6 @@ def _stand(calls: Calls, waiters: int) -> list[asyncio.Future[object]]:
 
 
 def _look(tasks: list[asyncio.Future[object]]) -> None:
-    """Raise what any of them raised."""
+    """Raise the error of a task, if there is one."""
     for task in tasks:
         task.result()

@@ -1,4 +1,4 @@
-"""On what a run was made: the machine, the interpreter, the versions, and how busy it was."""
+"""The head of a run: its machine, interpreter, versions, and the load of the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["head"]
 
 
 def head(command: str, distributions: Iterable[str]) -> dict[str, object]:
-    """What stands above the tables."""
+    """The facts above the tables."""
     return {
         "command": command,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

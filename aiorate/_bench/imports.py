@@ -1,8 +1,10 @@
-"""``import x`` in a new interpreter that has imported asyncio, with bytecode cached.
+"""The time and the modules of an import, in a new interpreter that has imported asyncio, with cached bytecode.
 
-Modules is how many that adds to those already there.
-aiorate imports its strategies when they are first asked for, so it is there twice: the package, and all that it exports.
-The floor is a module with nothing in it.
+* *import*: the time of ``import x``.
+* *modules*: the number of modules that the import adds.
+
+aiorate imports its strategies at their first use, so it has two rows: the package, and all the names that it exports.
+The floor is an empty module.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ WHAT = {
     "asyncio-throttle": ("asyncio-throttle", "import asyncio_throttle"),
 }
 
-# The path is the parent's, so that a checkout is found as the parent found it.
+# The path is the parent's, so that the child imports the same checkout.
 CODE = """
 import asyncio, sys, time
 sys.path[:] = sys.argv[2:]
@@ -53,6 +55,7 @@ def timed(statement: str, path: tuple[str, ...]) -> tuple[float, int]:
 
 
 def run(plan: Plan) -> Iterator[Measured]:
+    """Every package of the subjects, and the floor."""
     wanted = {subject.distribution for subject in plan.subjects} | {""}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / f"{EMPTY}.py").write_text("", encoding="utf-8")
@@ -61,9 +64,9 @@ def run(plan: Plan) -> Iterator[Measured]:
         plan.say("once each, so that bytecode is cached")
         for statement in statements.values():
             try:
-                timed(statement, path)  # leaves the bytecode behind
+                timed(statement, path)  # writes the bytecode
             except Failed:
-                continue  # the round will say why
+                continue  # the round fails too, and says why
         for name, results in alternate(plan, {name: partial(timed, statement, path) for name, statement in statements.items()}).items():
             for place, (case, unit) in enumerate((("import", "ms"), ("modules", "modules"))):
                 yield Measured.of(NAME, "", name, case, unit, part(results, place))

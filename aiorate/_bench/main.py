@@ -1,6 +1,6 @@
-"""The command: reads the arguments, runs the scenarios one after the other, and writes what they found.
+"""The command: reads the arguments, runs the scenarios one after the other, and writes the report.
 
-Knows nothing of what a scenario does. Needs no peer for its help and its list.
+Knows nothing of what a scenario does. Its help and its list need no peer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SCENARIOS", "main", "measure", "scenario"]
 
-# A module each; imported when it is run or listed.
+# A module for each scenario, which is imported to run or to list it.
 SCENARIOS = ("uncontended", "drain", "sustained", "precision", "memory", "imports", "cancelling", "conformance", "scale")
 SUBJECTS: tuple[Subject, ...] = (*FLOORS, *AIORATE, *PEERS)
 ROUNDS = {"smoke": 1, "quick": 3, "full": 7}
-# What the extra brings, and the name it is imported by.
+# The distributions of the extra, and the names of their packages.
 _NEEDS = {
     "aiolimiter": "aiolimiter",
     "asynciolimiter": "asynciolimiter",
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = Plan(options.size, options.rounds or ROUNDS[options.size], loops, subjects, say)
         for each in measure(options.scenario or SCENARIOS, plan):
             measured.append(each)
-            if options.out:  # kept as it comes: a run takes long
+            if options.out:  # written after each figure, because a run takes long
                 _write(options.out, "benchmarks.json", report.as_json(heads, measured))
     _publish(heads, measured, options.out)
     return 0
@@ -84,7 +84,7 @@ def measure(names: Sequence[str], plan: Plan) -> Iterator[Measured]:
 
 
 def scenario(name: str) -> ModuleType:
-    """Its module: NAME, TITLE, a docstring for the report, and run(plan)."""
+    """The module of a scenario: NAME, TITLE, a docstring for the report, and run(plan)."""
     return import_module(f".{name}", __package__)
 
 
@@ -127,15 +127,15 @@ def _write(folder: Path, name: str, text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m aiorate bench",
-        description="Measure aiorate beside its peers and beside the least that the interpreter allows; prints tables in Markdown.",
+        description="Measure aiorate beside its peers and beside the least cost that the interpreter allows. Print tables in Markdown.",
     )
-    parser.add_argument("scenario", nargs="*", type=_scenario, help="what to measure; without any, all of them (see --list)")
-    parser.add_argument("--size", choices=tuple(ROUNDS), default="quick", help="how much of it (default: quick); full takes hours")
-    parser.add_argument("--rounds", type=_rounds, help="how often everything is measured (default: 1, 3 or 7, by the size)")
+    parser.add_argument("scenario", nargs="*", type=_scenario, help="the scenarios to measure (default: all; see --list)")
+    parser.add_argument("--size", choices=tuple(ROUNDS), default="quick", help="the size of a run (default: quick); full takes hours")
+    parser.add_argument("--rounds", type=_rounds, help="the number of rounds (default: 1, 3 or 7, by the size)")
     parser.add_argument(
         "--loop", choices=(*LOOPS, "both"), default="asyncio" if sys.platform == "win32" else "both", help="the event loop (%(default)s)"
     )
-    parser.add_argument("--only", nargs="+", metavar="SUBJECT", help="only those whose name contains one of these; floors are always there")
+    parser.add_argument("--only", nargs="+", metavar="SUBJECT", help="only subjects whose name contains one of these words, and the floors")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write benchmarks.md, benchmarks.json and plots into it")
     parser.add_argument(
         "--from",
@@ -143,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="measure nothing: report what earlier runs wrote as benchmarks.json",
+        help="measure nothing, and report the figures of earlier runs, which they wrote as benchmarks.json",
     )
     parser.add_argument("--list", action="store_true", help="list the scenarios and the subjects")
     return parser

@@ -1,4 +1,4 @@
-"""What is measured and how: figures, the plan of a run, fresh event loops, and jobs that take turns.
+"""The tools of a measurement: figures, the plan of a run, fresh event loops, and jobs that take turns.
 
 Knows neither a limiter nor a scenario.
 """
@@ -30,19 +30,19 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": lambda: import_module("uvloop").new_event_loop(),
 }
 NO_CALL = "no such call"
-_GOODBYE = 5.0  # seconds that cancelled tasks are given to end
+_GOODBYE = 5.0  # seconds in which cancelled tasks may end
 
 
 class Failed(Exception):
-    """Why something could not be measured, in a few words for a cell of a table."""
+    """A figure could not be measured. The message has a few words for a cell of a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One cell of a table: a sample for each round, or none and a remark that says why."""
+    """One cell of a table: a sample for each round, or no sample and a remark that says why."""
 
     scenario: str
-    loop: str  # "" where no loop matters
+    loop: str  # "" where the loop does not matter
     subject: str
     case: str  # the column
     unit: str
@@ -51,7 +51,7 @@ class Measured:
 
     @classmethod
     def of(cls, scenario: str, loop: str, subject: str, case: str, unit: str, values: Iterable[Any], remark: str = "") -> Measured:
-        """From what `alternate` gathered for one job: numbers, and the `Failed` that ended it if one did."""
+        """From the values that `alternate` gathers for one job: numbers, and the `Failed` that ended the job, if any."""
         numbers = []
         for value in values:
             if isinstance(value, Failed):
@@ -75,7 +75,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured, of whom, in which loops; ``say`` shows one line of progress."""
+    """The size of a run, its subjects and its loops. ``say`` shows one line of progress."""
 
     size: str  # "smoke", "quick" or "full"
     rounds: int
@@ -84,7 +84,7 @@ class Plan:
     say: Callable[[str], None]
 
     def pick(self, smoke: V, quick: V, full: V) -> V:
-        """By size."""
+        """The value for the size of the run."""
         return {"smoke": smoke, "quick": quick, "full": full}[self.size]
 
     def of(self, *families: str) -> tuple[Subject, ...]:
@@ -92,14 +92,14 @@ class Plan:
         return tuple(subject for subject in self.subjects if subject.family in families)
 
     def at_most(self, rounds: int) -> Plan:
-        """The same with no more rounds than that, for what takes long."""
+        """The same plan with at most that many rounds, for jobs that take long."""
         return replace(self, rounds=min(self.rounds, rounds))
 
 
 def alternate(plan: Plan, jobs: Mapping[K, Callable[[], V]]) -> dict[K, list[V | Failed]]:
-    """Run every job once in each round, and begin each round one job later, so that all see the same machine.
+    """Run every job once in each round. Each round begins one job later, so that all jobs see the same machine.
 
-    A job that raises is not run again; a `Failed` with the reason is then the last of its list.
+    A job that raises does not run again. The last value of its list is then a `Failed` with the reason.
     """
     names = list(jobs)
     gathered: dict[K, list[V | Failed]] = {name: [] for name in names}
@@ -114,19 +114,19 @@ def alternate(plan: Plan, jobs: Mapping[K, Callable[[], V]]) -> dict[K, list[V |
             gc.collect()
             try:
                 gathered[name].append(jobs[name]())
-            except Exception as error:  # a peer may raise anything; the others are measured all the same
+            except Exception as error:  # a peer may raise any error, and the other jobs go on
                 over.add(name)
                 gathered[name].append(error if isinstance(error, Failed) else Failed(f"{type(error).__name__}: {error}"[:80]))
     return gathered
 
 
 def run_in(loop_name: str, function: Callable[[], Awaitable[V]], timeout: float) -> V:
-    """What the coroutine function returns, in a fresh loop; raises `Failed` if it takes more than so many seconds.
+    """The result of the coroutine function, in a fresh loop. Raises `Failed` if it takes more than ``timeout`` seconds.
 
-    A loop that never comes to its next turn cannot be stopped.
+    A function that never lets the loop turn cannot be stopped.
     """
     loop = LOOPS[loop_name]()
-    loop.set_exception_handler(lambda loop, context: None)  # what is left behind by one that was stopped
+    loop.set_exception_handler(lambda loop, context: None)  # silences the leftovers of a function that was stopped
     try:
         asyncio.set_event_loop(loop)
         task: asyncio.Task[V] = loop.create_task(_coroutine(function))
@@ -145,7 +145,7 @@ async def _coroutine(function: Callable[[], Awaitable[V]]) -> V:
 
 
 def _end(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what still runs, and wait for it, but not for ever."""
+    """Cancel the tasks that still run, and wait for them, for a limited time."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -161,13 +161,13 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def child(module: str, *arguments: str, timeout: float = 120.0) -> str:
-    """What ``child(*arguments)`` of that module of this package prints, called in a new interpreter with its bytecode cached."""
+    """The output of ``child(*arguments)`` of a module of this package, in a new interpreter with cached bytecode."""
     code = "import sys; from importlib import import_module; import_module('aiorate._bench.' + sys.argv[1]).child(*sys.argv[2:])"
     return python(code, module, *arguments, timeout=timeout)
 
 
 def python(code: str, *arguments: str, timeout: float = 120.0) -> str:
-    """What the code prints in a new interpreter; raises `Failed` with the last line of its complaint."""
+    """The output of the code in a new interpreter. Raises `Failed` with the last line of its error output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     try:
         done = subprocess.run(
@@ -181,10 +181,10 @@ def python(code: str, *arguments: str, timeout: float = 120.0) -> str:
 
 
 def part(values: Iterable[Any], place: int) -> list[Any]:
-    """One of the figures of each round, where a job returns several; a `Failed` as it is."""
+    """One of several figures of each round. A `Failed` stays as it is."""
     return [value if isinstance(value, Failed) else value[place] for value in values]
 
 
 def in_tens(number: float) -> str:
-    """1000000 as "1 000 000"."""
+    """The number with a space between thousands: "1 000 000"."""
     return f"{number:,.0f}".replace(",", " ")

@@ -1,9 +1,9 @@
-"""What Python allocates (tracemalloc), in a new interpreter for each subject.
+"""The memory that Python allocates (tracemalloc), in a new interpreter for each subject.
 
-A waiter, in all: bytes for each of many tasks that stand in line, the task included.
-Beyond a bare future: less what a task weighs that waits for a future of its own.
-A limiter, used once: made, asked for one permit, and idle since.
-Threads: how many were started for so many limiters.
+* *a waiter, in all*: bytes for each of many tasks that stand in line, the task included.
+* *a waiter, beyond a bare future*: the same without the bytes of a task that waits for a future of its own.
+* *a limiter, used once*: bytes for a limiter that granted one permit and is idle since.
+* *threads*: the threads started for that many limiters.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import Any
 
 from aiorate._bench.measure import Failed, Measured, Plan, alternate
 from aiorate._bench.peers import PEERS
@@ -51,31 +52,32 @@ async def weigh_waiters(acquire: Callable[[], Awaitable[object]], waiters: int) 
 
 
 async def weigh_limiters(subject: Subject, limiters: int) -> tuple[float, int]:
-    """Bytes for each limiter that was used once, without our handles on it; threads started for all of them."""
-    made: list[object] = []
+    """Bytes for each limiter that was used once, without its `Calls`, and the threads started for all of them."""
     gc.collect()
     threads, before = threading.active_count(), tracemalloc.get_traced_memory()[0]
-    for _ in range(limiters):
-        calls = subject.make(1_000, 1)
-        assert calls.acquire is not None
-        await calls.acquire()
-        made.append(calls.limiter)
-    del calls
+    made: list[Any] = [await _used_once(subject) for _ in range(limiters)]
     await asyncio.sleep(0.1)  # until timers have run out
     gc.collect()
     size = (tracemalloc.get_traced_memory()[0] - before) / limiters
     started = threading.active_count() - threads
     for limiter in made:
-        left = limiter.close() if hasattr(limiter, "close") else None
+        left = limiter.close() if hasattr(limiter, "close") else None  # a peer's, some of which have threads to stop
         if isinstance(left, Awaitable):
             await left
     return size, started
 
 
+async def _used_once(subject: Subject) -> object:
+    calls = subject.make(1_000, 1)
+    assert calls.acquire is not None
+    await calls.acquire()
+    return calls.limiter
+
+
 async def of_subject(subject: Subject, waiters: int, limiters: int) -> dict[str, float]:
-    """All that is known of one subject."""
-    for _ in range(2):  # the first also pays for what is made only once
-        floor = await weigh_waiters(BareFutures().acquire, waiters)
+    """All figures of one subject."""
+    await weigh_waiters(BareFutures().acquire, waiters)  # the first time also makes objects that stay
+    floor = await weigh_waiters(BareFutures().acquire, waiters)
     warm = subject.make(1_000, 1)
     assert warm.acquire is not None
     for _ in range(3):
@@ -84,7 +86,7 @@ async def of_subject(subject: Subject, waiters: int, limiters: int) -> dict[str,
 
     calls = subject.make(1, 1)
     assert calls.acquire is not None
-    await calls.acquire()  # the one in hand
+    await calls.acquire()  # the permit in hand
     size = await weigh_waiters(calls.acquire, waiters)
     await subject.close(calls)
     limiter, threads = await weigh_limiters(subject, limiters)
@@ -92,14 +94,13 @@ async def of_subject(subject: Subject, waiters: int, limiters: int) -> dict[str,
 
 
 async def of_floor(waiters: int) -> dict[str, float]:
-    """What a task weighs that waits for a future of its own."""
-    for _ in range(2):  # as above
-        size = await weigh_waiters(BareFutures().acquire, waiters)
-    return {"waiter": size}
+    """Bytes of a task that waits for a future of its own."""
+    await weigh_waiters(BareFutures().acquire, waiters)  # as above
+    return {"waiter": await weigh_waiters(BareFutures().acquire, waiters)}
 
 
 def child(name: str, waiters: str, limiters: str) -> None:
-    """In the new interpreter: print what is known of one subject."""
+    """In the new interpreter: print all figures of one subject."""
     tracemalloc.start()
     if name == FLOOR:
         found = asyncio.run(of_floor(int(waiters)))
@@ -110,12 +111,13 @@ def child(name: str, waiters: str, limiters: str) -> None:
 
 
 def weigh(name: str, waiters: int, limiters: int) -> dict[str, float]:
-    """The same, from outside."""
+    """All figures of one subject, from a new interpreter."""
     found: dict[str, float] = json.loads(measure.child("memory", name, str(waiters), str(limiters)))
     return found
 
 
 def run(plan: Plan) -> Iterator[Measured]:
+    """Every subject, and the floor."""
     waiters, limiters = plan.pick(200, 5_000, 10_000), plan.pick(20, 200, 200)
     names = [FLOOR, *(subject.name for subject in plan.of("aiorate", "peer"))]
     jobs = {name: partial(weigh, name, waiters, limiters) for name in names}

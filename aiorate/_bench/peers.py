@@ -1,8 +1,7 @@
-"""The peers, each in its best configuration. Every library is imported when its limiter is first made.
+"""The peers, each in its best configuration. A library is imported when its limiter is first made.
 
-Where a library has a choice, it is the one under which it did best: no random waits added, the finest polling that is not a
-spin, its exact algorithm. One that only answers yes or no gets the shortest loop around it that sleeps until the
-instant it names.
+Where a library has a choice, it has the one with which it does best: no random waits, the finest polling that does not spin, its
+exact algorithm. A library that only answers yes or no has the shortest loop around it that sleeps until the instant it names.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def _pyrate_gcra(rate: float, burst: int) -> Calls:
     from pyrate_limiter import GCRA, Rate, SingleBucketFactory, StateBucket
 
     permits, seconds = _whole(rate)
-    # Its state is a number: nothing to be cleared away by a thread.
+    # Its state is a number, so no thread need clear anything away.
     return _pyrate(SingleBucketFactory(StateBucket([Rate(permits, 1000 * seconds, burst=burst)], GCRA()), schedule_leak=False))
 
 
@@ -128,7 +127,7 @@ def _throttled(waits: bool) -> Callable[[float, int], Calls]:
 def _asyncio_throttle(rate: float, burst: int) -> Calls:
     from asyncio_throttle.throttler import Throttler
 
-    # Asks again five times in a period: more often is a spin, with many that wait.
+    # Asks again five times in a period. More often would be a spin with many waiters.
     period = burst / rate
     limiter = Throttler(burst, period, retry_interval=min(0.01, max(0.0005, period / 5)))
     return Calls(limiter.acquire, limiter, limiter=limiter)

@@ -1,6 +1,6 @@
-"""Pictures of a run, as SVG, from what was measured and nothing else: the same figures give the same bytes.
+"""Pictures of a run, as SVG, from its figures alone: the same figures give the same bytes.
 
-Readable on white and on black: the page shows through, and no colour is very light or very dark.
+They are readable on white and on black: the background is transparent, and no colour is very light or very dark.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STYLE: dict[Any, Any] = {
 
 
 def plots(measured: Iterable[Measured]) -> dict[str, str]:
-    """SVG by name, for those scenarios of which there are figures. Needs matplotlib."""
+    """SVG by the name of the scenario, for each scenario that has figures. Needs matplotlib."""
     from matplotlib import rc_context
 
     by_scenario: dict[str, list[Measured]] = {}
@@ -102,7 +102,7 @@ def _lines(x: str, y: str, top: float | None = None) -> Callable[[list[Measured]
 
 
 def _draw_lines(panel: Any, measured: list[Measured]) -> None:
-    """By the number that each case begins with."""
+    """Draw lines over the number at the beginning of each case."""
     for subject in _in_order(each.subject for each in measured):
         points = sorted((_leading(each.case), each.median, each.least, each.most) for each in measured if each.subject == subject)
         xs = [point[0] for point in points]
@@ -138,7 +138,7 @@ def _precision(measured: list[Measured]) -> Any:
 
 
 def _scale(measured: list[Measured]) -> Any:
-    """Each of the four ways to grow."""
+    """A panel for each of the four ways to grow."""
     figure, panels = _figure(2, 2, 4.6, 3.0)
     ways = (scale.WAITING, scale.LIMITERS, scale.IN_HAND, scale.IN_LINE)
     for panel, unit in zip(panels, ways, strict=True):
@@ -160,7 +160,7 @@ def _scale(measured: list[Measured]) -> Any:
     return figure
 
 
-# Each with the units of what it shows.
+# The pictures by scenario, each with the units of its figures.
 DRAWN: dict[str, tuple[Callable[[list[Measured]], Any], tuple[str, ...]]] = {
     "uncontended": (_uncontended, ("ns",)),
     "drain": (_lines("tasks in line", "us of CPU a grant"), (COST,)),
@@ -171,7 +171,7 @@ DRAWN: dict[str, tuple[Callable[[list[Measured]], Any], tuple[str, ...]]] = {
 
 
 def _figure(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, Sequence[Any]]:
-    """Panels in rows, and the figure, of so many inches for each panel."""
+    """The figure, and its panels row by row. Width and height are those of a panel in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -196,7 +196,7 @@ _SHORTER = (
 
 
 def _svg(figure: Any) -> str:
-    """In the page's own font, and without what a picture does not need: half the size."""
+    """SVG in the page's own font, and without unneeded elements: half the size."""
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     short = text.getvalue()
@@ -206,7 +206,7 @@ def _svg(figure: Any) -> str:
 
 
 def _look(subject: str) -> tuple[str, str]:
-    """Colour and marker: by its name, so that it looks the same in every picture."""
+    """Colour and marker of a subject, the same in every picture."""
     from aiorate._bench.peers import PEERS
     from aiorate._bench.subjects import AIORATE
 
@@ -226,6 +226,6 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 
 def _leading(case: str) -> float:
-    """10000 of "10 000 waiters"."""
+    """The number at the beginning of a case: 10000 of "10 000 waiters"."""
     found = re.match(r"[\d ]+", case)
     return float(found[0].replace(" ", "")) if found else 0.0

@@ -1,13 +1,14 @@
-"""One consumer asks again and again for one permit, of a limiter whose burst is 1.
+"""One consumer that asks again and again for one permit, of a limiter with a burst of 1.
 
-The grid is ideal: the first grant, and from there one permit each interval.
-Lateness is how long after its instant on the grid the consumer has the permit;
-p50 and p99 say how late half of them and nearly all of them are at most.
-Drift says how much slower than asked the whole goes: how much the median lateness grows
-from the first half of the run to the second, over the time between them.
-Early counts permits that came before their instant, reckoned from just before the first was asked for;
-whoever had any is marked so, since to be early is to break the limit.
-CPU is that of the process for each grant, the consumer included.
+The ideal grid begins with the first grant and has one permit in each interval.
+
+* *us late*: the time from an instant of the grid until the consumer has its permit. p50 and p99 are the most for half of the
+  permits and for 99 % of them.
+* *drift*: how much slower than asked the whole run is. It is the growth of the median lateness from the first half of the run to the
+  second, divided by the time between the two.
+* *early*: the number of permits before their instant, on a grid that begins just before the first request. A subject with early
+  permits has the remark *early*, because an early permit breaks the limit.
+* *CPU a grant*: the processor's time of the process for each grant, the consumer included.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TIMEOUT = 30
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """What one run showed: microseconds, parts per million, a count."""
+    """The figures of one run: microseconds, parts per million, a count."""
 
     p50: float
     p99: float
@@ -44,7 +45,7 @@ class Paced:
     early: int
 
 
-# What is named first is the column, the second the table that it stands in.
+# The name of a column, the unit of its table, and its figure.
 CASES: tuple[tuple[str, str, Callable[[Paced], float]], ...] = (
     ("p50", "us late", lambda paced: paced.p50),
     ("p99", "us late", lambda paced: paced.p99),
@@ -56,16 +57,16 @@ CASES: tuple[tuple[str, str, Callable[[Paced], float]], ...] = (
 
 
 def judge(asked: int, instants: Sequence[int], rate: int, cpu_ns: int) -> Paced:
-    """Compare instants (ns) with the grid that the first of them begins; ``asked`` is just before it was asked for."""
+    """Compare instants (ns) with the grid that begins at the first of them. ``asked`` is the instant just before the first request."""
     first = instants[0]
-    # Rounded down, so that nothing is called early by a fraction of a nanosecond.
+    # Rounded down, so that no permit counts as early by a fraction of a nanosecond.
     grid = [place * SECOND // rate for place in range(1, len(instants))]
     late = [instant - first - due for instant, due in zip(instants[1:], grid, strict=True)]
     early = sum(instant - asked < due for instant, due in zip(instants[1:], grid, strict=True))
     half = len(late) // 2
     if half:
         grown, between = median(late[half:]) - median(late[:half]), median(grid[half:]) - median(grid[:half])
-    else:  # so slow that there is one only
+    else:  # a single interval
         grown, between = late[0], grid[0]
     ordered = sorted(late)
     return Paced(
@@ -79,8 +80,8 @@ def judge(asked: int, instants: Sequence[int], rate: int, cpu_ns: int) -> Paced:
 
 
 async def consume(subject: Subject, rate: int, seconds: float) -> Paced:
-    """Ask for a permit after the other for so long."""
-    # What is imported or made at first use is not the limiter's lateness.
+    """Ask for one permit after the other, for ``seconds``."""
+    # The imports at first use are not the limiter's lateness.
     warm = subject.make(1_000, 1)
     assert warm.acquire is not None
     for _ in range(3):
@@ -105,6 +106,7 @@ async def consume(subject: Subject, rate: int, seconds: float) -> Paced:
 
 
 def run(plan: Plan) -> Iterator[Measured]:
+    """Every rate in every loop."""
     rates = plan.pick((1_000,), RATES, RATES)
     seconds = plan.pick(0.1, 1.0, 3.0)
     subjects = [*with_precise(plan.of("aiorate")), *plan.of("peer")]
@@ -126,7 +128,7 @@ def rows(loop: str, name: str, case: str, results: Sequence[Paced | Failed]) -> 
 
 
 def with_precise(subjects: Sequence[Subject]) -> Iterator[Subject]:
-    """Each strategy twice: woken by the loop's timer, and by the kernel's."""
+    """Each strategy twice: with the loop's timer, and with the kernel's."""
     for subject in subjects:
         yield subject
         yield of_aiorate(subject.name.removeprefix("aiorate "), precise=True)

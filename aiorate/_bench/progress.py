@@ -1,4 +1,4 @@
-"""What is being measured now, on stderr: one line that changes on a terminal, lines otherwise."""
+"""The progress of a run, on stderr: one changing line on a terminal, otherwise line after line."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def progress() -> Iterator[Callable[[str], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    # Drawn only when something is said: a thread that draws in between would be measured too.
+    # Drawn only when there is a new line. A thread that draws in between would be measured too.
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
         yield lambda line: live.update(Text(stamped(line), style="cyan", no_wrap=True, overflow="ellipsis"), refresh=True)

@@ -1,12 +1,13 @@
-"""aiorate alone: what a grant costs as the work grows.
+"""aiorate alone: the cost of a grant as the work grows.
 
-So many waiting: one limiter at 10 000 per second and so many who ask again and again; CPU for each grant.
-So many limiters: in one loop, each with one who waits, at 1 000 per second all together; CPU for each grant.
-They share no timer, so there is about one wake-up for each grant.
-In both, the garbage collector leaves alone what was there before.
-At a rate of: nanoseconds for an `await acquire()` with permits in hand,
-and CPU for each of 1 000 who wait, in virtual time, in which waiting a day takes no time.
-Idle: many limiters, each used once; bytes for each, and the tasks and timers that all of them leave in the loop.
+* *so many waiting*: one limiter at 10 000 per second, and that many tasks that ask again and again. CPU for each grant.
+* *so many limiters*: that many limiters in one loop, each with one waiter, at 1 000 per second all together. CPU for each grant.
+  The limiters share no timer, so there is about one wake-up for each grant.
+* *at a rate of*: nanoseconds for an `await acquire()` with permits in hand, and CPU for each of 1 000 waiters in virtual time, in
+  which a day's wait takes no time.
+* *idle*: many limiters, each used once. Bytes for each limiter, and the tasks and timers that all of them leave in the loop.
+
+In the first two, the garbage collector ignores the objects made before the measurement.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ RATES = {
     "1 000 000/s": aiorate.Rate(1_000_000),
     "10 000 000/s": aiorate.Rate(10_000_000),
 }
-# From a rate, and an instant before which nothing is granted, if any.
+# Strategies by a rate and the instant before which nothing is granted (None: no such instant).
 PACED: dict[str, Callable[[aiorate.Rate, int | None], aiorate.Scheduler]] = {
     "aiorate TokenPool": lambda rate, start: aiorate.TokenPool(rate, start=start),
     "aiorate TokenBucket": lambda rate, start: aiorate.TokenBucket(rate, 1, start=start),
@@ -58,23 +59,24 @@ PACED: dict[str, Callable[[aiorate.Rate, int | None], aiorate.Scheduler]] = {
 
 
 async def with_waiting(make: Callable[..., aiorate.Scheduler], waiting: int, grants: int) -> float:
-    """CPU (us) for each grant while so many stand in line."""
+    """CPU (us) for each grant with that many waiters."""
     limiter = aiorate.Limiter(make(aiorate.Rate(10_000), None))
     await limiter.acquire()
     return await _cost([limiter] * waiting, grants, 0)
 
 
 async def with_limiters(make: Callable[..., aiorate.Scheduler], limiters: int, grants: int) -> float:
-    """CPU (us) for each grant of so many limiters, which take turns at 1 ms."""
-    # The first is due when all are made and have been joined.
+    """CPU (us) for each grant of that many limiters, which take turns 1 ms apart."""
+    # The first grant is due when all limiters are made and have a waiter.
     first = time.monotonic_ns() + 200_000_000 + limiters * 150_000
     rate = aiorate.Rate(1_000, limiters)
     return await _cost([aiorate.Limiter(make(rate, first + place * 1_000_000)) for place in range(limiters)], grants, first)
 
 
 async def _cost(limiters: list[aiorate.Limiter], grants: int, first: int) -> float:
-    """CPU (us) for each grant while somebody asks each of these again and again; none is due before the first instant, if not 0."""
+    """CPU (us) for each grant while a task asks each limiter again and again. No grant is due before ``first``, if it is not 0."""
     left = 0
+    tasks: list[asyncio.Task[None]] = []
     done = asyncio.get_running_loop().create_future()
 
     async def caller(limiter: aiorate.Limiter) -> None:
@@ -89,7 +91,7 @@ async def _cost(limiters: list[aiorate.Limiter], grants: int, first: int) -> flo
     try:
         tasks = [asyncio.create_task(caller(limiter)) for limiter in limiters]
         for _ in range(5):
-            await asyncio.sleep(0)  # until all stand in line, and whoever drives them has settled
+            await asyncio.sleep(0)  # until all stand in line, and the drivers have settled
         gc.collect()
         gc.freeze()
         gc.enable()
@@ -105,7 +107,7 @@ async def _cost(limiters: list[aiorate.Limiter], grants: int, first: int) -> flo
         gc.enable()
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 HAND: dict[str, Callable[[aiorate.Rate, int], aiorate.Scheduler]] = {
@@ -117,23 +119,23 @@ HAND: dict[str, Callable[[aiorate.Rate, int], aiorate.Scheduler]] = {
 
 
 async def in_hand(make: Callable[[aiorate.Rate, int], aiorate.Scheduler], rate: aiorate.Rate, calls: int) -> float:
-    """Nanoseconds for each call of which none has to wait."""
+    """Nanoseconds for each call, none of which has to wait."""
     limiter = aiorate.Limiter(make(rate, calls + 1))
     await limiter.acquire()
     took = 0
     for first in range(0, calls, TURN):
-        await asyncio.sleep(0)  # nobody keeps the loop to itself
+        await asyncio.sleep(0)  # lets the loop turn
         begin = perf_counter_ns()
         for _ in range(min(TURN, calls - first)):
             await limiter.acquire()
         took += perf_counter_ns() - begin
     if limiter.statistics().waited_total:
-        raise Failed("some had to wait")
+        raise Failed("some calls waited")
     return took / calls
 
 
 def in_line(make: Callable[..., aiorate.Scheduler], rate: aiorate.Rate, waiters: int) -> float:
-    """CPU (us) for each who waits, from asking to having, on a loop in virtual time."""
+    """CPU (us) for each waiter, from its request to its grant, on a loop in virtual time."""
 
     async def main() -> float:
         limiter = aiorate.Limiter(make(rate, None))
@@ -147,7 +149,7 @@ def in_line(make: Callable[..., aiorate.Scheduler], rate: aiorate.Rate, waiters:
 
 
 async def idle(make: Callable[..., aiorate.Scheduler], limiters: int) -> tuple[float, int, int]:
-    """Bytes a limiter, and the tasks and timers of all of them."""
+    """Bytes of a limiter, and the tasks and timers of all of them."""
     loop, rate = asyncio.get_running_loop(), aiorate.Rate(1_000)
     tasks = len(asyncio.all_tasks())
     gc.collect()
@@ -163,13 +165,14 @@ async def idle(make: Callable[..., aiorate.Scheduler], limiters: int) -> tuple[f
 
 
 def run(plan: Plan) -> Iterator[Measured]:
+    """All ways to grow."""
     yield from growing(plan)
     yield from at_rates(plan)
     yield from idling(plan)
 
 
 def growing(plan: Plan) -> Iterator[Measured]:
-    """By how many wait, and by how many limiters there are."""
+    """By the number of waiters, and by the number of limiters."""
     for what, unit, grants in (
         (with_waiting, WAITING, plan.pick(200, 5_000, 20_000)),
         (with_limiters, LIMITERS, plan.pick(50, 1_000, 3_000)),
@@ -198,7 +201,7 @@ def at_rates(plan: Plan) -> Iterator[Measured]:
 
 
 def idling(plan: Plan) -> Iterator[Measured]:
-    """Limiters that nobody uses any more."""
+    """Limiters that are no longer used."""
     limiters = plan.pick(100, 10_000, 100_000)
     case = f"{in_tens(limiters)} idle"
     jobs = {(case, name): partial(run_in, "asyncio", partial(idle, PACED[name], limiters), TIMEOUT) for name in _among(plan, PACED)}

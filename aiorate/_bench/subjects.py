@@ -1,6 +1,6 @@
-"""Who is measured: the strategies of aiorate, and the floors that nobody can be faster than. The peers are in a file of their own.
+"""The subjects of the benchmarks: the strategies of aiorate, and the floors, below which no cost can be. `peers` has the others.
 
-``make(rate, burst)`` gives each a rate per second and so many permits at once; it is called inside a running loop.
+``make(rate, burst)`` makes a limiter for a rate per second and a number of permits at once. It is called inside a running loop.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ __all__ = ["AIORATE", "FLOORS", "BareFutures", "Calls", "Subject", "few", "limit
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What can be called; None: it has no such call."""
+    """The calls of a limiter; None: it has no such call."""
 
-    acquire: Callable[[], Awaitable[object]] | None = None  # one permit, waits
-    context: AbstractAsyncContextManager[object] | None = None  # async with it, again and again
-    attempt: Callable[[], object] | None = None  # one permit, never waits; a plain call
-    attempt_async: Callable[[], Awaitable[object]] | None = None
+    acquire: Callable[[], Awaitable[object]] | None = None  # waits for one permit
+    context: AbstractAsyncContextManager[object] | None = None  # waits for one permit in each ``async with``
+    attempt: Callable[[], object] | None = None  # takes one permit or none, and never waits
+    attempt_async: Callable[[], Awaitable[object]] | None = None  # the same, awaited
     close: Callable[[], object] | None = None  # stops threads and timers; may return an awaitable
     limiter: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Somebody to be measured."""
+    """A limiter to measure."""
 
     name: str
     family: str  # "aiorate", "peer" or "floor"
-    distribution: str  # whose version is reported
+    distribution: str  # the one whose version is reported
     make: Callable[[float, int], Calls]
 
     async def close(self, calls: Calls) -> None:
-        """Stop what it started."""
+        """Stop the threads and timers of its limiter."""
         left = calls.close() if calls.close else None
         if isinstance(left, Awaitable):
             await left
 
 
 def rate_of(rate: float) -> aiorate.Rate:
-    """Exactly what was meant: 66.66666666666667 is 200 per 3 s."""
+    """The exact rate behind a float: 66.66666666666667 is 200 per 3 s."""
     return aiorate.Rate(Fraction(rate).limit_denominator(1_000_000))
 
 
 def few(rate: float, burst: int) -> bool:
-    """Whether the permits are no more than 10 ms worth, as in the scenarios with a load."""
+    """Whether the burst is at most 10 ms worth of permits, as in the scenarios with a load."""
     return burst <= max(1.0, rate / 100)
 
 
@@ -65,7 +65,7 @@ def limited(scheduler: aiorate.Scheduler, *, precise: bool = False) -> Calls:
 
 
 def _past(rate: float, burst: int) -> int | None:
-    """An instant since which so many permits have been earned; None where the first call is to begin the schedule."""
+    """An instant since which that many permits are earned; None: the first call begins the schedule."""
     return None if burst == 1 else time.monotonic_ns() - round(burst / rate * 1e9)
 
 
@@ -90,7 +90,7 @@ STRATEGIES: dict[str, Callable[[float, int], aiorate.Scheduler]] = {
 
 
 def of_aiorate(name: str, *, precise: bool = False) -> Subject:
-    """A strategy by its name, with or without the kernel's timer."""
+    """A strategy by its name, with the kernel's timer or with the loop's."""
     strategy = STRATEGIES[name]
     label = f"aiorate {name}, precise" if precise else f"aiorate {name}"
     return Subject(label, "aiorate", "aiorate", lambda rate, burst: limited(strategy(rate, burst), precise=precise))
@@ -100,7 +100,7 @@ AIORATE: tuple[Subject, ...] = tuple(of_aiorate(name) for name in STRATEGIES)
 
 
 class BareFutures:
-    """A future for each who waits, and nothing else: the least that waiting costs."""
+    """A future for each waiter and nothing else: the least cost of waiting."""
 
     __slots__ = ("waiting",)
 
@@ -113,7 +113,7 @@ class BareFutures:
         await future
 
     def let_go(self, begin: int = 0, end: int | None = None) -> None:
-        """Of those who came first, second, ...: from one place up to another."""
+        """Resolve the futures from one place of the line up to another."""
         for future in self.waiting[begin:end]:
             if not future.done():
                 future.set_result(None)
@@ -146,7 +146,7 @@ def _bare(rate: float, burst: int) -> Calls:
     return Calls(futures.acquire, limiter=futures)
 
 
-# In every table, ratios are to the first floor that has a figure in the column.
+# The ratios of a table are to the first floor that has a figure in the column.
 FLOORS: tuple[Subject, ...] = (
     Subject("floor: empty coroutine", "floor", "", lambda rate, burst: Calls(_empty)),
     Subject("floor: empty coroutine + clock", "floor", "", lambda rate, burst: Calls(_clock)),

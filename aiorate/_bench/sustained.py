@@ -1,10 +1,11 @@
-"""A hundred tasks that ask for one permit after the other: how much of the rate is delivered, and at what share of a core.
+"""A hundred tasks that ask for one permit after the other: the part of the rate that is delivered, and its share of a core.
 
-Counted for 3 s (quick: 1 s) after a tenth of that, in which permits given at once (10 ms worth) are used up. So
-``delivered/asked`` is 1 for whoever keeps the rate: less if time is lost, more if the limit is broken. The share of
-a core is the processor's time in all threads, over the time it took. After 256 permits a task lets the others have a turn, or
-whoever is slower than the rate would never let the loop go on. Where little is delivered, it says so: to be cheap
-is easy then.
+* *delivered/asked*: 1 if the limiter keeps the rate, less if it loses time, more if it breaks the limit. The count runs for 3 s
+  (quick: 1 s), after a tenth of that, in which the permits granted at once (10 ms worth) are used up.
+* *% of a core*: the processor's time in all threads, divided by the time of the run. A limiter that delivers less than 95 % of the
+  rate has its ``delivered/asked`` as a remark, because it is easy to be cheap then.
+
+After 256 permits, a task lets the loop turn. Otherwise, a library that is slower than the rate would never let it turn.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NAME = "sustained"
 TITLE = "Sustained: what is kept up"
 WORKERS = 100
 TURN = 256
-KEPT = 0.95  # who delivers less does not keep the rate
+KEPT = 0.95  # a limiter that delivers less does not keep the rate
 
 SHARE, CORE = "delivered/asked", "% of a core"
 

@@ -13,12 +13,15 @@ as one request; there, use `limit_transport`, innermost.
 
 A request may bring its own cost and wait: ``client.get(url, extensions={"aiorate": {"cost": 7, "max_wait": 2}})``.
 No timeout of the client covers the wait. An error of the limiter reaches the caller as it is, and is not an ``httpx2.HTTPError``.
+
+`read_feedback` reads what a server says of its limits: a pause in seconds, and its quotas. It takes the headers of any client.
 """
 
 from __future__ import annotations
 
+from aiorate.http.feedback import Feedback, read_feedback
 from aiorate.http.hooks import hooks
 from aiorate.http.requests import Limiters
 from aiorate.http.transport import limit_transport
 
-__all__ = ["Limiters", "hooks", "limit_transport"]
+__all__ = ["Feedback", "Limiters", "hooks", "limit_transport", "read_feedback"]

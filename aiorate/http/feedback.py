@@ -2,8 +2,12 @@
 
 Knows no client, no limiter and no loop, and never waits. Which vendor sends which header is in `aiorate.http.vendors`.
 
-The sources: RFC 9110 (Retry-After, dates), RFC 6585 (429), draft-ietf-httpapi-ratelimit-headers-11 (RateLimit, RateLimit-Policy),
-its drafts 06 and 07 (what came before), and the vendors' own pages.
+The sources, named at each rule; the vendors' pages are in the table:
+
+* Retry-After and dates: RFC 9110, https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3, and 5.6.7
+* 429: RFC 6585, https://www.rfc-editor.org/rfc/rfc6585#section-4; 529: https://docs.claude.com/en/api/errors
+* RateLimit and RateLimit-Policy: draft 11, https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11;
+  with other syntax in draft 07 (one dictionary) and draft 06 (three fields), under the same address
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import re
 import time
 from collections import UserString
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -21,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 from aiorate.http.vendors import PROFILES, RETRY_AFTER, RETRY_AFTER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from aiorate.http.vendors import Fields, Profile
 
@@ -108,7 +113,7 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
     RateLimit and RateLimit-Policy of draft 11 are read with http-sf (``pip install "aiorate[http]"``), and ignored without it. All
     other forms need nothing. Quotas of a response from a cache, one with a positive Age, are ignored (draft 11, section 7.3).
     """
-    fields = _gather(headers)
+    fields = _with_dictionary_split(_gather(headers))
     if status not in _THROTTLING and _TELLING.isdisjoint(fields):
         return None
     age = max(_numbers(fields.get("age", "")), default=0.0)
@@ -140,6 +145,7 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
 # --- The pause --------------------------------------------------------------------------------------------------------------
 
 _THROTTLING = (429, 503, 529)
+_UNNAMED_PAUSE = 1.0  # seconds
 
 
 def _waits(found: list[tuple[Quota, str]], throttles: bool) -> Iterator[tuple[float, str]]:
@@ -154,9 +160,9 @@ def _waits(found: list[tuple[Quota, str]], throttles: bool) -> Iterator[tuple[fl
 def _unnamed_pause(status: int, profiles: list[Profile]) -> tuple[float, str]:
     if status in (403, 429):  # 503 and 529 say that the server has trouble, not that the client asks for too much
         for profile in profiles:
-            if profile.unnamed_pause > 1.0:
+            if profile.unnamed_pause is not None:
                 return profile.unnamed_pause, profile.vendor
-    return 1.0, f"status {status}"
+    return _UNNAMED_PAUSE, f"status {status}"
 
 
 def _read_retry_after(fields: dict[str, str], clock: _Clock) -> tuple[float | None, str]:
@@ -178,7 +184,7 @@ def _matches(profile: Profile, fields: dict[str, str]) -> bool:
 
 def _read_quotas(fields: dict[str, str], profiles: list[Profile], clock: _Clock) -> Iterator[tuple[Quota, str]]:
     # Quota and vendor. What one profile has read is gone for those after it.
-    fields = _with_dictionary_split(fields)
+    fields = dict(fields)
     for quota in _read_structured(fields):
         yield quota, "RateLimit"
     for profile in profiles:
@@ -222,13 +228,11 @@ def _policies(text: str) -> list[tuple[int, float | None]]:
 
 def _with_dictionary_split(fields: dict[str, str]) -> dict[str, str]:
     # Draft 07: ``limit=100, remaining=50, reset=5`` in one field is what draft 06 had in three.
-    split = dict(fields)
     for piece in _QUOTED.sub("", fields.get("ratelimit", "")).split(","):
         key, equals, value = piece.partition("=")
         if equals and key.strip() in ("limit", "remaining", "reset"):
-            split[f"ratelimit-{key.strip()}"] = value.partition(";")[0]
-            split.pop("ratelimit", None)
-    return split
+            fields[f"ratelimit-{key.strip()}"] = value.partition(";")[0]
+    return fields
 
 
 # --- Structured fields, draft 11 --------------------------------------------------------------------------------------------
@@ -303,20 +307,20 @@ _HEADERS = {
 _TELLING = {RETRY_AFTER, *RETRY_AFTER_MS, "ratelimit"}.union(*_HEADERS.values())
 _NAMES = _TELLING | {"date", "age"} | {name for profile in PROFILES for name, _ in profile.signs}
 
-_LONGEST_TEXT = 4096  # characters of a field: a longer one is no quota, and takes its time to parse
+_LONGEST_TEXT = 1024  # characters of a field: a longer one is no quota, and takes its time to parse
 _LARGEST = 999_999_999_999_999  # as in structured fields: RFC 9651, section 3.3.1
 
-_NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _LEVEL = re.compile(r"\s*([0-9]{1,15})\s*/\s*([0-9]{1,15})\s*")
 _QUOTED = re.compile(r'"[^"]*"')
-_GO_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")  # https://pkg.go.dev/time#ParseDuration
+_GO_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")  # https://pkg.go.dev/time#ParseDuration
 _GO_DURATION = re.compile(f"(?:{_GO_PART.pattern})+")
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 # The three forms of RFC 9110, section 5.6.7, and those of mail, which say their zone as a number. A date of JavaScript is none.
 _HTTP_DATE = re.compile(r"[A-Za-z]{3,9},? .+[0-9]{2}:[0-9]{2}:[0-9]{2}(?: GMT| UTC| [+-][0-9]{4}| [0-9]{4})")
 _RFC_3339 = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})?")
 # Fields of one name are joined with commas by clients and by us, and a date holds a comma itself.
-_PIECE = re.compile(r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,[^,]*|[^,]+", re.IGNORECASE)
+_PIECE = re.compile(r"\s*(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,[^,]*|[^,]+", re.IGNORECASE)
 
 
 @runtime_checkable
@@ -328,8 +332,10 @@ class _HasItems(Protocol):
 def _gather(headers: Headers) -> dict[str, str]:
     # The headers that are of interest, by their names in lower case.
     fields: dict[str, str] = {}
-    for name, value in headers.items() if isinstance(headers, _HasItems) else headers:
-        known = _text(name).lower()
+    has_items = isinstance(headers, Mapping) or isinstance(headers, _HasItems)  # noqa: SIM101  # the first is ten times faster
+    pairs = cast("_HasItems", headers).items() if has_items else cast("Iterable[tuple[object, object]]", headers)
+    for name, value in pairs:
+        known = name.lower() if isinstance(name, str) else _text(name).lower()
         if known in _NAMES:
             text = _text(value)
             fields[known] = f"{fields[known]}, {text}" if known in fields else text

@@ -42,11 +42,11 @@ class Profile(NamedTuple):
     quotas: tuple[Fields, ...]
     """The quotas it tells of."""
     signs: tuple[tuple[str, str], ...] = ()
-    """Headers that only this vendor sends, each with a text that its value contains. One is enough; without any, all match."""
+    """Headers that only this vendor sends, each with a text in its value. One is enough. Empty: any header of its quotas is a sign."""
     full_at_reset: bool = False
     """True if a reset says when the quota is full again, not when the next request may go."""
-    unnamed_pause: float = 1.0
-    """Seconds to pause after a 429, or a 403 that throttles, if the response names no time."""
+    unnamed_pause: float | None = None
+    """Seconds to pause after a 429, or a 403 that throttles, if the response names no time. None: the same as with any server."""
     everywhere: str = ""
     """A header that is ``true`` if the throttling holds for all that the client does, not only for this key."""
 

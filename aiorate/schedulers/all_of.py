@@ -33,7 +33,8 @@ class AllOf(Scheduler):
         for place, member in enumerate(schedulers):
             if not isinstance(member, Scheduler):
                 kind = f"the class {member.__name__}" if isinstance(member, type) else type(member).__name__
-                raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind}.")
+                unpack = " Write AllOf(*schedulers)." if isinstance(member, (list, tuple)) else ""
+                raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind}.{unpack}")
             if any(member is other for other in schedulers[:place]):
                 raise ValueError("AllOf(): a scheduler given twice would be charged twice. Make two, or give it once.")
         self.members = schedulers

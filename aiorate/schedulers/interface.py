@@ -164,7 +164,10 @@ class Scheduler(ABC):
         parts: list[Scheduler] = [self]
         for part in parts:  # the list grows meanwhile
             if part.claimed:
-                raise ValueError(f"{owner}: {part!r} belongs to {part.owner} already. Make another one, or share that limiter.")
+                raise ValueError(
+                    f"{part!r} belongs to {part.owner} already, and {owner} needs one of its own."
+                    " Make another scheduler, or share that limiter."
+                )
             parts += part.members
         for part in parts:
             part.owner = owner

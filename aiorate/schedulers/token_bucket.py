@@ -41,10 +41,11 @@ class TokenBucket(Scheduler):
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
         check_start(start)
         check_permits("TokenBucket(burst)", burst)
-        if initial is not None and initial != 0:
-            check_permits("TokenBucket(initial)", initial, burst)
-        elif initial is not None and type(initial) is not int:
-            raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, not {type(initial).__name__}.")
+        if initial is not None:
+            if isinstance(initial, bool) or not isinstance(initial, int):
+                raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, the burst, not {type(initial).__name__}.")
+            if not 0 <= initial <= burst:
+                raise ValueError(f"TokenBucket(initial={initial}) must be from 0 to {burst}, the burst.")
         self.burst = burst
         self.max_permits: int | None = burst
         self.receipts = True

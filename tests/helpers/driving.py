@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import aiorate
 
 SECOND = 1_000_000_000
+LONG = 300  # seconds: what has not come by then never will, however slow the machine is
 
 one_loop = pytest.mark.asyncio(loop_factories=["asyncio"])
 """For tests in which nothing but a clock moved by hand passes time: they say the same on any loop, so one is enough."""
@@ -46,7 +47,6 @@ class SteppedClock(ManualClock):
         if instant is not None:
             self.set(max(instant, self.now()))
         return instant is not None
-
 
     def forget(self) -> None:
         """Lose all timers, as the loop that they belonged to was lost."""
@@ -122,6 +122,10 @@ def alive(*kinds: type) -> int:
 def descriptors() -> int:
     """How many kernel timers are open."""
     gc.collect()
+    return _open_descriptors()
+
+
+def _open_descriptors() -> int:
     count = 0
     for fd in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one that listed them
@@ -131,14 +135,14 @@ def descriptors() -> int:
 
 async def until(reached: Callable[[], object]) -> None:
     """Return when that is true; TimeoutError if it never is. However slow the machine is, nothing else may be relied on in real time."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LONG):
         while not reached():
             await asyncio.sleep(0.001)
 
 
 async def all_closed() -> None:
     """Return when no kernel timer is open any more."""
-    await until(lambda: not descriptors())
+    await until(lambda: not _open_descriptors())
 
 
 async def made_to_wait(limiter: aiorate.Limiter) -> None:

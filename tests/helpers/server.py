@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Self
 
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession, ClientTimeout, web
 
 from aiorate import Limiter, TokenBucket
 from aiorate.aiohttp import middleware
 from aiorate.testing import ManualClock
+from helpers.driving import LONG
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -77,8 +78,8 @@ class Server:
         return [arrival.path for arrival in self.arrivals]
 
     async def arrived(self, count: int) -> None:
-        """Return when so many requests have arrived; TimeoutError if they do not within 10 s."""
-        async with asyncio.timeout(10):
+        """Return when so many requests have arrived; TimeoutError if they never do."""
+        async with asyncio.timeout(LONG):
             while len(self.arrivals) < count:
                 self._more.clear()
                 await self._more.wait()
@@ -152,7 +153,8 @@ async def in_line(limiter: Limiter, count: int) -> None:
 
 def session_of(server: Server, limiter: Any, *, session: dict[str, Any] | None = None, **options: Any) -> ClientSession:
     """An aiohttp session with the server as its base; options are those of middleware()."""
-    return ClientSession(server.url, middlewares=[middleware(limiter, **options)], **session or {})
+    settings = {"timeout": ClientTimeout(total=LONG), **(session or {})}
+    return ClientSession(server.url, middlewares=[middleware(limiter, **options)], **settings)
 
 
 async def get(session: ClientSession, url: str = "/", **options: Any) -> int:

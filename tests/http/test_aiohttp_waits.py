@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+from helpers.driving import LONG
 from helpers.server import Server, bucket, get, in_line, session_of
 
 from aiorate import LimiterClosed, LineFull, WaitTooLong
@@ -13,12 +15,13 @@ from aiorate.aiohttp import cost
 from aiorate.testing import ManualClock
 
 pytestmark = pytest.mark.asyncio
+leaping = pytest.mark.asyncio(loop_factories=["leaping"])
 
 
 async def test_waiting_holds_no_connection(server: Server) -> None:
     """Else a full line would starve everybody else of the connector."""
     limiter = bucket(burst=1)
-    options = {"connector": TCPConnector(limit=1), "timeout": ClientTimeout(connect=5)}
+    options = {"connector": TCPConnector(limit=1), "timeout": ClientTimeout(connect=LONG)}
     async with session_of(server, limiter, session=options) as session:
         await get(session)
         async with asyncio.TaskGroup() as tasks:
@@ -36,13 +39,20 @@ async def test_waiting_holds_no_connection(server: Server) -> None:
     assert {arrival.connection for arrival in server.arrivals} == {1}
 
 
+@leaping
 async def test_the_total_timeout_covers_the_wait(server: Server) -> None:
     """aiohttp's doing, and 300 s unless told otherwise: the documentation says what to do about it. Nothing is spent."""
     limiter = bucket(burst=1)
     assert limiter.try_acquire()
-    async with session_of(server, limiter, session={"timeout": ClientTimeout(total=0.05)}) as session:
+    loop: Any = asyncio.get_running_loop()
+    async with session_of(server, limiter) as session:
+        request = asyncio.create_task(get(session))
+        await in_line(limiter, 1)
+
+        await loop.leap(2 * LONG)
+
         with pytest.raises(TimeoutError) as late:
-            await get(session)
+            await request
 
     counts = limiter.statistics()
     assert not isinstance(late.value, WaitTooLong)
@@ -50,42 +60,44 @@ async def test_the_total_timeout_covers_the_wait(server: Server) -> None:
     assert server.connections == 0
 
 
-@pytest.mark.slow
+@leaping
 async def test_no_other_timeout_covers_the_wait(server: Server) -> None:
-    """The remedy. It waits for twice each timeout."""
-    clock = ManualClock()
-    limiter = bucket(burst=1, clock=clock)
-    timeout = ClientTimeout(total=None, connect=0.3, sock_connect=0.3, sock_read=0.3)
-    async with session_of(server, limiter, session={"timeout": timeout}) as session:
-        await get(session)
-        second = asyncio.create_task(get(session))
-        await in_line(limiter, 1)
-
-        await asyncio.sleep(0.6)
-        await clock.run(0.1)
-
-        assert await second == 200
-
-
-@pytest.mark.slow
-async def test_a_limiter_entered_before_the_request_is_outside_every_timeout(server: Server) -> None:
-    """The other remedy, for sessions that keep their total. It waits for twice the timeout."""
+    """The remedy."""
     clock = ManualClock()
     limiter = bucket(burst=1, clock=clock)
     assert limiter.try_acquire()
+    loop: Any = asyncio.get_running_loop()
+    timeout = ClientTimeout(total=None, connect=LONG, sock_connect=LONG, sock_read=LONG)
+    async with session_of(server, limiter, session={"timeout": timeout}) as session:
+        request = asyncio.create_task(get(session))
+        await in_line(limiter, 1)
+
+        await loop.leap(100 * LONG)
+        await clock.run(0.1)
+
+        assert await request == 200
+
+
+@leaping
+async def test_a_limiter_entered_before_the_request_is_outside_every_timeout(server: Server) -> None:
+    """The other remedy, for sessions that keep their total."""
+    clock = ManualClock()
+    limiter = bucket(burst=1, clock=clock)
+    assert limiter.try_acquire()
+    loop: Any = asyncio.get_running_loop()
 
     async def fetch(session: ClientSession) -> int:
         async with limiter, session.get("/") as response:
             return response.status
 
-    async with ClientSession(server.url, timeout=ClientTimeout(total=0.3)) as session:
-        task = asyncio.create_task(fetch(session))
+    async with ClientSession(server.url, timeout=ClientTimeout(total=LONG)) as session:
+        request = asyncio.create_task(fetch(session))
         await in_line(limiter, 1)
 
-        await asyncio.sleep(0.6)
+        await loop.leap(100 * LONG)
         await clock.run(0.1)
 
-        assert await task == 200
+        assert await request == 200
 
 
 async def test_cancelled_while_waiting_spends_nothing_and_connects_to_nobody(server: Server) -> None:

@@ -9,13 +9,13 @@ import random
 from typing import Any
 
 import pytest
-from helpers.driving import SECOND, Crowd, SteppedClock, turns
+from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
 from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 
 
 def crowd_of(scheduler: aiorate.Scheduler | str, **options: object) -> Crowd:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from helpers.driving import others, turns
+from helpers.driving import one_loop, others, turns
 
 import aiorate
 from aiorate.testing import ManualClock
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 
 
 class Broken(ManualClock):

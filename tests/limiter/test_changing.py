@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from helpers.driving import SECOND, Crowd, others, turns
+from helpers.driving import SECOND, Crowd, one_loop, others, turns
 from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 MS = SECOND // 1000
 
 

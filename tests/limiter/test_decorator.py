@@ -7,11 +7,12 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
+from helpers.driving import one_loop
 
 import aiorate
 from aiorate.testing import ManualClock
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 
 
 @pytest.fixture

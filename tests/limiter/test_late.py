@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from helpers.driving import one_loop
 
 import aiorate
 from aiorate.testing import ManualClock
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 
 MS = 1_000_000
 

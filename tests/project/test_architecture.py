@@ -174,17 +174,20 @@ def test_nothing_is_looked_up_by_name(module: str) -> None:
             assert node.func.id not in ("getattr", "hasattr", "setattr", "delattr"), where(module, node)
 
 
-CLIENTS = {"aiorate.aiohttp": {"aiohttp"}, "aiorate.http.transport": {"httpx", "httpx2"}}  # httpx2 is a fork of httpx
+THIRD = {
+    "aiorate.waiting.trio_loop": {"anyio", "trio"},
+    "aiorate.waiting.trio_driver": {"anyio"},
+    "aiorate.aiohttp": {"aiohttp"},
+    "aiorate.http.transport": {"httpx", "httpx2"},  # httpx2 is a fork of httpx
+    "aiorate.http.feedback": {"http_sf"},
+}
 
 
 @pytest.mark.parametrize("module", sorted(module for module in SOURCES if not module.startswith(TOOLS)))
 def test_third_parties_stay_outside(module: str) -> None:
-    """Only the two files for trio import anyio and trio. An adapter knows its client's types, and runs without the client."""
-    if module in ("aiorate.waiting.trio_loop", "aiorate.waiting.trio_driver"):
-        assert others(module) <= {"anyio", "trio"}
-    else:
-        assert others(module) <= CLIENTS.get(module, set())
-        assert not others(module, lazy=False)
+    """Only the two files for trio import anyio and trio. An adapter knows one library, and can be imported without it."""
+    assert others(module) <= THIRD.get(module, set())
+    assert not others(module, lazy=False) or "trio" in module
 
 
 @pytest.mark.parametrize("module", ["aiorate.rate", "aiorate.spec", *SCHEDULERS])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from helpers.driving import SteppedClock, turns
+from helpers.driving import LONG, SteppedClock, turns
 from helpers.strategies import EACH
 
 import aiorate
@@ -115,7 +115,7 @@ def test_waiters_of_a_loop_that_stood_still_learn_that_the_limiter_moved_on(kind
         return tasks
 
     async def come_back() -> list[Any]:
-        return await asyncio.wait_for(asyncio.gather(*tasks[1:], return_exceptions=True), 5)
+        return await asyncio.wait_for(asyncio.gather(*tasks[1:], return_exceptions=True), LONG)
 
     tasks = old.run_until_complete(leave())
     assert asyncio.run(_waits(limiter, clock, 3)) == [0.1, 0.2, 0.3]
@@ -157,7 +157,7 @@ def test_a_second_running_loop_is_refused(kind: str) -> None:
 
     assert len(caught) == 4
     assert all("run_coroutine_threadsafe" in str(error) for error in caught)
-    assert 0 <= waited < 60
+    assert 0 <= waited < LONG
 
 
 def run_virtually(main: Any) -> Any:
@@ -182,8 +182,7 @@ def test_virtual_time_goes_on_from_loop_to_loop_and_back_to_real_time(kind: str)
     assert first == [0.0, 0.1]
     for waits in (second, last):
         assert max(waits) <= 0.1
-    assert real[0] < 60
-    assert real[1] < 60
+    assert max(real) < LONG
 
 
 @both
@@ -302,7 +301,7 @@ def test_a_loop_that_moved_to_another_thread_is_still_the_only_one(kind: str, fa
     loop.run_until_complete(limiter.acquire())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(5)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(LONG)
 
     outcomes: list[object] = []
     for intrude in (lambda: asyncio.run(limiter.acquire()), limiter.try_acquire):

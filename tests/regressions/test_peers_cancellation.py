@@ -6,14 +6,14 @@ import asyncio
 import random
 
 import pytest
-from helpers.driving import SECOND, Crowd, SteppedClock, alive, others, turns
+from helpers.driving import SECOND, Crowd, SteppedClock, alive, one_loop, others, turns
 from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock
 from aiorate.waiting.filler import FillerTicket
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 
 
 @pytest.mark.parametrize("name", EACH)

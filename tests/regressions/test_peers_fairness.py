@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 
-import pytest
-from helpers.driving import SECOND, Crowd, turns
+from helpers.driving import SECOND, Crowd, one_loop, turns
 
 import aiorate
 from aiorate.testing import ManualClock
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 
 
 async def test_order_stays_with_newcomers_and_tries_in_between() -> None:

@@ -6,13 +6,13 @@ import asyncio
 import random
 
 import pytest
-from helpers.driving import SECOND, Crowd, turns
+from helpers.driving import SECOND, Crowd, one_loop, turns
 from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 
 
 async def test_a_loop_that_stalls_costs_no_rate_within_catch_up() -> None:

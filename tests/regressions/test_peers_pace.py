@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from helpers.driving import SECOND, Crowd, turns
+from helpers.driving import SECOND, Crowd, one_loop, turns
 from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock, simulate
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 
 
 def most_within(instants: list[int], window: int) -> int:

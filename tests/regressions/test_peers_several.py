@@ -7,13 +7,13 @@ import random
 from itertools import permutations
 
 import pytest
-from helpers.driving import SECOND, Crowd, turns
+from helpers.driving import SECOND, Crowd, one_loop, turns
 from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock, simulate
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 
 
 @pytest.mark.parametrize("name", ["TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"])

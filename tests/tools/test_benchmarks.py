@@ -33,7 +33,10 @@ async def never() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-@pytest.mark.parametrize("name", main.SCENARIOS)
+QUICK = ("drain", "precision")
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in main.SCENARIOS])
 def test_every_scenario_yields_rows_for_its_subjects(name: str) -> None:
     """A run takes hours: a scenario that breaks should break here."""
     said: list[str] = []
@@ -115,6 +118,7 @@ def test_one_that_raises_leaves_the_others_alone() -> None:
     assert gathered["sound"] == [1.0, 1.0]
 
 
+@pytest.mark.slow  # goes by the time that calls take
 def test_a_call_that_waits_has_no_figure() -> None:
     """It would be a figure of the timer's, not of the call."""
     uncontended = main.scenario("uncontended")
@@ -127,13 +131,14 @@ def test_a_call_that_waits_has_no_figure() -> None:
     assert remarks == {"sleepy": ("waits", False), "through": ("through the loop", True)}
 
 
-TABLE = """\
-| asyncio, ns | acquire() | / floor | try |
+SPACE, HYPHEN = "\N{NO-BREAK SPACE}", "\N{NON-BREAKING HYPHEN}"
+TABLE = f"""\
+| asyncio, ns | acquire() | /{SPACE}floor | try |
 |---|---:|---:|---:|
-| floor: empty | 50 (40-60) | 1.00 |  |
+| floor: empty | 50{SPACE}(40{HYPHEN}60) | 1.00 |  |
 | quick | **75** | 1.50 | - |
-| late | 60 through the loop | 1.20 | 1 234 |
-| slow | 100 (90-120) | 2.00 | **12.3** |
+| late | 60 through the loop | 1.20 | 1{SPACE}234 |
+| slow | 100{SPACE}(90{HYPHEN}120) | 2.00 | **12.3** |
 
 | uvloop, delivered/asked | 10/s |
 |---|---:|
@@ -165,6 +170,33 @@ def test_the_tables_of_made_up_figures() -> None:
     assert report.tables(rows) == TABLE
 
 
+def test_a_table_that_is_wider_than_a_page_is_cut() -> None:
+    """A page of documents would hide its last columns; percentiles of one rate still stand side by side."""
+    cases = [f"{rate}/s {what}" for rate in (10, 100, 1_000) for what in ("p50", "p99")]
+    rows = [Measured("made up", "asyncio", "quick", case, "us late", (12_345.0, 23_456.0, 34_567.0)) for case in cases]
+
+    heads = [line for line in report.tables(rows).splitlines() if line.startswith("| asyncio, us late |")]
+
+    assert [line.split(" | ")[1:] for line in heads] == [
+        ["10/s p50", "10/s p99 |"],
+        ["100/s p50", "100/s p99 |"],
+        ["1000/s p50", "1000/s p99 |"],
+    ]
+
+
+def test_the_commands_of_all_runs_stand_in_one_block() -> None:
+    """Outside a block, a Markdown reader makes a dash of the two hyphens of an option."""
+    machine = {"machine": "m", "system": "s", "python": "3.11", "versions": {"aiorate": "1"}}
+    runs = [{**machine, "date": f"day {day}", "load": "0", "command": f"python -m aiorate bench drain --rounds {day}"} for day in (1, 2)]
+
+    shown = report.page([*runs, {**runs[0], "machine": "other"}], [])
+
+    blocks = shown.split("```")[1::2]
+    assert [block.count("python -m aiorate bench drain --rounds") for block in blocks] == [2, 1]
+    assert shown.count("* Machine: ") == 2
+
+
+@pytest.mark.slow  # draws pictures
 def test_a_run_is_written_and_can_be_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Hours of measuring should not have to be repeated for another look at them."""
     first, second = tmp_path / "first", tmp_path / "second"
@@ -225,6 +257,7 @@ def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.
     assert f'aiorate bench needs {missing}, which is not installed: pip install "aiorate[bench]"' in capsys.readouterr().err
 
 
+@pytest.mark.slow  # draws pictures
 def test_the_kept_results_are_those_of_the_kept_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody can mend a table by hand: tables come from the figures, and the figures from a run."""
     kept = Path(__file__).parents[2] / "docs" / "benchmarks"

@@ -147,6 +147,7 @@ def made_up() -> list[Any]:
     return rows
 
 
+@pytest.mark.slow  # draws them
 def test_pictures_are_the_same_for_the_same_figures() -> None:
     """They are kept with the documents, and should change with the figures only; they stand on white and on black pages."""
     pictures = plots.plots(made_up())
@@ -169,4 +170,3 @@ def test_without_figures_there_are_no_pictures() -> None:
     assert plots.plots([]) == {}
     assert plots.plots(failed) == {}
     assert plots.plots(other) == {}
-    assert list(plots.plots([each for each in made_up() if each.scenario == "scale" and each.unit == scale.WAITING])) == ["scale"]

@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
+from helpers.driving import LONG
 
 import aiorate
 from aiorate import cli
@@ -166,8 +167,8 @@ def test_the_module_runs_as_a_program() -> None:
     """``python -m aiorate`` hands its exit code to the shell."""
     command = [sys.executable, "-m", "aiorate"]
 
-    good = subprocess.run([*command, "simulate", "--requests", "2"], capture_output=True, text=True, timeout=30)
-    bad = subprocess.run([*command, "simulate", "--requests", "none"], capture_output=True, text=True, timeout=30)
+    good = subprocess.run([*command, "simulate", "--requests", "2"], capture_output=True, text=True, timeout=LONG)
+    bad = subprocess.run([*command, "simulate", "--requests", "none"], capture_output=True, text=True, timeout=LONG)
 
     assert (good.returncode, good.stderr) == (0, "")
     assert good.stdout.splitlines()[-1].split() == ["2", "0.100000", "0.100000"]

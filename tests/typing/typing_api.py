@@ -55,6 +55,44 @@ clock: Clock = ManualClock()
 limiter = Limiter("100/s", catch_up=0, max_waiting=5, precise=False, clock=clock, name="typed")
 for strategy in strategies:
     assert_type(Limiter(strategy), Limiter)
+Limiter(100, 60)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # Rate(100, 60) is meant
+Limiter(TokenBucket)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a class has no rate yet
+
+
+class EveryOther(Scheduler):
+    """A strategy of one's own: the rest of the interface has defaults."""
+
+    def __init__(self, inner: Scheduler) -> None:
+        self.inner = inner
+        self.rate = inner.rate
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        """As twice the permits of the inner one."""
+        return self.inner.take(2 * permits, now, since)
+
+    def peek(self, permits: int, now: int) -> int:
+        """As `take`."""
+        return self.inner.peek(2 * permits, now)
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """As `take`."""
+        self.inner.give_back(2 * permits, now, taken)
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """The inner one's."""
+        self.inner.set_rate(rate, now)
+
+    def lag(self, now: int) -> int:
+        """The inner one's."""
+        return self.inner.lag(now)
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """Half of the inner one's."""
+        inner = self.inner.bound(window, 2 * largest)
+        return None if inner is None else inner // 2
+
+
+assert_type(Limiter(EveryOther(TokenPool(10))).scheduler, Scheduler)
 
 
 @limiter
@@ -96,6 +134,8 @@ async def asking() -> None:
 def steering() -> None:
     """What can be changed and looked at."""
     limiter.set_rate("5/s")
+    limiter.set_rate(Rate(5), member=0)
+    limiter.reset()
     limiter.pause(0.5)
     limiter.resume()
     limiter.refund(1)

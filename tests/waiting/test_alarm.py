@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers.driving import SECOND, Crowd, others, turns
+from helpers.driving import SECOND, Crowd, one_loop, others, turns
 
 import aiorate
 from aiorate.testing import ManualClock
 
-pytestmark = pytest.mark.asyncio
+pytestmark = one_loop
 MS = SECOND // 1000
 
 KINDS: dict[str, Callable[[str], aiorate.Scheduler]] = {

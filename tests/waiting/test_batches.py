@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import pytest
-from helpers.driving import SECOND, turns
+from helpers.driving import SECOND, one_loop, turns
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -160,7 +160,7 @@ def test_the_guarantee_holds_for_callers_of_any_kind(strategy: str, rate: int) -
     check()
 
 
-@pytest.mark.asyncio
+@one_loop
 async def test_a_clock_that_goes_back_makes_nothing_handed_out_free() -> None:
     """Booked at an instant before it was taken, it would be refused, and nobody would ever pay for it."""
     clock = Asked(10 * SECOND)
@@ -177,7 +177,7 @@ async def test_a_clock_that_goes_back_makes_nothing_handed_out_free() -> None:
     assert limiter.statistics().granted == 1_000
 
 
-@pytest.mark.asyncio
+@one_loop
 @pytest.mark.parametrize("idle", [0, 1, 200_000, 3_600 * SECOND])
 async def test_what_is_left_of_a_handful_is_no_credit(idle: int) -> None:
     """Used an hour later, it is the hour's: a bucket is never fuller than full."""
@@ -193,7 +193,7 @@ async def test_what_is_left_of_a_handful_is_no_credit(idle: int) -> None:
     assert after >= min(700 + idle // 1_000, 1_000) - 256
 
 
-@pytest.mark.asyncio
+@one_loop
 async def test_what_is_left_of_a_handful_is_put_back_when_the_loop_goes_on() -> None:
     """An idle limiter holds nothing back: after an hour the bucket is full to the last permit."""
     clock = Asked()
@@ -347,7 +347,7 @@ def test_one_who_asks_as_fast_as_permits_come_lets_the_others_run(kind: Callable
     assert waited >= 5
 
 
-@pytest.mark.asyncio
+@one_loop
 async def test_only_who_can_wait_is_kept_from_what_has_just_fallen_due() -> None:
     """Nothing is refused for the sake of others to one who will not stand in line."""
     clock = ManualClock()
@@ -364,7 +364,7 @@ async def test_only_who_can_wait_is_kept_from_what_has_just_fallen_due() -> None
     assert await patient.acquire(max_wait=0) == 0.0
 
 
-@pytest.mark.asyncio
+@one_loop
 @pytest.mark.parametrize("later", [1_000, 20_000_000])
 @pytest.mark.parametrize("kind", ["TokenPool", "TokenBucket"])
 async def test_who_is_kept_waiting_for_the_sake_of_others_needs_no_timer(kind: str, later: int) -> None:
@@ -383,7 +383,7 @@ async def test_who_is_kept_waiting_for_the_sake_of_others_needs_no_timer(kind: s
     assert task.result() == 0.0
 
 
-@pytest.mark.asyncio
+@one_loop
 async def test_what_could_not_be_put_back_is_put_back_later() -> None:
     """The clock was broken when the loop went on to its next turn: nothing is lost, nothing is free."""
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)

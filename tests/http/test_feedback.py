@@ -1,0 +1,812 @@
+"""What read_feedback() makes of the headers of real servers, and of headers that are wrong.
+
+The headers are those that the vendors document or that users have posted, cut to what matters.
+"""
+
+from __future__ import annotations
+
+import email.message
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from aiorate.http import Feedback, read_feedback
+from aiorate.http.feedback import LONGEST, Quota
+from aiorate.http.vendors import PROFILES
+
+DATE = "Tue, 26 Mar 2024 19:59:59 GMT"
+EPOCH = 1711483199  # the same instant
+
+VENDORS: dict[str, tuple[int, str, Feedback | None]] = {
+    "OpenAI: a success": (
+        200,
+        """date: Mon, 26 May 2025 05:00:04 GMT
+        openai-processing-ms: 512
+        x-ratelimit-limit-requests: 5000
+        x-ratelimit-limit-tokens: 160000
+        x-ratelimit-remaining-requests: 4999
+        x-ratelimit-remaining-tokens: 159976
+        x-ratelimit-reset-requests: 12ms
+        x-ratelimit-reset-tokens: 6m0s""",
+        Feedback(
+            200,
+            None,
+            (
+                Quota("requests", 5000, 4999, 0.012, None, True),
+                Quota("tokens", 160000, 159976, 360.0, None, True, "tokens"),
+            ),
+            "OpenAI",
+        ),
+    ),
+    "OpenAI: no request left, and all back in a minute: the next one in a 500th of it": (
+        429,
+        """x-ratelimit-limit-requests: 500
+        x-ratelimit-remaining-requests: 0
+        x-ratelimit-reset-requests: 1m0s
+        x-should-retry: true""",
+        Feedback(429, 0.12, (Quota("requests", 500, 0, 60.0, None, True),), "OpenAI"),
+    ),
+    "OpenAI: the same before it is too late": (
+        200,
+        """x-ratelimit-limit-requests: 500
+        x-ratelimit-remaining-requests: 0
+        x-ratelimit-reset-requests: 1m0s""",
+        Feedback(200, 0.12, (Quota("requests", 500, 0, 60.0, None, True),), "OpenAI"),
+    ),
+    "OpenAI: no limit told": (
+        200,
+        """x-ratelimit-remaining-requests: 0
+        x-ratelimit-reset-requests: 8.64s""",
+        Feedback(200, 8.64, (Quota("requests", None, 0, 8.64, None, True),), "OpenAI"),
+    ),
+    "OpenAI: no token left, but requests": (
+        200,
+        """x-ratelimit-remaining-requests: 499
+        x-ratelimit-remaining-tokens: 0
+        x-ratelimit-reset-tokens: 41.724s""",
+        Feedback(
+            200,
+            None,
+            (Quota("requests", None, 499, None, None, True), Quota("tokens", None, 0, 41.724, None, True, "tokens")),
+            "OpenAI",
+        ),
+    ),
+    "OpenAI: tokens refused without a time": (
+        429,
+        """x-ratelimit-limit-tokens: 10000
+        x-ratelimit-remaining-tokens: 0
+        x-ratelimit-reset-tokens: 41.724s""",
+        Feedback(429, 1.0, (Quota("tokens", 10000, 0, 41.724, None, True, "tokens"),), "status 429"),
+    ),
+    "OpenAI: milliseconds are more exact than seconds": (
+        429,
+        """retry-after: 1
+        retry-after-ms: 512""",
+        Feedback(429, 0.512, (), "retry-after-ms", 0.512),
+    ),
+    "Azure OpenAI: seconds, and a limit that is not told": (
+        429,
+        """retry-after: 24
+        x-ms-retry-after-ms: 23750
+        x-ratelimit-limit-tokens: -1
+        x-ratelimit-remaining-tokens: -1
+        x-ratelimit-reset-tokens: 0
+        x-ratelimit-reset-requests: 24""",
+        Feedback(429, 23.75, (Quota("requests", None, None, 24.0, None, True),), "x-ms-retry-after-ms", 23.75),
+    ),
+    "Groq, in the form of OpenAI": (
+        200,
+        """x-ratelimit-limit-requests: 14400
+        x-ratelimit-remaining-requests: 14370
+        x-ratelimit-reset-requests: 2m59.56s""",
+        Feedback(200, None, (Quota("requests", 14400, 14370, 179.56, None, True),), "OpenAI"),
+    ),
+    "Anthropic: a success": (
+        200,
+        """date: Thu, 21 Aug 2025 12:41:00 GMT
+        anthropic-ratelimit-input-tokens-limit: 80000
+        anthropic-ratelimit-input-tokens-remaining: 80000
+        anthropic-ratelimit-input-tokens-reset: 2025-08-21T12:40:59Z
+        anthropic-ratelimit-output-tokens-limit: 16000
+        anthropic-ratelimit-output-tokens-remaining: 15000
+        anthropic-ratelimit-output-tokens-reset: 2025-08-21T12:41:04Z
+        anthropic-ratelimit-requests-limit: 1000
+        anthropic-ratelimit-requests-remaining: 999
+        anthropic-ratelimit-requests-reset: 2025-08-21T12:41:01Z
+        anthropic-ratelimit-tokens-limit: 96000
+        anthropic-ratelimit-tokens-remaining: 95000
+        anthropic-ratelimit-tokens-reset: 2025-08-21T14:41:04.5+02:00
+        request-id: req_011CSLsW7mFqvHHnzrKdKjAE""",
+        Feedback(
+            200,
+            None,
+            (
+                Quota("requests", 1000, 999, 1.0, None, True),
+                Quota("tokens", 96000, 95000, 4.5, None, True, "tokens"),
+                Quota("input_tokens", 80000, 80000, 0.0, None, True, "tokens"),
+                Quota("output_tokens", 16000, 15000, 4.0, None, True, "tokens"),
+            ),
+            "Anthropic",
+        ),
+    ),
+    "Anthropic: refused, with the time": (
+        429,
+        """retry-after: 5
+        anthropic-ratelimit-requests-limit: 50
+        anthropic-ratelimit-requests-remaining: 0
+        anthropic-ratelimit-requests-reset: 2024-03-26T20:00:59Z
+        date: Tue, 26 Mar 2024 19:59:59 GMT""",
+        Feedback(429, 5.0, (Quota("requests", 50, 0, 60.0, None, True),), "Retry-After", 5.0),
+    ),
+    "Anthropic: refused, without": (
+        429,
+        """anthropic-ratelimit-requests-limit: 5
+        anthropic-ratelimit-requests-remaining: 0
+        anthropic-ratelimit-requests-reset: 2024-03-26T20:00:00Z
+        anthropic-ratelimit-tokens-limit: 25000
+        anthropic-ratelimit-tokens-remaining: 16000
+        anthropic-ratelimit-tokens-reset: 2024-03-26T20:00:00Z
+        date: Tue, 26 Mar 2024 19:59:59 GMT""",
+        Feedback(
+            429,
+            0.2,
+            (Quota("requests", 5, 0, 1.0, None, True), Quota("tokens", 25000, 16000, 1.0, None, True, "tokens")),
+            "Anthropic",
+        ),
+    ),
+    "Anthropic: overloaded": (529, "request-id: req_1\nx-should-retry: true", Feedback(529, 1.0, (), "status 529")),
+    "GitHub: a success": (
+        200,
+        f"""date: {DATE}
+        server: github.com
+        x-ratelimit-limit: 5000
+        x-ratelimit-remaining: 4987
+        x-ratelimit-reset: {EPOCH + 3590}
+        x-ratelimit-used: 13
+        x-ratelimit-resource: core
+        x-github-request-id: C1A2:3B""",
+        Feedback(200, None, (Quota("core", 5000, 4987, 3590.0),), "GitHub"),
+    ),
+    "GitHub: the primary limit answers 403": (
+        403,
+        f"""Date: {DATE}
+        X-RateLimit-Limit: 60
+        X-RateLimit-Remaining: 0
+        X-RateLimit-Reset: {EPOCH + 1200}
+        X-GitHub-Request-Id: C1A2:3B""",
+        Feedback(403, 1200.0, (Quota("", 60, 0, 1200.0),), "GitHub"),
+    ),
+    "GitHub: the secondary limit with a time": (
+        403,
+        f"""Date: {DATE}
+        Retry-After: 90
+        X-RateLimit-Limit: 5000
+        X-RateLimit-Remaining: 4000
+        X-RateLimit-Reset: {EPOCH + 1200}
+        X-RateLimit-Resource: core""",
+        Feedback(403, 90.0, (Quota("core", 5000, 4000, 1200.0),), "Retry-After", 90.0),
+    ),
+    "GitHub: the secondary limit without": (
+        429,
+        f"""Date: {DATE}
+        X-RateLimit-Limit: 5000
+        X-RateLimit-Remaining: 4000
+        X-RateLimit-Reset: {EPOCH + 1200}
+        X-RateLimit-Resource: core""",
+        Feedback(429, 60.0, (Quota("core", 5000, 4000, 1200.0),), "GitHub"),
+    ),
+    "GitHub: nothing but the request's id": (429, "X-GitHub-Request-Id: C1A2:3B", Feedback(429, 60.0, (), "GitHub")),
+    "GitHub: has trouble of its own": (503, "X-GitHub-Request-Id: C1A2:3B", Feedback(503, 1.0, (), "status 503")),
+    "GitHub: you may not see this": (
+        403,
+        f"""Date: {DATE}
+        X-RateLimit-Limit: 5000
+        X-RateLimit-Remaining: 4000
+        X-RateLimit-Reset: {EPOCH + 1200}
+        X-RateLimit-Resource: core""",
+        Feedback(403, None, (Quota("core", 5000, 4000, 1200.0),), "GitHub"),
+    ),
+    "Discord: a success": (
+        200,
+        f"""date: {DATE}
+        x-ratelimit-limit: 5
+        x-ratelimit-remaining: 4
+        x-ratelimit-reset: {EPOCH + 1}.477
+        x-ratelimit-reset-after: 1.000
+        x-ratelimit-bucket: abcd1234""",
+        Feedback(200, None, (Quota("abcd1234", 5, 4, 1.0),), "Discord"),
+    ),
+    "Discord: the route's last": (
+        200,
+        """X-RateLimit-Limit: 5
+        X-RateLimit-Remaining: 0
+        X-RateLimit-Reset: 1470173023.123
+        X-RateLimit-Reset-After: 0.75
+        X-RateLimit-Bucket: abcd1234""",
+        Feedback(200, 0.75, (Quota("abcd1234", 5, 0, 0.75),), "Discord"),
+    ),
+    "Discord: the route is used up": (
+        429,
+        """Retry-After: 65
+        X-RateLimit-Limit: 10
+        X-RateLimit-Remaining: 0
+        X-RateLimit-Reset: 1470173023.123
+        X-RateLimit-Reset-After: 64.57
+        X-RateLimit-Bucket: abcd1234
+        X-RateLimit-Scope: user""",
+        Feedback(429, 65.0, (Quota("abcd1234", 10, 0, 64.57),), "Retry-After", 65.0),
+    ),
+    "Discord: everything is": (
+        429,
+        """Retry-After: 65
+        X-RateLimit-Global: true
+        X-RateLimit-Scope: global""",
+        Feedback(429, 65.0, (Quota("global", None, 0, 65.0),), "Retry-After", 65.0),
+    ),
+    "Reddit": (
+        200,
+        """server: snooserv
+        x-ratelimit-remaining: 598.0
+        x-ratelimit-reset: 412
+        x-ratelimit-used: 2""",
+        Feedback(200, None, (Quota("", None, 598, 412.0),), "Reddit"),
+    ),
+    "Reddit: half a request is none": (
+        200,
+        """server: snooserv
+        x-ratelimit-remaining: 0.5
+        x-ratelimit-reset: 37.25""",
+        Feedback(200, 37.25, (Quota("", None, 0, 37.25),), "Reddit"),
+    ),
+    "Shopify": (200, "X-Shopify-Shop-Api-Call-Limit: 32/40", Feedback(200, None, (Quota("", 40, 8),), "Shopify")),
+    "Shopify: full": (
+        429,
+        """X-Shopify-Shop-Api-Call-Limit: 40/40
+        Retry-After: 2.0""",
+        Feedback(429, 2.0, (Quota("", 40, 0),), "Retry-After", 2.0),
+    ),
+    "Shopify: fuller than full": (200, "X-Shopify-Shop-Api-Call-Limit: 41/40", Feedback(200, None, (Quota("", 40, 0),), "Shopify")),
+    "custom: seconds": (
+        200,
+        """X-RateLimit-Limit: 60
+        X-RateLimit-Remaining: 59
+        X-RateLimit-Reset: 30""",
+        Feedback(200, None, (Quota("", 60, 59, 30.0),), "X-RateLimit"),
+    ),
+    "custom: seconds since the epoch": (
+        429,
+        f"""Date: {DATE}
+        X-RateLimit-Limit: 60
+        X-RateLimit-Remaining: 0
+        X-RateLimit-Reset: {EPOCH + 30}""",
+        Feedback(429, 30.0, (Quota("", 60, 0, 30.0),), "X-RateLimit"),
+    ),
+    "custom: milliseconds since the epoch": (
+        429,
+        f"""Date: {DATE}
+        X-RateLimit-Remaining: 0
+        X-RateLimit-Reset: {EPOCH + 30}500""",
+        Feedback(429, 30.5, (Quota("", None, 0, 30.5),), "X-RateLimit"),
+    ),
+    "custom: a date": (
+        429,
+        f"""Date: {DATE}
+        X-RateLimit-Reset: Tue, 26 Mar 2024 20:00:29 GMT""",
+        Feedback(429, 30.0, (Quota("", None, None, 30.0),), "X-RateLimit"),
+    ),
+    "custom: a date for people, which lemlist sends": (
+        429,
+        """Retry-After: 2
+        X-RateLimit-Limit: 20
+        X-RateLimit-Remaining: 7
+        X-RateLimit-Reset: Tue Feb 16 2021 09:02:42 GMT+0100 (Central European Standard Time)""",
+        Feedback(429, 2.0, (Quota("", 20, 7),), "Retry-After", 2.0),
+    ),
+    "custom: with windows": (
+        200,
+        """X-RateLimit-Limit: 20, 20;w=60, 500;w=3600;comment="a, 7;w=1"
+        X-RateLimit-Remaining: 19
+        X-RateLimit-Reset: 44""",
+        Feedback(200, None, (Quota("", 20, 19, 44.0, 60.0), Quota("", 500, None, None, 3600.0)), "X-RateLimit"),
+    ),
+    "custom: with more hyphens, which X sends": (
+        429,
+        f"""date: {DATE}
+        x-rate-limit-limit: 300
+        x-rate-limit-remaining: 0
+        x-rate-limit-reset: {EPOCH + 900}""",
+        Feedback(429, 900.0, (Quota("", 300, 0, 900.0),), "X-Rate-Limit"),
+    ),
+    "draft 11": (
+        200,
+        """RateLimit-Policy: "permin";q=50;w=60,"perhr";q=1000;w=3600
+        RateLimit: "permin";r=49;t=37""",
+        Feedback(200, None, (Quota("permin", 50, 49, 37.0, 60.0), Quota("perhr", 1000, None, None, 3600.0)), "RateLimit"),
+    ),
+    "draft 11: used up": (200, 'RateLimit: "default";r=0;t=30', Feedback(200, 30.0, (Quota("default", None, 0, 30.0),), "RateLimit")),
+    "draft 11: used up, on a redirect": (
+        301,
+        'Location: /foo/123\nRateLimit: "problemPolicy";r=0;t=10',
+        Feedback(301, 10.0, (Quota("problemPolicy", None, 0, 10.0),), "RateLimit"),
+    ),
+    "draft 11: Retry-After takes precedence": (
+        429,
+        """Retry-After: 20
+        RateLimit-Policy: "dynamic";q=100;w=60
+        RateLimit: "dynamic";r=0;t=40""",
+        Feedback(429, 20.0, (Quota("dynamic", 100, 0, 40.0, 60.0),), "Retry-After", 20.0),
+    ),
+    "draft 11: the server's own clock": (
+        429,
+        """Date: Mon, 05 Aug 2019 09:27:00 GMT
+        Retry-After: Mon, 05 Aug 2019 09:27:05 GMT
+        RateLimit: "default";r=0;t=5""",
+        Feedback(429, 5.0, (Quota("default", None, 0, 5.0),), "Retry-After", 5.0),
+    ),
+    "draft 11: other units do not hold requests": (
+        200,
+        """RateLimit-Policy: "volume";q=65535;qu="content-bytes";w=10;pk=:sdfjLJUOUHx=:, "many";q=5;qu="concurrent-requests"
+        RateLimit: "volume";r=0;t=9;pk=:sdfjLJUOUHx=:, "many";r=0;t=3""",
+        Feedback(
+            200,
+            None,
+            (
+                Quota("volume", 65535, 0, 9.0, 10.0, unit="content-bytes"),
+                Quota("many", 5, 0, 3.0, unit="concurrent-requests"),
+            ),
+            "RateLimit",
+        ),
+    ),
+    "draft 11: several policies used up": (
+        429,
+        'RateLimit: "a";r=0;t=5, "b";r=0;t=50, "c";r=3;t=500',
+        Feedback(429, 50.0, (Quota("a", None, 0, 5.0), Quota("b", None, 0, 50.0), Quota("c", None, 3, 500.0)), "RateLimit"),
+    ),
+    "draft 11: a policy for each partition": (
+        200,
+        """RateLimit-Policy: "u";q=10;w=60;pk=:YQ==:, "u";q=20;w=60;pk=:Yg==:
+        RateLimit: "u";r=19;pk=:Yg==:""",
+        Feedback(200, None, (Quota("u", 20, 19, None, 60.0), Quota("u", 10, None, None, 60.0)), "RateLimit"),
+    ),
+    "draft 11: a token for a name": (
+        200,
+        "RateLimit: default;r=0;t=30",
+        Feedback(200, 30.0, (Quota("default", None, 0, 30.0),), "RateLimit"),
+    ),
+    "draft 11: half of a policy": (
+        200,
+        'RateLimit-Policy: "no quota";w=60, "no window";q=5, "no time";q=5;w=0\nRateLimit: "no remainder";t=5, "negative";r=-1;t=5',
+        Feedback(200, None, (Quota("no window", 5), Quota("no time", 5)), "RateLimit"),
+    ),
+    "draft 11: an error in the list spoils the list": (200, 'RateLimit: "a";r=0;t=30, "b', None),
+    "Hugging Face: a policy that is not well-formed": (
+        429,
+        """ratelimit: "api";r=0;t=55
+        ratelimit-policy: "fixed window";"api";q=500;w=300""",
+        Feedback(429, 55.0, (Quota("api", None, 0, 55.0),), "RateLimit"),
+    ),
+    "draft 07": (
+        200,
+        """RateLimit-Policy: 100;w=60;comment="fixed, window"
+        RateLimit: limit=100, remaining=50, reset=5""",
+        Feedback(200, None, (Quota("", 100, 50, 5.0, 60.0),), "RateLimit"),
+    ),
+    "draft 07: used up": (200, "RateLimit: limit=100, remaining=0, reset=5", Feedback(200, 5.0, (Quota("", 100, 0, 5.0),), "RateLimit")),
+    "draft 06": (
+        200,
+        """RateLimit-Limit: 10
+        RateLimit-Policy: 10;w=1, 50;w=60, 1000;w=3600
+        RateLimit-Remaining: 9
+        RateLimit-Reset: 1""",
+        Feedback(
+            200,
+            None,
+            (Quota("", 10, 9, 1.0, 1.0), Quota("", 50, None, None, 60.0), Quota("", 1000, None, None, 3600.0)),
+            "RateLimit",
+        ),
+    ),
+    "old and new names at once, the same quota": (
+        200,
+        """RateLimit-Limit: 10
+        RateLimit-Remaining: 9
+        RateLimit-Reset: 1
+        X-RateLimit-Limit: 10
+        X-RateLimit-Remaining: 9
+        X-RateLimit-Reset: 1""",
+        Feedback(200, None, (Quota("", 10, 9, 1.0),), "RateLimit"),
+    ),
+    "a policy alone": (200, "RateLimit-Policy: 100;w=60", Feedback(200, None, (Quota("", 100, None, None, 60.0),), "RateLimit")),
+}
+
+
+def lines(text: str) -> list[tuple[str, str]]:
+    pairs = [line.strip().split(": ", 1) for line in text.splitlines()]
+    return [(name, value) for name, value in pairs]
+
+
+def pause_of(status: int, **headers: str) -> float | None:
+    """The pause alone. Underscores in the names stand for hyphens."""
+    feedback = read_feedback(status, {name.replace("_", "-"): value for name, value in headers.items()}, now=EPOCH)
+    return None if feedback is None else feedback.pause
+
+
+@pytest.mark.parametrize(("status", "headers", "expected"), VENDORS.values(), ids=VENDORS)
+def test_what_each_vendor_says(status: int, headers: str, expected: Feedback | None) -> None:
+    """Each vendor has a language of its own, and each word of it was misread by somebody."""
+    assert expected == read_feedback(status, lines(headers), now=EPOCH)
+
+
+def test_every_profile_of_the_table_is_tried() -> None:
+    """A row that no test reads is a row that nobody knows to be right."""
+    spoken = {name for _, headers, _ in VENDORS.values() for name, _ in lines(headers.lower())}
+
+    for profile in PROFILES:
+        for form in profile.quotas:
+            for name in (form.limit, form.remaining, form.level, form.policies, form.named_by, profile.everywhere, *form.resets):
+                assert not name or name in spoken, name
+
+
+# --- Retry-After ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "pause"),
+    [
+        ("0", 0.0),
+        ("120", 120.0),
+        (" 7 ", 7.0),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("1e1", 10.0),
+        ("Tue, 26 Mar 2024 20:01:59 GMT", 120.0),
+        ("tue, 26 mar 2024 20:01:59 GMT", 120.0),
+        ("Tuesday, 26-Mar-24 20:01:59 GMT", 120.0),  # RFC 850
+        ("Tue Mar 26 20:01:59 2024", 120.0),  # asctime
+        ("Tue, 26 Mar 2024 20:01:59 -0000", 120.0),
+        ("Tue, 26 Mar 2024 21:01:59 +0100", 120.0),
+        ("2024-03-26T20:01:59Z", 120.0),
+        ("2024-03-26t20:01:59.25z", 120.25),
+        (str(EPOCH + 120), 120.0),  # a time, not a wait of 54 years
+        ("30s", 30.0),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 0.0),  # over long ago
+        ("Tue, 26 Mar 2124 20:01:59 GMT", LONGEST),
+        ("100000", LONGEST),
+        ("9" * 400, LONGEST),
+        ("1e999", LONGEST),
+        ("9999999h", LONGEST),
+    ],
+)
+def test_retry_after_in_all_its_forms(value: str, pause: float) -> None:
+    """RFC 9110 knows seconds and three forms of a date; servers know more. A day is the longest."""
+    assert pause == pause_of(429, Retry_After=value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "soon",
+        "-5",
+        "+5",
+        "nan",
+        "inf",
+        "-inf",
+        "1_000",
+        "٣",
+        "5 seconds",
+        "0x10",
+        "1.2.3",
+        "Tue, 99 Mar 2024 20:01:59 GMT",
+        "\x00",
+        "5\r\n5",
+        "Tue, 26 Mar 99999 20:01:59 GMT",
+        "Tue, 26 Mar 2024 20:01:59 +9999",
+        "2024-13-26T20:01:59Z",
+        "2024-03-26T20:01:60Z",
+        "5m5",
+        "s",
+        "m5",
+    ],
+)
+def test_a_retry_after_that_cannot_be_read_is_none(value: str) -> None:
+    """Then the status alone counts: one second."""
+    assert Feedback(429, 1.0, (), "status 429", None) == read_feedback(429, {"Retry-After": value})
+    assert read_feedback(200, {"Retry-After": value}) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "pause"),
+    [
+        (["5", "10"], 10.0),
+        (["10", "5"], 10.0),
+        (["5", "soon"], 5.0),
+        (["Tue, 26 Mar 2024 20:00:09 GMT", "5"], 10.0),
+        (["5", "Tue, 26 Mar 2024 20:00:09 GMT"], 10.0),
+        (["Tue, 26 Mar 2024 20:00:00 GMT", "Tue, 26 Mar 2024 20:00:09 GMT"], 10.0),
+    ],
+)
+@pytest.mark.parametrize(
+    "collect",
+    [
+        list,
+        iter,
+        httpx.Headers,
+        httpx2.Headers,
+        CIMultiDict,
+        lambda pairs: CIMultiDictProxy(CIMultiDict(pairs)),
+        lambda pairs: [(name.encode(), value.encode()) for name, value in pairs],
+        lambda pairs: {"retry-after": ", ".join(value for name, value in pairs if name != "Date"), "DATE": DATE},
+    ],
+    ids=["list", "iterator", "httpx", "httpx2", "multidict", "proxy", "bytes", "joined"],
+)
+def test_of_several_retry_after_the_later_end_counts(values: list[str], pause: float, collect: Any) -> None:
+    """A gateway adds its own to the server's. Clients join the fields with a comma, which a date holds as well."""
+    pairs = [("Date", DATE), *(("Retry-After", value) for value in values)]
+
+    feedback = read_feedback(429, collect(pairs))
+
+    assert feedback is not None
+    assert pause == feedback.pause
+
+
+@pytest.mark.parametrize("status", [200, 202, 204, 301, 304, 307, 400, 401, 404, 413, 500, 502, 504])
+def test_retry_after_alone_pauses_nobody_unless_the_status_throttles(status: int) -> None:
+    """A 202 says when to ask again for that one job, a redirect when to follow it: the others may go on."""
+    assert Feedback(status, None, (), "Retry-After", 30.0) == read_feedback(status, {"Retry-After": "30"})
+
+
+@pytest.mark.parametrize("status", [429, 503, 529, 403, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE])
+def test_retry_after_pauses_where_the_status_throttles(status: int) -> None:
+    """429 and 503 by their definition, 529 is Anthropic's, 403 GitHub's."""
+    assert pause_of(status, Retry_After="30") == 30.0
+
+
+@pytest.mark.parametrize(("status", "pause"), [(429, 1.0), (503, 1.0), (529, 1.0), (403, None), (200, None), (500, None)])
+def test_a_second_if_no_time_is_told(status: int, pause: float | None) -> None:
+    """Long enough not to hammer, short enough to do no harm. A plain 403 only means no."""
+    feedback = read_feedback(status, {"Content-Type": "text/html"})
+
+    assert pause == (feedback and feedback.pause)
+
+
+def test_zero_from_the_server_itself_is_zero() -> None:
+    """It says that the client may come back at once; only a reset of 0 is a rounded one."""
+    assert pause_of(429, Retry_After="0", X_RateLimit_Remaining="0", X_RateLimit_Reset="60") == 0.0
+    assert pause_of(429, X_RateLimit_Remaining="0", X_RateLimit_Reset="0") == 1.0
+    assert pause_of(200, X_RateLimit_Remaining="0", X_RateLimit_Reset="0") is None
+
+
+# --- Whose clock ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_date_counts_from_the_date_of_the_response() -> None:
+    """A local clock that is an hour off must not make a pause of an hour, or none."""
+    headers = {"Date": DATE, "Retry-After": "Tue, 26 Mar 2024 20:00:29 GMT"}
+
+    for now in (None, 0.0, EPOCH - 3600, EPOCH + 3600):
+        feedback = read_feedback(429, headers, now=now)
+        assert feedback is not None
+        assert feedback.pause == 30.0
+
+
+def test_without_a_date_the_local_clock_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the only other one, and it is read for nothing else."""
+    headers = {"Date": "yesterday", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(EPOCH + 30)}
+    monkeypatch.setattr(time, "time", lambda: EPOCH + 10.0)
+
+    read = read_feedback(200, headers)
+    given = read_feedback(200, headers, now=EPOCH + 20.0)
+
+    assert read is not None
+    assert read.pause == 20.0
+    assert given is not None
+    assert given.pause == 10.0
+
+
+def test_the_wall_clock_is_not_read_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is paced by the wall clock, which people turn back."""
+
+    def time_() -> float:
+        raise AssertionError
+
+    monkeypatch.setattr(time, "time", time_)
+
+    assert read_feedback(429, {"Retry-After": "5", "RateLimit": '"a";r=0;t=30', "X-RateLimit-Reset": "30"}) is not None
+    assert read_feedback(429, {"Retry-After": DATE, "Date": DATE}) is not None
+
+
+# --- Caches -----------------------------------------------------------------------------------------------------------------
+
+
+def test_quotas_from_a_cache_are_ignored() -> None:
+    """They are of the response that was stored: draft 11, section 7.3."""
+    quotas = {"RateLimit": '"a";r=0;t=30', "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "30"}
+
+    assert read_feedback(200, {**quotas, "Age": "7"}) is None
+    assert read_feedback(403, {**quotas, "Age": "7"}) is None
+    assert read_feedback(429, {**quotas, "Age": "7"}) == Feedback(429, 1.0, (), "status 429")
+    assert pause_of(200, **{"Age": "0", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "30"}) == 30.0
+    assert pause_of(200, **{"Age": "old", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "30"}) == 30.0
+
+
+def test_a_date_from_a_cache_has_grown_old() -> None:
+    """The Date is that of the stored response, its Age ago: RFC 9111, section 4.2.3."""
+    assert pause_of(503, Date=DATE, Age="20", Retry_After="Tue, 26 Mar 2024 20:00:29 GMT") == 10.0
+
+
+# --- Quotas -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("quota", "rate"),
+    [
+        (Quota(limit=10000, window=1000.0, remaining=10000, reset=10.0), 10.0),
+        (Quota(limit=100, window=10.0, remaining=5, reset=5.0), 1.0),
+        (Quota(limit=100, window=10.0), 10.0),
+        (Quota(remaining=30, reset=10.0), 3.0),
+        (Quota(remaining=0, reset=10.0), 0.0),
+        (Quota(limit=60, remaining=0, reset=10.0, full_at_reset=True), None),
+        (Quota(limit=60, window=60.0, remaining=0, reset=60.0, full_at_reset=True), 1.0),
+        (Quota(limit=100, remaining=30, reset=0.0), None),
+        (Quota(limit=100), None),
+        (Quota(), None),
+    ],
+)
+def test_the_rate_that_a_quota_allows(quota: Quota, rate: float | None) -> None:
+    """The trap of draft 11, section 8.5: what is left of a long window looks like a thousand a second."""
+    assert rate == quota.rate
+
+
+def test_the_trap_as_it_is_sent() -> None:
+    """The policy's quota and window count, not the ratio of what is left to the time."""
+    feedback = read_feedback(200, {"RateLimit-Policy": '"somepolicy";q=10000;w=1000', "RateLimit": '"somepolicy";r=10000;t=10'})
+
+    assert feedback is not None
+    assert [10.0] == [quota.rate for quota in feedback.quotas]
+
+
+def test_a_quota_for_a_month_has_no_window_here() -> None:
+    """Cut to a day it would allow thirty times as much."""
+    assert read_feedback(200, {"RateLimit-Policy": '"m";q=100;w=2592000'}) == Feedback(200, None, (Quota("m", 100),), "RateLimit")
+    assert pause_of(429, RateLimit='"m";r=0;t=2592000') == LONGEST
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("X-RateLimit-Remaining", "-1", None),
+        ("X-RateLimit-Remaining", "nan", None),
+        ("X-RateLimit-Remaining", "many", None),
+        ("X-RateLimit-Remaining", "1e300", 999_999_999_999_999),
+        ("X-RateLimit-Remaining", "5, 3", 3),
+        ("X-RateLimit-Limit", "unlimited", None),
+        ("X-Shopify-Shop-Api-Call-Limit", "32", None),
+        ("X-Shopify-Shop-Api-Call-Limit", "-1/40", None),
+        ("X-Shopify-Shop-Api-Call-Limit", "1/" + "9" * 5000, None),
+    ],
+)
+def test_amounts_that_make_no_sense(name: str, value: str, expected: int | None) -> None:
+    """Negative, infinite and absurd amounts are ignored or cut; of two remainders the smaller counts."""
+    feedback = read_feedback(200, {name: value})
+
+    assert expected == (feedback and feedback.quotas[0].remaining)
+
+
+def test_without_the_extra_only_draft_11_is_lost() -> None:
+    """The extra is one small package; nobody needs it for Retry-After, older drafts or vendors."""
+    code = """
+import sys
+sys.modules["http_sf"] = None
+from aiorate.http import read_feedback
+
+assert read_feedback(200, {"RateLimit": '"a";r=0;t=30', "RateLimit-Policy": '"a";q=5;w=60'}) is None
+assert read_feedback(429, {"RateLimit": '"a";r=0;t=30'}).pause == 1
+assert read_feedback(200, {"RateLimit": "limit=100, remaining=0, reset=5"}).pause == 5
+assert read_feedback(200, {"RateLimit-Policy": "5;w=60"}).quotas[0].rate == 5 / 60
+assert read_feedback(429, {"Retry-After": "7"}).pause == 7
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_http_sf_is_imported_by_those_who_need_it() -> None:
+    """A program whose servers never send RateLimit does not pay for its parser."""
+    code = """
+import sys
+from aiorate.http import read_feedback
+
+assert read_feedback(429, {"Retry-After": "7", "RateLimit": "limit=100, remaining=0, reset=5"})
+assert "http_sf" not in sys.modules
+assert read_feedback(200, {"RateLimit": '"a";r=0;t=30'})
+assert "http_sf" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- What may be passed -----------------------------------------------------------------------------------------------------
+
+
+def message(pairs: list[tuple[str, str]]) -> email.message.Message:
+    made = email.message.Message()
+    for name, value in pairs:
+        made[name] = value
+    return made
+
+
+class Pairs:
+    """Pairs, and no mapping."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._pairs = pairs
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._pairs)
+
+
+@pytest.mark.parametrize(
+    "collect",
+    [
+        dict,
+        lambda pairs: {name.upper(): value for name, value in pairs},
+        lambda pairs: {name.encode(): value.encode() for name, value in pairs},
+        httpx.Headers,
+        httpx2.Headers,
+        CIMultiDict,
+        lambda pairs: CIMultiDictProxy(CIMultiDict(pairs)),
+        message,
+        Pairs,
+    ],
+    ids=["dict", "upper", "bytes", "httpx", "httpx2", "multidict", "proxy", "message", "pairs"],
+)
+def test_any_mapping_will_do(collect: Any) -> None:
+    """One reader for all clients: names in any case, text or bytes, mapping or pairs."""
+    pairs = [("Date", DATE), ("X-RateLimit-Limit", "60"), ("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", str(EPOCH + 30))]
+
+    assert Feedback(429, 30.0, (Quota("", 60, 0, 30.0),), "X-RateLimit") == read_feedback(429, collect(pairs))
+
+
+@pytest.mark.parametrize("headers", [{}, [], {"Content-Type": "application/json", "Date": DATE, "Age": "5", "Server": "github.com"}])
+def test_nothing_said_is_none(headers: Any) -> None:
+    """So is the answer of most servers, most of the time."""
+    assert read_feedback(200, headers) is None
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Retry-After": 5}, {b"retry-after": None}, {5: "5"}, {"Retry-After": ["5"]}, {"retry-after": "\udcff"}]
+)
+def test_what_is_no_text_is_ignored(headers: Any) -> None:
+    """A header is text. Nothing that a server or a mock puts there raises."""
+    assert read_feedback(429, headers) == Feedback(429, 1.0, (), "status 429")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Retry-After", "1" * 100_000 + "x"),
+        ("Retry-After", "5," * 50_000),
+        ("X-RateLimit-Reset-Requests", "1" * 100_000),
+        ("X-RateLimit-Limit", '"' * 100_000),
+        ("RateLimit", '"a";r=1,' * 20_000),
+    ],
+)
+def test_a_field_of_a_hundred_kilobytes_is_ignored(name: str, value: str) -> None:
+    """No quota is that long, and reading it would hold up everybody in the loop."""
+    assert read_feedback(200, {name: value}) is None
+
+
+def test_feedback_and_quota_are_values() -> None:
+    """They may be compared, put into a set, and logged; nobody changes what another has seen."""
+    feedback = Feedback(429, 1.0, (Quota("requests", 5, 0),))
+
+    assert feedback == Feedback(429, 1.0, (Quota("requests", 5, 0),))
+    assert len({feedback, feedback}) == 1
+    assert not hasattr(feedback, "__dict__")
+    with pytest.raises(AttributeError):
+        feedback.pause = 0.0  # type: ignore[misc]
