@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
-    from aiorate import Limiter
+    from aiorate import Budget, Limiter
 
 __all__ = ["Limiters", "cost", "middleware"]
 
@@ -32,11 +32,12 @@ _cost: ContextVar[int] = ContextVar("aiorate.aiohttp.cost")
 
 
 def middleware(
-    limiter: Limiter | Limiters,
+    limiter: Limiter | Limiters | Budget,
     key: Callable[[ClientRequest], str] | None = None,
     cost: Callable[[ClientRequest], int] | None = None,
     *,
     max_wait: float | None = None,
+    feedback: bool = True,
 ) -> ClientMiddlewareType:
     """A client middleware: the last of ``middlewares=`` of a ``ClientSession``, or of one request, where it replaces the session's.
 
@@ -47,12 +48,14 @@ def middleware(
 
     Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.
     """
-    limit: RequestLimit[ClientRequest] = RequestLimit("middleware()", limiter, key, cost, max_wait, _origin)
+    limit: RequestLimit[ClientRequest] = RequestLimit("middleware()", limiter, key, cost, max_wait, _origin, feedback)
 
     async def wait_for_permits(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         permits = _cost.get(None)
         await limit.enter(request, {} if permits is None else {"cost": permits})
-        return await handler(request)
+        response = await handler(request)
+        limit.heed(request, response.status, response.headers)
+        return response
 
     return wait_for_permits
 

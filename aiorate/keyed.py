@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
     from typing import NoReturn
 
+    from aiorate.feedback import Feedback
     from aiorate.rate import Number
 
 __all__ = ["KeyedLimiter"]
@@ -79,6 +80,16 @@ class KeyedLimiter(Generic[K]):
     def try_acquire(self, key: K, permits: int = 1) -> bool:
         """Take the permits, of the key and the shared limit, if they are to be had at once; never waits."""
         return self[key].try_acquire(permits)
+
+    def observe(self, key: K, feedback: Feedback | None) -> None:
+        """Heed what a server said of a key: it pauses that key for everybody. What concerns all keys, the shared limit heeds."""
+        if feedback is None:
+            return
+        heeds: Limiter | None = self[key]
+        if self._shared is not None and any(quota.name == "global" and not quota.remaining for quota in feedback.quotas):
+            heeds = self._shared
+        assert heeds is not None
+        heeds.observe(feedback)
 
     def __call__(self, key: K) -> Limiter:
         """The key's limiter: ``async with keyed(key):``."""

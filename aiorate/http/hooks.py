@@ -1,4 +1,4 @@
-"""Event hooks of the client: every request waits for its permits."""
+"""Event hooks of the client: every request waits for its permits, and the limiter heeds every response."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from aiorate.waiting.loops import running_loop
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from aiorate import Limiter
+    from aiorate import Budget, Limiter
     from aiorate.http.requests import Limiters
 
 __all__ = ["hooks"]
 
 
 def hooks(
-    limiter: Limiter | Limiters,
+    limiter: Limiter | Limiters | Budget,
     key: Callable[[Any], str] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
     max_wait: float | None = None,
+    feedback: bool = True,
 ) -> dict[str, list[Callable[..., Any]]]:
     """The ``event_hooks=`` of an ``AsyncClient`` of httpx2 or httpx.
 
     Each call returns a new dict, so you may add hooks of your own. A hook before the limiter's runs before the wait.
     Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.
     """
-    limit: RequestLimit[Any] = RequestLimit("hooks()", limiter, key, cost, max_wait, origin_of)
+    limit: RequestLimit[Any] = RequestLimit("hooks()", limiter, key, cost, max_wait, origin_of, feedback)
 
     def wait_for_permits(request: Any) -> Coroutine[Any, Any, None]:
         # A plain function, because a synchronous client would not await a coroutine, and would send without a limit.
@@ -36,4 +37,7 @@ def hooks(
             raise RuntimeError("hooks() are for an AsyncClient, under asyncio or trio: a synchronous client cannot wait in line.")
         return limit.enter(request, overrides_of(request))
 
-    return {"request": [wait_for_permits]}
+    async def heed(response: Any) -> None:
+        limit.heed(response.request, response.status_code, response.headers)
+
+    return {"request": [wait_for_permits], "response": [heed]} if feedback else {"request": [wait_for_permits]}

@@ -1,4 +1,4 @@
-"""The limit before a request: its limiter, its permits and its longest wait. All HTTP adapters share it.
+"""The limit before a request: its limiter, its permits and its longest wait; and what the response says. All HTTP adapters share it.
 
 Knows no HTTP client: a request is the object that ``key`` and ``cost`` are called with. Uses only public names of aiorate.
 """
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
-from aiorate import Limiter
+from aiorate import Budget, KeyedLimiter, Limiter
+from aiorate.http.feedback import read_feedback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,26 +38,34 @@ class Limiters(Protocol):
 
 
 class RequestLimit(Generic[R]):
-    """Lets each request wait for its permits. ``call`` is the name of the adapter in error messages.
+    """Lets each request wait for its permits, and its limiter heed the response. ``call`` names the adapter in error messages.
 
     Raises TypeError unless ``limiter`` is a limiter or maps keys to limiters, and unless ``key`` and ``cost`` are plain functions.
     """
 
-    __slots__ = ("_call", "_cost", "_key", "_limiters", "_max_wait", "_only")
+    __slots__ = ("_budget", "_call", "_cost", "_feedback", "_key", "_limiters", "_max_wait", "_only")
 
     def __init__(
         self,
         call: str,
-        limiter: Limiter | Limiters,
+        limiter: Limiter | Limiters | Budget,
         key: Callable[[R], str] | None,
         cost: Callable[[R], int] | None,
         max_wait: float | None,
         default_key: Callable[[R], str],
+        feedback: bool,
     ) -> None:
         self._call = call
         self._only: Limiter | None = None
+        self._budget: Budget | None = None
         self._limiters: Limiters = {}
-        if isinstance(limiter, Limiter):
+        if not isinstance(feedback, bool):
+            raise TypeError(f"{call}: feedback must be True or False, not {_kind(feedback)}.")
+        if isinstance(limiter, Budget):
+            self._budget = limiter
+            if not (key is cost is max_wait is None and feedback):
+                raise TypeError(f"{call}: a Budget is only told what responses say; reserve() around the call, and give no other option.")
+        elif isinstance(limiter, Limiter):
             self._only = limiter
             if key is not None:
                 raise TypeError(
@@ -67,7 +76,7 @@ class RequestLimit(Generic[R]):
             self._limiters = limiter
         else:
             raise TypeError(
-                f"{call} takes a Limiter, or one limiter for each key (a dict of them), not {_kind(limiter)}. Write Limiter('100/s')."
+                f"{call} takes a Limiter, a KeyedLimiter or a dict of limiters, or a Budget, not {_kind(limiter)}. Write Limiter('100/s')."
             )
         _check_function(f"{call}: key", key, "lambda request: str(request.url)")
         _check_function(f"{call}: cost", cost, "lambda request: 1")
@@ -75,6 +84,7 @@ class RequestLimit(Generic[R]):
         self._key = default_key if key is None else key
         self._cost = cost
         self._max_wait = max_wait
+        self._feedback = feedback
 
     async def enter(self, request: R, overrides: Mapping[str, Any]) -> None:
         """Wait until the request may be sent. ``overrides`` are its own ``cost`` and ``max_wait``, which replace the limit's.
@@ -86,9 +96,23 @@ class RequestLimit(Generic[R]):
         permits = check_cost(f"{self._call}: the cost of a request", cost)
         max_wait = overrides.get("max_wait", self._max_wait)
         _check_max_wait(f"{self._call}: max_wait", max_wait)
-        if permits:
+        if permits and self._budget is None:
             limiter = self._chosen(self._key(request)) if self._only is None else self._only
             await limiter.acquire(permits, max_wait=max_wait)
+
+    def heed(self, request: R, status: int, headers: Mapping[str, str]) -> None:
+        """Have the limiter of the request observe what the response says, unless that was turned off."""
+        feedback = read_feedback(status, headers) if self._feedback else None
+        if feedback is None:
+            return
+        if self._budget is not None:
+            self._budget.observe(feedback)
+        elif self._only is not None:
+            self._only.observe(feedback)
+        elif isinstance(self._limiters, KeyedLimiter):
+            self._limiters.observe(self._key(request), feedback)
+        else:
+            self._chosen(self._key(request)).observe(feedback)
 
     def _chosen(self, key: object) -> Limiter:
         if not isinstance(key, str):

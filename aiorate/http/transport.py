@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-    from aiorate import Limiter
+    from aiorate import Budget, Limiter
     from aiorate.http.requests import Limiters
 
 __all__ = ["limit_transport"]
@@ -25,11 +25,12 @@ AnyTransport = TypeVar("AnyTransport", "httpx.AsyncBaseTransport", "httpx2.Async
 
 def limit_transport(
     inner: AnyTransport,
-    limiter: Limiter | Limiters,
+    limiter: Limiter | Limiters | Budget,
     key: Callable[[Any], str] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
     max_wait: float | None = None,
+    feedback: bool = True,
 ) -> AnyTransport:
     """A transport that waits for permits before it hands a request to ``inner``. It also opens and closes ``inner``.
 
@@ -48,7 +49,7 @@ def limit_transport(
             f"limit_transport() takes an asynchronous transport, such as httpx2.AsyncHTTPTransport(), not {type(inner).__name__}."
             " To limit a client, pass hooks(limiter) as its event_hooks=."
         )
-    limit: RequestLimit[Any] = RequestLimit("limit_transport()", limiter, key, cost, max_wait, origin_of)
+    limit: RequestLimit[Any] = RequestLimit("limit_transport()", limiter, key, cost, max_wait, origin_of, feedback)
     limited: AnyTransport = _limited_kind(base)(inner, limit)
     return limited
 
@@ -62,7 +63,9 @@ class _LimitedTransport:
 
     async def handle_async_request(self, request: Any) -> Any:
         await self._limit.enter(request, overrides_of(request))
-        return await self._inner.handle_async_request(request)
+        response = await self._inner.handle_async_request(request)
+        self._limit.heed(request, response.status_code, response.headers)
+        return response
 
     async def aclose(self) -> None:
         await self._inner.aclose()
