@@ -27,13 +27,13 @@ class Batch:
     __slots__ = ("_most", "_opened_at", "_size", "dry", "opened", "remaining", "worthwhile")
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.remaining = 0
+        self.remaining: int = 0
         """Permits that may be handed out by counting down."""
-        self.opened = 0
+        self.opened: int = 0
         """Permits it was opened with; 0: none is open."""
-        self.dry = False
+        self.dry: bool = False
         """Whether it took everything that lay ready."""
-        self.worthwhile = False
+        self.worthwhile: bool = False
         """Whether permits ever come fast enough for one."""
         self._opened_at = 0
         self._size = 1

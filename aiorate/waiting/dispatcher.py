@@ -71,28 +71,28 @@ class Dispatcher:
     def __init__(self, scheduler: Scheduler, catch_up: int, precise: bool, clock: Clock | None, name: str | None) -> None:
         scheduler.claim("a limiter" if name is None else f"the limiter {name!r}")
         scheduler.receipts = False
-        self.scheduler = scheduler
-        self.catch_up = catch_up
+        self.scheduler: Scheduler = scheduler
+        self.catch_up: int = catch_up
         """How many ns a late event loop may make up for."""
-        self.name = name
-        self.timeline = Timeline(clock)
+        self.name: str | None = name
+        self.timeline: Timeline = Timeline(clock)
         self.now: ReadClock = self.timeline.read
         """The shortest way to the instant, while nothing is held up."""
-        self.fast_until = 0
+        self.fast_until: int = 0
         """Before that instant a request may go straight to the scheduler.
 
         No line, no pause, no batch, no late wake-up to make up for; not closed; and the loop was seen to run its other tasks.
         """
-        self.check_loop_after = 0
+        self.check_loop_after: int = 0
         """Before that instant no caller has to check whether the loop runs its other tasks."""
-        self.granted = 0
+        self.granted: int = 0
         """Permits, in all."""
-        self.resuming = 0
+        self.resuming: int = 0
         """Requests that were granted out of the line and have not gone on yet."""
-        self.batch = Batch(scheduler)
-        self.counters = Counters()
-        self.closed = False
-        self.line = _NOBODY
+        self.batch: Batch = Batch(scheduler)
+        self.counters: Counters = Counters()
+        self.closed: bool = False
+        self.line: Line = _NOBODY
         self.driver: Driver | None = None
         self._clock = clock
         self._precise = precise

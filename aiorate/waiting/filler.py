@@ -54,11 +54,11 @@ class _Row:
     __slots__ = ("condition", "filler", "notify_all", "seats", "spare")
 
     def __init__(self, filler: Filler) -> None:
-        self.condition = asyncio.Condition(_OPEN)
-        self.filler = filler
-        self.seats = 0
+        self.condition: asyncio.Condition = asyncio.Condition(_OPEN)
+        self.filler: Filler = filler
+        self.seats: int = 0
         self.spare: _Row | None = None
-        self.notify_all = False  # whether a waiter was sent away out of turn: the others wait on
+        self.notify_all: bool = False  # whether a waiter was sent away out of turn: the others wait on
 
 
 class FillerTicket:

@@ -96,7 +96,7 @@ class TrioDriver:
         watch = self._watch
         if watch is None or watch.done():
             first = self._dispatcher.line.first()
-            watch = self._watch = None if first is None else first[0]  # type: ignore[assignment]  # which this driver made
+            watch = self._watch = first[0] if first is not None and isinstance(first[0], TrioTicket) else None
         if watch is not None:
             watch.wake()
 

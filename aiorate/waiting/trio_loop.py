@@ -19,7 +19,7 @@ from aiorate.waiting.clock import TimedClock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate.waiting.clock import Clock, Handle
+    from aiorate.waiting.clock import Clock, Handle, ReadClock
 
 __all__ = ["TrioLoop", "TrioTimer", "running_trio"]
 
@@ -50,7 +50,7 @@ class TrioLoop:
         self.timer: TrioTimer | None = None
         """The one that was set last."""
         self.manual = self._timers is not None
-        self.read: Callable[[], int] = _reader(self._clock) if clock is None else clock.now
+        self.read: ReadClock = _reader(self._clock) if clock is None else clock.now
         self.monotonic = False
         self.grain = _GRAIN_NS
 
@@ -123,7 +123,7 @@ class TrioTimer:
             callback()
 
 
-def _reader(clock: trio.abc.Clock) -> Callable[[], int]:
+def _reader(clock: trio.abc.Clock) -> ReadClock:
     def read() -> int:
         return _whole(clock.current_time())
 
