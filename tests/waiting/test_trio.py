@@ -1113,25 +1113,31 @@ def test_a_run_that_broke_off_does_not_keep_the_limiter() -> None:
     """An error inside trio ends the run with its tasks where they stood; nobody can ask them any more."""
     script = """
 import asyncio, trio, trio.testing, aiorate
-limiter = aiorate.Limiter("20/s")
+from aiorate.testing import ManualClock
+clock = ManualClock()
+limiter, by_hand = aiorate.Limiter("20/s"), aiorate.Limiter("20/s", clock=clock)
+kept = []
 async def breaks():
     async with trio.open_nursery() as nursery:
+        kept.append(nursery)
         for _ in range(3):
             nursery.start_soon(limiter.acquire)
+            nursery.start_soon(by_hand.acquire)
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(trio.lowlevel.wait_task_rescheduled, lambda raise_cancel: 1 / 0)
-        nursery.cancel_scope.cancel()
+        with trio.move_on_after(0.001):
+            await trio.lowlevel.wait_task_rescheduled(lambda raise_cancel: 1 / 0)
 async def two():
     return await limiter.acquire() > 0, await limiter.acquire() > 0
 try:
     trio.run(breaks)
 except trio.TrioInternalError:
     print("broke off")
+print(by_hand.statistics().waiting, clock.timers)
 print(trio.run(two), asyncio.run(two()), limiter.statistics().waiting, flush=True)
 """
     outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
 
-    assert "broke off\n(True, True) (True, True) 0\n" == outcome.stdout
+    assert "broke off\n0 0\n(True, True) (True, True) 0\n" == outcome.stdout
 
 
 def test_asyncio_needs_neither_trio_nor_anyio() -> None:
@@ -1184,6 +1190,23 @@ def test_a_clock_by_hand_moves_waiters_under_trio() -> None:
     run(main)
 
 
+def test_a_clock_by_hand_wakes_all_that_are_due_at_once() -> None:
+    """With the loop's own timers it would be a thousand at a time; this one rings once."""
+
+    async def main() -> int:
+        clock = ManualClock()
+        limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1500), clock=clock)
+        limiter.pause(1)
+        async with trio.open_nursery() as nursery:
+            for _ in range(1500):
+                nursery.start_soon(limiter.acquire)
+            await settled()
+            clock.advance(1)
+        return clock.timers
+
+    assert 0 == run(main)
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_a_clock_without_timers_is_followed_by_trios_deadlines(name: str) -> None:
     """Such a clock only says what time it is; here, one with another origin."""
@@ -1222,6 +1245,28 @@ def test_what_is_due_in_a_thousand_years_is_waited_for() -> None:
         return {"A": 20 * 86_400 * SECOND, "B": 20 * 86_400 * SECOND + SECOND // 10} == crowd.granted
 
     assert run(main)
+
+
+def test_who_was_woken_in_vain_leaves_room_like_anyone() -> None:
+    """Its own timer ended its wait, which is not the same as being cancelled; being cancelled later is."""
+
+    async def main() -> None:
+        limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1))
+        limiter.charge(10**10)
+        async with trio.open_nursery() as nursery:
+            crowd = Crowd(limiter, nursery)
+            for day in range(20):
+                await crowd.queue([day])
+                await trio.sleep(86_400)
+                limiter.apply("10,1.0,stop")  # before or after the timer is heard, as trio likes
+                assert limiter.statistics().waiting == 1
+                await settled()
+                crowd.cancel(day)
+                assert limiter.statistics().waiting == 0
+                limiter.apply("10,1.0,start")
+                await settled()
+
+    run(main)
 
 
 def test_precise_changes_nothing_under_trio() -> None:
