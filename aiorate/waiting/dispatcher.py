@@ -99,7 +99,7 @@ class Dispatcher:
         self._loop: EventLoop | None = None
         self._steady = False  # whether callers on another loop would go by the same clock
         self._estimate = Estimate()
-        self._counting = 0
+        self._counting: int = 1 << 30  # requests that may be counted: the first question is answered exactly
         self._reset_at: int | None = None
         self._returnable = 0  # grants that may still be cancelled
         self._due: int | None = None  # the instant at which `_head` is due; None: paused or stopped. Meaningless without `_head`
@@ -125,7 +125,10 @@ class Dispatcher:
                 self.find_loop()
             self._watch_loop(now)
         if self._head is not None or self.closed or timeline.held_at is not None:
-            return NOT_ASKED, now
+            if self._steady:
+                self.find_loop()  # a line of another loop, or of the process before a fork, is none
+            if self._head is not None or self.closed or timeline.held_at is not None:
+                return NOT_ASKED, now
         if self.batch.opened:
             self._settle(now)
         if patient and self.batch.outstayed(now) and self._loop is not None and not self._loop.manual:
@@ -194,6 +197,7 @@ class Dispatcher:
             if self.driver is not None:
                 self.driver.leave(ticket)
             line.leave(ticket)
+            self._counting += _AT_ONCE
             self._estimate.departed()
             first = line.first()
             if first is None or first[0] is not self._head:
@@ -205,7 +209,7 @@ class Dispatcher:
     def cancel(self, permits: int, granted_at: int) -> None:
         """Undo a grant of that instant, because its task was cancelled before it resumed. The next in line moves up at once."""
         self.counters.cancelled += 1
-        if self._reset_at is None or granted_at >= self._reset_at:  # else it is of a schedule that is no more
+        if self._reset_at is None or granted_at > self._reset_at:  # else it is of a schedule that is no more
             self.counters.given_back += permits
             self.scheduler.give_back(permits, self.timeline.now(), granted_at)
         self.drop_receipt()
@@ -428,10 +432,15 @@ class Dispatcher:
         self._update_fast_path()
         return now
 
+    def rate_changed(self) -> None:
+        """As `changed`, and requests in line for more than can be granted now are sent away."""
+        self.counters.unused = 0  # a part of a permit, measured by the old rate
+        self._reject_oversized()
+        self.changed()
+
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
         self.batch.measure(self.scheduler)
-        self.counters.unused = 0
         self._estimate.forget()
         self._late = None
         self.serve()
@@ -496,8 +505,7 @@ class Dispatcher:
         self._estimate.forget()
         self._update_fast_path()
 
-    def reject_oversized(self) -> None:
-        """The rate was changed: send those away who ask for more than can be granted now."""
+    def _reject_oversized(self) -> None:
         most = self.scheduler.max_permits
         if most is not None:
             for ticket, permits, _ in self.line:

@@ -44,6 +44,7 @@ class Estimate:
     def departed(self) -> None:
         """A request left the line, or gave its permits back."""
         self._stale = True
+        self._allowed += _AT_ONCE
 
     def joined(self, permits: int, since: int, catch_up: int) -> None:
         """A request joined the line."""

@@ -83,7 +83,8 @@ class AsyncioLoop:
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
         if self._clock is not None:
-            return self._clock.call_at(reading, callback)
+            # Moved by hand, it may outlive the loop, where nobody can be woken.
+            return self._clock.call_at(reading, lambda: None if self.native.is_closed() else callback())
         if self._kernel is not None:
             try:
                 return self._kernel.call_at(reading, callback)
