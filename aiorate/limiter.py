@@ -12,6 +12,7 @@ from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, sec
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.room import Room
 from aiorate.schedulers.token_pool import TokenPool
+from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.request import stand_in_line, yield_to_loop
@@ -79,6 +80,8 @@ class Limiter:
             raise TypeError(f"Limiter({kind}): pass a scheduler made with its rate, {kind}('10/s', ...).")
         scheduler = rate_or_scheduler if isinstance(rate_or_scheduler, Scheduler) else _pool(rate_or_scheduler)
         if max_waiting is not None and max_waiting != 0:
+            if type(max_waiting) is int and max_waiting < 0:
+                raise ValueError(f"Limiter(max_waiting) must be 0 or more, or None (no bound); {max_waiting} was given.")
             check_permits("Limiter(max_waiting)", max_waiting)
         elif max_waiting is not None and type(max_waiting) is not int:
             raise TypeError(f"Limiter(max_waiting) must be an int of 0 or more, not {type(max_waiting).__name__}.")
@@ -116,6 +119,13 @@ class Limiter:
                 self._batch.remaining -= 1
                 return 0.0
             dispatcher = self._dispatcher
+            if self._batch.rest:
+                now = dispatcher.now()
+                if now < self._batch.good_until:
+                    self._batch.rest -= PORTION
+                    self._batch.remaining = PORTION - 1
+                    self._batch.good_until = now + PORTION_NS
+                    return 0.0
             if dispatcher.fast_until:
                 now = dispatcher.now()
                 if now < dispatcher.fast_until:
@@ -136,6 +146,11 @@ class Limiter:
                 await yield_to_loop(dispatcher, permits, now)
             return 0.0
         if max_wait is not None or self._max_waiting is not None or dispatcher.closed:
+            if dispatcher.loop_is_starved():  # by a caller that asks again and again, and is refused
+                await dispatcher.yield_once()
+                at, now = dispatcher.try_take(permits)
+                if at <= now:
+                    return 0.0
             self._admit(permits, now, max_wait)
         ticket, asked = dispatcher.join(permits, at, now, now)
         line, driver = dispatcher.line, dispatcher.driver
@@ -243,7 +258,9 @@ class Limiter:
                 _, since, granted_at = await stand_in_line(dispatcher, 1, at, now, since)
             await yield_to_loop(dispatcher, 1, granted_at)
             if index:
-                index += max(0, counters.skipped - skipped)  # less after a reset()
+                index += max(0, counters.skipped - skipped)  # they are counted anew after a reset()
+                if since < opened - dispatcher.catch_up:
+                    since += dispatcher.scheduler.spilled - spilled  # the slot of that index, where the late one was granted
             yield slot_of(index, since, dispatcher.look(), dispatcher.timeline)
             index += 1
 
@@ -291,13 +308,14 @@ class Limiter:
         if member is not None:
             if isinstance(member, bool) or not isinstance(member, int):
                 raise TypeError(f"set_rate(member) must be the place of a member, an int, not {type(member).__name__}.")
+            if not scheduler.members:
+                raise ValueError(f"set_rate(member={member}): the strategy has one rate, and no members. Leave member= out.")
             if not 0 <= member < len(scheduler.members):
                 raise ValueError(f"set_rate(member={member}): there are {len(scheduler.members)} members; the first is 0.")
             scheduler = scheduler.members[member]
         scheduler.set_rate(new, dispatcher.look())
         dispatcher.altered = True
-        dispatcher.reject_oversized()
-        dispatcher.changed()
+        dispatcher.rate_changed()
 
     def pause(self, seconds: Number | timedelta) -> None:
         """Grant nothing for so long, in seconds or as a timedelta.
@@ -404,8 +422,7 @@ class Limiter:
         elif new.verb != "configure":
             dispatcher.timeline.start()
             dispatcher.closed = False
-        dispatcher.reject_oversized()
-        dispatcher.changed()
+        dispatcher.rate_changed()
 
     async def aclose(self) -> None:
         """Send those in line away with `LimiterClosed`; no task and no timer stays."""
@@ -471,7 +488,7 @@ class Limiter:
         raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or make another.")
 
 
-_CLOSED = "the limiter is closed. Make another, or reopen this one: limiter.apply('100,1.0,start')."
+_CLOSED = "the limiter is closed. Make another, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
 
 
 def _pool(rate: Rate | str | Number) -> TokenPool:

@@ -35,7 +35,8 @@ class AllOf(Scheduler):
                 kind = f"the class {member.__name__}" if isinstance(member, type) else type(member).__name__
                 unpack = " Write AllOf(*schedulers)." if isinstance(member, (list, tuple)) else ""
                 raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind}.{unpack}")
-            if any(member is other for other in schedulers[:place]):
+            before = _leaves(schedulers[:place])
+            if any(leaf is other for leaf in _leaves((member,)) for other in before):
                 raise ValueError("AllOf(): a scheduler given twice would be charged twice. Make two, or give it once.")
         self.members = schedulers
         self.receipts = True  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -146,6 +147,11 @@ class AllOf(Scheduler):
 
     def __repr__(self) -> str:
         return f"AllOf({', '.join(map(repr, self.members))})"
+
+
+def _leaves(schedulers: Iterable[Scheduler]) -> list[Scheduler]:
+    """The schedulers that are made of no others."""
+    return [leaf for scheduler in schedulers for leaf in (_leaves(scheduler.members) if scheduler.members else (scheduler,))]
 
 
 def _least(bounds: Iterable[int | None]) -> int | None:

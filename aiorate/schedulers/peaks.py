@@ -40,9 +40,23 @@ class Peaks:
         instants.append(now)
         levels.append(level)
         if len(levels) > _MOST:
-            # Every other entry of the older half merges into the next one. The record then says no less than the truth.
-            instants[: _MOST // 2] = instants[1 : _MOST // 2 : 2]
-            levels[: _MOST // 2] = levels[0 : _MOST // 2 : 2]
+            self._thin()
+
+    def _thin(self) -> None:
+        """Merge neighbours that hardly differ, each into the later one: the record then says no less than the truth, and little more.
+
+        By level, not by age: or the highest of all would be merged on and on, until it seemed to be recent.
+        """
+        step = (self._levels[0] - self._levels[-1]) // (_MOST // 2)
+        instants: list[int] = []
+        levels: list[int] = []
+        for instant, level in zip(self._instants, self._levels, strict=True):
+            if levels and levels[-1] - level <= step:
+                instants[-1] = instant
+            else:
+                instants.append(instant)
+                levels.append(level)
+        self._instants, self._levels = instants, levels
 
     def since(self, taken: int) -> int | None:
         """The highest level found by a take after that instant; None: there was no such take."""

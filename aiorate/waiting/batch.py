@@ -14,26 +14,32 @@ from __future__ import annotations
 
 from aiorate.schedulers.interface import Scheduler
 
-__all__ = ["Batch"]
+__all__ = ["PORTION", "PORTION_NS", "Batch"]
 
 _FAST_CALL_NS = 2_000  # calls no further apart are worth a batch
 _WORTH_NS = 200_000
 _MOST = 256
+PORTION = 64  # permits handed out without a look at the clock: so many slow bodies may run before the first slow call is seen
+PORTION_NS = PORTION * _FAST_CALL_NS
 
 
 class Batch:
     """At most so many permits, doubled while calls come fast."""
 
-    __slots__ = ("_most", "_opened_at", "_size", "dry", "opened", "remaining", "worthwhile")
+    __slots__ = ("_most", "_opened_at", "_size", "dry", "good_until", "opened", "remaining", "rest", "worthwhile")
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.remaining = 0
-        """Permits that may be handed out by counting down."""
-        self.opened = 0
+        self.remaining: int = 0
+        """Permits that may be handed out by counting down, without a look at the clock."""
+        self.rest: int = 0
+        """Those that may follow in portions of `PORTION`, while calls stay fast: each before `good_until`."""
+        self.good_until: int = 0
+        """The instant by which fast calls have used up a portion."""
+        self.opened: int = 0
         """Permits it was opened with; 0: none is open."""
-        self.dry = False
+        self.dry: bool = False
         """Whether it took everything that lay ready."""
-        self.worthwhile = False
+        self.worthwhile: bool = False
         """Whether permits ever come fast enough for one."""
         self._opened_at = 0
         self._size = 1
@@ -55,7 +61,11 @@ class Batch:
         if size > 1:
             ready = scheduler.stock(now)
             self.dry = ready < size
-            self.remaining = self.opened = min(ready, size)
+            opened = min(ready, size)
+            self.remaining = min(opened, PORTION)
+            self.rest = (opened - self.remaining) // PORTION * PORTION
+            self.opened = self.remaining + self.rest
+            self.good_until = now + PORTION_NS
         return self.opened > 0
 
     def outstayed(self, now: int) -> bool:
@@ -68,8 +78,8 @@ class Batch:
 
     def settle(self, scheduler: Scheduler, now: int, since: int | None = None) -> int:
         """Close it: book what was handed out as taken now; returns how much that was."""
-        used = self.opened - self.remaining
-        self.remaining = self.opened = 0
+        used = self.opened - self.remaining - self.rest
+        self.remaining = self.rest = self.opened = 0
         if used:
             # Not before it was opened: a clock that went back would have it refused, and the permits would be free.
             scheduler.take(used, max(now, self._opened_at), since)

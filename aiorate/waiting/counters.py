@@ -15,15 +15,15 @@ class Counters:
 
     def clear(self) -> None:
         """Begin anew."""
-        self.given_back = 0  # permits that came back, by cancellation or refund
-        self.refunded = 0  # permits
-        self.charged = 0  # permits
-        self.skipped = 0  # permits that fell due while somebody waited and the loop was late, and are given up
-        self.unused = 0  # the rest of a permit that was skipped, in ns x permits of the rate
-        self.refused = 0  # requests
-        self.cancelled = 0  # requests
-        self.waited_total = 0  # ns
-        self.waited_max = 0  # ns
+        self.given_back: int = 0  # permits that came back, by cancellation or refund
+        self.refunded: int = 0  # permits
+        self.charged: int = 0  # permits
+        self.skipped: int = 0  # permits that fell due while somebody waited and the loop was late, and are given up
+        self.unused: int = 0  # the rest of a permit that was skipped, in ns x permits of the rate
+        self.refused: int = 0  # requests
+        self.cancelled: int = 0  # requests
+        self.waited_total: int = 0  # ns
+        self.waited_max: int = 0  # ns
         self.waits: dict[int, int] = {}  # how many waits have that size; see `note`
 
     def note(self, waited: int) -> None:

@@ -78,31 +78,31 @@ class Dispatcher:
     def __init__(self, scheduler: Scheduler, catch_up: int, precise: bool, clock: Clock | None, name: str | None) -> None:
         scheduler.claim("a limiter" if name is None else f"the limiter {name!r}")
         scheduler.receipts = False
-        self.scheduler = scheduler
-        self.catch_up = catch_up
+        self.scheduler: Scheduler = scheduler
+        self.catch_up: int = catch_up
         """How many ns a late event loop may make up for."""
-        self.name = name
+        self.name: str | None = name
         self.on_event: Callable[[Event], object] | None = None
-        self.timeline = Timeline(clock)
+        self.timeline: Timeline = Timeline(clock)
         self.now: ReadClock = self.timeline.read
         """The shortest way to the instant, while nothing is held up."""
-        self.fast_until = 0
+        self.fast_until: int = 0
         """Before that instant a request may go straight to the scheduler.
 
         No line, no pause, no batch, no late wake-up to make up for; not closed; and the loop was seen to run its other tasks.
         """
-        self.check_loop_after = 0
+        self.check_loop_after: int = 0
         """Before that instant no caller has to check whether the loop runs its other tasks."""
-        self.granted = 0
+        self.granted: int = 0
         """Permits, in all."""
-        self.resuming = 0
+        self.resuming: int = 0
         """Requests that were granted out of the line and have not gone on yet."""
-        self.batch = Batch(scheduler)
-        self.counters = Counters()
-        self.closed = False
-        self.altered = False
+        self.batch: Batch = Batch(scheduler)
+        self.counters: Counters = Counters()
+        self.closed: bool = False
+        self.altered: bool = False
         """Whether the rate is not the one it was made with."""
-        self.line = _NOBODY
+        self.line: Line = _NOBODY
         self.driver: Driver | None = None
         self._clock = clock
         self._precise = precise
@@ -111,7 +111,7 @@ class Dispatcher:
         self._estimate = Estimate()
         self._cap: Capped | None = None  # what a server said is left
         self._gate: Gate | None = None  # to a limit that other lines share
-        self._counting = 0
+        self._counting: int = 1 << 30  # requests that may be counted: the first question is answered exactly
         self._reset_at: int | None = None
         self._returnable = 0  # grants that may still be cancelled
         self._due: int | None = None  # the instant at which `_head` is due; None: paused or stopped. Meaningless without `_head`
@@ -137,7 +137,10 @@ class Dispatcher:
                 self.find_loop()
             self._watch_loop(now)
         if self._head is not None or self.closed or timeline.held_at is not None:
-            return NOT_ASKED, now
+            if self._steady:
+                self.find_loop()  # a line of another loop, or of the process before a fork, is none
+            if self._head is not None or self.closed or timeline.held_at is not None:
+                return NOT_ASKED, now
         if self.batch.opened:
             self._settle(now)
         if patient and self.batch.outstayed(now) and self._loop is not None and not self._loop.manual:
@@ -216,6 +219,7 @@ class Dispatcher:
             if self.driver is not None:
                 self.driver.leave(ticket)
             line.leave(ticket)
+            self._counting += _AT_ONCE
             self._estimate.departed()
             first = line.first()
             if first is None or first[0] is not self._head:
@@ -238,7 +242,7 @@ class Dispatcher:
     def cancel(self, permits: int, granted_at: int) -> None:
         """Undo a grant of that instant, because its task was cancelled before it resumed. The next in line moves up at once."""
         self.counters.cancelled += 1
-        if self._reset_at is None or granted_at >= self._reset_at:  # else it is of a schedule that is no more
+        if self._reset_at is None or granted_at > self._reset_at:  # else it is of a schedule that is no more
             self.counters.given_back += permits
             self.scheduler.give_back(permits, self.timeline.now(), int(granted_at))
         self._drop_receipt()
@@ -515,10 +519,15 @@ class Dispatcher:
         self._update_fast_path()
         return now
 
+    def rate_changed(self) -> None:
+        """As `changed`, and requests in line for more than can be granted now are sent away."""
+        self.counters.unused = 0  # a part of a permit, measured by the old rate
+        self._reject_oversized()
+        self.changed()
+
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
         self.batch.measure(self.scheduler)
-        self.counters.unused = 0
         self._estimate.forget()
         self._late = None
         self.serve()
@@ -628,8 +637,7 @@ class Dispatcher:
         self._estimate.forget()
         self._update_fast_path()
 
-    def reject_oversized(self) -> None:
-        """The rate was changed: send those away who ask for more than can be granted now."""
+    def _reject_oversized(self) -> None:
         most = self.scheduler.max_permits
         if most is not None:
             for ticket, permits, _ in self.line:

@@ -29,7 +29,7 @@ class Estimate:
     __slots__ = ("_allowed", "_last", "_scheduler", "_stale", "kept")
 
     def __init__(self) -> None:
-        self.kept = False
+        self.kept: bool = False
         """Whether there is a rehearsal to which newcomers are added."""
         self._scheduler: Scheduler | None = None
         self._last = 0  # the instant at which the last in line is granted
@@ -44,6 +44,7 @@ class Estimate:
     def departed(self) -> None:
         """A request left the line, or gave its permits back."""
         self._stale = True
+        self._allowed += _AT_ONCE
 
     def joined(self, permits: int, since: int, catch_up: int) -> None:
         """A request joined the line."""

@@ -43,22 +43,43 @@ class _OpenLock(asyncio.Lock):
         pass
 
 
+class _Seats(asyncio.Condition):
+    """A condition that wakes nobody but whom the filler notifies.
+
+    From CPython 3.13 on, each cancelled waiter passes a notice on. Tickets make that needless; it would wake others out of turn, and in
+    a loop that was closed it fails.
+    """
+
+    _notifying: bool = False
+
+    def notify(self, n: int = 1) -> None:
+        self._notifying = True
+        try:
+            super().notify(n)
+        finally:
+            self._notifying = False
+
+    def _notify(self, n: int) -> None:
+        if self._notifying:
+            super()._notify(n)  # type: ignore[misc]  # of CPython 3.13; before, nobody calls this
+
+
 class _Row:
     """Up to 64 waiters of one condition, in the order of their tickets.
 
-    ``notify()`` wakes whoever has waited longest. That is who was granted, since grants are in order, but for two cases: from
-    CPython 3.13 on each cancelled waiter passes a notice on, and before that a notice skips a waiter that is about to be cancelled.
-    A waiter woken in vain would stand last in its row, so it moves to the row's spare row, and both stay in order.
+    ``notify()`` wakes the longest waiter, normally the one that was granted: grants are in order, and pass over waiters that are being
+    cancelled. One that is cancelled between its grant and the notice is the exception. Then another is woken in vain; it would stand
+    last in its row, so it moves to the row's spare row, and both stay in order.
     """
 
     __slots__ = ("condition", "filler", "notify_all", "seats", "spare")
 
     def __init__(self, filler: Filler) -> None:
-        self.condition = asyncio.Condition(_OPEN)
-        self.filler = filler
-        self.seats = 0
+        self.condition = _Seats(_OPEN)
+        self.filler: Filler = filler
+        self.seats: int = 0
         self.spare: _Row | None = None
-        self.notify_all = False  # whether a waiter was sent away out of turn: the others wait on
+        self.notify_all: bool = False  # whether a waiter was sent away out of turn: the others wait on
 
 
 class FillerTicket:
@@ -72,7 +93,9 @@ class FillerTicket:
         self.task: asyncio.Task[Any] | None = None
 
     def done(self) -> bool:
-        return self.outcome is not None and self.row is None
+        if self.outcome is None:
+            return self.task is not None and self.task.cancelling() > 0
+        return self.row is None
 
     def cancelled(self) -> bool:
         return self.outcome is None and self.task is not None and self.task.cancelling() > 0
@@ -118,7 +141,9 @@ class Filler:
                 row = self._row = _Row(self)
             row.seats += 1
             self._seated += 1
-            ticket.task = asyncio.current_task(self._loop.native)
+            task = asyncio.current_task(self._loop.native)
+            # A task that was cancelled before, and waits all the same (to clean up), cannot be seen to be cancelled once more.
+            ticket.task = None if task is None or task.cancelling() else task
         else:  # woken in vain
             row.spare = row = row.spare or _Row(self)
         ticket.row = row
@@ -128,11 +153,12 @@ class Filler:
         return row.condition.wait() if ticket.row is row else asyncio.sleep(0)
 
     def leave(self, ticket: FillerTicket) -> None:
-        ticket.task = None  # the line may keep the ticket for a while
         if ticket.row is not None:
             self._seated -= 1
             if not self._seated:
                 self._wake_task()
+        # Done for good; and the line may keep the ticket for a while, but not the task.
+        ticket.outcome, ticket.row, ticket.task = _LEFT, None, None
 
     def arm(self, reading: int | None) -> None:
         self._timer.set(reading)
@@ -218,3 +244,4 @@ class Filler:
 
 
 _OPEN = _OpenLock()
+_LEFT = asyncio.CancelledError()  # an outcome that nobody asks for

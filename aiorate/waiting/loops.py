@@ -51,14 +51,14 @@ class AsyncioLoop:
         self.native: asyncio.AbstractEventLoop = native
         self._process = os.getpid()
         self._clock = None if clock is None or not isinstance(clock, TimedClock) else clock
-        self.manual = self._clock is not None
+        self.manual: bool = self._clock is not None
         # uvloop rounds timers to the nearest ms. Its time() is the monotonic clock too, but moves in steps of 1 ms (uvloop#359).
         self._rounds_up = uvloop = type(native).__module__.partition(".")[0] == "uvloop"
         own = type(native).time is asyncio.BaseEventLoop.time
         self.read: ReadClock = (
             clock.now if clock is not None else monotonic_ns if own or uvloop else lambda: round(native.time() * NS_PER_SECOND)
         )
-        self.monotonic = self.read is monotonic_ns
+        self.monotonic: bool = self.read is monotonic_ns
         self._kernel: KernelTimers | None = None
         if precise and self.monotonic:
             from aiorate.waiting.timerfd import KernelTimers
@@ -83,7 +83,8 @@ class AsyncioLoop:
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
         if self._clock is not None:
-            return self._clock.call_at(reading, callback)
+            # Moved by hand, it may outlive the loop, where nobody can be woken.
+            return self._clock.call_at(reading, lambda: None if self.native.is_closed() else callback())
         if self._kernel is not None:
             try:
                 return self._kernel.call_at(reading, callback)

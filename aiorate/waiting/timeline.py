@@ -23,13 +23,13 @@ class Timeline:
 
     def __init__(self, clock: Clock | None) -> None:
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
-        self.offset = 0
+        self.offset: int = 0
         """How many ns the limiter's time is behind the clock."""
-        self.begun = False
+        self.begun: bool = False
         """Whether an instant was given already, from which time must go on."""
         self.paused_until: int | None = None
         """The reading at which a pause ends; None: not paused, as far as was asked."""
-        self.stopped = False
+        self.stopped: bool = False
         """Whether nothing moves until it is started."""
         self.held_at: int | None = None
         """The instant at which time stood still when it was last asked for; None: it moved."""

@@ -139,6 +139,15 @@ class KernelTimers:
             loop.remove_reader(self._fd)
             self.__del__()
 
+    @classmethod
+    def after_fork(cls) -> None:
+        """In a child, the parent's descriptors are closed, and what they were for is not here."""
+        cls._lock = threading.Lock()
+        for timers in list(cls._of.values()):
+            if timers is not None:
+                timers.__del__()
+        cls._of.clear()
+
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
@@ -191,3 +200,7 @@ else:
         spec = (ctypes.c_long * 4)(0, 0, *divmod(instant, NS_PER_SECOND))
         if _libc.timerfd_settime(fd, 1, ctypes.byref(spec), None) < 0:  # type: ignore[attr-defined]
             raise OSError(ctypes.get_errno(), "timerfd_settime")
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=KernelTimers.after_fork)

@@ -23,21 +23,24 @@ __all__ = ["TrioDriver"]
 
 
 class TrioTicket:
-    """What a waiter holds: an outcome, and the event it awaits."""
+    """What a waiter holds: an outcome, the event it awaits and, while it keeps watch, the scope that ends with the timer."""
 
-    __slots__ = ("_native", "_outcome", "event", "task")
+    __slots__ = ("_native", "_outcome", "event", "scope", "task")
 
     def __init__(self, native: object) -> None:
         self._native = native
         self._outcome: Outcome | None = None
         self.event: anyio.Event | None = None
+        self.scope: anyio.CancelScope | None = None
         self.task: anyio.TaskInfo | None = None
 
     def done(self) -> bool:
         return self._outcome is not None
 
     def cancelled(self) -> bool:
-        return self._outcome is None and self.task is not None and self.task.has_pending_cancellation()
+        if self._outcome is not None or self.task is None or not self.task.has_pending_cancellation():
+            return False
+        return self.scope is None or not self.scope.cancel_called  # else its timer is due
 
     def result(self) -> Outcome:
         if self._outcome is None:
@@ -71,24 +74,30 @@ class TrioDriver:
         return TrioTicket(self._loop.native)
 
     async def wait(self, ticket: TrioTicket) -> None:
-        event = ticket.event = anyio.Event()
+        event, ticket.scope = anyio.Event(), None
+        ticket.event = event
         if ticket.task is None:
             ticket.task = anyio.get_current_task()
-        if ticket is self._watch:
-            await self._loop.watch(event)
-        else:
+        timer = self._loop.timer if ticket is self._watch else None
+        if timer is None or not timer.pending:
             await event.wait()
+            return
+        with anyio.CancelScope(deadline=timer.deadline) as ticket.scope:
+            await event.wait()
+            return
+        timer.fire()
 
     def leave(self, ticket: TrioTicket) -> None:
         if ticket is self._watch:
             self._watch = None
+        ticket.event = ticket.task = None  # the line may keep a ticket for a while, and is to keep nothing else
 
     def arm(self, reading: int | None) -> None:
         self._timer.set(reading)
         watch = self._watch
         if watch is None or watch.done():
             first = self._dispatcher.line.first()
-            watch = self._watch = None if first is None else first[0]  # type: ignore[assignment]  # which this driver made
+            watch = self._watch = first[0] if first is not None and isinstance(first[0], TrioTicket) else None
         if watch is not None:
             watch.wake()
 

@@ -19,9 +19,9 @@ from aiorate.waiting.clock import TimedClock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate.waiting.clock import Clock, Handle
+    from aiorate.waiting.clock import Clock, Handle, ReadClock
 
-__all__ = ["TrioLoop", "running_trio"]
+__all__ = ["TrioLoop", "TrioTimer", "running_trio"]
 
 _GRAIN_NS = 1_000_000
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # a deadline is a float; the clock is asked again then
@@ -36,9 +36,9 @@ def running_trio() -> object | None:
 
 
 class TrioLoop:
-    """One ``trio.run()``. Trio has no timers outside a task: whoever waits in `watch` keeps the one that is set."""
+    """One ``trio.run()``. Trio has no timers outside a task: a waiter waits for `timer`, and fires it."""
 
-    __slots__ = ("_clock", "_own", "_process", "_timer", "_timers", "_token", "grain", "manual", "monotonic", "read")
+    __slots__ = ("_clock", "_own", "_process", "_timers", "_token", "grain", "manual", "monotonic", "read", "timer")
 
     def __init__(self, native: object, clock: Clock | None) -> None:
         self._token = cast("trio.lowlevel.TrioToken", native)
@@ -47,9 +47,10 @@ class TrioLoop:
         self._clock = trio.lowlevel.current_clock()
         self._own = clock is None
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
-        self._timer: _Timer | None = None
+        self.timer: TrioTimer | None = None
+        """The one that was set last."""
         self.manual = self._timers is not None
-        self.read: Callable[[], int] = _reader(self._clock) if clock is None else clock.now
+        self.read: ReadClock = _reader(self._clock) if clock is None else clock.now
         self.monotonic = False
         self.grain = _GRAIN_NS
 
@@ -91,38 +92,38 @@ class TrioLoop:
                 deadline = nextafter(deadline, inf)
         else:
             deadline = self._clock.current_time() + (reading - now) / NS_PER_SECOND
-        self._timer = _Timer(deadline, callback)
-        return self._timer
+        self.timer = TrioTimer(deadline, callback)
+        return self.timer
 
     def yield_once(self) -> Awaitable[object]:
         return anyio.lowlevel.checkpoint()
 
-    async def watch(self, event: anyio.Event) -> None:
-        """Wait for the event, or until the timer has called back."""
-        timer = self._timer
-        if timer is None or timer.callback is None:
-            await event.wait()
-            return
-        with anyio.CancelScope(deadline=timer.deadline):
-            await event.wait()
-            return
-        callback, timer.callback = timer.callback, None  # once: while nothing sets another, there is nothing to watch for
+
+class TrioTimer:
+    """Calls back when it is fired, once, unless it was cancelled."""
+
+    __slots__ = ("_callback", "deadline")
+
+    def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
+        self.deadline = deadline
+        """In seconds of the run's clock."""
+        self._callback: Callable[[], None] | None = callback
+
+    @property
+    def pending(self) -> bool:
+        """Whether it is still to be fired."""
+        return self._callback is not None
+
+    def cancel(self) -> None:
+        self._callback = None
+
+    def fire(self) -> None:
+        callback, self._callback = self._callback, None
         if callback is not None:
             callback()
 
 
-class _Timer:
-    __slots__ = ("callback", "deadline")
-
-    def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
-        self.deadline = deadline
-        self.callback: Callable[[], None] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
-def _reader(clock: trio.abc.Clock) -> Callable[[], int]:
+def _reader(clock: trio.abc.Clock) -> ReadClock:
     def read() -> int:
         return _whole(clock.current_time())
 

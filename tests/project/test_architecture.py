@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,12 @@ def test_there_is_no_cycle_of_imports() -> None:
         TopologicalSorter({module: ours(module) - {module} for module in SOURCES}).prepare()
     except CycleError as error:
         pytest.fail(" <- ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_every_module_of_the_core_can_be_imported(module: str) -> None:
+    """Also one that holds nothing but protocols, which no program imports."""
+    assert import_module(module).__doc__
 
 
 @pytest.mark.parametrize("module", [module for module in sorted(SOURCES) if not module.startswith(TOOLS)])

@@ -112,15 +112,20 @@ def test_loops_in_many_threads_have_kernel_timers_of_their_own() -> None:
 # The end of a program.
 
 
-@pytest.mark.parametrize("strategy", EACH)
-@pytest.mark.parametrize("loop", [VirtualLoop, asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["virtual", "asyncio", "uvloop"])
-def test_a_permit_for_cleaning_up_is_to_be_had_while_the_loop_shuts_down(
-    loop: Callable[[], asyncio.AbstractEventLoop], strategy: str, caplog: pytest.LogCaptureFixture
-) -> None:
+CLEANING: dict[str, tuple[Callable[[], asyncio.AbstractEventLoop], Callable[[], aiorate.Scheduler], int]] = {
+    **{f"virtual-{name}": (VirtualLoop, strategy, 150) for name, strategy in EACH.items()},
+    "asyncio-TokenPool": (asyncio.SelectorEventLoop, lambda: aiorate.TokenPool("2000/s"), 20),
+    "asyncio-TokenBucket": (asyncio.SelectorEventLoop, lambda: aiorate.TokenBucket("2000/s", burst=1), 20),
+    "uvloop-TokenPool": (uvloop.new_event_loop, lambda: aiorate.TokenPool("2000/s"), 20),
+    "uvloop-TokenBucket": (uvloop.new_event_loop, lambda: aiorate.TokenBucket("2000/s", burst=1), 20),
+}
+
+
+@pytest.mark.parametrize("case", CLEANING)
+def test_a_permit_for_cleaning_up_is_to_be_had_while_the_loop_shuts_down(case: str, caplog: pytest.LogCaptureFixture) -> None:
     """Defect 8: ``asyncio.run()`` cancels the filler together with those who then clean up; 90 of 150 got a RuntimeError."""
-    virtual = loop is VirtualLoop
-    limiter = aiorate.Limiter(EACH[strategy]() if virtual else aiorate.TokenPool("1000/s") if "Pool" in strategy else EACH[strategy]())
-    workers = 150 if virtual else 3
+    loop, strategy, workers = CLEANING[case]
+    limiter = aiorate.Limiter(strategy())
     ends: list[object] = []
 
     async def work() -> None:
@@ -133,13 +138,14 @@ def test_a_permit_for_cleaning_up_is_to_be_had_while_the_loop_shuts_down(
             except Exception as error:
                 ends.append(error)
 
-    async def main() -> None:
-        main.tasks = [asyncio.create_task(work()) for _ in range(workers)]  # type: ignore[attr-defined]
-        await asyncio.sleep(0.01)
+    async def main() -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(work()) for _ in range(workers)]
+        await asyncio.sleep(0.005)
+        return tasks
 
     with caplog.at_level(logging.DEBUG, "asyncio"), asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
-    main.tasks.clear()  # type: ignore[attr-defined]
+        tasks = runner.run(main())
+    tasks.clear()
     gc.collect()
 
     assert [True] * workers == ends

@@ -284,7 +284,7 @@ class Sulks(Careful):
 
 BAD = {
     PromisesTooMuch: ("bound_holds",),
-    Rounds: ("bound_holds", "bound_holds_when_late", "no_drift"),
+    Rounds: ("bound_holds", "bound_holds_for_what_is_kept", "bound_holds_when_late", "no_drift"),
     # Anything may come of it, as histories last for years.
     CountsInFloats: tuple(law.__name__ for law in LAWS[3:]),
     GrantsEarly: ("granted_on_time", "asking_changes_nothing"),

@@ -1,0 +1,236 @@
+"""httpx2 and httpx under trio, against a real server: the same limit, in trio's scopes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from time import monotonic_ns
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+import trio
+import trio.testing
+from helpers.driving import LONG, SECOND
+from helpers.server import Server, bucket
+
+from aiorate import Limiter, LimiterClosed, LineFull, TokenBucket, WaitTooLong
+from aiorate.http import hooks, limit_transport
+from aiorate.testing import ManualClock
+
+PACKAGES = {"httpx2": httpx2, "httpx": httpx}
+
+
+@pytest.fixture
+def remote() -> Iterator[Server]:
+    """A server in a thread of its own, since it runs on asyncio."""
+    begun = threading.Event()
+    stops: list[Callable[[], object]] = []
+    servers: list[Server] = []
+
+    async def serve() -> None:
+        async with Server() as server:
+            over, loop = asyncio.Event(), asyncio.get_running_loop()
+            servers.append(server)
+            stops.append(lambda: loop.call_soon_threadsafe(over.set))
+            begun.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    begun.wait()
+    yield servers[0]
+    stops[0]()
+    thread.join()
+
+
+@pytest.fixture(params=["httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport"])
+def client_with(request: pytest.FixtureRequest, remote: Server) -> Callable[..., Any]:
+    """Makes a client whose requests pass the limiter."""
+    name, way = request.param.split("-")
+    package = PACKAGES[name]
+
+    def make(limiter: Limiter, **options: Any) -> Any:
+        if way == "hooks":
+            return package.AsyncClient(base_url=remote.url, timeout=LONG, event_hooks=hooks(limiter, **options))
+        transport = limit_transport(package.AsyncHTTPTransport(), limiter, **options)
+        return package.AsyncClient(base_url=remote.url, timeout=LONG, transport=transport)
+
+    return make
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when it holds; what happens on the wire has no event here."""
+    while not condition():
+        await trio.sleep(0.001)
+
+
+def test_each_request_is_sent_at_its_instant_and_not_before(client_with: Any, remote: Server) -> None:
+    """The clock says when, and a real server sees just those requests."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        limiter = Limiter("10/s", clock=clock)
+        codes: list[int] = []
+        async with client_with(limiter) as client, trio.open_nursery() as nursery:
+
+            async def get() -> None:
+                codes.append((await client.get("/")).status_code)
+
+            for _ in range(4):
+                nursery.start_soon(get)
+            await until(lambda: limiter.statistics().waiting == 3)
+            for tenths in range(4):
+                await until(lambda tenths=tenths: len(codes) == 1 + tenths)
+                assert (1 + tenths, 3 - tenths) == (len(remote.arrivals), limiter.statistics().waiting)
+                clock.advance(0.099999999)
+                await trio.testing.wait_all_tasks_blocked()
+                assert 1 + tenths == limiter.statistics().granted
+                clock.advance(0.000000001)
+        assert [200] * 4 == codes
+
+    trio.run(main)
+
+    assert len(remote.arrivals) == 4
+
+
+def test_nothing_arrives_before_its_time(client_with: Any, remote: Server) -> None:
+    """In real time, on any machine: the way to the server may delay a request, and nothing can bring one forward."""
+    begun = monotonic_ns()
+
+    async def main() -> None:
+        limiter = Limiter(TokenBucket("50/s", burst=2))
+        async with client_with(limiter) as client, trio.open_nursery() as nursery:
+            for _ in range(12):
+                nursery.start_soon(client.get, "/")
+        assert 12 == limiter.statistics().granted
+
+    trio.run(main)
+
+    instants = sorted(arrival.instant - begun for arrival in remote.arrivals)
+    assert 12 == len(instants)
+    assert all(instant >= (place - 1) * SECOND // 50 for place, instant in enumerate(instants))
+
+
+def test_each_hop_of_a_redirect_pays(client_with: Any, remote: Server) -> None:
+    """The server counts requests, not calls."""
+
+    async def main() -> int:
+        limiter = bucket()
+        async with client_with(limiter) as client:
+            await client.get("/redirect/2", follow_redirects=True)
+        return limiter.statistics().granted
+
+    assert 3 == trio.run(main)
+    assert ["/redirect/2", "/redirect/1", "/end"] == remote.paths
+
+
+def test_a_request_that_is_given_up_in_line_is_never_sent(client_with: Any, remote: Server) -> None:
+    """By a scope, by a deadline, or with its whole nursery; those behind it move up."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        limiter = Limiter(TokenBucket("10/s", burst=1), clock=clock)
+        async with client_with(limiter) as client, trio.open_nursery() as nursery:
+            await client.get("/first")
+            scope, deadline = trio.CancelScope(), trio.CancelScope()
+
+            async def get(path: str, scope: trio.CancelScope) -> None:
+                with scope:
+                    await client.get(path)
+
+            async def in_line(count: int) -> None:
+                await until(lambda: limiter.statistics().waiting == count)
+
+            nursery.start_soon(get, "/scope", scope)
+            await in_line(1)
+            nursery.start_soon(get, "/deadline", deadline)
+            await in_line(2)
+            nursery.start_soon(get, "/stays", trio.CancelScope())
+            await in_line(3)
+            async with trio.open_nursery() as doomed:
+                doomed.start_soon(get, "/nursery", trio.CancelScope())
+                await in_line(4)
+                doomed.cancel_scope.cancel()
+            deadline.deadline = trio.current_time()
+            scope.cancel()
+            await until(lambda: limiter.statistics().cancelled == 3)
+
+            assert (1, 1) == (limiter.statistics().waiting, limiter.statistics().granted)
+            clock.advance(0.1)
+            await until(lambda: len(remote.arrivals) == 2)
+        assert (2, 0) == (limiter.statistics().granted, clock.timers)
+
+    trio.run(main)
+
+    assert ["/first", "/stays"] == remote.paths
+
+
+def test_who_would_wait_too_long_is_told_and_nothing_is_sent(client_with: Any, remote: Server) -> None:
+    """``max_wait``, ``max_waiting`` and a closed limiter come out of the client as they are."""
+
+    async def main() -> None:
+        limiter = bucket(1, max_waiting=1)
+        async with client_with(limiter, max_wait=0.15) as client, trio.open_nursery() as nursery:
+            await client.get("/sent")
+
+            async def refused(error: type[Exception]) -> None:
+                with pytest.raises(error):
+                    await client.get("/refused")
+
+            limiter.charge(1)
+            await refused(WaitTooLong)
+            limiter.refund(1)
+            nursery.start_soon(refused, LimiterClosed)
+            await until(lambda: limiter.statistics().waiting == 1)
+            await refused(LineFull)
+            await limiter.aclose()
+            await refused(LimiterClosed)
+
+    trio.run(main)
+
+    assert ["/sent"] == remote.paths
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.parametrize("where", ["without a loop", "in a thread of a run"])
+def test_a_synchronous_client_is_told_that_it_cannot_wait(name: str, where: str, remote: Server) -> None:
+    """It would send without a limit, and without a word."""
+    limiter = bucket()
+
+    def get() -> None:
+        with (
+            PACKAGES[name].Client(base_url=remote.url, event_hooks=hooks(limiter)) as client,
+            pytest.raises(RuntimeError, match="AsyncClient"),
+        ):
+            client.get("/")
+
+    async def main() -> None:
+        assert limiter.try_acquire()
+        await trio.to_thread.run_sync(get)
+
+    if where == "without a loop":
+        get()
+    else:
+        trio.run(main)
+
+    assert [] == remote.arrivals
+
+
+def test_one_limiter_serves_asyncio_and_then_trio(client_with: Any, remote: Server) -> None:
+    """A script may call `asyncio.run` for one thing and `trio.run` for another: the server counts both."""
+    limiter = Limiter(TokenBucket("3/day", burst=3))
+
+    async def main() -> None:
+        async with client_with(limiter, max_wait=0) as client:
+            await client.get("/")
+
+    asyncio.run(main())
+    trio.run(main)
+    asyncio.run(main())
+    with pytest.raises(WaitTooLong):
+        trio.run(main)
+
+    assert 3 == len(remote.arrivals)
