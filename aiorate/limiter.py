@@ -148,6 +148,8 @@ class Limiter:
         if max_wait is not None or self._max_waiting is not None or dispatcher.closed:
             if dispatcher.loop_is_starved():  # by a caller that asks again and again, and is refused
                 await dispatcher.yield_once()
+                while dispatcher.loop_is_starved():  # of many that yielded, the first may keep the loop again
+                    await dispatcher.yield_once()
                 at, now = dispatcher.try_take(permits)
                 if at <= now:
                     return 0.0

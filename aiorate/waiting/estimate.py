@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Estimate"]
 
-_AT_ONCE = 64  # requests that may be rehearsed for the sake of one question
+_AT_ONCE = 32  # requests rehearsed for each question, and for each request that left
 
 
 class Estimate:
     """A rehearsal of the line, if one was asked for.
 
-    Once somebody has left the line, it says no less than is true. It is repeated then, but no more than 64 requests are rehearsed for
-    each question: in a line of thousands from which many leave, an answer may still count some of them.
+    Once somebody has left the line, it says no less than is true. It is repeated then, but no more than 32 requests are rehearsed for
+    each question and each departure: in a line of thousands from which many leave, an answer may still count some of them.
     """
 
     __slots__ = ("_allowed", "_last", "_scheduler", "_stale", "kept")

@@ -90,7 +90,7 @@ class TrioDriver:
     def leave(self, ticket: TrioTicket) -> None:
         if ticket is self._watch:
             self._watch = None
-        ticket.event = ticket.task = None  # the line may keep a ticket for a while, and is to keep nothing else
+        ticket.event = ticket.scope = ticket.task = None  # the line may keep a ticket for a while, and is to keep nothing else
 
     def arm(self, reading: int | None) -> None:
         self._timer.set(reading)

@@ -1075,12 +1075,14 @@ def test_a_child_process_goes_on_with_the_budget() -> None:
     limiter = aiorate.Limiter(aiorate.TokenBucket("2/day", burst=2))
 
     def child() -> int:
-        pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there are threads
+            pid = os.fork()
         if pid:
             return os.waitpid(pid, 0)[1]
         answers = []
-        with suppress(BaseException), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # both runs have to do with the same signals
+        with suppress(BaseException):
+            warnings.simplefilter("ignore")  # that both runs have to do with the same signals
             answers.append(limiter.statistics().waiting)
             answers.append(trio.run(_try, limiter))
             answers.append(trio.run(_try, limiter))
@@ -1437,5 +1439,27 @@ def test_an_idle_limiter_leaves_nothing_behind(name: str) -> None:
         del limiter
         gc.collect()
         assert gone() is None
+
+    run(main)
+
+
+def test_who_has_left_the_line_is_not_kept_by_it() -> None:
+    """The first may wait for an hour, and all that time those who gave up behind it would stay in memory."""
+
+    async def main() -> None:
+        coroutines = []
+        async with trio.open_nursery() as nursery:
+            crowd = Crowd(aiorate.Limiter("10/s"), nursery)
+
+            async def leaves() -> None:
+                coroutines.append(weakref.ref(trio.lowlevel.current_task().coro))
+                with trio.move_on_after(0.01):
+                    await crowd.limiter.acquire()
+
+            await crowd.queue("AB")
+            nursery.start_soon(leaves)
+            await trio.sleep(0.02)
+            gc.collect()
+            assert (1, [None]) == (crowd.limiter.statistics().waiting, [coroutine() for coroutine in coroutines])
 
     run(main)
