@@ -63,7 +63,7 @@ class RequestLimit(Generic[R]):
             raise TypeError(f"{call}: feedback must be True or False, not {_kind(feedback)}.")
         if isinstance(limiter, Budget):
             self._budget = limiter
-            if not (key is cost is max_wait is None and feedback):
+            if key is not None or cost is not None or max_wait is not None or not feedback:
                 raise TypeError(f"{call}: a Budget is only told what responses say; reserve() around the call, and give no other option.")
         elif isinstance(limiter, Limiter):
             self._only = limiter
