@@ -306,6 +306,26 @@ async def test_closing_a_waiting_coroutine_by_hand_leaves_the_line(crowd: Crowd)
     assert others() == set()
 
 
+LARGE = {"filler": lambda: aiorate.TokenPool("10/s", pool=SECOND), "alarm": lambda: aiorate.TokenBucket("10/s", burst=10, initial=1)}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+async def test_when_a_large_request_leaves_the_small_one_behind_it_moves_up_at_once(kind: str) -> None:
+    """It was due long ago, and only stood behind: its timer was set for the one that left."""
+    clock = SteppedClock()
+    crowd = Crowd(aiorate.Limiter(LARGE[kind](), clock=clock), clock)
+    assert crowd.limiter.try_acquire()
+    crowd.ask("large", 10)
+    crowd.ask("small", 1)
+    await clock.run(0.5)
+    assert crowd.granted == {}
+
+    crowd.tasks["large"].cancel()
+    await turns(12)
+
+    assert crowd.granted == {"small": SECOND // 2}
+
+
 async def test_cancelled_twice_counts_once(crowd: Crowd) -> None:
     """Impatient callers cancel again; a second cancellation must not give back a second permit."""
     await crowd.queue("ABC")
