@@ -304,7 +304,7 @@ class Dispatcher:
         timeline = self.timeline
         try:
             if due is None:
-                self.driver.arm(timeline.paused_until)
+                self.driver.arm(None if timeline.stopped else timeline.paused_until)
             elif timeline.held_at is None:
                 self.driver.arm(due + timeline.offset)
             else:

@@ -27,8 +27,10 @@ _GRAIN_NS = 1_000_000
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # a deadline is a float; the clock is asked again then
 
 
-def running_trio() -> object | None:
-    """What stands for the trio run in this thread; None: there is none."""
+def running_trio(hosted: bool = False) -> object | None:
+    """The token of the trio run in this thread; None: there is none, or it is hosted by another loop and no task of its own runs."""
+    if hosted and not trio.lowlevel.in_trio_task():
+        return None
     try:
         return trio.lowlevel.current_trio_token()
     except RuntimeError:
