@@ -51,10 +51,10 @@ class TrioLoop:
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.timer: TrioTimer | None = None
         """The one that was set last."""
-        self.manual = self._timers is not None
+        self.manual: bool = self._timers is not None
         self.read: ReadClock = _reader(self._clock) if clock is None else clock.now
-        self.monotonic = False
-        self.grain = _GRAIN_NS
+        self.monotonic: bool = False
+        self.grain: int = _GRAIN_NS
 
     @property
     def native(self) -> object:
@@ -107,7 +107,7 @@ class TrioTimer:
     __slots__ = ("_callback", "deadline")
 
     def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
-        self.deadline = deadline
+        self.deadline: float = deadline
         """In seconds of the run's clock."""
         self._callback: Callable[[], None] | None = callback
 
