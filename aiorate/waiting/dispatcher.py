@@ -189,7 +189,9 @@ class Dispatcher:
                 self.serve()
             else:
                 self._await_head(ticket, at)
-        return ticket, now + timeline.offset if timeline.held_at is None else timeline.read()
+        if timeline.held_at is not None:
+            return ticket, timeline.read()
+        return ticket, now + timeline.offset if timeline.offset else now  # not another number for each of 100 000 waiters
 
     def resumed(self, line: Line, outcome: Outcome, asked: int) -> tuple[int, int, int]:
         """Called by a waiter of that line when it resumes; ``asked`` is the clock's reading at its request.
@@ -386,7 +388,7 @@ class Dispatcher:
         timeline = self.timeline
         try:
             if due is None:
-                self.driver.arm(timeline.paused_until)
+                self.driver.arm(None if timeline.stopped else timeline.paused_until)
             elif timeline.held_at is None:
                 self.driver.arm(due + timeline.offset)
             else:

@@ -75,7 +75,7 @@ class _Row:
     __slots__ = ("condition", "filler", "notify_all", "seats", "spare")
 
     def __init__(self, filler: Filler) -> None:
-        self.condition = _Seats(_OPEN)
+        self.condition: asyncio.Condition = _Seats(_OPEN)
         self.filler: Filler = filler
         self.seats: int = 0
         self.spare: _Row | None = None

@@ -26,11 +26,18 @@ _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # loops cannot all wait for longer; 
 def running_loop() -> object | None:
     """The event loop that runs in this thread; None: none does."""
     loop = asyncio._get_running_loop()  # noqa: SLF001  # None outside a loop, where get_running_loop() would raise
-    if loop is None and "trio" in sys.modules:
-        from aiorate.waiting.trio_loop import running_trio
+    if "trio" in sys.modules:
+        global _running_trio
+        if _running_trio is None:  # an import statement would cost each call 1 us
+            from aiorate.waiting.trio_loop import running_trio
 
-        return running_trio()
+            _running_trio = running_trio
+        # Both run where trio is the guest of asyncio; then the task at hand decides.
+        return _running_trio(loop is not None) or loop
     return loop
+
+
+_running_trio: Callable[[bool], object | None] | None = None
 
 
 def event_loop(native: object, clock: Clock | None, precise: bool) -> EventLoop:

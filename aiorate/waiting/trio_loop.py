@@ -27,8 +27,10 @@ _GRAIN_NS = 1_000_000
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # a deadline is a float; the clock is asked again then
 
 
-def running_trio() -> object | None:
-    """What stands for the trio run in this thread; None: there is none."""
+def running_trio(hosted: bool = False) -> object | None:
+    """The token of the trio run in this thread; None: there is none, or it is hosted by another loop and no task of its own runs."""
+    if hosted and not trio.lowlevel.in_trio_task():
+        return None
     try:
         return trio.lowlevel.current_trio_token()
     except RuntimeError:
@@ -49,10 +51,10 @@ class TrioLoop:
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.timer: TrioTimer | None = None
         """The one that was set last."""
-        self.manual = self._timers is not None
+        self.manual: bool = self._timers is not None
         self.read: ReadClock = _reader(self._clock) if clock is None else clock.now
-        self.monotonic = False
-        self.grain = _GRAIN_NS
+        self.monotonic: bool = False
+        self.grain: int = _GRAIN_NS
 
     @property
     def native(self) -> object:
@@ -105,7 +107,7 @@ class TrioTimer:
     __slots__ = ("_callback", "deadline")
 
     def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
-        self.deadline = deadline
+        self.deadline: float = deadline
         """In seconds of the run's clock."""
         self._callback: Callable[[], None] | None = callback
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import aiorate
 
 SECOND = 1_000_000_000
-LONG = 300  # seconds: what has not come by then never will, however slow the machine is
+LONG = 120  # seconds: what has not come by then never will, however slow the machine is
 
 one_loop = pytest.mark.asyncio(loop_factories=["asyncio"])
 """For tests in which nothing but a clock moved by hand passes time: they say the same on any loop, so one is enough."""

@@ -127,6 +127,15 @@ async def test_max_wait_fails_at_once_and_spends_nothing() -> None:
     assert task.result() == 0.5
 
 
+async def test_what_was_refused_passes_between_processes() -> None:
+    """A worker's exception is pickled on its way back; its figures come along."""
+    error = aiorate.WaitTooLong("too long", 5.0, 1.0)
+
+    twin = pickle.loads(pickle.dumps(error))
+
+    assert (type(twin), str(twin), twin.wait, twin.max_wait) == (aiorate.WaitTooLong, "too long", 5.0, 1.0)
+
+
 async def test_max_wait_of_nothing_succeeds_with_capacity() -> None:
     """vutran1710/PyrateLimiter 4.3: a timeout of 0 always failed."""
     crowd = crowd_of("10/s")

@@ -76,6 +76,8 @@ HELP = (
     "either",
     "neither",
     "Say which",
+    "Leave",
+    "the first is",
 )
 
 LIMITER: dict[str, tuple[Callable[[aiorate.Limiter, Any], Any], list[Any]]] = {
@@ -88,6 +90,7 @@ LIMITER: dict[str, tuple[Callable[[aiorate.Limiter, Any], Any], list[Any]]] = {
     "charge": (lambda limiter, x: limiter.charge(x), NO_TRUE_UP),
     "pause": (lambda limiter, x: limiter.pause(x), NO_SECONDS),
     "set_rate": (lambda limiter, x: limiter.set_rate(x), NO_RATE),
+    "set_rate(member)": (lambda limiter, x: limiter.set_rate("10/s", member=x), [-1, 99, *NO_NS]),
     "apply": (lambda limiter, x: limiter.apply(x), NO_SPEC),
     "bound": (lambda limiter, x: limiter.bound(x), [0, *NO_SECONDS]),
     "bound(largest)": (lambda limiter, x: limiter.bound(1, x), NO_COUNT),
@@ -136,6 +139,9 @@ BUILD: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
     "Limiter": (aiorate.Limiter, [*NO_RATE, aiorate.TokenPool]),
     "Limiter(catch_up)": (lambda x: aiorate.Limiter(10, catch_up=x), NO_SECONDS),
     "Limiter(max_waiting)": (lambda x: aiorate.Limiter(10, max_waiting=x), [-1, *NO_NS]),
+    "Limiter(max_waiting of nothing)": (lambda x: aiorate.Limiter(10, max_waiting=x), [False, 0.0]),
+    "Limiter(precise)": (lambda x: aiorate.Limiter(10, precise=x), [0, 1, None, "yes"]),
+    "Limiter(rate, per)": (lambda x: aiorate.Limiter(10, x), [1, 60.0, "s"]),
     "Limiter(clock)": (lambda x: aiorate.Limiter(10, clock=x), [0, 1.5, "x", object()]),
     "Limiter(name)": (lambda x: aiorate.Limiter(10, name=x), [0, b"x", object()]),
     "RateSpec(burst_ratio)": (lambda x: aiorate.RateSpec(10, x), NO_RATIO),

@@ -306,6 +306,48 @@ async def test_closing_a_waiting_coroutine_by_hand_leaves_the_line(crowd: Crowd)
     assert others() == set()
 
 
+LARGE = {"filler": lambda: aiorate.TokenPool("10/s", pool=SECOND), "alarm": lambda: aiorate.TokenBucket("10/s", burst=10, initial=1)}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+async def test_when_a_large_request_leaves_the_small_one_behind_it_moves_up_at_once(kind: str) -> None:
+    """It was due long ago, and only stood behind: its timer was set for the one that left."""
+    clock = SteppedClock()
+    crowd = Crowd(aiorate.Limiter(LARGE[kind](), clock=clock), clock)
+    assert crowd.limiter.try_acquire()
+    crowd.ask("large", 10)
+    crowd.ask("small", 1)
+    await clock.run(0.5)
+    assert crowd.granted == {}
+
+    crowd.tasks["large"].cancel()
+    await turns(12)
+
+    assert crowd.granted == {"small": SECOND // 2}
+
+
+@pytest.mark.parametrize("scheduler", [aiorate.TokenPool, lambda rate: aiorate.TokenBucket(rate, burst=2)])
+async def test_of_two_grants_that_come_back_the_second_is_not_credited_beyond_full_either(scheduler: Any) -> None:
+    """What was taken in the meantime is on record as long as any grant may still come back, not only the first."""
+    clock = SteppedClock()
+    limiter = aiorate.Limiter(scheduler("10/s"), clock=clock)
+    while limiter.try_acquire():
+        pass
+    first, second = limiter.acquire(), limiter.acquire()
+    for waiter in (first, second):
+        waiter.send(None)  # in line, and granted when the clock says so, but not run
+    clock.set(SECOND // 5)
+    await turns(5)
+    assert limiter.delay() == 0.1
+
+    first.close()
+    clock.set(10 * SECOND)  # full long since
+    assert limiter.try_acquire()
+    second.close()
+
+    assert [limiter.try_acquire() for _ in range(2)] == [True, False]
+
+
 async def test_cancelled_twice_counts_once(crowd: Crowd) -> None:
     """Impatient callers cancel again; a second cancellation must not give back a second permit."""
     await crowd.queue("ABC")

@@ -149,7 +149,7 @@ class Pair:
         elif what == "cancel":
             waiting = [request[0] for request in model.line]
             if waiting:
-                name = waiting[number % len(waiting)]
+                name = waiting[0 if number == 1 else number % len(waiting)]
                 self.tasks[name].cancel()
                 await self.clock.run(0)
                 model.leave(name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import tracemalloc
 from collections import deque
 from typing import Any
 from xml.etree import ElementTree
@@ -10,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import aiorate
-from aiorate._bench import cancelling, conformance, measure, plots, precision, scale
+from aiorate._bench import cancelling, conformance, measure, memory, plots, precision, scale
 from aiorate.testing import ManualClock
 
 MS = 1_000_000
@@ -115,6 +117,18 @@ def test_whoever_need_not_wait_is_not_struck() -> None:
 
     assert passed == "granted"
     assert isinstance(broken, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("name", [memory.FLOOR, "aiorate TokenPool", "aiorate TokenBucket"])
+def test_what_a_child_process_weighs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process; and only that it weighs something, a task and its future at least."""
+    memory.child(name, "30", "3")
+    tracemalloc.stop()
+
+    found = json.loads(capsys.readouterr().out)
+
+    assert found["waiter"] > 200
+    assert set(found) == ({"waiter"} if name == memory.FLOOR else {"waiter", "beyond", "limiter", "threads"})
 
 
 TWO = ("aiorate TokenPool", "aiolimiter")
