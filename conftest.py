@@ -1,8 +1,9 @@
 """Runs the Python blocks of README.md and docs/, so that what they say is true.
 
 A block may await at its top level, and the tests it defines are run. The blocks of one page share names and an event loop in
-virtual time, where a wait of a minute takes none. A block that speaks of ``https://api.example.com`` or ``server_url`` runs in
-real time instead, and finds a local server there.
+virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` has a loop of its own, in virtual time
+too. A block that speaks of ``https://api.example.com`` or ``server_url`` runs in real time instead, and finds a local server there.
+One that imports an SDK is skipped where that is not installed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import re
 import threading
+from collections import deque
+from importlib.util import find_spec
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
+from unittest import SkipTest
+from unittest.mock import patch
 
 from sybil import Sybil
 from sybil.evaluators.python import pad
@@ -21,9 +27,12 @@ from sybil.parsers.myst import CodeBlockParser
 from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from sybil import Example
 
 EXAMPLE_URL = "https://api.example.com"
+SDKS = ("anthropic", "fastapi", "openai")
 
 
 class Page:
@@ -47,10 +56,15 @@ class Page:
 
 
 class Server:
-    """An HTTP server in a thread of its own that answers every request with ``ok``."""
+    """An HTTP server in a thread of its own that answers requests with ``ok``, but for a few.
+
+    ``/items/...`` allows ten requests in any second and answers 429 beyond; ``/`` links to three pages; and two paths speak the
+    formats of OpenAI and Anthropic.
+    """
 
     def __init__(self) -> None:
         self.url = ""
+        self._counted: deque[float] = deque(maxlen=10)
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
         self._ready = threading.Event()
@@ -66,7 +80,33 @@ class Server:
         async def answer(request: web.Request) -> web.Response:
             return web.Response(text="ok")
 
+        async def links(request: web.Request) -> web.Response:
+            return web.Response(text='<a href="/about"> <a href="/news"> <a href="/news?page=2"> <a href="/">')
+
+        async def item(request: web.Request) -> web.Response:
+            now = self._loop.time()
+            if len(self._counted) == 10 and now - self._counted[0] < 1:
+                return web.Response(status=429, headers={"Retry-After": "1"})
+            self._counted.append(now)
+            return web.Response(text="ok")
+
+        async def completion(request: web.Request) -> web.Response:
+            message = {"role": "assistant", "content": "42"}
+            choices = [{"index": 0, "finish_reason": "stop", "message": message}]
+            usage = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
+            head = {"id": "1", "object": "chat.completion", "created": 1, "model": "gpt"}
+            return web.json_response({**head, "choices": choices, "usage": usage})
+
+        async def message(request: web.Request) -> web.Response:
+            head = {"id": "1", "type": "message", "role": "assistant", "model": "claude", "stop_reason": "end_turn", "stop_sequence": None}
+            usage = {"input_tokens": 12, "output_tokens": 3}
+            return web.json_response({**head, "content": [{"type": "text", "text": "42"}], "usage": usage})
+
         app = web.Application()
+        app.router.add_get("/", links)
+        app.router.add_get("/items/{number}", item)
+        app.router.add_post("/v1/chat/completions", completion)
+        app.router.add_post("/v1/messages", message)
         app.router.add_route("*", "/{path:.*}", answer)
         async with TestServer(app) as server:
             self.url = str(server.make_url("")).rstrip("/")
@@ -79,10 +119,19 @@ class Server:
         self._loop.close()
 
 
+def run_in_virtual_time(main: Coroutine[Any, Any, Any]) -> Any:
+    """In place of ``asyncio.run()``."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
 def evaluate(example: Example) -> None:
     """Run one block."""
     page: Page = example.document.namespace["__page__"]
     source = str(example.parsed)
+    for name in SDKS:
+        if re.search(rf"^(?:import|from) {name}\b", source, flags=re.MULTILINE) and find_spec(name) is None:
+            raise SkipTest(f"{name} is not installed")
     on_the_wire = EXAMPLE_URL in source or "server_url" in source
     if on_the_wire:
         example.namespace["server_url"] = page.server().url
@@ -99,7 +148,8 @@ def evaluate(example: Example) -> None:
                 await result
 
     if "asyncio.run(" in source or "asyncio.Runner(" in source:
-        block()  # it brings its own loop
+        with patch("asyncio.run", asyncio.run if on_the_wire else run_in_virtual_time):
+            block()  # it brings its own loop
     else:
         (page.real if on_the_wire else page.virtual).run(run())
 
