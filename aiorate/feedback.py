@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Feedback", "Quota"]
+__all__ = ["Feedback", "Quota", "left_of"]
 
 
 class Quota(Protocol):
@@ -66,3 +66,16 @@ class Feedback(Protocol):
     def source(self) -> str:
         """Who said so."""
         ...
+
+
+def left_of(quota: Quota) -> int | None:
+    """How many requests may be sent until the quota's reset; None: it does not say, or is not of requests.
+
+    No more than remain, and no more than its policy allows in that time: 10000 in 1000 s with 10000 left for 10 s is 100 requests, not
+    10000 (draft-ietf-httpapi-ratelimit-headers-11, section 8.5).
+    """
+    if quota.unit != "requests" or not quota.remaining or not quota.reset or quota.full_at_reset:
+        return None
+    if quota.limit is None or not quota.window:
+        return quota.remaining
+    return min(quota.remaining, max(1, int(quota.limit * quota.reset / quota.window)))

@@ -351,6 +351,8 @@ class Limiter:
         """
         if feedback is None:
             return
+        from aiorate.feedback import left_of
+
         extra = seconds_to_ns(jitter, "observe(jitter)")
         if feedback.pause:
             ns = seconds_to_ns(feedback.pause, "observe()")
@@ -366,10 +368,8 @@ class Limiter:
 
                 emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.on_event)
         for quota in feedback.quotas:
-            if quota.unit == "requests" and quota.remaining and quota.reset and not quota.full_at_reset:
-                left = quota.remaining
-                if quota.limit is not None and quota.window:
-                    left = min(left, max(1, int(quota.limit * quota.reset / quota.window)))
+            left = left_of(quota)
+            if left is not None and quota.reset:
                 self._dispatcher.cap(left, seconds_to_ns(quota.reset, "observe()"))
 
     def resume(self) -> None:

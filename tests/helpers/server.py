@@ -38,7 +38,7 @@ class Arrival:
 class Server:
     """``async with Server() as server:`` and then ``server.url``, ``server.arrivals`` and ``server.connections``.
 
-    ``/redirect/3`` redirects three times, ``/flaky/2`` answers 503 twice and 200 from then on, ``/stream`` sends its head and
+    ``/redirect/3`` redirects three times, ``/flaky/2`` answers 503 twice (and asks for no pause) and 200 from then on, ``/stream`` sends its head and
     ``first``, then waits for ``go.set()`` before it sends ``last``; ``/ws`` is a WebSocket that echoes. All else is ``ok``.
     """
 
@@ -108,7 +108,7 @@ class Server:
 
     async def _flaky(self, request: web.Request) -> web.Response:
         well = self._seen[request.path] > int(request.match_info["failures"])
-        return web.Response(status=200 if well else 503)
+        return web.Response(status=200 if well else 503, headers={} if well else {"Retry-After": "0"})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

@@ -47,7 +47,7 @@ class Keyed:
     ("args", "options", "error", "hint"),
     [
         (["10/s"], {}, TypeError, r"not str. Write Limiter\('100/s'\)"),
-        ([10], {}, TypeError, "takes a Limiter, or one limiter for each key"),
+        ([10], {}, TypeError, "takes a Limiter, a KeyedLimiter"),
         ([None], {}, TypeError, "not NoneType"),
         ([Limiter], {}, TypeError, "not the class Limiter"),
         ([[Limiter("1/s")]], {}, TypeError, "not list"),

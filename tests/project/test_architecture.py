@@ -21,13 +21,16 @@ TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in
 
 # A module imports from rows above its own and from nowhere else, annotations and imports inside functions included.
 ROWS = """
-errors rate
+errors rate feedback events
 spec
 schedulers.interface schedulers.peaks
 schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket schedulers.window schedulers.all_of
+schedulers.capped schedulers.room
+schedulers.dimensions
 schedulers
 
 waiting waiting.line waiting.batch waiting.counters
+waiting.gate
 
 waiting.clock waiting.timerfd
 waiting.timeline waiting.timer waiting.trio_loop
@@ -37,13 +40,17 @@ waiting.estimate
 waiting.driver
 waiting.filler waiting.alarm waiting.trio_driver
 waiting.dispatcher
+waiting.request
 
 statistics slots decorator
 limiter
+keyed budget
 aiorate
 
-http.requests http.vendors
-http.feedback http.hooks http.transport aiohttp
+http.vendors
+http.feedback
+http.requests
+http.hooks http.transport aiohttp
 http
 
 testing.clock testing.loop testing.histories testing.transcript
