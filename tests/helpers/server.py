@@ -38,7 +38,7 @@ class Arrival:
 class Server:
     """``async with Server() as server:`` and then ``server.url``, ``server.arrivals`` and ``server.connections``.
 
-    ``/redirect/3`` redirects three times, ``/flaky/2`` answers 503 twice (and asks for no pause) and 200 from then on, ``/stream`` sends its head and
+    ``/redirect/3`` redirects three times, ``/flaky/2`` answers 503 twice, without a pause, and 200 then, ``/stream`` sends its head and
     ``first``, then waits for ``go.set()`` before it sends ``last``; ``/ws`` is a WebSocket that echoes. All else is ``ok``.
     """
 
