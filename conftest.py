@@ -149,7 +149,9 @@ def evaluate(example: Example) -> None:
 
     if "asyncio.run(" in source or "asyncio.Runner(" in source:
         with patch("asyncio.run", asyncio.run if on_the_wire else run_in_virtual_time):
-            block()  # it brings its own loop
+            block()  # it brings its own loop, and so do its tests
+            for name in tests:
+                example.namespace[name]()
     else:
         (page.real if on_the_wire else page.virtual).run(run())
 
