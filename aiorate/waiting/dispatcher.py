@@ -255,9 +255,11 @@ class Dispatcher:
 
     def return_some(self, permits: int, granted_at: int) -> None:
         """So many permits of a grant of that instant were not used."""
-        self.scheduler.give_back(permits, self.look(), granted_at)
-        self.counters.given_back += permits
-        self.changed()
+        now = self.look()
+        if self._reset_at is None or granted_at > self._reset_at:  # else it is of a schedule that is no more
+            self.scheduler.give_back(permits, now, granted_at)
+            self.counters.given_back += permits
+            self.changed()
 
     def resume_one(self) -> None:
         """A waiter resumed, and its grant can no longer be cancelled."""
@@ -372,11 +374,21 @@ class Dispatcher:
         return request
 
     def skip(self, ns: int) -> None:
-        """So much of the schedule fell due while somebody waited, and is given up."""
+        """So much of the schedule fell due while somebody waited, and is given up.
+
+        The event comes when the loop has turned: whoever hears of it may change the limiter, which decides just now.
+        """
         counters = self.counters
         permits, counters.unused = self.scheduler.rate.permits_and_rest(ns, counters.unused)
         counters.skipped += permits
         if permits:
+            counters.untold += permits
+            if self._loop is not None:
+                self._loop.call_soon(self._tell_of_skipped)
+
+    def _tell_of_skipped(self) -> None:
+        permits, self.counters.untold = self.counters.untold, 0
+        if permits:  # told already, or before a reset()
             from aiorate.events import Event, emit
 
             emit(Event("skipped", self.name, permits=permits), self.on_event)
