@@ -115,7 +115,7 @@ class Budget:
                     reset, left = reset / quota.limit, 0
                 number = self._names.index(place)
                 if number < len(self._dimensions.parts):
-                    self._dimensions.cap(number, left, now, now + seconds_to_ns(reset, "observe()"))
+                    self._dimensions.cap(number, left, now, now + dispatcher.timeline.held_for + seconds_to_ns(reset, "observe()"))
                 elif self._shared is not None:
                     self._shared.dispatcher.cap(left, seconds_to_ns(reset, "observe()"))
         dispatcher.changed()

@@ -42,9 +42,11 @@ def limited(weighted: Weighted, function: F) -> F:
             except StopAsyncIteration:
                 return
             finally:
-                weighted.leave()
-                if generator is not None:
-                    await generator.aclose()
+                try:
+                    if generator is not None:
+                        await generator.aclose()
+                finally:
+                    weighted.leave()
 
         return cast("F", steps)
     if inspect.iscoroutinefunction(function):

@@ -208,19 +208,42 @@ class Limiter:
         if room is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        if self._max_waiting is not None and not room.scheduler.available(0):
+        dispatcher = self._dispatcher
+        if room.try_acquire():
+            try:
+                return await self.acquire(permits)
+            except BaseException:
+                self.leave()
+                raise
+        dispatcher.look()
+        if dispatcher.closed:
+            raise LimiterClosed(f"acquire(): {_CLOSED}")
+        if self._max_waiting is not None:
             self._refuse_if_full(permits)
-        waited = await room.acquire()
+        asked = dispatcher.timeline.read()
+        await room.acquire()
         try:
-            return waited + await self.acquire(permits)
+            # Admitted already, and waiting ever since: max_waiting is not asked again.
+            at, now = dispatcher.try_take(permits)
+            if at > now:
+                if dispatcher.closed:
+                    raise LimiterClosed(f"acquire(): {_CLOSED}")
+                return ns_to_seconds((await stand_in_line(dispatcher, permits, at, now, now, asked))[0])
+            waited = dispatcher.timeline.read() - asked
+            await yield_to_loop(dispatcher, permits, now)
         except BaseException:
-            room.refund(1)
+            self.leave()
             raise
+        if waited > 0:
+            dispatcher.counters.note(waited)
+        return ns_to_seconds(max(waited, 0))
 
     def leave(self) -> None:
         """Leave the place that `enter` took: the next one waiting for it has it at once."""
         if self._room is not None:
-            self._room.refund(1)
+            room = self._room.dispatcher
+            room.scheduler.give_back(1, 0)
+            room.serve_if_alive()  # not in a loop that was closed, as when its tasks are collected
 
     def of(self, permits: int) -> Weighted:
         """So many permits at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``."""
@@ -288,7 +311,8 @@ class Limiter:
     def _refuse_if_full(self, permits: int) -> None:
         assert self._max_waiting is not None
         dispatcher = self._dispatcher
-        outside = 0 if self._room is None else self._room.dispatcher.line.count()
+        room = None if self._room is None else self._room.dispatcher
+        outside = 0 if room is None else room.line.count() + room.resuming
         if dispatcher.full(max(self._max_waiting - outside, 0)):
             dispatcher.counters.refused += 1
             raise LineFull(f"acquire({permits}): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
@@ -401,6 +425,8 @@ class Limiter:
         """Begin anew: as full or as empty as the strategy starts, no debt, no pause, counters at 0. Those in line stay in line."""
         self._dispatcher.look()
         self._dispatcher.reset()
+        if self._room is not None:
+            self._room.dispatcher.counters.clear()
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply rate, burst ratio and verb of a `RateSpec` (or its text); pools and schedules keep what they hold.
@@ -428,7 +454,11 @@ class Limiter:
 
     async def aclose(self) -> None:
         """Send those in line away with `LimiterClosed`; no task and no timer stays."""
-        await self._dispatcher.close(LimiterClosed(f"acquire(): while this request stood in line, {_CLOSED}"))
+        error = LimiterClosed(f"acquire(): while this request stood in line, {_CLOSED}")
+        if self._room is not None:
+            self._room.dispatcher.fail(error)
+            self._room.dispatcher.serve()
+        await self._dispatcher.close(error)
 
     # Looking.
 
@@ -472,7 +502,7 @@ class Limiter:
         from aiorate.statistics import snapshot
 
         self._dispatcher.look()
-        return snapshot(self._dispatcher)
+        return snapshot(self._dispatcher, None if self._room is None else self._room.dispatcher)
 
     @property
     def dispatcher(self) -> Dispatcher:

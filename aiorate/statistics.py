@@ -23,17 +23,17 @@ class Statistics:
     refused: int
     """Requests refused at once: by `try_acquire`, `max_wait` or `max_waiting`."""
     cancelled: int
-    """Requests cancelled while in line or before they could run."""
+    """Requests cancelled while in line, or waiting for a place, or before they could run."""
     refunded: int
     """Permits refunded."""
     waiting: int
-    """Requests in line."""
+    """Requests in line, those included that wait for a place under ``max_concurrency``."""
     waited_total: float
-    """Seconds that granted requests waited in all."""
+    """Seconds that granted requests waited in all, for a place too."""
     waited_max: float
     """Seconds that the longest wait of a granted request took."""
     waited_p50: float
-    """Seconds that half of those that waited did not exceed; this and the next two at most 12 % too long."""
+    """Seconds that half of those that waited did not exceed; this and the next two at most 7 % too long."""
     waited_p90: float
     """Seconds that 90 % of those that waited did not exceed."""
     waited_p99: float
@@ -52,8 +52,8 @@ class Statistics:
     """Clock reading in seconds for when the first in line is scheduled; None: nobody waits; infinite: stopped."""
 
 
-def snapshot(dispatcher: Dispatcher) -> Statistics:
-    """The counters as they stand."""
+def snapshot(dispatcher: Dispatcher, room: Dispatcher | None = None) -> Statistics:
+    """The counters as they stand. ``room`` has those who wait for a place."""
     counters, timeline = dispatcher.counters, dispatcher.timeline
     paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
     next_at: float | None = None
@@ -63,9 +63,9 @@ def snapshot(dispatcher: Dispatcher) -> Statistics:
     return Statistics(
         granted=dispatcher.granted - counters.given_back,
         refused=counters.refused,
-        cancelled=counters.cancelled,
+        cancelled=counters.cancelled + (0 if room is None else room.counters.cancelled),
         refunded=counters.refunded,
-        waiting=dispatcher.line.count(),
+        waiting=dispatcher.line.count() + (0 if room is None else room.line.count()),
         waited_total=ns_to_seconds(counters.waited_total),
         waited_max=ns_to_seconds(counters.waited_max),
         waited_p50=ns_to_seconds(counters.percentile(50)),

@@ -1,4 +1,4 @@
-"""At most so many more permits until an instant: what a server said is left of its window."""
+"""At most so many more permits until an instant: what a server said is left of its windows."""
 
 from __future__ import annotations
 
@@ -11,23 +11,62 @@ if TYPE_CHECKING:
 
 __all__ = ["Capped"]
 
+_MOST_CAPS = 8  # a second's, a minute's and a day's window, in what several responses said of them
+
+
+class _Cap:
+    """One window of the server."""
+
+    __slots__ = ("began", "left", "taken_at_once", "until")
+
+    def __init__(self, left: int, began: int, until: int) -> None:
+        self.left = left
+        """Permits."""
+        self.began = began
+        """The instant at which the server spoke."""
+        self.until = until
+        """The instant at which the window ends."""
+        self.taken_at_once = 0
+        """Permits taken since, at that very instant."""
+
 
 class Capped(Scheduler):
     """Another scheduler, of which at most ``left`` permits are granted before ``until``, whatever it would grant.
 
-    It stands in for the other until then, and only ever lowers what is available. A request for more than is left goes at ``until``.
+    It stands in for the other until then, and only ever lowers what is available. Further caps hold beside the first: 2 in this second
+    and 50 in this minute. A request for more than is left goes when the last cap that forbids it ends.
     """
 
-    __slots__ = ("began", "inner", "left", "until")
+    __slots__ = ("_caps", "inner")
 
     def __init__(self, inner: Scheduler, left: int, now: int, until: int) -> None:
         self.inner = inner
-        self.began = now
-        """The instant at which the server spoke."""
-        self.left = left
-        """Permits."""
-        self.until = until
-        """An instant in ns."""
+        self._caps: list[_Cap] = []  # the one that ends first comes first
+        self.lower(left, now, until)
+
+    def lower(self, left: int, now: int, until: int) -> bool:
+        """Grant at most so many before ``until``, besides what was said before. False if that says nothing new.
+
+        Of more than eight caps that differ, the one that says the least is dropped.
+        """
+        caps = self._caps
+        if any(cap.left <= left and cap.until >= until for cap in caps):
+            return False
+        caps[:] = [cap for cap in caps if cap.until > now and not (cap.left >= left and cap.until <= until)]
+        caps.append(_Cap(left, now, until))
+        caps.sort(key=_end)
+        if len(caps) > _MOST_CAPS:
+            del caps[min(range(_MOST_CAPS), key=lambda place: (caps[place + 1].left - caps[place].left, -place))]
+        return True
+
+    @property
+    def until(self) -> int:
+        """The instant at which the last cap ends."""
+        return self._caps[-1].until
+
+    def left(self, now: int) -> int | None:
+        """How many permits the caps leave at ``now``; None: all of them have ended."""
+        return min((cap.left for cap in self._caps if now < cap.until), default=None)
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]
@@ -65,22 +104,40 @@ class Capped(Scheduler):
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.max_permits)
-        if now < self.until and permits > self.left:
-            return max(self.until, self.inner.peek(permits, now))
+        allowed = self._allowed_at(permits, now)
+        if allowed > now:
+            return max(allowed, self.inner.peek(permits, now))
         at = self.inner.take(permits, now, since)
-        if at <= now < self.until:
-            self.left -= permits
+        if at <= now:
+            for cap in self._caps:
+                if now < cap.until:
+                    cap.left -= permits
+                    if now == cap.began:
+                        cap.taken_at_once += permits
         return at
 
     def peek(self, permits: int, now: int) -> int:
-        at = self.inner.peek(permits, now)
-        return max(self.until, at) if now < self.until and permits > self.left else at
+        at, allowed = self.inner.peek(permits, now), self._allowed_at(permits, now)
+        return max(allowed, at) if allowed > now else at
+
+    def _allowed_at(self, permits: int, now: int) -> int:
+        for cap in reversed(self._caps):
+            if permits > cap.left and now < cap.until:
+                return cap.until
+        return now
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Credit the other. What was granted before the server spoke is not left of its window."""
+        """Credit the other, and by receipt the caps too, but for grants before the server spoke: they are not left of its window."""
         self.inner.give_back(permits, now, taken)
-        if taken is not None and taken >= self.began:
-            self.left += permits
+        if taken is None:
+            return
+        for cap in self._caps:
+            if cap.began < taken < cap.until:
+                cap.left += permits
+            elif taken == cap.began:  # nobody knows which of that instant's grants it was: no more than were taken since
+                credit = min(permits, cap.taken_at_once)
+                cap.left += credit
+                cap.taken_at_once -= credit
 
     def set_rate(self, rate: Rate, now: int) -> None:
         self.inner.set_rate(rate, now)
@@ -109,21 +166,29 @@ class Capped(Scheduler):
         self.inner.restart(now)
 
     def reset(self, now: int) -> None:
-        """Reset the other; what the server said still holds."""
+        """Reset the other, and forget what the server said, as a new limiter would not know it."""
         self.inner.reset(now)
+        for cap in self._caps:
+            cap.until = min(cap.until, now)
 
     def shift(self, ns: int) -> None:
-        """Move as the other does; the server's window does not wait for a pause here."""
-        self.until -= ns
+        """Move as the other does; the server's windows do not wait for a pause here."""
+        for cap in self._caps:
+            cap.until -= ns
         self.inner.shift(ns)
 
     def available(self, now: int) -> int:
         """No more than is left."""
-        return min(self.inner.available(now), self.left) if now < self.until else self.inner.available(now)
+        available, left = self.inner.available(now), self.left(now)
+        return available if left is None else min(available, left)
 
     def rested(self, now: int) -> bool:
-        """Not before ``until``."""
+        """Not before the last cap has ended."""
         return now >= self.until and self.inner.rested(now)
 
     def __repr__(self) -> str:
         return repr(self.inner)
+
+
+def _end(cap: _Cap) -> int:
+    return cap.until

@@ -84,8 +84,7 @@ class Dimensions(Scheduler):
         """Of that dimension, no more than so much is left until then."""
         part = self.parts[place]
         if isinstance(part, Capped) and now < part.until:
-            if left <= part.left:
-                part.left, part.until = left, max(part.until, until)
+            part.lower(left, now, until)
         else:
             self.parts[place] = Capped(part.inner if isinstance(part, Capped) else part, left, now, until)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from aiorate.rate import Rate
 from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back
 
@@ -11,9 +13,12 @@ _NEVER = 1 << 62  # ns; until somebody leaves, nobody can say when
 
 
 class Room(Scheduler):
-    """Grants what is free, and refuses until it is given back. Time changes nothing."""
+    """Grants what is free, and refuses until it is given back. Time changes nothing.
 
-    __slots__ = ("max_permits", "rate", "used")
+    In a child process after a fork it is empty: who is inside is inside in the parent, and leaves there.
+    """
+
+    __slots__ = ("_process", "max_permits", "rate", "used")
 
     books_since = False
 
@@ -21,6 +26,7 @@ class Room(Scheduler):
         self.max_permits: int | None = size
         self.rate = Rate(size)  # of no meaning, but every scheduler has one
         self.used = 0
+        self._process = os.getpid()
         self.receipts = True
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
@@ -32,6 +38,8 @@ class Room(Scheduler):
 
     def peek(self, permits: int, now: int) -> int:
         assert self.max_permits is not None
+        if self._process != os.getpid():
+            self._process, self.used = os.getpid(), 0
         return now if self.used + permits <= self.max_permits else now + _NEVER
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:

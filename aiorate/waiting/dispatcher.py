@@ -547,13 +547,13 @@ class Dispatcher:
         self.serve()
 
     def cap(self, left: int, ns: int) -> None:
-        """Grant at most so many more permits within ns from now. While another cap is in force, neither is exceeded."""
+        """Grant at most so many more permits within ns from now. While other caps are in force, none is exceeded."""
         now = self.look()
-        cap = self._cap
-        if cap is None:
-            self.scheduler = self._cap = Capped(self.scheduler, left, now, now + ns)
-        elif left <= cap.left:
-            cap.left, cap.until = left, max(cap.until, now + ns)
+        until = now + self.timeline.held_for + ns
+        if self._cap is None:
+            self.scheduler = self._cap = Capped(self.scheduler, left, now, until)
+        elif not self._cap.lower(left, now, until):
+            return
         self.changed()
 
     def reset(self) -> None:

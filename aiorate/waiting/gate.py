@@ -141,6 +141,9 @@ class Gate:
             shared, permits = self._shared, self._permits_of(permits)
             if shared.closed:
                 return LimiterClosed("acquire(): the limit that is shared with others is closed.")
+            most = shared.max_permits
+            if most is not None and permits > most:  # since its rate was changed
+                return ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once of the limit that is shared.")
             at, shared_now = shared.try_take(permits)
             if at <= shared_now:
                 shared.keep_receipt()
@@ -184,6 +187,7 @@ class Gate:
     def resume_one(self, granted_at: int) -> None:
         """The owner of a grant out of the line went on."""
         if isinstance(granted_at, Receipt) and granted_at.stood:
+            granted_at.stood = False  # should it be undone yet, it no longer stands there
             self._shared.resume_one()
         else:
             self._shared.drop_receipt()

@@ -10,12 +10,15 @@ if TYPE_CHECKING:
 __all__ = ["stand_in_line", "yield_to_loop"]
 
 
-async def stand_in_line(dispatcher: Dispatcher, permits: int, at: int, now: int, since: int) -> tuple[int, int, int]:
+async def stand_in_line(
+    dispatcher: Dispatcher, permits: int, at: int, now: int, since: int, asked: int | None = None
+) -> tuple[int, int, int]:
     """Wait for a request that was refused until ``at``. Returns the ns waited, the instant of its schedule and that of its grant.
 
-    Cancelled while waiting, or granted but not yet resumed, the request is undone.
+    ``asked`` is the clock's reading from which its wait counts, if it began before. Cancelled while waiting, or granted but not yet
+    resumed, the request is undone.
     """
-    ticket, asked = dispatcher.join(permits, at, now, since)
+    ticket, joined = dispatcher.join(permits, at, now, since)
     line, driver = dispatcher.line, dispatcher.driver
     assert driver is not None  # it made the ticket
     try:
@@ -24,7 +27,10 @@ async def stand_in_line(dispatcher: Dispatcher, permits: int, at: int, now: int,
     except BaseException:
         dispatcher.leave(line, ticket, permits)
         raise
-    return dispatcher.resumed(line, ticket.result(), asked)
+    waited, at, now = dispatcher.resumed(line, ticket.result(), joined if asked is None else asked)
+    if dispatcher.resuming and dispatcher.now() >= dispatcher.check_loop_after:  # as in acquire()
+        await yield_to_loop(dispatcher, permits, now)
+    return waited, at, now
 
 
 async def yield_to_loop(dispatcher: Dispatcher, permits: int, granted_at: int) -> None:

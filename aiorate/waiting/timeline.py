@@ -60,6 +60,11 @@ class Timeline:
         self.begun = True
 
     @property
+    def held_for(self) -> int:
+        """How many ns time has stood still so far; 0: it moves."""
+        return 0 if self.held_at is None else self.read() - self.held_at - self.offset
+
+    @property
     def pause_length(self) -> int:
         """How many ns time will have stood still; 0: it moves, or nobody can say."""
         if self.held_at is None or self.stopped:
