@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Limiter"]
 
 _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit by digit for every limiter
+_TOLD_AGAIN_NS = 1_000_000_000  # a pause that becomes longer by less is no event: responses of many requests come one after the other
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
@@ -371,30 +372,33 @@ class Limiter:
 
         A pause holds everybody in line, and merges with others by the later end. Of a quota of requests, no more than what remains is
         granted until its reset, and no more than its policy allows. So it only ever lowers what is available. ``jitter`` makes a
-        pause longer by a random part of so many seconds, where many clients would come back at once.
+        pause longer by a random part of so many seconds, where many clients would come back at once. Raises TypeError and ValueError
+        for anything else, and changes nothing then.
         """
         if feedback is None:
             return
-        from aiorate.feedback import left_of
+        from aiorate.feedback import check_feedback
 
+        ns, caps = check_feedback("observe()", feedback)
         extra = seconds_to_ns(jitter, "observe(jitter)")
-        if feedback.pause:
-            ns = seconds_to_ns(feedback.pause, "observe()")
+        dispatcher = self._dispatcher
+        dispatcher.look()
+        timeline = dispatcher.timeline
+        before, now = timeline.paused_until, timeline.read()
+        begins = before is None or now + ns > before
+        if ns and begins:
             if extra:
                 from random import randrange
 
+                # Drawn once for responses that come together: the longest of many draws would be the same for every client.
                 ns += randrange(extra)
-            dispatcher = self._dispatcher
-            before = dispatcher.timeline.paused_until
             self._pause(ns)
-            if dispatcher.timeline.paused_until != before:
-                from aiorate.events import Event, emit
+        for left, length in caps:
+            dispatcher.cap(left, length)
+        if ns and begins and (before is None or now + ns - before >= _TOLD_AGAIN_NS):
+            from aiorate.events import Event, emit
 
-                emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.on_event)
-        for quota in feedback.quotas:
-            left = left_of(quota)
-            if left is not None and quota.reset:
-                self._dispatcher.cap(left, seconds_to_ns(quota.reset, "observe()"))
+            emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.on_event)
 
     def resume(self) -> None:
         """End a pause now, whoever asked for it."""
