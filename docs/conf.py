@@ -7,7 +7,7 @@ author = "the aiorate authors"
 copyright = "the aiorate authors"
 release = version = version_of("aiorate")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"aiorate {version}"
