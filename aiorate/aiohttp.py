@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
+from aiorate.http.requests import Limiters, RequestLimit, check_cost, heed, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -41,10 +41,12 @@ def middleware(
 ) -> ClientMiddlewareType:
     """A client middleware: the last of ``middlewares=`` of a ``ClientSession``, or of one request, where it replaces the session's.
 
-    * ``limiter`` is an `aiorate.Limiter`, or a limiter for each key (`Limiters`), such as a dict.
+    * ``limiter`` is an `aiorate.Limiter`, or a limiter for each key: an `aiorate.KeyedLimiter` or a dict (`Limiters`). An
+      `aiorate.Budget` only observes the responses.
     * ``key(request)`` names the key. The default is the origin, such as ``"https://api.example.com:443"``.
     * ``cost(request)`` is the number of permits that a request takes, 1 by default. A request with a cost of 0 is not limited.
     * ``max_wait`` is the longest wait in seconds. A request that would wait longer fails at once with `aiorate.WaitTooLong`.
+    * ``feedback`` has the limiter observe every response; False turns that off.
 
     Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.
     """
@@ -52,9 +54,9 @@ def middleware(
 
     async def wait_for_permits(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         permits = _cost.get(None)
-        await limit.enter(request, {} if permits is None else {"cost": permits})
+        observe = await limit.enter(request, {} if permits is None else {"cost": permits})
         response = await handler(request)
-        limit.heed(request, response.status, response.headers)
+        heed(observe, response.status, response.headers)
         return response
 
     return wait_for_permits

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from aiorate.rate import seconds_to_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Feedback", "Quota", "left_of"]
+__all__ = ["Feedback", "Part", "Quota", "check_feedback", "left_of"]
 
 
 class Quota(Protocol):
@@ -68,6 +70,38 @@ class Feedback(Protocol):
         ...
 
 
+class Part(NamedTuple):
+    """A part of what a response said, for one of several limiters."""
+
+    pause: float | None
+    quotas: Sequence[Quota]
+    source: str
+
+
+def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[tuple[int, int]]]:
+    """The pause in ns (0: none), and for each quota of requests how many are left and for how many ns.
+
+    Raises TypeError or ValueError that begins with ``call``.
+    """
+    try:
+        pause, quotas, source = feedback.pause, tuple(feedback.quotas), feedback.source
+        told = [(quota.remaining, quota.limit, quota.reset, quota.window, quota.unit, quota.full_at_reset) for quota in quotas]
+    except (AttributeError, TypeError):
+        raise TypeError(
+            f"{call} takes what aiorate.http.read_feedback(status, headers) returns, not {_kind(feedback)}."
+            " One of your own is an aiorate.http.Feedback: Feedback(429, pause=2.5)."
+        ) from None
+    if not isinstance(source, str):
+        raise TypeError(f"{call}: the source must be text, not {_kind(source)}.")
+    for remaining, limit, reset, window, *_ in told:
+        _check_count(f"{call}: what remains of a quota", remaining)
+        _check_count(f"{call}: the limit of a quota", limit)
+        _ns(f"{call}: the reset of a quota", reset)
+        _ns(f"{call}: the window of a quota", window)
+    left = [(permits, _ns(call, quota.reset)) for quota in quotas if (permits := left_of(quota)) is not None]
+    return _ns(f"{call}: the pause", pause), left
+
+
 def left_of(quota: Quota) -> int | None:
     """How many requests may be sent until the quota's reset; None: it does not say, or is not of requests.
 
@@ -76,6 +110,24 @@ def left_of(quota: Quota) -> int | None:
     """
     if quota.unit != "requests" or not quota.remaining or not quota.reset or quota.full_at_reset:
         return None
-    if quota.limit is None or not quota.window:
+    window = _ns("window", quota.window)
+    if quota.limit is None or not window:
         return quota.remaining
-    return min(quota.remaining, max(1, int(quota.limit * quota.reset / quota.window)))
+    return min(quota.remaining, max(1, quota.limit * _ns("reset", quota.reset) // window))  # an allowance is rounded down
+
+
+def _ns(what: str, seconds: float | None) -> int:
+    return 0 if seconds is None else seconds_to_ns(seconds, what)
+
+
+def _check_count(what: str, count: object) -> None:
+    if count is None:
+        return
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"{what} must be an int of 0 or more, or None (not told), not {_kind(count)}.")
+    if count < 0:
+        raise ValueError(f"{what} must be 0 or more, or None (not told); {count} was given.")
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -81,15 +81,22 @@ class KeyedLimiter(Generic[K]):
         """Take the permits, of the key and the shared limit, if they are to be had at once; never waits."""
         return self[key].try_acquire(permits)
 
-    def observe(self, key: K, feedback: Feedback | None) -> None:
-        """Heed what a server said of a key: it pauses that key for everybody. What concerns all keys, the shared limit heeds."""
-        if feedback is None:
+    def observe(self, key: K, feedback: Feedback | None, *, jitter: Number = 0) -> None:
+        """Heed what a server said of a key, as `Limiter.observe` does: it pauses that key for everybody.
+
+        Where nothing remains of a quota named ``global``, as of Discord's over all routes, the pause is that of the shared limit, if
+        there is one. Does nothing when closed.
+        """
+        if feedback is None or self._closed:
             return
-        heeds: Limiter | None = self[key]
-        if self._shared is not None and any(quota.name == "global" and not quota.remaining for quota in feedback.quotas):
-            heeds = self._shared
-        assert heeds is not None
-        heeds.observe(feedback)
+        from aiorate.feedback import Part, check_feedback
+
+        check_feedback("observe()", feedback)
+        everywhere = [quota for quota in feedback.quotas if quota.name == "global"]
+        if self._shared is not None and any(quota.remaining == 0 for quota in everywhere):
+            self._shared.observe(Part(feedback.pause, everywhere, feedback.source), jitter=jitter)
+            feedback = Part(None, [quota for quota in feedback.quotas if quota.name != "global"], feedback.source)
+        self[key].observe(feedback, jitter=jitter)
 
     def __call__(self, key: K) -> Limiter:
         """The key's limiter: ``async with keyed(key):``."""

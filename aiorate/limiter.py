@@ -384,9 +384,9 @@ class Limiter:
         dispatcher = self._dispatcher
         dispatcher.look()
         timeline = dispatcher.timeline
-        before, now = timeline.paused_until, timeline.read()
-        begins = before is None or now + ns > before
-        if ns and begins:
+        before, until = timeline.paused_until, timeline.read() + ns
+        later = ns > 0 and (before is None or until > before)
+        if later:
             if extra:
                 from random import randrange
 
@@ -395,7 +395,7 @@ class Limiter:
             self._pause(ns)
         for left, length in caps:
             dispatcher.cap(left, length)
-        if ns and begins and (before is None or now + ns - before >= _TOLD_AGAIN_NS):
+        if later and (before is None or until - before >= _TOLD_AGAIN_NS):
             from aiorate.events import Event, emit
 
             emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.on_event)

@@ -6,10 +6,12 @@ Every request waits for its permits before it takes a connection. A redirect and
 Hooks leave the client's own options (``limits=``, ``http2=``, proxies) in force. They count all attempts of a retry transport
 as one request; there, use `limit_transport`, innermost.
 
-* ``limiter`` is an `aiorate.Limiter`, or a limiter for each key (`Limiters`), such as a dict.
+* ``limiter`` is an `aiorate.Limiter`, or a limiter for each key: an `aiorate.KeyedLimiter` or a dict (`Limiters`). An
+  `aiorate.Budget` only observes the responses.
 * ``key(request)`` names the key. The default is the origin, such as ``"https://api.example.com:443"``.
 * ``cost(request)`` is the number of permits that a request takes, 1 by default. A request with a cost of 0 is not limited.
 * ``max_wait`` is the longest wait in seconds. A request that would wait longer fails at once with `aiorate.WaitTooLong`.
+* ``feedback`` has the limiter observe every response; False turns that off. A 429 then pauses everybody in that line.
 
 A request may bring its own cost and wait: ``client.get(url, extensions={"aiorate": {"cost": 7, "max_wait": 2}})``.
 No timeout of the client covers the wait. An error of the limiter reaches the caller as it is, and is not an ``httpx2.HTTPError``.
@@ -19,9 +21,9 @@ No timeout of the client covers the wait. An error of the limiter reaches the ca
 
 from __future__ import annotations
 
-from aiorate.http.feedback import Feedback, read_feedback
+from aiorate.http.feedback import Feedback, Quota, read_feedback
 from aiorate.http.hooks import hooks
 from aiorate.http.requests import Limiters
 from aiorate.http.transport import limit_transport
 
-__all__ = ["Feedback", "Limiters", "hooks", "limit_transport", "read_feedback"]
+__all__ = ["Feedback", "Limiters", "Quota", "hooks", "limit_transport", "read_feedback"]

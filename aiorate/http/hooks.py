@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from aiorate.http.requests import RequestLimit, origin_of, overrides_of
+from aiorate.http.requests import RequestLimit, heed, origin_of, overrides_of
 from aiorate.waiting.loops import running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from aiorate import Budget, Limiter
-    from aiorate.http.requests import Limiters
+    from aiorate.http.requests import Limiters, Observe
 
 __all__ = ["hooks"]
 
@@ -26,18 +27,23 @@ def hooks(
 ) -> dict[str, list[Callable[..., Any]]]:
     """The ``event_hooks=`` of an ``AsyncClient`` of httpx2 or httpx.
 
-    Each call returns a new dict, so you may add hooks of your own. A hook before the limiter's runs before the wait.
+    Each call returns a new dict, so you may add hooks of your own. A hook before the limiter's runs before the wait. The limiter
+    observes every response, unless ``feedback`` is False; a hook after its own finds it paused already, if the response says so.
     Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.
     """
     limit: RequestLimit[Any] = RequestLimit("hooks()", limiter, key, cost, max_wait, origin_of, feedback)
+    observers: WeakKeyDictionary[Any, Observe | None] = WeakKeyDictionary()  # of the requests that were let through
+
+    async def enter(request: Any) -> None:
+        observers[request] = await limit.enter(request, overrides_of(request))
 
     def wait_for_permits(request: Any) -> Coroutine[Any, Any, None]:
         # A plain function, because a synchronous client would not await a coroutine, and would send without a limit.
         if running_loop() is None:
             raise RuntimeError("hooks() are for an AsyncClient, under asyncio or trio: a synchronous client cannot wait in line.")
-        return limit.enter(request, overrides_of(request))
+        return enter(request)
 
-    async def heed(response: Any) -> None:
-        limit.heed(response.request, response.status_code, response.headers)
+    async def observe(response: Any) -> None:
+        heed(observers.get(response.request), response.status_code, response.headers)
 
-    return {"request": [wait_for_permits], "response": [heed]} if feedback else {"request": [wait_for_permits]}
+    return {"request": [wait_for_permits], "response": [observe]} if feedback else {"request": [wait_for_permits]}

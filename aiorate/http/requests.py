@@ -6,19 +6,21 @@ Knows no HTTP client: a request is the object that ``key`` and ``cost`` are call
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from aiorate import Budget, KeyedLimiter, Limiter
-from aiorate.http.feedback import read_feedback
+from aiorate.http.feedback import Feedback, read_feedback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-__all__ = ["Limiters", "RequestLimit", "check_cost", "origin", "origin_of", "overrides_of", "parse_overrides"]
+__all__ = ["Limiters", "Observe", "RequestLimit", "check_cost", "heed", "origin", "origin_of", "overrides_of", "parse_overrides"]
 
 R = TypeVar("R")
+Observe = Callable[[Feedback | None], None]
 
 _PORTS = {"http": 80, "https": 443}
 _HTTP = {"ws": "http", "wss": "https"}
@@ -86,33 +88,26 @@ class RequestLimit(Generic[R]):
         self._max_wait = max_wait
         self._feedback = feedback
 
-    async def enter(self, request: R, overrides: Mapping[str, Any]) -> None:
+    async def enter(self, request: R, overrides: Mapping[str, Any]) -> Observe | None:
         """Wait until the request may be sent. ``overrides`` are its own ``cost`` and ``max_wait``, which replace the limit's.
 
-        A request with a cost of 0 passes at once and spends nothing, whatever state the limiter is in. A wrong cost, key or wait
-        raises before anything is spent.
+        Returns who is to be told what the response says, for `heed`. A request with a cost of 0 passes at once and spends nothing,
+        whatever state the limiter is in, and its response concerns no limiter. A wrong cost, key or wait raises before anything is spent.
         """
         cost = overrides["cost"] if "cost" in overrides else 1 if self._cost is None else self._cost(request)
         permits = check_cost(f"{self._call}: the cost of a request", cost)
         max_wait = overrides.get("max_wait", self._max_wait)
         _check_max_wait(f"{self._call}: max_wait", max_wait)
-        if permits and self._budget is None:
-            limiter = self._chosen(self._key(request)) if self._only is None else self._only
-            await limiter.acquire(permits, max_wait=max_wait)
-
-    def heed(self, request: R, status: int, headers: Mapping[str, str]) -> None:
-        """Have the limiter of the request observe what the response says, unless that was turned off."""
-        feedback = read_feedback(status, headers) if self._feedback else None
-        if feedback is None:
-            return
+        if not permits:
+            return None
         if self._budget is not None:
-            self._budget.observe(feedback)
-        elif self._only is not None:
-            self._only.observe(feedback)
-        elif isinstance(self._limiters, KeyedLimiter):
-            self._limiters.observe(self._key(request), feedback)
-        else:
-            self._chosen(self._key(request)).observe(feedback)
+            return self._budget.observe
+        key = None if self._only is not None else self._key(request)
+        limiter = self._chosen(key) if self._only is None else self._only
+        await limiter.acquire(permits, max_wait=max_wait)
+        if not self._feedback:
+            return None
+        return partial(self._limiters.observe, key) if isinstance(self._limiters, KeyedLimiter) else limiter.observe
 
     def _chosen(self, key: object) -> Limiter:
         if not isinstance(key, str):
@@ -125,6 +120,12 @@ class RequestLimit(Generic[R]):
                 " or give the dict a __missing__ that makes it."
             ) from error
         return _checked(f"{self._call}: under {key!r}", limiter)
+
+
+def heed(observe: Observe | None, status: int, headers: Mapping[str, str]) -> None:
+    """Have the limiter of a request observe what the response says; None: it has none, or that was turned off."""
+    if observe is not None:
+        observe(read_feedback(status, headers))
 
 
 def parse_overrides(what: str, overrides: object) -> Mapping[str, Any]:

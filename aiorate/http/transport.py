@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiorate.http.requests import RequestLimit, origin_of, overrides_of
+from aiorate.http.requests import RequestLimit, heed, origin_of, overrides_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,8 @@ def limit_transport(
 
     The limiter belongs innermost, so that each attempt of a retry takes permits:
     ``RetryTransport(limit_transport(AsyncHTTPTransport(), limiter))``. A client with a transport of its own ignores its options
-    ``limits=``, ``http2=`` and its proxies: pass them to ``inner``.
+    ``limits=``, ``http2=`` and its proxies: pass them to ``inner``. The limiter observes every response, that of each attempt of a
+    retry too, unless ``feedback`` is False.
 
     The result is an ``AsyncBaseTransport`` of the package that ``inner`` is from, httpx2 or httpx, and not of the class of
     ``inner``. Raises TypeError if ``inner`` is no such transport.
@@ -62,9 +63,9 @@ class _LimitedTransport:
         self._limit = limit
 
     async def handle_async_request(self, request: Any) -> Any:
-        await self._limit.enter(request, overrides_of(request))
+        observe = await self._limit.enter(request, overrides_of(request))
         response = await self._inner.handle_async_request(request)
-        self._limit.heed(request, response.status_code, response.headers)
+        heed(observe, response.status_code, response.headers)
         return response
 
     async def aclose(self) -> None:
