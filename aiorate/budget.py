@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate.events import Event, emit
+from aiorate.feedback import check_feedback
 from aiorate.limiter import Limiter
-from aiorate.rate import Rate, ns_to_seconds, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, Rate, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
+from aiorate.waiting.clock import Clock
 from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.gate import Gate, Receipt
 from aiorate.waiting.request import stand_in_line, yield_to_loop
@@ -23,13 +25,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Literal, NoReturn
 
-    from aiorate.feedback import Feedback
+    from aiorate.feedback import Feedback, Quota
     from aiorate.rate import Number
-    from aiorate.waiting.clock import Clock
 
     OnError = Literal["keep", "refund"]
 
 __all__ = ["Budget", "Lease"]
+
+_TOLD_AGAIN_NS = NS_PER_SECOND  # a pause that becomes longer by less is no event, as in Limiter
 
 
 class Budget:
@@ -37,11 +40,12 @@ class Budget:
 
     A dimension is a rate (for a `TokenPool`), a strategy, or a `Limiter`, which several budgets may share; one dimension of a budget
     may be. ``on_error`` says what becomes of a reservation whose block ends with an exception: ``"keep"`` lets the estimate stand,
-    because the server may have counted the call; ``"refund"`` gives it back. ``max_waiting``, ``catch_up``, ``clock``, ``name`` and
-    ``on_event`` are as in `Limiter`. Raises TypeError and ValueError for wrong arguments.
+    because the server may have counted the call; ``"refund"`` gives it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name``
+    are as in `Limiter`; ``on_event`` is called with an `aiorate.Event` when a server asks for a pause, or an estimate is lowered to
+    what can be granted. Raises TypeError and ValueError for wrong arguments. For one event loop, as a `Limiter` is.
     """
 
-    __slots__ = ("__weakref__", "_clamped", "_dimensions", "_dispatcher", "_limits", "_max_waiting", "_names", "_on_error", "_shared")
+    __slots__ = ("__weakref__", "_clamped", "_dimensions", "_dispatcher", "_max_waiting", "_names", "_on_error", "_shared")
 
     def __init__(
         self,
@@ -54,31 +58,22 @@ class Budget:
         on_event: Callable[[Event], object] | None = None,
         **dimensions: Limiter | Scheduler | Rate | str | Number,
     ) -> None:
-        if not dimensions:
-            raise TypeError("Budget() needs at least one dimension, such as Budget(requests='500/min', tokens='200_000/min').")
-        _check_on_error("Budget(on_error)", on_error)
-        if max_waiting is not None:
-            check_permits("Budget(max_waiting)", max_waiting)
-        limiters = [(place, limit) for place, limit in dimensions.items() if isinstance(limit, Limiter)]
-        if len(limiters) > 1:
-            raise ValueError(
-                f"Budget(): one dimension may be a Limiter that others share; {' and '.join(place for place, _ in limiters)} are."
-                " Give the others as rates or strategies."
-            )
+        _check_options(on_error, max_waiting, clock, name, on_event)
+        _check_dimensions(dimensions)
+        limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
         own = {place: _strategy(place, limit) for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
-        shared = limiters[0] if limiters else None
-        if shared is not None and not own:
-            raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
-        self._shared = None if shared is None else shared[1]
-        self._names = (*own, *(place for place, _ in limiters))
+        self._shared: Limiter | None = next(iter(limiters.values()), None)
+        self._names = (*own, *limiters)  # the shared one last
         self._dimensions = Dimensions(tuple(own.values()))
         self._dispatcher = Dispatcher(self._dimensions, seconds_to_ns(catch_up, "Budget(catch_up)"), False, clock, name)
         self._dispatcher.on_event = on_event
         if self._shared is not None:
-            self._dispatcher.share(Gate(self._shared.dispatcher, self._dispatcher.serve_if_alive, _last_amount))
+            self._dispatcher.share(Gate(self._shared.dispatcher, self._on_shared, _last_amount))
         self._max_waiting = max_waiting
         self._on_error = on_error
         self._clamped: set[str] = set()  # dimensions of which it was said that an estimate was above what can be granted
+
+    # Asking.
 
     def reserve(self, *, max_wait: Number | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
         """Amounts to take before a call, for ``async with``; a dimension that is not named takes 1.
@@ -89,72 +84,45 @@ class Budget:
         if on_error is not None:
             _check_on_error("reserve(on_error)", on_error)
         limit = None if max_wait is None else seconds_to_ns(max_wait, "reserve(max_wait)")
-        return Lease(self, self._amounts("reserve", amounts), limit, self._on_error if on_error is None else on_error)
-
-    def delay(self, **amounts: int) -> float:
-        """Seconds that such a reservation would wait now; infinite while closed. Changes nothing."""
-        wait = self._dispatcher.estimate(self._amounts("delay", amounts), self._dispatcher.look())
-        return float("inf") if wait is None or self._dispatcher.closed else ns_to_seconds(wait)
-
-    def observe(self, feedback: Feedback | None) -> None:
-        """Heed what a server said; None does nothing. A pause holds all; a quota lowers the dimension of its name, or of its unit."""
-        if feedback is None:
-            return
-        dispatcher = self._dispatcher
-        now = dispatcher.look()
-        if feedback.pause:
-            dispatcher.timeline.pause(seconds_to_ns(feedback.pause, "observe()"), dispatcher.on_pause_end)
-            emit(Event("paused", dispatcher.name, seconds=feedback.pause, source=feedback.source), dispatcher.on_event)
-        for quota in feedback.quotas:
-            place = quota.name if quota.name in self._names else quota.unit
-            if place in self._names and quota.remaining is not None and quota.reset:
-                reset, left = quota.reset, quota.remaining
-                if quota.full_at_reset:
-                    if left or not quota.limit:
-                        continue
-                    reset, left = reset / quota.limit, 0
-                number = self._names.index(place)
-                if number < len(self._dimensions.parts):
-                    self._dimensions.cap(number, left, now, now + dispatcher.timeline.held_for + seconds_to_ns(reset, "observe()"))
-                elif self._shared is not None:
-                    self._shared.dispatcher.cap(left, seconds_to_ns(reset, "observe()"))
-        dispatcher.changed()
-
-    @property
-    def waiting(self) -> int:
-        """How many reservations are in line."""
-        return self._dispatcher.line.count()
-
-    @property
-    def dimensions(self) -> tuple[str, ...]:
-        """The names."""
-        return self._names
-
-    def available(self, dimension: str) -> int:
-        """How much of a dimension is to be had now."""
-        number = self._names.index(dimension)
-        if number < len(self._dimensions.parts):
-            return self._dimensions.parts[number].available(self._dispatcher.look())
-        assert self._shared is not None
-        return self._shared.dispatcher.available()
-
-    async def aclose(self) -> None:
-        """Send those in line away with `LimiterClosed`. A shared Limiter stays open."""
-        await self._dispatcher.close(LimiterClosed(f"reserve(): while this reservation stood in line, {_CLOSED}"))
+        wanted = self._amounts("reserve", amounts)
+        for place, amount, lowered in zip(self._names, wanted, self._lowered(wanted), strict=True):
+            if lowered < amount and place not in self._clamped:
+                self._clamped.add(place)
+                emit(Event("clamped", self._dispatcher.name, key=place, permits=lowered), self._dispatcher.on_event)
+        return Lease(self, Amounts(self._lowered(wanted)), limit, self._on_error if on_error is None else on_error)
 
     async def enter(self, amounts: Amounts, limit: int | None) -> tuple[float, int, str | None]:
-        """Wait for the amounts: the seconds waited, the receipt, and the dimension that was waited for. For `Lease`."""
+        """Wait for the amounts: the seconds waited, the receipt, and the dimension that was waited for. For `Lease`.
+
+        A receipt is held from then on: `release` must follow.
+        """
         dispatcher = self._dispatcher
+        if not dispatcher.line:
+            self._dimensions.waited_for = None
         at, now = dispatcher.try_take(amounts)
-        if at <= now:
-            dispatcher.keep_receipt()
-            try:
+        dispatcher.keep_receipt()
+        try:
+            if at > now and (limit is not None or self._max_waiting is not None or dispatcher.closed):
+                if dispatcher.loop_is_starved():  # by a caller that asks again and again, and is refused; as in Limiter.acquire()
+                    await dispatcher.yield_once()
+                    while dispatcher.loop_is_starved():
+                        await dispatcher.yield_once()
+                    at, now = dispatcher.try_take(amounts)
+                if at > now:
+                    self._admit(amounts, now, limit)
+            if at <= now:
                 await yield_to_loop(dispatcher, amounts, now)
-            except BaseException:
-                dispatcher.drop_receipt()
-                raise
-            return 0.0, now, None
-        limited_by = self._limited_by(amounts, now)
+                return 0.0, now, None
+            waited, _, granted_at = await stand_in_line(dispatcher, amounts, at, now, now)
+        except BaseException:
+            dispatcher.drop_receipt()
+            raise
+        place = amounts.waited_for
+        return ns_to_seconds(waited), granted_at, None if place is None or not waited else self._names[place]
+
+    def _admit(self, amounts: Amounts, now: int, limit: int | None) -> None:
+        """Raise unless the reservation may stand in line."""
+        dispatcher = self._dispatcher
         if dispatcher.closed:
             raise LimiterClosed(f"reserve(): {_CLOSED}")
         if self._max_waiting is not None and dispatcher.full(self._max_waiting):
@@ -166,24 +134,24 @@ class Budget:
                 dispatcher.counters.refused += 1
                 seconds = float("inf") if wait is None else ns_to_seconds(wait)
                 raise WaitTooLong(
-                    f"reserve() would wait {seconds:.6g} s for {limited_by}, and max_wait is {ns_to_seconds(limit):g} s."
+                    f"reserve() would wait {seconds:.6g} s{self._reason(amounts, now)}, and max_wait is {ns_to_seconds(limit):g} s."
                     " Nothing was spent; try later, or allow more.",
                     seconds,
                     ns_to_seconds(limit),
                 )
-        dispatcher.keep_receipt()  # until the lease is settled: a record that is kept too long costs little, one too few is wrong
-        try:
-            waited, _, granted_at = await stand_in_line(dispatcher, amounts, at, now, now)
-        except BaseException:
-            dispatcher.drop_receipt()
-            raise
-        return ns_to_seconds(waited), granted_at, limited_by
+
+    def _reason(self, amounts: Amounts, now: int) -> str:
+        if self._dispatcher.line:
+            return " in line"
+        if self._dispatcher.timeline.held_at is not None:
+            return ", since a server asked for a pause"
+        place = self._dimensions.last(amounts, now)
+        return f" for {self._names[len(self._dimensions.parts) if place is None else place]}"
 
     def settle(self, amounts: Amounts, receipt: int, used: dict[str, int]) -> None:
         """Correct what a lease took. For `Lease`."""
         for place, amount in used.items():
-            if place not in self._names:
-                raise TypeError(f"settle(): there is no dimension {place!r}; there are {', '.join(self._names)}.")
+            self._check_name("settle", place)
             if amount != 0 or type(amount) is not int:
                 check_permits(f"settle({place})", amount)
         dispatcher = self._dispatcher
@@ -204,33 +172,102 @@ class Budget:
         """A lease is over: its receipt is not needed any more. For `Lease`."""
         self._dispatcher.drop_receipt()
 
-    def _amounts(self, call: str, amounts: dict[str, int]) -> Amounts:
+    # Changing, for those in line too.
+
+    def observe(self, feedback: Feedback | None) -> None:
+        """Heed what a server said; None does nothing. A pause holds all; a quota lowers the dimension of its name, or of its unit.
+
+        Raises TypeError and ValueError for anything else, and changes nothing then.
+        """
+        if feedback is None:
+            return
+        ns, _ = check_feedback("observe()", feedback)
+        caps = [(self._names.index(place), *cap) for quota in feedback.quotas if (place := self._place_of(quota)) and (cap := _cap_of(quota))]
+        dispatcher = self._dispatcher
+        now, timeline = dispatcher.look(), dispatcher.timeline
+        until, before = timeline.read() + ns, timeline.paused_until
+        if ns:
+            timeline.pause(ns, dispatcher.on_pause_end)
+        for number, left, length in caps:
+            if number < len(self._dimensions.parts):
+                self._dimensions.cap(number, left, now, now + timeline.held_for + length)
+            elif self._shared is not None:
+                self._shared.dispatcher.cap(left, length)
+        dispatcher.changed()
+        if ns and (before is None or until - before >= _TOLD_AGAIN_NS):
+            emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.on_event)
+
+    async def aclose(self) -> None:
+        """Send those in line away with `LimiterClosed`. A shared Limiter stays open, and leases may still be settled."""
+        await self._dispatcher.close(LimiterClosed(f"reserve(): while this reservation stood in line, {_CLOSED}"))
+
+    # Looking.
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """The names; a shared Limiter's comes last."""
+        return self._names
+
+    @property
+    def waiting(self) -> int:
+        """How many reservations are in line."""
+        self._dispatcher.look()
+        return self._dispatcher.line.count()
+
+    def available(self, dimension: str) -> int:
+        """How much of a dimension is to be had now, whatever others lack. 0 while somebody waits, while paused, and once closed."""
+        self._check_name("available", dimension)
+        dispatcher = self._dispatcher
+        now = dispatcher.look()
+        if dispatcher.line or dispatcher.closed or dispatcher.timeline.held_at is not None:
+            return 0
+        number = self._names.index(dimension)
+        if self._shared is not None and number == len(self._dimensions.parts):
+            return self._shared.dispatcher.available()
+        return self._dimensions.parts[number].available(now)
+
+    def delay(self, **amounts: int) -> float:
+        """Seconds that such a reservation would wait now, the line included; infinite while closed. Changes nothing.
+
+        With a shared Limiter it may be more: what stands in line here has yet to stand in line there.
+        """
+        dispatcher = self._dispatcher
+        wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
+        wait = dispatcher.estimate(wanted, dispatcher.look())
+        closed = dispatcher.closed or (self._shared is not None and self._shared.dispatcher.closed)
+        return float("inf") if wait is None or closed else ns_to_seconds(wait)
+
+    def _amounts(self, call: str, amounts: dict[str, int]) -> tuple[int, ...]:
         for place, amount in amounts.items():
-            if place not in self._names:
-                raise TypeError(f"{call}(): there is no dimension {place!r}; there are {', '.join(self._names)}.")
+            self._check_name(call, place)
             check_permits(f"{call}({place})", amount)
-        return Amounts(tuple(self._clamp(place, number, amounts.get(place, 1)) for number, place in enumerate(self._names)))
+        return tuple(amounts.get(place, 1) for place in self._names)
 
-    def _limited_by(self, amounts: Amounts, now: int) -> str:
-        if self._dimensions.peek(amounts, now) <= now and self._shared is not None:
-            return self._names[-1]
-        return self._names[self._dimensions.last(amounts, now)]
+    def _lowered(self, amounts: tuple[int, ...]) -> tuple[int, ...]:
+        """The amounts, none above the most that its dimension can grant at once."""
+        most = [part.max_permits for part in self._dimensions.parts]
+        if self._shared is not None:
+            most.append(self._shared.dispatcher.max_permits)
+        return tuple(amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True))
 
-    def _clamp(self, place: str, number: int, amount: int) -> int:
-        parts = self._dimensions.parts
-        most = parts[number].max_permits if number < len(parts) else self._shared.dispatcher.max_permits if self._shared else None
-        if most is None or amount <= most:
-            return amount
-        if place not in self._clamped:
-            self._clamped.add(place)
-            emit(Event("clamped", self._dispatcher.name, key=place, permits=most), self._dispatcher.on_event)
-        return most
+    def _place_of(self, quota: Quota) -> str | None:
+        return next((place for place in (quota.name, quota.unit) if place in self._names), None)
+
+    def _check_name(self, call: str, place: str) -> None:
+        if place not in self._names:
+            raise TypeError(f"{call}(): there is no dimension {place!r}; there are {', '.join(self._names)}.")
+
+    def _on_shared(self) -> None:
+        """The shared limit has decided about the first in line, which waited for it."""
+        self._dimensions.waited_for = len(self._dimensions.parts)
+        self._dispatcher.serve_if_alive()
 
     def __repr__(self) -> str:
         name = f" {self._dispatcher.name!r}" if self._dispatcher.name else ""
         limits = [*self._dimensions.parts, *([] if self._shared is None else [self._shared])]
         parts = ", ".join(f"{place}={limit!r}" for place, limit in zip(self._names, limits, strict=True))
-        return f"<Budget{name} {parts}, {len(self._dispatcher.line)} waiting>"
+        state = ", closed" if self._dispatcher.closed else ", paused" if self._dispatcher.timeline.paused else ""
+        return f"<Budget{name} {parts}, {len(self._dispatcher.line)} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Budget cannot be copied or pickled: the copy would grant the same permits again. Share it.")
@@ -239,60 +276,102 @@ class Budget:
 class Lease:
     """What a call reserved: ``async with budget.reserve(tokens=1800) as lease: ...; lease.settle(tokens=used)``.
 
-    The first of `settle` and `refund` counts, and others do nothing. Unsettled, the estimate stands.
+    The first of `settle` and `refund` counts, and others do nothing. Unsettled at the end of its block, the estimate stands.
     """
 
-    __slots__ = ("_budget", "_limit", "_on_error", "_receipt", "_settled", "amounts", "limited_by", "waited")
+    __slots__ = ("_amounts", "_budget", "_entered", "_limit", "_on_error", "_receipt", "_state", "limited_by", "waited")
 
     def __init__(self, budget: Budget, amounts: Amounts, limit: int | None, on_error: OnError) -> None:
         self._budget = budget
+        self._amounts = amounts
         self._limit = limit
         self._on_error = on_error
-        self._receipt: int | None = None
-        self._settled = False
-        self.amounts = amounts
+        self._entered = False
+        self._receipt: int | None = None  # while it is held
+        self._state: Literal["", "settled", "over"] = ""
         self.waited = 0.0
         """Seconds waited."""
         self.limited_by: str | None = None
-        """The dimension that was waited for; None: none."""
+        """The dimension that it waited for, or that those before it in line did; None: none, or only for a pause to end."""
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """How much of each dimension is reserved."""
+        return dict(zip(self._budget.dimensions, self._amounts.of, strict=True))
 
     async def __aenter__(self) -> Lease:
         """Wait until every dimension has its amount."""
-        if self._receipt is not None:
+        if self._entered:
             raise RuntimeError("a lease is entered once; reserve() anew for each call.")
-        self.waited, self._receipt, self.limited_by = await self._budget.enter(self.amounts, self._limit)
+        self._entered = True
+        try:
+            self.waited, self._receipt, self.limited_by = await self._budget.enter(self._amounts, self._limit)
+        except BaseException:
+            self._entered = False  # nothing was spent, and it may be tried again
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """With an exception and ``on_error="refund"``, give everything back. Otherwise the estimate stands if it was not settled."""
-        if error is not None and self._on_error == "refund":
-            self.refund()
-        elif not self._settled:
-            self._settled = True
-            self._budget.release()
+        try:
+            if error is not None and self._on_error == "refund":
+                self.refund()
+        finally:
+            self._end("over")
 
     def settle(self, **used: int) -> None:
         """Say what the call used: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
 
-        0 is a legal amount. Raises TypeError and ValueError for anything else than known dimensions and ints of 0 or more.
+        0 is a legal amount. Raises TypeError and ValueError for anything else than known dimensions and ints of 0 or more, and
+        RuntimeError outside the block, where the estimate stands already.
         """
-        if self._receipt is None:
-            raise RuntimeError("settle(): nothing is reserved yet. Enter the lease with `async with` first.")
-        if self._settled:
+        if self._state == "settled":
             return
-        self._budget.settle(self.amounts, self._receipt, used)
-        self._settled = True
-        self._budget.release()
+        if self._receipt is None:
+            raise RuntimeError(f"settle(): {_OVER if self._state else _NOT_ENTERED}")
+        self._budget.settle(self._amounts, self._receipt, used)
+        self._end("settled")
 
     def refund(self) -> None:
         """Give everything back: the call was not made."""
-        names = self._budget.dimensions
-        self.settle(**dict.fromkeys(names, 0))
+        self.settle(**dict.fromkeys(self._budget.dimensions, 0))
+
+    def _end(self, state: Literal["settled", "over"]) -> None:
+        if self._receipt is not None:
+            self._receipt, self._state = None, state
+            self._budget.release()
+
+    def __del__(self) -> None:
+        self._end("over")  # entered by hand and never left
+
+    def __repr__(self) -> str:
+        state = self._state or ("reserved" if self._receipt is not None else "waiting" if self._entered else "not entered")
+        return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self.amounts.items())}, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again.")
 
 
 def _last_amount(permits: int) -> int:
     assert isinstance(permits, Amounts)
     return permits.of[-1]
+
+
+def _cap_of(quota: Quota) -> tuple[int, int] | None:
+    """How much of what it counts may be used in how many ns; None: the quota does not say.
+
+    Where its reset says when it is full again, a part is back before: only one with nothing left says when the next is.
+    """
+    if quota.remaining is None or not quota.reset:
+        return None
+    left, seconds = quota.remaining, quota.reset
+    if quota.full_at_reset:
+        if left or not quota.limit:
+            return None
+        seconds /= quota.limit
+    elif left and quota.limit is not None and quota.window:
+        left = min(left, max(1, int(quota.limit * seconds / quota.window)))  # as in aiorate.feedback.left_of()
+    return left, seconds_to_ns(seconds, "observe(): the reset of a quota")
 
 
 def _strategy(place: str, limit: Scheduler | Rate | str | Number) -> Scheduler:
@@ -301,9 +380,36 @@ def _strategy(place: str, limit: Scheduler | Rate | str | Number) -> Scheduler:
     try:
         return TokenPool(limit)
     except TypeError as error:
-        raise TypeError(
-            f"Budget({place}) must be a rate such as '500/min', a strategy or a Limiter, not {type(limit).__name__}."
-        ) from error
+        kind = f"the class {limit.__name__}" if isinstance(limit, type) else type(limit).__name__
+        raise TypeError(f"Budget({place}) must be a rate such as '500/min', a strategy or a Limiter, not {kind}.") from error
+
+
+def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | Number]) -> None:
+    if not dimensions:
+        raise TypeError("Budget() needs at least one dimension, such as Budget(requests='500/min', tokens='200_000/min').")
+    for place in ("max_wait", "on_error"):
+        if place in dimensions:
+            raise TypeError(f"Budget(): a dimension cannot be called {place!r}, which is an option of reserve(). Choose another name.")
+    limiters = [place for place, limit in dimensions.items() if isinstance(limit, Limiter)]
+    if len(limiters) > 1:
+        raise ValueError(
+            f"Budget(): one dimension may be a Limiter that others share; {' and '.join(limiters)} are."
+            " Give the others as rates or strategies; or, if all callers share them all, share one Budget."
+        )
+    if len(limiters) == len(dimensions):
+        raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
+
+
+def _check_options(on_error: object, max_waiting: int | None, clock: object, name: object, on_event: object) -> None:
+    _check_on_error("Budget(on_error)", on_error)
+    if max_waiting is not None and (max_waiting != 0 or type(max_waiting) is not int):
+        check_permits("Budget(max_waiting)", max_waiting)
+    if clock is not None and not isinstance(clock, Clock):
+        raise TypeError(f"Budget(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"Budget(name) must be text, not {type(name).__name__}.")
+    if on_event is not None and not callable(on_event):
+        raise TypeError(f"Budget(on_event) must be a function of an aiorate.Event, not {type(on_event).__name__}.")
 
 
 def _check_on_error(what: str, on_error: object) -> None:
@@ -312,3 +418,5 @@ def _check_on_error(what: str, on_error: object) -> None:
 
 
 _CLOSED = "the budget is closed. Make another."
+_NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."
+_OVER = "the block is over, and its estimate stands. Settle or refund inside it, or reserve(on_error='refund')."

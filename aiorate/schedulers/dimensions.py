@@ -19,10 +19,12 @@ class Amounts(int):
     """One request, and how much it takes of each dimension. As a number it is 1: what is counted is requests."""
 
     of: tuple[int, ...]
+    waited_for: int | None
+    """The place of the dimension that it, or those before it in line, waited for; None: none."""
 
     def __new__(cls, of: tuple[int, ...]) -> Amounts:
         amounts = super().__new__(cls, 1)
-        amounts.of = of
+        amounts.of, amounts.waited_for = of, None
         return amounts
 
     def __deepcopy__(self, memo: object) -> Amounts:
@@ -32,12 +34,24 @@ class Amounts(int):
 class Dimensions(Scheduler):
     """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("parts", "waited_for")
 
     def __init__(self, parts: Sequence[Scheduler]) -> None:
         self.parts = list(parts)
         """A scheduler for each dimension."""
+        self.waited_for: int | None = None
+        """The place of the dimension that last had a request wait; one beyond the last is that of a limit that is shared."""
         self.receipts = True
+        all_parts: list[Scheduler] = [*parts]
+        for part in all_parts:  # the list grows meanwhile
+            all_parts += part.members
+        if len(all_parts) > len({id(part) for part in all_parts}):
+            raise ValueError("Budget(): a strategy given for two dimensions would be charged for both. Make two.")
+
+    @property
+    def members(self) -> tuple[Scheduler, ...]:  # type: ignore[override]
+        """Those of all dimensions, so that none belongs to another limiter."""
+        return tuple(self.parts)
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]
@@ -63,10 +77,22 @@ class Dimensions(Scheduler):
         at = self.peek(permits, now)
         if at > now:
             return at
-        return max(part.take(amount, now, since) for part, amount in self._pairs(permits))
+        if isinstance(permits, Amounts):
+            permits.waited_for = self.waited_for
+        # ``since`` does not decide whether a request is granted, so peek() at all of them is enough.
+        return max([part.take(amount, now, since) for part, amount in self._pairs(permits)])
 
     def peek(self, permits: int, now: int) -> int:
-        return max(part.peek(amount, now) for part, amount in self._pairs(permits))
+        at = max([part.peek(amount, now) for part, amount in self._pairs(permits)])
+        if at > now:
+            self.waited_for = self.last(permits, now)
+        return at
+
+    def last(self, permits: int, now: int) -> int | None:
+        """The place of the dimension for which the request would wait longest; None: none."""
+        dues = [part.peek(amount, now) for part, amount in self._pairs(permits)]
+        latest = max(dues)
+        return dues.index(latest) if latest > now else None
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Give every dimension its amount back."""
@@ -88,15 +114,6 @@ class Dimensions(Scheduler):
         else:
             self.parts[place] = Capped(part.inner if isinstance(part, Capped) else part, left, now, until)
 
-    def last(self, permits: int, now: int) -> int:
-        """The place of the dimension for which the request waits longest."""
-        dues = [part.peek(amount, now) for part, amount in self._pairs(permits)]
-        return dues.index(max(dues))
-
-    def _pairs(self, permits: int) -> list[tuple[Scheduler, int]]:
-        assert isinstance(permits, Amounts)
-        return list(zip(self.parts, permits.of[: len(self.parts)], strict=True))
-
     def set_rate(self, rate: Rate, now: int) -> None:
         """Refused: each dimension has a rate of its own."""
         raise RuntimeError("set_rate(): a budget has a rate for each dimension.")
@@ -111,6 +128,14 @@ class Dimensions(Scheduler):
         for part in self.parts:
             part.shift(ns)
 
+    def available(self, now: int) -> int:
+        """How many requests of 1 each would be granted."""
+        return min(part.available(now) for part in self.parts)
+
+    def rested(self, now: int) -> bool:
+        """Whether all dimensions are."""
+        return all(part.rested(now) for part in self.parts)
+
     def lag(self, now: int) -> int:
         """The longest of a dimension."""
         return max(part.lag(now) for part in self.parts)
@@ -118,6 +143,11 @@ class Dimensions(Scheduler):
     def bound(self, window: int, largest: int = 1) -> int | None:
         """None: the bounds are those of the dimensions."""
         return None
+
+    def _pairs(self, permits: int) -> list[tuple[Scheduler, int]]:
+        # A plain number is one request that takes 1 of each.
+        of = permits.of if isinstance(permits, Amounts) else (1,) * len(self.parts)
+        return list(zip(self.parts, of, strict=False))  # the last amount may be of a limit that is shared
 
     def __repr__(self) -> str:
         return f"Dimensions({', '.join(map(repr, self.parts))})"

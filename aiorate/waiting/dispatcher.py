@@ -470,8 +470,10 @@ class Dispatcher:
             self._gate.withdraw()
         self.line = _NOBODY
         self.driver = self._due = self._head = self._late = self._watched_since = None
-        self.check_loop_after = self.resuming = self._returnable = 0
-        self.scheduler.receipts = False
+        # Grants whose owners will never go on cannot come back; those that somebody holds may.
+        self._returnable = 0 if old.forked else self._returnable - self.resuming
+        self.check_loop_after = self.resuming = 0
+        self.scheduler.receipts = self._returnable > 0
         self._estimate.forget()
 
     def loop_is_starved(self) -> bool:
