@@ -191,6 +191,13 @@ class SmoothBursty(_Smooth):
         check_window(window, largest)
         return (self._most() + window * self.rate.permits) // self.rate.period_ns + largest
 
+    def available(self, now: int) -> int:
+        """The whole permits in the store, and one on credit; 0 while one is owed."""
+        due = self._due(now)
+        if due > now * self.rate.permits:
+            return 0
+        return self._synced(due, self._stored, now)[1] // self.rate.period_ns + 1
+
     def _most(self) -> int:
         if self._max_stored is not None:
             num, den = self._max_stored

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["BurstCompensation", "BurstRatio", "TicksAccumulator"]
 
 _ONE = 1
+_COUNTED = 1000
 
 
 class _Accumulator(Scheduler):
@@ -192,6 +193,17 @@ class BurstCompensation(_Accumulator):
         check_window(window, largest)
         num, den = self._strictness
         return largest + self.rate.permits_in(window) if num == den else None
+
+    def available(self, now: int) -> int:
+        """The slots that are due by now, each of which gives up its part of the gap that is left; no more than 1000 are counted."""
+        num, den = self._strictness
+        unit, cost = self.rate.permits, self.rate.period_ns
+        behind, ready = 0 if self._next is None else now * unit - self._next, 0
+        while behind >= 0 and ready < _COUNTED:
+            gap = behind if behind >= unit else 0  # within the instant, as in booked_from()
+            behind -= -(-gap * num // den) + cost
+            ready += 1
+        return ready
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate."""
