@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aiorate.http.requests import Limiters, RequestLimit, check_cost, heed, origin
+from aiorate.http.feedback import read_feedback
+from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -56,7 +57,8 @@ def middleware(
         permits = _cost.get(None)
         observe = await limit.enter(request, {} if permits is None else {"cost": permits})
         response = await handler(request)
-        heed(observe, response.status, response.headers)
+        if observe is not None:
+            observe(read_feedback(response.status, response.headers))
         return response
 
     return wait_for_permits

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from aiorate.http.requests import RequestLimit, heed, origin_of, overrides_of
+from aiorate.http.feedback import read_feedback
+from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 from aiorate.waiting.loops import running_loop
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def hooks(
         return enter(request)
 
     async def observe(response: Any) -> None:
-        heed(observers.get(response.request), response.status_code, response.headers)
+        tell = observers.get(response.request)
+        if tell is not None:
+            tell(read_feedback(response.status_code, response.headers))
 
     return {"request": [wait_for_permits], "response": [observe]} if feedback else {"request": [wait_for_permits]}

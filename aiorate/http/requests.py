@@ -12,12 +12,12 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from aiorate import Budget, KeyedLimiter, Limiter
-from aiorate.http.feedback import Feedback, read_feedback
+from aiorate.http.feedback import Feedback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Limiters", "Observe", "RequestLimit", "check_cost", "heed", "origin", "origin_of", "overrides_of", "parse_overrides"]
+__all__ = ["Limiters", "Observe", "RequestLimit", "check_cost", "origin", "origin_of", "overrides_of", "parse_overrides"]
 
 R = TypeVar("R")
 Observe = Callable[[Feedback | None], None]
@@ -91,8 +91,8 @@ class RequestLimit(Generic[R]):
     async def enter(self, request: R, overrides: Mapping[str, Any]) -> Observe | None:
         """Wait until the request may be sent. ``overrides`` are its own ``cost`` and ``max_wait``, which replace the limit's.
 
-        Returns who is to be told what the response says, for `heed`. A request with a cost of 0 passes at once and spends nothing,
-        whatever state the limiter is in, and its response concerns no limiter. A wrong cost, key or wait raises before anything is spent.
+        Returns whom to tell what the response says; None: nobody. A request with a cost of 0 passes at once and spends nothing, whatever
+        state the limiter is in, and its response concerns no limiter. A wrong cost, key or wait raises before anything is spent.
         """
         cost = overrides["cost"] if "cost" in overrides else 1 if self._cost is None else self._cost(request)
         permits = check_cost(f"{self._call}: the cost of a request", cost)
@@ -120,12 +120,6 @@ class RequestLimit(Generic[R]):
                 " or give the dict a __missing__ that makes it."
             ) from error
         return _checked(f"{self._call}: under {key!r}", limiter)
-
-
-def heed(observe: Observe | None, status: int, headers: Mapping[str, str]) -> None:
-    """Have the limiter of a request observe what the response says; None: it has none, or that was turned off."""
-    if observe is not None:
-        observe(read_feedback(status, headers))
 
 
 def parse_overrides(what: str, overrides: object) -> Mapping[str, Any]:

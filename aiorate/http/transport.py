@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiorate.http.requests import RequestLimit, heed, origin_of, overrides_of
+from aiorate.http.feedback import read_feedback
+from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,8 @@ class _LimitedTransport:
     async def handle_async_request(self, request: Any) -> Any:
         observe = await self._limit.enter(request, overrides_of(request))
         response = await self._inner.handle_async_request(request)
-        heed(observe, response.status_code, response.headers)
+        if observe is not None:
+            observe(read_feedback(response.status_code, response.headers))
         return response
 
     async def aclose(self) -> None:

@@ -4,7 +4,9 @@ tests of HTTP clients share."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import threading
+from collections import Counter, deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Self
@@ -14,17 +16,22 @@ from aiohttp import ClientSession, ClientTimeout, web
 from aiorate import Limiter, TokenBucket
 from aiorate.aiohttp import middleware
 from aiorate.testing import ManualClock
-from helpers.driving import LONG
+from helpers.driving import LONG, SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from aiohttp.typedefs import Handler
 
-__all__ = ["Arrival", "Server", "bucket", "get", "in_line", "most_in_any_window", "session_of"]
+    from aiorate.http import Feedback
+
+__all__ = ["Arrival", "Observed", "Server", "bucket", "get", "in_line", "in_thread", "most_in_any_window", "session_of"]
+
+_SAID = web.RequestKey("said", dict) if hasattr(web, "RequestKey") else "said"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrival:
     """One request, as the server saw it."""
 
@@ -33,13 +40,16 @@ class Arrival:
     """`time.monotonic_ns()` when its head had been read."""
     connection: int
     """Which connection brought it, counted from 1."""
+    status: int = 0
+    """That of the answer; 0: none yet."""
 
 
 class Server:
     """``async with Server() as server:`` and then ``server.url``, ``server.arrivals`` and ``server.connections``.
 
-    ``/redirect/3`` redirects three times, ``/flaky/2`` answers 503 twice, without a pause, and 200 then, ``/stream`` sends its head and
-    ``first``, then waits for ``go.set()`` before it sends ``last``; ``/ws`` is a WebSocket that echoes. All else is ``ok``.
+    ``/redirect/3`` redirects three times, ``/flaky/2`` answers 503 twice (and asks for no pause) and 200 from then on, ``/stream``
+    sends its head and ``first``, then waits for ``go.set()`` before it sends ``last``; ``/ws`` is a WebSocket that echoes. All else
+    is ``ok``. Any answer may say more: `answers` sets the status and the headers of the next ones, `enforce` sets a limit.
     """
 
     def __init__(self) -> None:
@@ -51,6 +61,8 @@ class Server:
         self._seen: Counter[str] = Counter()
         self._more = asyncio.Event()
         self._numbers: dict[object, int] = {}
+        self._next: deque[tuple[int, Mapping[str, str]]] = deque()
+        self._limit: _Limit | None = None
         app = web.Application(middlewares=[self._remember])
         app.router.add_get("/redirect/{left}", self._redirect)
         app.router.add_get("/flaky/{failures}", self._flaky)
@@ -84,6 +96,22 @@ class Server:
                 self._more.clear()
                 await self._more.wait()
 
+    @property
+    def refused(self) -> int:
+        """How many requests were answered with 429."""
+        return sum(arrival.status == 429 for arrival in self.arrivals)
+
+    def answers(self, *each: tuple[int, Mapping[str, str]]) -> None:
+        """The status and further headers of the next answers, one after the other. A status of 0 leaves it as it is."""
+        self._next.extend(each)
+
+    def enforce(self, permits: int, window: float, *, sliding: bool = False) -> None:
+        """From now on, allow so many requests per so many seconds: in each window from the first request on, or in any at all.
+
+        Others get 429 and Retry-After, in seconds with a fraction. With windows, every answer tells what is left of its own.
+        """
+        self._limit = _Limit(permits, round(window * SECOND), sliding)
+
     def _accept(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
@@ -94,10 +122,22 @@ class Server:
 
     @web.middleware
     async def _remember(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self.arrivals.append(Arrival(request.path, monotonic_ns(), self._numbers[request.protocol]))
+        arrival = Arrival(request.path, monotonic_ns(), self._numbers[request.protocol])
+        self.arrivals.append(arrival)
         self._seen[request.path] += 1
         self._more.set()
-        return await handler(request)
+        said = [self._next.popleft()] if self._next else []
+        if self._limit is not None:
+            said.append(self._limit.answer(arrival.instant))
+        request[_SAID] = {name: text for _, headers in said for name, text in headers.items()}
+        status = next((status for status, _ in said if status), 0)
+        response = web.Response(status=status) if status >= 400 else await handler(request)
+        if status and not response.prepared:
+            response.set_status(status)
+        if not response.prepared:
+            response.headers.update(request[_SAID])
+        arrival.status = response.status
+        return response
 
     async def _ok(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -111,7 +151,7 @@ class Server:
         return web.Response(status=200 if well else 503, headers={} if well else {"Retry-After": "0"})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
+        response = web.StreamResponse(headers=request[_SAID])
         await response.prepare(request)
         await response.write(b"first")
         await self.go.wait()
@@ -124,6 +164,89 @@ class Server:
         async for message in socket:
             await socket.send_str(message.data)
         return socket
+
+
+class _Limit:
+    """So many requests per window."""
+
+    def __init__(self, permits: int, window: int, sliding: bool) -> None:
+        self.permits, self.window, self.sliding = permits, window, sliding
+        self.allowed: list[int] = []  # instants
+        self.begin: int | None = None
+
+    def answer(self, now: int) -> tuple[int, Mapping[str, str]]:
+        """The status and the headers of the answer to a request that arrived now."""
+        if self.sliding:
+            self.allowed = [instant for instant in self.allowed if now - instant < self.window]
+        elif self.begin is None or now - self.begin >= self.window:
+            self.allowed, self.begin = [], now
+        left = self.permits - len(self.allowed)
+        if left:
+            self.allowed.append(now)
+        if self.sliding:
+            return (0, {}) if left else (429, {"Retry-After": _seconds(self.allowed[0] + self.window - now)})
+        assert self.begin is not None
+        rest = _seconds(self.begin + self.window - now)
+        if not left:
+            return 429, {"Retry-After": rest}
+        return 0, {"X-RateLimit-Limit": str(self.permits), "X-RateLimit-Remaining": str(left - 1), "X-RateLimit-Reset-After": rest}
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns // SECOND}.{ns % SECOND:09}"
+
+
+class Observed(Limiter):
+    """A limiter that notes what it was told: how much it had granted until then, how much more it may, and until when at the least."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.told: list[tuple[int, int]] = []
+        """Permits that may be granted in all, and the reading of `time.monotonic_ns` before which no more may be."""
+        self.feedback: list[Feedback] = []
+
+    def observe(self, feedback: Any, *, jitter: Any = 0) -> None:
+        reading = monotonic_ns()
+        super().observe(feedback, jitter=jitter)
+        if feedback is not None:
+            self.feedback.append(feedback)
+            granted = self.statistics().granted
+            if feedback.pause:
+                self.told.append((granted, reading + round(feedback.pause * SECOND)))
+            for quota in feedback.quotas:
+                if quota.remaining and quota.reset:
+                    self.told.append((granted + quota.remaining, reading + round(quota.reset * SECOND)))
+
+    def check(self, arrivals: Sequence[Arrival]) -> None:
+        """Assert that the server saw no more than that. What was granted before may be on its way, so arrivals are only counted."""
+        instants = sorted(arrival.instant for arrival in arrivals)
+        for allowed, until in self.told:
+            assert [instant for instant in instants[allowed:] if instant < until] == []
+
+
+@contextmanager
+def in_thread() -> Iterator[Server]:
+    """A server in a thread of its own, for clients that do not run on asyncio."""
+    begun = threading.Event()
+    stops: list[Callable[[], object]] = []
+    servers: list[Server] = []
+
+    async def serve() -> None:
+        async with Server() as server:
+            over, loop = asyncio.Event(), asyncio.get_running_loop()
+            servers.append(server)
+            stops.append(lambda: loop.call_soon_threadsafe(over.set))
+            begun.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    begun.wait()
+    try:
+        yield servers[0]
+    finally:
+        stops[0]()
+        thread.join()
 
 
 def most_in_any_window(instants: list[int], window: int) -> int:
