@@ -1,0 +1,240 @@
+"""What a server said is left, as a scheduler around the user's own: exact answers, and the laws as far as they can apply to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+from helpers.strategies import EACH
+from helpers.transcripts import S
+
+from aiorate import Scheduler, TokenBucket
+from aiorate.schedulers.capped import Capped
+from aiorate.testing import check_scheduler, simulate
+from aiorate.testing.laws import LAWS, run_law
+
+# These laws hold under any cap. The others speak of what a cap exists to take away: all the permits that are due, or the rate itself;
+# or of the constant that is added to all instants, which for a cap is the length of a pause.
+UNDER_ANY_CAP = (
+    "asking_changes_nothing",
+    "granted_on_time",
+    "more_is_never_sooner",
+    "going_back_earns_nothing",
+    "taking_makes_nobody_sooner",
+    "giving_back_leaves_no_trace",
+    "bound_holds",
+    "bound_holds_for_what_is_kept",
+    "bound_holds_when_late",
+    "since_moves_no_grant",
+    "stock_is_there",
+    "set_rate_forgives_nothing",
+)
+
+
+def full(burst: int = 10) -> TokenBucket:
+    return TokenBucket("10/s", burst=burst)
+
+
+def test_what_is_left_is_granted_and_more_only_at_the_reset() -> None:
+    """Three of ten; the rest of the bucket waits for the server's window to end."""
+    assert simulate(Capped(full(), 3, 0, 30 * S), [0] * 5) == [0, 0, 0, 30 * S, 30 * S]
+
+
+def test_nothing_left_is_nothing_until_the_reset() -> None:
+    """What a quota of tokens says of a budget."""
+    assert simulate(Capped(full(), 0, 0, 5 * S), [0, S]) == [5 * S, 5 * S]
+
+
+def test_a_request_for_more_than_is_left_waits_and_leaves_it() -> None:
+    """All or nothing: three are left, five are asked for, and three can still be had."""
+    capped = Capped(full(), 3, 0, 5 * S)
+
+    assert 5 * S == capped.take(5, 0) == capped.peek(5, S)
+    assert 0 == capped.take(3, 0)
+    assert 5 * S == capped.take(1, 0)
+    assert 5 * S == capped.take(5, 5 * S)
+
+
+def test_it_never_names_an_instant_before_the_others() -> None:
+    """A slow strategy stays slow: the cap ends at 1 s, and the next permit is due at 10 s."""
+    capped = Capped(TokenBucket("1/10s", burst=1), 1, 0, S)
+
+    assert [0, 10 * S] == [capped.take(1, 0), capped.take(1, 0)]
+
+
+def test_a_cap_that_has_ended_is_none() -> None:
+    """At its very instant everything is as if it had never been."""
+    capped, bare = Capped(full(), 0, 0, S), full()
+
+    assert [bare.take(1, S) for _ in range(12)] == [capped.take(1, S) for _ in range(12)]
+    assert capped.rested(2 * S) == bare.rested(2 * S)
+
+
+def test_a_second_a_minute_and_a_day_hold_side_by_side() -> None:
+    """One left of this second must not become one left of this day, nor the day be forgotten with the second."""
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        quotas = [(1, S), (3, 60 * S), (5, 86_400 * S)]
+        capped = Capped(full(), *_first(quotas, order))
+        for place in order[1:]:
+            left, until = quotas[place]
+            assert capped.lower(left, 0, until)
+
+        assert simulate(capped, [0] * 7) == [0, S, S, 60 * S, 60 * S, 86_400 * S, 86_400 * S]
+
+
+def _first(quotas: list[tuple[int, int]], order: tuple[int, ...]) -> tuple[int, int, int]:
+    left, until = quotas[order[0]]
+    return left, 0, until
+
+
+def test_what_was_said_before_stands_until_its_own_end() -> None:
+    """Responses overtake each other: one that promises more, for as long or less, changes nothing."""
+    capped = Capped(full(), 2, 0, 5 * S)
+
+    assert [False, False, False] == [capped.lower(2, 0, 5 * S), capped.lower(9, 0, 5 * S), capped.lower(3, 0, S)]
+    assert capped.lower(1, 0, 5 * S)
+    assert [0, 5 * S] == [capped.take(1, 0), capped.take(1, 0)]
+
+
+def test_of_very_many_the_least_telling_is_dropped() -> None:
+    """A server that says something else with each response must not cost memory with each."""
+    capped = Capped(full(1_000), 1, 0, S)
+    for second in range(2, 1_000):
+        capped.lower(second if second < 999 else 900_000, 0, second * S)
+
+    assert capped.left(0) == 1
+    assert capped.until == 999 * S
+    assert capped.take(1, 0) == 0
+    assert capped.take(1, 0) == S
+
+
+@pytest.mark.parametrize("when", [0, 1, S])
+def test_a_grant_that_comes_back_is_left_again(when: int) -> None:
+    """By receipt: whoever was cancelled has not sent anything."""
+    capped = Capped(full(), 1, 0, 5 * S)
+    assert capped.take(1, when) == when
+
+    capped.give_back(1, when, taken=when)
+
+    assert [when, 5 * S] == [capped.take(1, when), capped.take(1, when)]
+
+
+def test_a_grant_from_before_the_server_spoke_is_not_left_of_its_window() -> None:
+    """Else every cancellation would raise what the server allowed. At the same instant as little is credited as was taken since."""
+    for taken in (0, S):
+        bare = full()
+        assert bare.take(1, taken) == taken
+        capped = Capped(bare, 1, S, 5 * S)
+
+        capped.give_back(1, S, taken=taken)
+
+        assert [S, 5 * S] == [capped.take(1, S), capped.take(1, S)]
+
+
+def test_a_refund_fills_the_bucket_and_not_the_servers_window() -> None:
+    """Without a receipt nobody knows whether the server counted it."""
+    capped = Capped(full(), 1, 0, 5 * S)
+    assert capped.take(1, 0) == 0
+
+    capped.give_back(1, 0)
+
+    assert capped.take(1, 0) == 5 * S
+    assert capped.inner.peek(10, 0) == 0
+
+
+def test_a_charge_is_owed_to_the_other() -> None:
+    """What it says of the server's window, the server says itself."""
+    capped = Capped(full(), 3, 0, 5 * S)
+
+    capped.charge(9, 0)
+
+    assert [0, S // 10, 2 * S // 10, 5 * S] == [capped.take(1, at) for at in (0, S // 10, 2 * S // 10, 3 * S // 10)]
+
+
+def test_available_is_the_lesser() -> None:
+    """What `statistics()` tells, and a server of one's own in its headers."""
+    capped = Capped(full(), 3, 0, 5 * S)
+    assert [3, 3, 10] == [capped.available(0), capped.available(S), capped.available(5 * S)]
+    capped.take(2, 0)
+    assert capped.available(0) == 1
+    assert Capped(full(2), 3, 0, 5 * S).available(0) == 2
+
+
+def test_the_servers_window_ends_when_it_ends_however_long_a_pause_is() -> None:
+    """The limiter's time stood still for 3 s, and the server's did not."""
+    capped = Capped(full(), 1, 0, 5 * S)
+    assert capped.take(1, 0) == 0
+
+    capped.shift(3 * S)
+
+    assert capped.peek(1, 0) == 2 * S
+
+
+def test_reset_forgets_what_the_server_said() -> None:
+    """As new: a new limiter does not know it either."""
+    capped = Capped(full(), 0, 0, 5 * S)
+
+    capped.reset(S)
+
+    assert [S] * 10 == [capped.take(1, S) for _ in range(10)]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_all_else_is_the_others(name: str) -> None:
+    """The guarantee, the rate and the largest request are those of the strategy that the user chose."""
+    bare, capped = EACH[name](), Capped(EACH[name](), 3, 0, 5 * S)
+
+    assert bare.rate == capped.rate
+    assert bare.max_permits == capped.max_permits
+    assert bare.books_since == capped.books_since
+    assert len(bare.members) == len(capped.members)
+    assert bare.bound(S) == capped.bound(S)
+    assert bare.bound_when_late(S, 1, S) == capped.bound_when_late(S, 1, S)
+    assert bare.lag(S) == capped.lag(S)
+    assert bare.spilled == capped.spilled
+    assert repr(bare) == repr(capped)
+    capped.restart(S)
+    bare.restart(S)
+    assert bare.peek(1, 9 * S) == capped.peek(1, 9 * S)
+
+
+CAPS: dict[str, Callable[[Scheduler], Scheduler]] = {
+    "few": lambda inner: Capped(inner, 3, 0, 2 * S),
+    "none": lambda inner: Capped(inner, 0, 0, S),
+    "two": lambda inner: _with(Capped(inner, 2, 0, S // 2), (5, 3 * S)),
+}
+
+
+def _with(capped: Capped, *quotas: tuple[int, int]) -> Capped:
+    for left, until in quotas:
+        capped.lower(left, 0, until)
+    return capped
+
+
+TRIED = [("TokenPool", "two", 10), ("SlidingWindow", "two", 10), ("SmoothBursty", "none", 10)]
+TRIED += [pytest.param(name, cap, 40, marks=pytest.mark.slow) for name in EACH for cap in CAPS]
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if law.__name__ in UNDER_ANY_CAP], ids=lambda law: law.__name__)
+@pytest.mark.parametrize(("name", "cap", "examples"), TRIED)
+def test_the_laws_hold_under_a_cap(name: str, cap: str, examples: int, law: Callable[..., None]) -> None:
+    """A cap is one more reason to refuse, and a refusal keeps to the rules."""
+    run_law(law, lambda: CAPS[cap](EACH[name]()), examples)
+
+
+@pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "SlidingWindow"])
+def test_all_laws_hold_once_the_cap_has_ended(name: str) -> None:
+    """It may stay around the strategy as long as somebody waits."""
+    check_scheduler(lambda: Capped(EACH[name](), 3, -(10**30), -(10**29)), examples=3)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_copy_goes_its_own_way(name: str) -> None:
+    """Estimates rehearse on one."""
+    capped = Capped(EACH[name](), 2, 0, 5 * S)
+    copy = deepcopy(capped)
+
+    simulate(copy, [0] * 4)
+
+    assert [2, None] == [capped.left(0), capped.left(5 * S)]
