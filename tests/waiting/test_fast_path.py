@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from helpers.driving import SECOND, turns
+from helpers.driving import SECOND, turns, until
 from helpers.strategies import EACH
 
 import aiorate
@@ -153,6 +153,23 @@ async def test_what_is_made_up_for_just_after_a_late_wake_up_ends_with_catch_up(
         count += 1
 
     assert count == limiter.bound(1e-9) == 81
+
+
+@pytest.mark.parametrize("scheduler", [lambda: aiorate.SlidingWindow("5000/h"), lambda: aiorate.TokenPool("1/s", pool=5000 * SECOND)])
+async def test_of_thousands_that_are_due_a_thousand_at_a_time_go_on(scheduler: Callable[[], aiorate.Scheduler], machine: Machine) -> None:
+    """All of them in one iteration of the loop would keep it from everybody else for too long."""
+    limiter = aiorate.Limiter(scheduler())
+    assert limiter.try_acquire()  # from here on its schedule runs
+    limiter.pause(3600)
+    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(2500)]
+    await turns(3)
+
+    machine.instant += 7200 * SECOND
+    granted = [limiter.statistics().granted for _ in range(2)]
+    assert granted == [1001, 1001]
+    await until(lambda: all(task.done() for task in tasks))
+
+    assert limiter.statistics().granted == 2501
 
 
 async def test_after_a_pause_instants_are_those_of_the_limiters_own_time(machine: Machine) -> None:
