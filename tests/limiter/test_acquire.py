@@ -110,6 +110,23 @@ async def test_delay_counts_sizes_in_line_and_its_own(permits: int) -> None:
     assert announced == task.result() == (14 + permits) / 10
 
 
+async def test_delay_knows_what_catch_up_does_for_those_in_line() -> None:
+    """Held up by the window, the request before is booked from 20 ms before its grant: so is the next one foretold."""
+    crowd = crowd_of(aiorate.AllOf(aiorate.BurstCompensation("10/s"), aiorate.SlidingWindow("3/s")))
+    assert crowd.limiter.try_acquire(2)
+    await crowd.clock.run(0.2)
+    assert crowd.limiter.try_acquire()
+    crowd.ask("before")
+    await turns(3)
+
+    announced = crowd.limiter.delay()
+    task = crowd.ask("next")
+    await crowd.clock.run(5)
+
+    assert announced == task.result() == 0.88
+    assert crowd.granted == {"before": SECOND, "next": SECOND + 80_000_000}
+
+
 async def test_max_wait_fails_at_once_and_spends_nothing() -> None:
     """Whoever cannot afford to wait learns it now, not at the end; the estimate includes the line."""
     crowd = crowd_of("10/s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from helpers.driving import Crowd, turns
@@ -30,6 +31,30 @@ async def test_slots_come_at_their_instants() -> None:
     limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
 
     assert await collect(limiter, [0] * 4) == [(0, 0, 0), (1, 100, 0), (2, 200, 0), (3, 300, 0)]
+
+
+@pytest.mark.parametrize("kind", [aiorate.TokenPool, aiorate.BurstCompensation, aiorate.TicksAccumulator])
+async def test_a_slot_that_was_waited_for_says_by_how_much_the_wake_up_was_late(kind: Callable[[str], aiorate.Scheduler]) -> None:
+    """The slot is that of the schedule, not that of the timer: response times are measured from it."""
+    clock = ManualClock()
+    slots = aiorate.Limiter(kind("10/s"), clock=clock).slots()
+    await anext(slots)
+    waiting = asyncio.ensure_future(anext(slots))  # type: ignore[arg-type]
+    await turns(3)
+
+    clock.advance(0.1)
+    clock.set(115_000_000)  # before the task that waits has run
+    await turns(8)
+    on_time = waiting.result()
+    waiting = asyncio.ensure_future(anext(slots))  # type: ignore[arg-type]
+    await turns(3)
+    clock.set(212_000_000)
+    await turns(8)
+    late = waiting.result()
+
+    assert (on_time.index, on_time.scheduled_at, on_time.lag) == (1, 0.1, 0.015)
+    assert (late.index, late.scheduled_at, late.lag) == (2, 0.2, 0.012)
+    await slots.aclose()  # type: ignore[attr-defined]
 
 
 async def test_a_slow_body_within_catch_up_costs_no_slot() -> None:

@@ -202,6 +202,7 @@ def test_a_pause_ends_when_it_should_across_loops(kind: str) -> None:
     limiter = aiorate.Limiter(BOTH[kind]())
 
     async def pause() -> None:
+        await asyncio.sleep(10)
         limiter.pause(60)
 
     run_virtually(pause())

@@ -194,6 +194,27 @@ async def test_what_is_left_of_a_handful_is_no_credit(idle: int) -> None:
 
 
 @one_loop
+@pytest.mark.parametrize("rate", [100, 10**4, 10**5, 10**6])
+@pytest.mark.parametrize("kind", ["TokenPool-small", "TokenBucket"])
+async def test_what_is_booked_late_costs_no_more_than_flows_in_within_200_us(kind: str, rate: int) -> None:
+    """A body that is busy for seconds after a hundred fast calls, without a turn of the loop: the bucket is full again by then."""
+    clock = ManualClock()
+    make = {"TokenPool-small": lambda: aiorate.TokenPool(rate, pool=1_000 * SECOND // rate), "TokenBucket": lambda: STRATEGIES[kind](rate)}
+    limiter, alone = aiorate.Limiter(make[kind](), clock=clock), make[kind]()
+    for each in (limiter.try_acquire, lambda: alone.take(1, 0)):
+        each()
+    clock.set(20_000 * SECOND)
+    taken = sum(limiter.try_acquire() for _ in range(35))
+    assert taken == sum(alone.take(1, clock.now()) <= clock.now() for _ in range(35)) == 35
+
+    clock.set(40_000 * SECOND)
+    there = sum(limiter.try_acquire() for _ in range(1_100))
+    alone_there = sum(alone.take(1, clock.now()) <= clock.now() for _ in range(1_100))
+
+    assert alone_there - min(256, rate // 5_000) <= there <= alone_there
+
+
+@one_loop
 async def test_what_is_left_of_a_handful_is_put_back_when_the_loop_goes_on() -> None:
     """An idle limiter holds nothing back: after an hour the bucket is full to the last permit."""
     clock = Asked()

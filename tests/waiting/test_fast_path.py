@@ -1,0 +1,188 @@
+"""The fast path: what goes straight to the scheduler may be seen by nobody.
+
+It is only taken where the clock is the machine's monotonic one, which other event loops go by too. So that one is moved by hand here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+from helpers.driving import SECOND, turns, until
+from helpers.strategies import EACH
+
+import aiorate
+
+pytestmark = pytest.mark.asyncio
+MS = SECOND // 1000
+
+
+class Machine:
+    """The machine's monotonic clock, which stands still until it is told to move. Timers of loops pass in real time."""
+
+    def __init__(self, start_ns: int = SECOND) -> None:
+        self.instant = start_ns
+
+    def __call__(self) -> int:
+        return self.instant
+
+    async def advance(self, limiter: aiorate.Limiter, ns: int) -> None:
+        """Move on; then the limiter is looked at, which grants what is due, and those granted run."""
+        self.instant += ns
+        limiter.statistics()
+        await turns(8)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """The clock of all limiters without one of their own."""
+    machine = Machine()
+    for module in ("loops", "timeline"):
+        monkeypatch.setattr(f"aiorate.waiting.{module}.monotonic_ns", machine)
+    return machine
+
+
+async def at_once(limiter: aiorate.Limiter) -> bool:
+    """Whether acquire() need not wait; who would have to leaves."""
+    coroutine = limiter.acquire()
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value == 0.0
+    coroutine.close()
+    return False
+
+
+@pytest.mark.parametrize("name", [name for name in EACH if name != "TicksAccumulator"])  # whose permits come in batches
+async def test_it_grants_what_the_scheduler_grants(name: str, machine: Machine) -> None:
+    """Permit for permit, at any instant, with refusals in between."""
+    dice, expected, actual = random.Random(name), [], []
+    limiter, scheduler = aiorate.Limiter(EACH[name]()), EACH[name]()
+
+    for _ in range(400):
+        machine.instant += dice.choice((0, 0, 0, 1, MS, 30 * MS, 100 * MS, 400 * MS))
+        expected.append(scheduler.take(1, machine.instant) <= machine.instant)
+        actual.append(await at_once(limiter))
+        await turns(1)
+
+    assert expected == actual
+    assert limiter.statistics().granted == sum(expected)
+
+
+@pytest.mark.parametrize("look", [aiorate.Limiter.statistics, aiorate.Limiter.delay, aiorate.Limiter.try_acquire])
+async def test_it_leads_past_no_line(look: Callable[[aiorate.Limiter], object], machine: Machine) -> None:
+    """Three permits are there, the first in line wants five: whoever wants one stands behind, whatever else was called meanwhile."""
+    limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=5))
+    assert await at_once(limiter)
+    assert await at_once(limiter)
+    large = asyncio.ensure_future(limiter.acquire(5))
+    await turns(3)
+
+    look(limiter)
+    small = asyncio.ensure_future(limiter.acquire())
+    await turns(3)
+
+    assert (large.done(), small.done(), limiter.statistics().waiting) == (False, False, 2)
+    large.cancel()
+    await turns(5)
+    assert small.result() == 0.0
+
+
+async def test_it_leads_past_no_pause_and_no_stop(machine: Machine) -> None:
+    """And is open again afterwards."""
+    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100))
+    seen = [await at_once(limiter)]
+
+    limiter.pause(60)
+    seen.append(await at_once(limiter))
+    limiter.resume()
+    seen.append(await at_once(limiter))
+    limiter.apply("10,1,stop")
+    seen.append(await at_once(limiter))
+    limiter.apply("10,1,start")
+    seen.append(await at_once(limiter))
+
+    assert seen == [True, False, True, False, True]
+
+
+async def test_it_leads_into_no_closed_limiter(machine: Machine) -> None:
+    """However many permits it holds."""
+    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100))
+    assert await at_once(limiter)
+
+    await limiter.aclose()
+    limiter.statistics()
+
+    with pytest.raises(aiorate.LimiterClosed):
+        await limiter.acquire()
+
+
+@pytest.mark.parametrize(("catch_up", "at_once_in_all"), [(1.0, 21), (0.008, 9)])
+async def test_who_asks_just_after_a_late_wake_up_does_not_take_it(catch_up: float, at_once_in_all: int, machine: Machine) -> None:
+    """Strict pacing at 1000/s, woken 20 ms late: the slots since then go to those whom the loop kept from asking, within catch_up."""
+    limiter = aiorate.Limiter(aiorate.BurstCompensation("1000/s"), catch_up=catch_up)
+    assert await at_once(limiter)
+    waiter = asyncio.ensure_future(limiter.acquire())
+    await turns(3)
+
+    machine.instant += 21 * MS
+    limiter.statistics()
+    count = 1
+    while await at_once(limiter):
+        count += 1
+    await waiter
+
+    assert count == at_once_in_all
+
+
+async def test_what_is_made_up_for_just_after_a_late_wake_up_ends_with_catch_up(machine: Machine) -> None:
+    """A millisecond later the slots of a millisecond more are too old, and the bound for one instant still holds."""
+    limiter = aiorate.Limiter(aiorate.BurstCompensation("10000/s"), catch_up=0.008)
+    assert await at_once(limiter)
+    waiter = asyncio.ensure_future(limiter.acquire())
+    await turns(3)
+    machine.instant += 100 * MS
+    limiter.statistics()
+    await waiter
+
+    machine.instant += 1 * MS
+    count = 0
+    while await at_once(limiter):
+        count += 1
+
+    assert count == limiter.bound(1e-9) == 81
+
+
+@pytest.mark.parametrize("scheduler", [lambda: aiorate.SlidingWindow("5000/h"), lambda: aiorate.TokenPool("1/s", pool=5000 * SECOND)])
+async def test_of_thousands_that_are_due_a_thousand_at_a_time_go_on(scheduler: Callable[[], aiorate.Scheduler], machine: Machine) -> None:
+    """All of them in one iteration of the loop would keep it from everybody else for too long."""
+    limiter = aiorate.Limiter(scheduler())
+    assert limiter.try_acquire()  # from here on its schedule runs
+    limiter.pause(3600)
+    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(2500)]
+    await turns(3)
+
+    machine.instant += 7200 * SECOND
+    granted = [limiter.statistics().granted for _ in range(2)]
+    assert granted == [1001, 1001]
+    await until(lambda: all(task.done() for task in tasks))
+
+    assert limiter.statistics().granted == 2501
+
+
+async def test_after_a_pause_instants_are_those_of_the_limiters_own_time(machine: Machine) -> None:
+    """The clock goes on while the schedule stands still: nobody may be granted what the pause was worth."""
+    limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
+    assert await at_once(limiter)
+
+    limiter.pause(0.5)
+    machine.instant += 500 * MS
+    seen = [await at_once(limiter)]
+    await machine.advance(limiter, 99 * MS)
+    seen.append(await at_once(limiter))
+    await machine.advance(limiter, 1 * MS)
+    seen.append(await at_once(limiter))
+
+    assert seen == [False, False, True]
