@@ -107,6 +107,8 @@ class Capped(Scheduler):
         allowed = self._allowed_at(permits, now)
         if allowed > now:
             return max(allowed, self.inner.peek(permits, now))
+        if since is not None:  # whoever waited for a cap to end is not late before
+            since = max((cap.until for cap in self._caps if since < cap.until <= now and permits > cap.left), default=since)
         at = self.inner.take(permits, now, since)
         if at <= now:
             for cap in self._caps:

@@ -109,6 +109,16 @@ def test_of_very_many_the_least_telling_is_dropped() -> None:
     assert capped.take(1, 0) == S
 
 
+def test_who_waited_for_the_reset_was_not_late() -> None:
+    """Booked from the reset, not from before: else the next would come sooner than the interval. A late timer costs nothing still."""
+    for now, due in ((S, S + S // 10), (S + S // 50, S + S // 10)):
+        capped = Capped(TokenBucket("10/s", burst=1), 0, 0, S)
+
+        assert capped.take(1, now, since=now - S // 50) <= now
+
+        assert capped.peek(1, now) == due
+
+
 @pytest.mark.parametrize("when", [0, 1, S])
 def test_a_grant_that_comes_back_is_left_again(when: int) -> None:
     """By receipt: whoever was cancelled has not sent anything."""
