@@ -38,7 +38,8 @@ class Event:
         if self.key is not None:
             name = f"{name}, key {self.key!r}"
         if self.kind == "paused":
-            return f"{name}: paused for {self.seconds:g} s by the server ({self.source})"
+            source = f" ({self.source})" if self.source else ""
+            return f"{name}: paused for {self.seconds:g} s by the server{source}"
         if self.kind == "skipped":
             return f"{name}: {self.permits} permits skipped, the event loop was late"
         if self.kind == "clamped":

@@ -6,10 +6,12 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 from __future__ import annotations
 
 from collections import OrderedDict
+from logging import DEBUG, getLogger
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from aiorate.errors import LimiterClosed
+from aiorate.events import Event, emit
 from aiorate.limiter import Limiter
 from aiorate.rate import Rate, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
@@ -26,6 +28,8 @@ __all__ = ["KeyedLimiter"]
 
 K = TypeVar("K", bound="Hashable")
 
+_logger = getLogger("aiorate")
+
 _LOOKED_AT = 2  # keys that are looked at for each that is new: fewer would fall behind, more would be felt
 
 
@@ -39,10 +43,11 @@ class KeyedLimiter(Generic[K]):
     A key is evicted when it is found to owe nothing while other keys are added: it is not limited sooner for that than if it had been
     kept. A key whose rate was changed, that is paused, in debt, or whose limiter somebody holds, is kept. ``max_keys`` bounds how many
     are kept at once as far as that allows. ``idle`` keeps a key for so many seconds after it was found unused. Raises TypeError and
-    ValueError for wrong arguments. For one event loop, as a `Limiter` is.
+    ValueError for wrong arguments. ``on_event`` is called with an `aiorate.Event` for each key that is evicted, and for what happens to
+    the limiters that are made of a rate or a strategy here. For one event loop, as a `Limiter` is.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_factory", "_held", "_idle", "_limiters", "_max_keys", "_seen", "_shared")
+    __slots__ = ("__weakref__", "_closed", "_factory", "_held", "_idle", "_limiters", "_max_keys", "_on_event", "_seen", "_shared")
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class KeyedLimiter(Generic[K]):
         shared: Limiter | Scheduler | Rate | str | Number | None = None,
         max_keys: int = 100_000,
         idle: Number | None = None,
+        on_event: Callable[[Event], object] | None = None,
     ) -> None:
         if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)):
             raise TypeError(
@@ -59,6 +65,9 @@ class KeyedLimiter(Generic[K]):
             )
         check_permits("KeyedLimiter(max_keys)", max_keys)
         self._idle = None if idle is None else seconds_to_ns(idle, "KeyedLimiter(idle)")
+        if on_event is not None and not callable(on_event):
+            raise TypeError(f"KeyedLimiter(on_event) must be a function of an aiorate.Event, not {_kind(on_event)}.")
+        self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
         self._shared = shared if shared is None or isinstance(shared, Limiter) else Limiter(shared, name="shared")
@@ -171,7 +180,7 @@ class KeyedLimiter(Generic[K]):
         made = self._factory(key)
         if not isinstance(made, Limiter):
             try:
-                made = Limiter(made)
+                made = Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event)
             except TypeError as error:
                 wanted = "a Limiter, a strategy or a rate such as '10/s'"
                 raise TypeError(f"KeyedLimiter: the factory must return {wanted}; for {key!r} it returned {_kind(made)}.") from error
@@ -195,6 +204,8 @@ class KeyedLimiter(Generic[K]):
                 return False
         self._held[key] = limiter
         del self._limiters[key]
+        if self._on_event is not None or _logger.isEnabledFor(DEBUG):
+            emit(Event("evicted", limiter.dispatcher.name, key=key), self._on_event)
         self._seen.pop(key, None)
         return True
 

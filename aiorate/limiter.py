@@ -100,6 +100,8 @@ class Limiter:
         self._max_waiting = max_waiting
         self._room: Limiter | None = None
         if max_concurrency is not None:
+            if type(max_concurrency) is int and max_concurrency < 1:
+                raise ValueError(f"Limiter(max_concurrency) must be 1 or more, or None (no bound); {max_concurrency} was given.")
             check_permits("Limiter(max_concurrency)", max_concurrency)
             self._room = Limiter(Room(max_concurrency), clock=clock)
         self._dispatcher.on_event = on_event
