@@ -182,7 +182,9 @@ class Budget:
         if feedback is None:
             return
         ns, _ = check_feedback("observe()", feedback)
-        caps = [(self._names.index(place), *cap) for quota in feedback.quotas if (place := self._place_of(quota)) and (cap := _cap_of(quota))]
+        caps = [
+            (self._names.index(place), *cap) for quota in feedback.quotas if (place := self._place_of(quota)) and (cap := _cap_of(quota))
+        ]
         dispatcher = self._dispatcher
         now, timeline = dispatcher.look(), dispatcher.timeline
         until, before = timeline.read() + ns, timeline.paused_until

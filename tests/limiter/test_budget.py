@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,8 +15,8 @@ from helpers.driving import SECOND, SteppedClock, one_loop, turns
 from helpers.strategies import EACH
 
 import aiorate
-from aiorate import Budget, CalendarWindow, SlidingWindow, TokenBucket
-from aiorate.http import Feedback
+from aiorate import Budget, CalendarWindow, Limiter, SlidingWindow, TokenBucket
+from aiorate.http import Feedback, Quota
 
 pytestmark = one_loop
 
@@ -529,3 +531,186 @@ async def test_a_window_of_the_past_gives_nothing_back(clock: SteppedClock) -> N
     await calls.end("a", tokens=0)
 
     assert left(budget) == {"tokens": 0}
+
+
+# What a server says.
+
+
+def quota(name: str, remaining: int | None, reset: float | None, **more: Any) -> Feedback:
+    """A response that tells of one limit."""
+    return Feedback(200, quotas=(Quota(name, remaining=remaining, reset=reset, **more),))
+
+
+async def test_a_pause_holds_all_and_ends_for_all(clock: SteppedClock) -> None:
+    """Retry-After does not say which limit it was; those who came meanwhile go on in order."""
+    events: list[aiorate.Event] = []
+    budget = Budget(tokens=TokenBucket("10/s", burst=100), clock=clock, on_event=events.append, name="llm")
+    calls = Calls(budget, clock)
+    budget.observe(Feedback(429, pause=5.0, source="Retry-After"))
+    budget.observe(Feedback(429, pause=3.0, source="Retry-After"))  # it is over before the other
+    with pytest.raises(aiorate.WaitTooLong, match="would wait 5 s, since a server asked for a pause"):
+        await budget.reserve(max_wait=4.9).__aenter__()
+    await calls.queue("abc", tokens=10)
+
+    assert (budget.delay(), budget.available("tokens"), "paused" in repr(budget)) == (5.0, 0, True)
+    await clock.run(5)
+
+    assert calls.granted == dict.fromkeys("abc", 5 * SECOND)
+    assert events == [aiorate.Event("paused", "llm", seconds=5.0, source="Retry-After")]
+    assert [calls.leases[name].limited_by for name in "abc"] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("told", "of_requests", "of_tokens"),
+    [
+        (quota("tokens", 30, 10.0, unit="tokens"), 5, 30),
+        (quota("requests", 3, 10.0), 3, 100),
+        (quota("per-minute", 2, 10.0), 2, 100),  # by its unit, for it has a name of its own
+        (quota("input_tokens", 40, 10.0, unit="tokens"), 5, 40),
+        (quota("per-minute", 30, 10.0, limit=6, window=60.0), 1, 100),  # no more than the policy allows in that time
+        (quota("bytes", 1, 10.0, unit="content-bytes"), 5, 100),  # of neither
+        (quota("tokens", None, 10.0, unit="tokens"), 5, 100),
+        (quota("tokens", 30, None, unit="tokens"), 5, 100),
+        (quota("tokens", 200, 10.0, unit="tokens"), 5, 100),  # never more than there is here
+        (quota("tokens", 30, 10.0, unit="tokens", full_at_reset=True, limit=100), 5, 100),  # a part is back before
+        (quota("tokens", 0, 10.0, unit="tokens", full_at_reset=True, limit=100), 5, 0),
+    ],
+)
+async def test_a_quota_lowers_the_dimension_of_its_name_or_unit(budget: Budget, told: Feedback, of_requests: int, of_tokens: int) -> None:
+    """The others go on as before."""
+    budget.observe(told)
+
+    assert left(budget) == {"requests": of_requests, "tokens": of_tokens}
+
+
+async def test_a_quota_holds_until_its_reset(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
+    """What was reserved and not used is left of it again; then the limit here counts as if nothing had been said."""
+    budget.observe(quota("tokens", 30, 2.0, unit="tokens"))
+    await calls.queue("a", tokens=30)
+    await calls.queue("bcd", tokens=10)
+
+    await clock.run(1)
+    await calls.end("a", tokens=15)
+
+    assert calls.granted == {"a": 0, "b": SECOND}
+    await clock.run(1)
+    assert calls.granted == {"a": 0, "b": SECOND, "c": 2 * SECOND, "d": 2 * SECOND}
+    assert calls.leases["c"].limited_by == "tokens"
+
+
+async def test_quotas_of_a_second_and_of_a_minute_hold_side_by_side(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
+    """The longer one is not forgotten when the shorter ends, nor the other way round."""
+    budget.observe(
+        Feedback(
+            200, quotas=(Quota("tokens", remaining=5, reset=1.0, unit="tokens"), Quota("tokens", remaining=8, reset=60.0, unit="tokens"))
+        )
+    )
+
+    assert left(budget)["tokens"] == 5
+    async with budget.reserve(tokens=5):
+        clock.advance(1)
+        assert left(budget)["tokens"] == 3
+    clock.advance(59)
+    assert left(budget)["tokens"] == 100
+
+
+async def test_nothing_was_said_or_nothing_that_can_be_understood(budget: Budget) -> None:
+    """None is what a response without such headers gives; anything else is a mistake, and changes nothing."""
+    budget.observe(None)
+    for wrong in (429, {"Retry-After": "5"}, Feedback(429, pause=-1.0), Feedback(429, pause=1.0, quotas=(Quota("tokens", remaining=-1),))):
+        with pytest.raises((TypeError, ValueError), match=r"observe\(\)"):
+            budget.observe(wrong)  # type: ignore[arg-type]
+
+    assert left(budget) == {"requests": 5, "tokens": 100}
+
+
+# A budget is made, looked at, and closed.
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "hint"),
+    [
+        ({}, TypeError, "at least one dimension"),
+        ({"tokens": "fast"}, ValueError, "fast"),
+        ({"tokens": None}, TypeError, r"Budget\(tokens\).*NoneType"),
+        ({"tokens": TokenBucket}, TypeError, "the class TokenBucket"),
+        ({"tokens": "1/s", "on_error": "raise"}, ValueError, "'keep' or 'refund'"),
+        ({"tokens": "1/s", "on_error": None}, ValueError, "'keep' or 'refund'"),
+        ({"tokens": "1/s", "max_wait": "1/s"}, TypeError, "'max_wait', which is an option of reserve"),
+        ({"tokens": "1/s", "max_waiting": -1}, ValueError, "max_waiting"),
+        ({"tokens": "1/s", "max_waiting": False}, TypeError, "max_waiting"),
+        ({"tokens": "1/s", "catch_up": -1}, ValueError, "catch_up"),
+        ({"tokens": "1/s", "clock": 5}, TypeError, "clock"),
+        ({"tokens": "1/s", "name": 5}, TypeError, "name"),
+        ({"tokens": "1/s", "on_event": "log"}, TypeError, "on_event"),
+    ],
+)
+async def test_a_wrong_budget_fails_when_it_is_made(options: dict[str, Any], error: type[Exception], hint: str) -> None:
+    """Not at its first use."""
+    with pytest.raises(error, match=hint):
+        Budget(**options)
+
+
+async def test_a_strategy_belongs_to_one_dimension_of_one_budget() -> None:
+    """Each would spend what is the other's (a Limiter is what can be shared)."""
+    limited, twice, inner = TokenBucket("1/s", burst=1), TokenBucket("1/s", burst=1), TokenBucket("1/s", burst=1)
+    Limiter(limited)
+
+    with pytest.raises(ValueError, match="share that limiter"):
+        Budget(tokens=limited)
+    with pytest.raises(ValueError, match="two dimensions"):
+        Budget(tokens=twice, requests=twice)
+    with pytest.raises(ValueError, match="two dimensions"):
+        Budget(tokens=aiorate.AllOf(inner, SlidingWindow("1/s")), requests=inner)
+    Budget(tokens=twice, requests=inner)  # what was refused belongs to nobody
+    with pytest.raises(ValueError, match="belongs to"):
+        Limiter(twice)
+
+
+async def test_budgets_and_leases_cannot_be_copied(budget: Budget) -> None:
+    """Two would grant the same permits, or give them back twice."""
+    for thing in (budget, budget.reserve()):
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be copied or pickled"):
+                duplicate(thing)
+
+
+async def test_a_closed_budget_sends_everybody_away_and_takes_back_what_is_settled(
+    calls: Calls, budget: Budget, clock: SteppedClock
+) -> None:
+    """Each with an error of its own; no timer stays."""
+    await calls.queue("a", tokens=100)
+    await calls.queue("bc", tokens=10)
+
+    await budget.aclose()
+    await turns(3)
+
+    errors = [calls.tasks[name].exception() for name in "bc"]
+    assert all(isinstance(error, aiorate.LimiterClosed) for error in errors)
+    assert errors[0] is not errors[1]
+    with pytest.raises(aiorate.LimiterClosed, match="Make another"):
+        await budget.reserve().__aenter__()
+    await calls.end("a", tokens=10)
+    assert (budget.delay(), left(budget), clock.timers) == (float("inf"), {"requests": 0, "tokens": 0}, 0)
+    assert repr(budget).endswith("0 waiting, closed>")
+
+
+async def test_what_is_to_be_had_is_what_a_newcomer_gets(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
+    """Nothing while somebody is in line: nobody passes."""
+    await calls.queue("a", tokens=60)
+    before = left(budget)
+    await calls.queue("b", tokens=70)
+
+    assert (before, left(budget)) == ({"requests": 4, "tokens": 40}, {"requests": 0, "tokens": 0})
+    assert (budget.waiting, budget.dimensions) == (1, ("requests", "tokens"))
+    with pytest.raises(TypeError, match="there are requests, tokens"):
+        budget.available("token")
+
+
+async def test_rates_in_every_form_are_dimensions(clock: SteppedClock) -> None:
+    """As everywhere; and the budget tells how it stands."""
+    budget = Budget(requests="500/min", tokens="200_000/min", calls=3, words=aiorate.Rate(5, per=2), name="llm", clock=clock)
+
+    assert repr(budget).startswith("<Budget 'llm' requests=TokenPool('500/min'")
+    assert repr(budget).endswith(", 0 waiting>")
+    assert budget.delay(tokens=100_000) == 0.0007  # any amount, as soon as its pool of 1 ms is full; the rest is owed
