@@ -97,6 +97,13 @@ class TrioLoop:
         self.timer = TrioTimer(deadline, callback)
         return self.timer
 
+    def keep_timer(self) -> None:
+        """Have a task of trio's own fire the timer, where no waiter does."""
+        timer = self.timer
+        if timer is not None and timer.pending and timer.scope is None:
+            timer.scope = anyio.CancelScope(deadline=timer.deadline)
+            trio.lowlevel.spawn_system_task(_keep, timer)
+
     def yield_once(self) -> Awaitable[object]:
         return anyio.lowlevel.checkpoint()
 
@@ -104,9 +111,11 @@ class TrioLoop:
 class TrioTimer:
     """Calls back when it is fired, once, unless it was cancelled."""
 
-    __slots__ = ("_callback", "deadline")
+    __slots__ = ("_callback", "deadline", "scope")
 
     def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
+        self.scope: anyio.CancelScope | None = None
+        """Of the task that keeps it, if there is one."""
         self.deadline: float = deadline
         """In seconds of the run's clock."""
         self._callback: Callable[[], None] | None = callback
@@ -118,11 +127,20 @@ class TrioTimer:
 
     def cancel(self) -> None:
         self._callback = None
+        if self.scope is not None:
+            self.scope.cancel()
 
     def fire(self) -> None:
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
+
+
+async def _keep(timer: TrioTimer) -> None:
+    assert timer.scope is not None
+    with timer.scope:
+        await trio.sleep_forever()
+    _call(timer.fire)
 
 
 def _reader(clock: trio.abc.Clock) -> ReadClock:

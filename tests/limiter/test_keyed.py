@@ -8,6 +8,8 @@ from typing import Any
 from weakref import ref
 
 import pytest
+import trio
+import trio.testing
 from helpers.driving import SECOND, one_loop, turns
 
 import aiorate
@@ -300,3 +302,28 @@ def test_one_limiter_for_two_keys_is_refused_where_they_share_a_limit() -> None:
 
     with pytest.raises(ValueError, match="one for each key"):
         keyed["b"]
+
+
+def test_under_trio_a_shared_limit_is_watched_though_no_task_waits_for_it() -> None:
+    """Only the first of each key stands in its line, and they wait in their own."""
+    at: list[tuple[float, str]] = []
+
+    async def main() -> None:
+        keyed = aiorate.KeyedLimiter(lambda key: aiorate.TokenBucket("1/s", burst=1), shared=aiorate.TokenBucket("2/s", burst=1))
+
+        async def send(key: str) -> None:
+            await keyed.acquire(key)
+            at.append((round(trio.current_time(), 6), key))
+
+        async with trio.open_nursery() as nursery:
+            for key in "aabbccdd":
+                nursery.start_soon(send, key)
+                await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0.1):
+            await keyed.acquire("e")
+        assert keyed.shared is not None
+        assert keyed.shared.statistics().waiting == 0
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert at == [(0, "a"), (0.5, "b"), (1, "c"), (1.5, "d"), (2, "a"), (2.5, "b"), (3, "c"), (3.5, "d")]
