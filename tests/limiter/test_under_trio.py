@@ -1,0 +1,211 @@
+"""Budgets and limits of concurrency under trio: the same instants, the same order, and nothing lost to a cancelled scope."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from helpers.driving import SECOND
+from helpers.strategies import EACH
+
+import aiorate
+from aiorate import Budget, Limiter, SlidingWindow, TokenBucket
+
+settled = trio.testing.wait_all_tasks_blocked
+
+
+def run(main: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    """Run it under trio in virtual time, from 0 on."""
+    return trio.run(main, *args, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def now() -> int:
+    """What the clock of this run reads, in ns."""
+    return round(trio.current_time() * SECOND)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_reservations_are_granted_at_the_instants_of_their_schedules(name: str) -> None:
+    """Fifty that ask at once, of two dimensions: each goes when both let it."""
+
+    async def main() -> list[int]:
+        budget = Budget(calls=SlidingWindow("7/s"), work=EACH[name]())
+        granted = []
+
+        async def call() -> None:
+            async with budget.reserve(work=amount):
+                granted.append(now())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(call)
+                await settled()
+        assert budget.waiting == 0
+        return granted
+
+    work, window = EACH[name](), SlidingWindow("7/s")
+    amount = min(2, work.max_permits or 2)
+    on_paper, at = [], 0
+    for _ in range(50):
+        while (due := max(work.peek(amount, at), window.peek(1, at))) > at:
+            at = due
+        work.take(amount, at, max(0, at - SECOND // 50))
+        window.take(1, at)
+        on_paper.append(at)
+
+    assert on_paper == run(main)
+
+
+@pytest.mark.parametrize(
+    ("cancel", "expected"),
+    [
+        ("nobody", {"a": 1.0, "b": 2.0, "c": 3.0}),
+        ("waiting", {"a": 1.0, "c": 2.0}),
+        ("granted", {"a": 1.0, "b": 1.5, "c": 1.5}),  # too late: it runs, and is cancelled inside
+        ("inside", {"a": 1.0, "b": 2.0, "c": 2.5}),
+        ("shared", {"b": 1.0, "c": 2.0}),
+    ],
+)
+def test_a_cancelled_scope_loses_nothing(cancel: str, expected: dict[str, float]) -> None:
+    """In line, granted but not yet run, inside the block, and at the head of the shared line: the next moves up."""
+
+    async def main() -> None:
+        own, tokens = TokenBucket("1/s", burst=2), TokenBucket("10/s", burst=100)
+        shared = Limiter(tokens)
+        budget = Budget(calls=own, tokens=shared, on_error="refund")
+        granted: dict[str, int] = {}
+        scopes = {name: trio.CancelScope() for name in "abc"}
+        over = trio.Event()
+
+        async def call(name: str, amount: int) -> None:
+            with scopes[name]:
+                async with budget.reserve(tokens=amount) as lease:
+                    granted[name] = now()
+                    await over.wait()
+                    lease.settle(tokens=amount // 2)
+
+        assert shared.try_acquire(100)
+        async with trio.open_nursery() as nursery:
+            for name in "abc":
+                nursery.start_soon(call, name, 10)
+                await settled()
+            if cancel == "waiting":
+                scopes["b"].cancel()
+            elif cancel == "shared":
+                scopes["a"].cancel()
+            await trio.sleep(1.5)
+            if cancel == "granted":
+                shared.refund(10)  # b is granted, and its task has not run
+                scopes["b"].cancel()
+            await trio.sleep(1)
+            if cancel == "inside":
+                scopes["b"].cancel()
+            await trio.sleep(3)
+            over.set()
+
+        assert expected == {name: at / SECOND for name, at in granted.items()}
+        assert (own.receipts, tokens.receipts, budget.waiting, shared.statistics().waiting) == (False, False, 0, 0)
+        kept = len(granted) - (cancel in ("granted", "inside"))
+        assert shared.statistics().granted == 100 + 5 * kept - (10 if cancel == "granted" else 0)
+
+    run(main)
+
+
+def test_a_budget_may_be_awaited_in_one_run_after_the_other() -> None:
+    """The budget stays, as a limiter's does."""
+    budget = Budget(tokens=TokenBucket("1/h", burst=3))
+
+    async def main() -> None:
+        async with budget.reserve():
+            pass
+
+    for _ in range(2):
+        run(main)
+
+    assert budget.available("tokens") == 1
+
+
+def test_no_more_are_inside_than_may_be() -> None:
+    """Twenty workers, three places: the place is taken before the permit, and nobody who is cancelled keeps one."""
+
+    async def main() -> tuple[int, list[float]]:
+        limiter = Limiter(TokenBucket("10/s", burst=1), max_concurrency=3)
+        inside = most = 0
+        began = []
+
+        async def work(number: int) -> None:
+            nonlocal inside, most
+            with trio.move_on_after(0.5 if number % 5 == 4 else 100):
+                async with limiter:
+                    began.append(trio.current_time())
+                    inside += 1
+                    most = max(most, inside)
+                    try:
+                        await trio.sleep(1)
+                    finally:
+                        inside -= 1
+
+        async with trio.open_nursery() as nursery:
+            for number in range(12):
+                nursery.start_soon(work, number)
+                await settled()
+        counts = limiter.statistics()
+        assert (counts.granted, counts.cancelled, counts.waiting, counts.available) == (10, 2, 0, 1)
+        return most, began
+
+    most, began = run(main)
+
+    assert most == 3
+    assert [round(at, 9) for at in began] == [0.0, 0.1, 0.2, 1.0, 1.1, 1.2, 2.0, 2.1, 2.2, 3.0]
+
+
+def test_a_decorated_generator_holds_its_place_until_it_is_closed() -> None:
+    """Also while it cleans up."""
+
+    async def main() -> int:
+        limiter = Limiter("1000/s", max_concurrency=1)
+        inside = most = 0
+
+        @limiter
+        async def items() -> Any:
+            nonlocal inside, most
+            inside += 1
+            most = max(most, inside)
+            try:
+                yield 1
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(1)
+                inside -= 1
+
+        async def use() -> None:
+            steps = items()
+            async for _ in steps:
+                break
+            await steps.aclose()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(use)
+        return most
+
+    assert run(main) == 1
+
+
+def test_a_lease_left_behind_by_a_run_that_broke_off_keeps_nothing() -> None:
+    """The estimate stands, and the record ends with the lease."""
+    tokens = TokenBucket("1/h", burst=10)
+    budget = Budget(tokens=tokens)
+
+    async def main() -> None:
+        async with budget.reserve(tokens=4):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main)
+
+    assert (budget.available("tokens"), tokens.receipts) == (6, False)
+    assert isinstance(budget.reserve(), aiorate.Lease)
