@@ -70,7 +70,7 @@ class Budget:
         if self._shared is not None:
             self._dispatcher.share(Gate(self._shared.dispatcher, self._on_shared, _last_amount))
         self._max_waiting = max_waiting
-        self._on_error = on_error
+        self._on_error: OnError = on_error
         self._clamped: set[str] = set()  # dimensions of which it was said that an estimate was above what can be granted
 
     # Asking.

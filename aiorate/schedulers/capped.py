@@ -94,7 +94,7 @@ class Capped(Scheduler):
         return self.inner.receipts
 
     @receipts.setter
-    def receipts(self, value: bool) -> None:
+    def receipts(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.inner.receipts = value
 
     @property

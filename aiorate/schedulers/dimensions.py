@@ -41,7 +41,7 @@ class Dimensions(Scheduler):
         """A scheduler for each dimension."""
         self.waited_for: int | None = None
         """The place of the dimension that last had a request wait; one beyond the last is that of a limit that is shared."""
-        self.receipts = True
+        self.receipts = True  # pyright: ignore[reportIncompatibleVariableOverride]
         all_parts: list[Scheduler] = [*parts]
         for part in all_parts:  # the list grows meanwhile
             all_parts += part.members
