@@ -291,7 +291,7 @@ class Lease:
         self._entered = False
         self._receipt: int | None = None  # while it is held
         self._state: Literal["", "settled", "over"] = ""
-        self.waited = 0.0
+        self.waited: float = 0.0
         """Seconds waited."""
         self.limited_by: str | None = None
         """The dimension that it waited for, or that those before it in line did; None: none, or only for a pause to end."""

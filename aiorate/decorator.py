@@ -83,7 +83,7 @@ class Weighted:
     def __init__(self, limiter: Enters, permits: int) -> None:
         self._limiter = limiter
         self._permits = permits
-        self.leave = limiter.leave
+        self.leave: Callable[[], None] = limiter.leave
 
     async def __aenter__(self) -> float:
         """Acquire the permits; the target is the seconds waited."""
