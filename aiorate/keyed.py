@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from logging import DEBUG, getLogger
+from types import CoroutineType
 from typing import TYPE_CHECKING, Generic, TypeVar
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from aiorate.errors import LimiterClosed
 from aiorate.events import Event, emit
@@ -16,6 +17,7 @@ from aiorate.limiter import Limiter
 from aiorate.rate import Rate, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.waiting.gate import Gate
+from aiorate.waiting.group import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -37,7 +39,7 @@ class KeyedLimiter(Generic[K]):
     """A limiter for each key, made when the key is first used, and evicted when it owes nothing.
 
     ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, or a rate such as ``"1/s"``.
-    ``shared`` is a limit that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy or a rate; a busy key
+    ``shared`` is a limit that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy or a rate. A busy key
     delays no other beyond it, since only the first request of each key stands in its line, and only once its own key's limit lets it.
 
     A key is evicted when it is found to owe nothing while other keys are added: it is not limited sooner for that than if it had been
@@ -47,7 +49,19 @@ class KeyedLimiter(Generic[K]):
     the limiters that are made of a rate or a strategy here. For one event loop, as a `Limiter` is.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_factory", "_held", "_idle", "_limiters", "_max_keys", "_on_event", "_seen", "_shared")
+    __slots__ = (
+        "__weakref__",
+        "_closed",
+        "_factory",
+        "_group",
+        "_idle",
+        "_limiters",
+        "_max_keys",
+        "_on_event",
+        "_own",
+        "_seen",
+        "_shared",
+    )
 
     def __init__(
         self,
@@ -70,10 +84,10 @@ class KeyedLimiter(Generic[K]):
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
-        self._shared = shared if shared is None or isinstance(shared, Limiter) else Limiter(shared, name="shared")
+        self._shared = shared if shared is None or isinstance(shared, Limiter) else Limiter(shared, name="shared", on_event=on_event)
+        self._own = self._shared is not shared  # whether the shared limit was made here
         self._limiters: OrderedDict[K, Limiter] = OrderedDict()
-        # Evicted, but held by somebody: it is still the limiter of its key.
-        self._held: WeakValueDictionary[K, Limiter] = WeakValueDictionary()
+        self._group = Group()
         self._seen: dict[K, tuple[int, int]] = {}  # with idle: what a key had been granted when it was looked at, and the reading then
         self._closed = False
 
@@ -82,7 +96,8 @@ class KeyedLimiter(Generic[K]):
     async def acquire(self, key: K, permits: int = 1, *, max_wait: Number | None = None) -> float:
         """Wait in the key's line until it, and the shared limit, grant the permits; returns the seconds waited.
 
-        Raises what `Limiter.acquire` raises, TypeError for a key that cannot be hashed, and what the factory raises.
+        Raises what `Limiter.acquire` raises, TypeError for a key that cannot be hashed, and what the factory raises. With a shared
+        limit, ``max_wait`` goes by those who stand in both lines now; other keys may come in between.
         """
         return await self[key].acquire(permits, max_wait=max_wait)
 
@@ -116,9 +131,10 @@ class KeyedLimiter(Generic[K]):
         try:
             return self._limiters[key]
         except KeyError:
-            return self._add(key)
+            pass
         except TypeError as error:
             raise TypeError(f"KeyedLimiter: a key must be hashable, such as text or a tuple, not {_kind(key)}.") from error
+        return self._add(key)
 
     # Looking.
 
@@ -149,50 +165,60 @@ class KeyedLimiter(Generic[K]):
     # Keeping.
 
     def evict(self) -> int:
-        """Drop every key that owes nothing, now; returns how many."""
-        before = len(self._limiters)
-        for key in list(self._limiters):
-            self._evict_if_rested(key, None)
-        return before - len(self._limiters)
+        """Drop every key that owes nothing, now, also those that ``idle`` would keep; returns how many."""
+        dropped = sum([self._evict_if_rested(key, None) for key in list(self._limiters)])
+        if dropped > len(self._limiters):
+            self._limiters = OrderedDict(self._limiters)  # a dict that lost most of its keys is as large as before
+            self._seen = dict(self._seen)
+        return dropped
 
     async def aclose(self) -> None:
         """Close the limiter of every key, and add none any more. A shared limit that was made elsewhere stays open."""
         self._closed = True
-        for limiter in [*self._limiters.values(), *self._held.values()]:
+        for limiter in list(self._limiters.values()):
             await limiter.aclose()
+        if self._own and self._shared is not None:
+            await self._shared.aclose()
 
     def _add(self, key: K) -> Limiter:
-        limiter = self._held.get(key)
-        if limiter is None:
-            if self._closed:
-                raise LimiterClosed("KeyedLimiter: it is closed, and adds no key. Make another.")
-            limiter = self._made(key)
-        self._limiters[key] = limiter
-        for _ in range(min(_LOOKED_AT if len(self._limiters) <= self._max_keys else 2 * _LOOKED_AT, len(self._limiters) - 1)):
+        if self._closed:
+            raise LimiterClosed("KeyedLimiter: it is closed, and adds no key. Make another.")
+        self._limiters[key] = limiter = self._made(key)
+        over = len(self._limiters) > self._max_keys
+        for _ in range(min(2 * _LOOKED_AT if over else _LOOKED_AT, len(self._limiters) - 1)):
             oldest = next(iter(self._limiters))
-            if oldest == key:
-                break
-            if not self._evict_if_rested(oldest, self._idle if len(self._limiters) <= self._max_keys else None):
+            if not self._evict_if_rested(oldest, None if over else self._idle):
                 self._limiters.move_to_end(oldest)
+            over = len(self._limiters) > self._max_keys
         return limiter
 
     def _made(self, key: K) -> Limiter:
         made = self._factory(key)
-        if not isinstance(made, Limiter):
-            try:
-                made = Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event)
-            except TypeError as error:
-                wanted = "a Limiter, a strategy or a rate such as '10/s'"
-                raise TypeError(f"KeyedLimiter: the factory must return {wanted}; for {key!r} it returned {_kind(made)}.") from error
-        if self._shared is not None:
-            dispatcher = made.dispatcher
-            dispatcher.share(Gate(self._shared.dispatcher, dispatcher.serve_if_alive))
-        return made
+        name = key if isinstance(key, str) else None
+        try:
+            limiter = made if isinstance(made, Limiter) else Limiter(made, name=name, on_event=self._on_event)
+            if limiter is self._shared:
+                raise ValueError("it is the shared limiter: make one for each key.")
+            limiter.dispatcher.share(None if self._shared is None else Gate(self._shared.dispatcher), self._group)
+        except TypeError as error:
+            if isinstance(made, CoroutineType):
+                made.close()  # or Python warns that it was never awaited, besides
+            wanted = "a Limiter, a strategy or a rate such as '10/s'"
+            raise TypeError(f"KeyedLimiter: the factory must return {wanted}; for {key!r} it returned {_kind(made)}.") from error
+        except ValueError as error:
+            raise ValueError(f"KeyedLimiter: the factory returned {made!r} for {key!r}: {error}") from error
+        return limiter
 
     def _evict_if_rested(self, key: K, idle: int | None) -> bool:
-        limiter = self._limiters[key]
+        limiter = self._limiters.get(key)
+        if limiter is None:  # who heard of another has evicted it meanwhile
+            return False
         dispatcher = limiter.dispatcher
-        if not dispatcher.rested():
+        try:
+            rested = dispatcher.rested()
+        except Exception:  # of a strategy, or a clock: whoever asks for that key hears of it, and not who asks for another
+            return False
+        if not rested:
             return False
         if idle is not None:
             granted, reading = dispatcher.granted, dispatcher.timeline.read()
@@ -202,11 +228,17 @@ class KeyedLimiter(Generic[K]):
                 return False
             if reading - before[1] < idle:
                 return False
-        self._held[key] = limiter
-        del self._limiters[key]
-        if self._on_event is not None or _logger.isEnabledFor(DEBUG):
-            emit(Event("evicted", limiter.dispatcher.name, key=key), self._on_event)
+        # Whoever holds it may use it later, and then it owes again: what is still there when the dict lets go is kept.
+        there = ref(limiter)
+        del self._limiters[key], limiter
+        held = there()
+        if held is not None:
+            self._limiters[key] = held
+            return False
         self._seen.pop(key, None)
+        dispatcher.dismiss()
+        if self._on_event is not None or _logger.isEnabledFor(DEBUG):
+            emit(Event("evicted", dispatcher.name, key=key), self._on_event)
         return True
 
 

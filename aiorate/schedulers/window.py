@@ -6,7 +6,6 @@ Neither strategy paces: it grants all the permits that the window has left at on
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CalendarWindow", "SlidingWindow"]
 
+_MANY_GONE = 3  # entries, before they are cut off
+
 
 class SlidingWindow(Scheduler):
     """At most n permits in any window of one period, wherever it begins. After an idle period, n are granted at once.
@@ -27,7 +28,7 @@ class SlidingWindow(Scheduler):
     instant of a grant and at most n entries.
     """
 
-    __slots__ = ("_last", "_log", "_used", "max_permits", "rate")
+    __slots__ = ("_first", "_last", "_log", "_used", "max_permits", "rate")
     rate: Rate
     books_since: bool = False
 
@@ -35,7 +36,9 @@ class SlidingWindow(Scheduler):
         check_start(start)
         self.rate = Rate.of(rate)
         self.max_permits: int | None = self.rate.permits
-        self._log: deque[tuple[int, int]] = deque()  # (instant, permits) of the grants that are still in the window
+        # (instant, permits) of the grants, those still in the window from `_first` on. An empty deque would weigh as much as all the rest.
+        self._log: list[tuple[int, int]] = []
+        self._first = 0
         self._used = 0
         self._last = start  # no grant before it
 
@@ -46,7 +49,7 @@ class SlidingWindow(Scheduler):
             return at
         self._forget(now)
         log = self._log
-        if log and log[-1][0] == now:
+        if self._first < len(log) and log[-1][0] == now:
             log[-1] = (now, log[-1][1] + permits)
         else:
             log.append((now, permits))
@@ -68,7 +71,7 @@ class SlidingWindow(Scheduler):
             self._forget(now)
             self._drop(permits)
             return
-        for place in range(len(log) - 1, -1, -1):
+        for place in range(len(log) - 1, self._first - 1, -1):
             instant, count = log[place]
             if instant <= taken:
                 if instant == taken:
@@ -94,7 +97,8 @@ class SlidingWindow(Scheduler):
             rounds, rest = divmod(permits, n)
             oldest = self._drop(rest)
             log.extend([(instant + period, count) for instant, count in oldest])
-            self._log = deque((instant + rounds * period, count) for instant, count in log)
+            self._log = [(instant + rounds * period, count) for instant, count in log[self._first :]]
+            self._first = 0
             self._used = n
             now = self._log[-1][0]
         self._last = now
@@ -109,7 +113,7 @@ class SlidingWindow(Scheduler):
     def reset(self, now: int) -> None:
         """Forget all grants."""
         self._log.clear()
-        self._used = 0
+        self._first = self._used = 0
         self._last = now
 
     def lag(self, now: int) -> int:
@@ -123,20 +127,32 @@ class SlidingWindow(Scheduler):
 
     def _forget(self, now: int) -> None:
         """Drop the entries that are no longer in the window that ends now."""
-        while self._log and self._log[0][0] <= now - self.rate.period_ns:
-            self._used -= self._log.popleft()[1]
+        log, first, begins = self._log, self._first, now - self.rate.period_ns
+        while first < len(log):
+            instant, count = log[first]
+            if instant > begins:
+                break
+            self._used -= count
+            first += 1
+        if first > _MANY_GONE and 2 * first >= len(log):
+            del log[:first]
+            first = 0
+        self._first = first
 
     def _drop(self, permits: int) -> list[tuple[int, int]]:
         """Take that many permits, or all if there are fewer, out of the oldest entries; returns what was taken out."""
-        dropped = []
-        while self._log and permits > 0:
-            instant, count = self._log.popleft()
+        log, first, dropped = self._log, self._first, []
+        while first < len(log) and permits > 0:
+            instant, count = log[first]
             part = min(permits, count)
             if count > part:
-                self._log.appendleft((instant, count - part))
+                log[first] = (instant, count - part)
+            else:
+                first += 1
             dropped.append((instant, part))
             self._used -= part
             permits -= part
+        self._first = first
         return dropped
 
     def _earliest(self, permits: int, now: int) -> int:
@@ -144,12 +160,13 @@ class SlidingWindow(Scheduler):
             self._last = now
         # No grant before the latest one: where the clock went back, older entries are gone.
         over = self._used + permits - self.rate.permits
-        at = self._last
-        for instant, count in self._log:
-            if over <= 0:
-                break
+        log, place, at = self._log, self._first, self._last
+        while over > 0 and place < len(log):
+            instant, count = log[place]
+            if instant + self.rate.period_ns > at:
+                at = instant + self.rate.period_ns
             over -= count
-            at = max(at, instant + self.rate.period_ns)
+            place += 1
         return at
 
     def __repr__(self) -> str:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from aiorate.schedulers.interface import Scheduler
     from aiorate.waiting.clock import Clock, EventLoop, ReadClock
     from aiorate.waiting.driver import Driver
-    from aiorate.waiting.gate import Gate
+    from aiorate.waiting.gate import Gate, Passes, Receipt
+    from aiorate.waiting.group import Group
     from aiorate.waiting.line import Outcome, Request, Ticket
 
 __all__ = ["NOT_ASKED", "Dispatcher"]
@@ -49,6 +50,7 @@ class Dispatcher:
         "_due",
         "_estimate",
         "_gate",
+        "_group",
         "_head",
         "_late",
         "_loop",
@@ -70,6 +72,7 @@ class Dispatcher:
         "name",
         "now",
         "on_event",
+        "passes",
         "resuming",
         "scheduler",
         "timeline",
@@ -104,6 +107,8 @@ class Dispatcher:
         """Whether the rate is not the one it was made with."""
         self.line: Line = _NOBODY
         self.driver: Driver | None = None
+        self.passes: Passes | None = None
+        """Requests of other lines, if others share this limit."""
         self._clock = clock
         self._precise = precise
         self._loop: EventLoop | None = None
@@ -111,6 +116,7 @@ class Dispatcher:
         self._estimate = Estimate()
         self._cap: Capped | None = None  # what a server said is left
         self._gate: Gate | None = None  # to a limit that other lines share
+        self._group: Group | None = None  # of limiters that are used by turns
         self._counting: int = 1 << 30  # requests that may be counted: the first question is answered exactly
         self._reset_at: int | None = None
         self._returnable = 0  # grants that may still be cancelled
@@ -148,14 +154,15 @@ class Dispatcher:
         if since is None and self._late is not None:
             since = self._made_up_from(now)
         granted_at = now
-        if self._gate is not None:
+        if self._gate is None:
+            at = self.scheduler.take(permits, now, since)
+        else:
             at = self.scheduler.peek(permits, now)
             if at <= now:
                 receipt = self._gate.ask(permits, now)
                 if receipt is None:
                     return NOT_ASKED, now
-                granted_at = receipt
-        at = self.scheduler.take(permits, now, since)
+                at, granted_at = self._take_both(self._gate, receipt, permits, now, since), receipt
         if at > now:
             self._late = None
         else:
@@ -164,6 +171,16 @@ class Dispatcher:
                 self._settle_next_iteration(now)
         self._update_fast_path()
         return at, granted_at
+
+    def _take_both(self, gate: Gate, receipt: Receipt, permits: int, now: int, since: int | None) -> int:
+        """Take what is due here, after the shared limit was taken from; from neither if a strategy fails."""
+        at = None
+        try:
+            at = self.scheduler.take(permits, now, since)
+        finally:
+            if at is None or at > now:
+                gate.take_back(permits, receipt)
+        return at
 
     def join(self, permits: int, at: int, now: int, since: int, ticket: Ticket | None = None) -> tuple[Ticket, int]:
         """Put a request in line that was refused until ``at``. Returns its ticket and the clock's reading at the request.
@@ -229,12 +246,19 @@ class Dispatcher:
         elif not isinstance(outcome, BaseException):
             self.cancel_in_line(permits, outcome[1])
 
-    def withdraw(self, ticket: Ticket) -> None:
-        """Let a request go that is the first of another line."""
-        self.line.leave(ticket)
-        self._estimate.departed()
-        if ticket is self._head:
-            self.serve_if_alive()
+    def withdraw(self, line: Line, ticket: Ticket, permits: int) -> None:
+        """As `leave`, for the first of another line, of which no driver knows."""
+        if line is not self.line:
+            return
+        outcome = outcome_of(ticket)
+        if outcome is None:
+            line.leave(ticket)
+            self._counting += _AT_ONCE
+            self._estimate.departed()
+            if ticket is self._head:
+                self.serve_if_alive()
+        elif not isinstance(outcome, BaseException):
+            self.cancel_in_line(permits, outcome[1])
 
     def cancel_in_line(self, permits: int, granted_at: int) -> None:
         """As `cancel`, for a grant out of the line."""
@@ -287,12 +311,29 @@ class Dispatcher:
 
     # Deciding.
 
-    def share(self, gate: Gate) -> None:
-        """From now on, whatever is granted here takes from a limit that other lines share too."""
-        if self._gate is not None:
-            raise ValueError("the limiter shares a limit already: make one for each key.")
-        self._gate = gate
+    def share(self, gate: Gate | None, group: Group | None = None) -> None:
+        """From now on, whatever is granted here takes from a limit that other lines share too, and it is one of a group.
+
+        Raises ValueError if it is so already, or if requests wait here for which the shared limit was never asked.
+        """
+        if self._gate is not None or self._group is not None:
+            raise ValueError("the limiter belongs to another key already: make one for each key.")
+        if gate is not None and (self._head is not None or self._returnable):
+            raise ValueError("the limiter is in use already: make one that is not.")
+        if self.batch.opened:
+            self._settle(self.timeline.now())
+        self._gate, self._group = gate, group
         self._update_fast_path()
+
+    def on_pass(self) -> None:
+        """The first in line was decided by the limit that is shared."""
+        self.find_loop()
+        self.serve_if_alive()
+
+    def _serve_passes(self) -> None:
+        """Have the lines served whose first requests were decided here; only once everything here is in order again."""
+        if self.passes is not None:
+            self.passes.serve()
 
     def serve(self) -> None:
         """Grant all that is due, in order, and set the driver for the next."""
@@ -308,7 +349,7 @@ class Dispatcher:
             elif request is not None:
                 request = self._grant(request, now)
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
             request = None
         if request is not None:
             self._await_head(request[0], self._due)
@@ -319,6 +360,7 @@ class Dispatcher:
                 self._estimate.forget()
             if self.driver is not None:
                 self.driver.arm(None)
+        self._serve_passes()
 
     def _grant(self, request: Request | None, now: int) -> Request | None:
         """Grant what is due, from that request on; the next one, for when `_due` says, or None."""
@@ -329,6 +371,7 @@ class Dispatcher:
         reading = now + self.timeline.offset
         booked, woken, room = now, 0, _PORTION - self.resuming
         gate, granted_at = self._gate, now
+        passed: Receipt | BaseException | None = None  # what the shared limit granted, and is not granted here yet
         try:
             while request is not None:
                 ticket, permits, since = request
@@ -341,7 +384,7 @@ class Dispatcher:
                         gate.withdraw()
                         self._due = at
                         break
-                    passed = gate.pass_through(ticket, permits, now)
+                    passed = gate.pass_through(ticket, permits, now, self.on_pass)
                     if passed is None:
                         self._due = None
                         break
@@ -359,6 +402,7 @@ class Dispatcher:
                 woken += 1
                 self.granted += permits
                 ticket.set_result((at, granted_at, reading))
+                passed = None
                 booked = at
                 request = line.pop_first()
             else:
@@ -368,6 +412,8 @@ class Dispatcher:
         finally:  # a strategy may fail in the middle
             self.resuming += woken
             self._returnable += woken
+            if gate is not None and passed is not None and not isinstance(passed, BaseException):
+                gate.cancel(permits, passed)
         if late:
             self.skip(scheduler.spilled - spilled)
             self._estimate.forget()
@@ -451,11 +497,17 @@ class Dispatcher:
             if native is None and not old.closed:
                 return
             self._desert(old)
-        self._loop = None if native is None else event_loop(native, self._clock, self._precise)
+        if native is None:
+            self._loop = None
+        elif self._group is not None:
+            self._loop = self._group.loop(native, self._clock, self._precise)
+        else:
+            self._loop = event_loop(native, self._clock, self._precise)
         if self._loop is not None and self._clock is None:
             self.timeline.follow(self._loop.read)
         self._steady = self._loop is not None and self._loop.monotonic
         self._update_fast_path()
+        self._serve_passes()
 
     def _desert(self, old: EventLoop) -> None:
         if not old.forked:  # else those who wait are in another process
@@ -484,10 +536,8 @@ class Dispatcher:
         now = self.timeline.now()
         if now < self.check_loop_after:
             return False
-        if self._watched_since is not None and now - self._watched_since >= _LOOP_CHECK_NS:
-            return True
         self._watch_loop(now)
-        return False
+        return now >= self.check_loop_after
 
     def yield_once(self) -> Awaitable[object]:
         """What to await to let the loop run every other task once."""
@@ -498,10 +548,15 @@ class Dispatcher:
         """Watch the loop from now on; no caller has to check again for 5 ms."""
         if self._loop is None or self._loop.manual:
             return
-        if self._watched_since is None:
-            self._watched_since = now
-            self._loop.call_soon(self._on_iteration)
-        self.check_loop_after = self._watched_since + _LOOP_CHECK_NS
+        if self._group is not None and self._clock is None:
+            reading = self.timeline.read()
+            since = now - reading + self._group.watch(self._loop, reading)
+        else:
+            if self._watched_since is None:
+                self._watched_since = now
+                self._loop.call_soon(self._on_iteration)
+            since = self._watched_since
+        self.check_loop_after = since + _LOOP_CHECK_NS
 
     def _settle_next_iteration(self, now: int) -> None:
         if self._watched_since is None and self._loop is not None:
@@ -598,12 +653,22 @@ class Dispatcher:
 
     def rested(self) -> bool:
         """Whether nothing would be lost, and nothing granted sooner, with a new one in its place."""
-        if self._head is not None or self._returnable or self.closed or self.altered or self.timeline.held_at is not None:
+        if self._loop is not None and self._head is not None and self._loop.closed:
+            self.find_loop()  # where whoever waited is no more
+        if self._head is not None or self._returnable or self.closed or self.altered:
             return False
         now = self.timeline.now()
+        if self.timeline.held_at is not None:
+            return False
         if self.batch.opened:
             self._settle(now)
         return self.scheduler.rested(now)
+
+    def dismiss(self) -> None:
+        """Part with the driver, which knows its dispatcher, so that both are freed at once. Whoever waits next gets another."""
+        if self.driver is not None:
+            self.driver.retire()
+            self.driver, self.line = None, _NOBODY
 
     def full(self, most: int) -> bool:
         """Whether so many wait already. A waiter that is being cancelled does not count."""
@@ -618,6 +683,8 @@ class Dispatcher:
     def estimate(self, permits: int, now: int) -> int | None:
         """Nanoseconds until a request made now would be granted, the line included; None: nobody can say."""
         timeline = self.timeline
+        if self._gate is not None and self.line:
+            return self._gate.estimate_in_line(self, permits)
         instant = self._estimate.instant(self.scheduler, timeline, self.line, permits, now, self.catch_up)
         if instant == now and timeline.held_at is None:
             wait = 0
@@ -633,6 +700,9 @@ class Dispatcher:
 
     def next_reading(self) -> int | None:
         """What the clock reads when the first in line is granted; None: nobody can say before it is started."""
+        if self._gate is not None:
+            wait = self._gate.estimate_in_line(self, None)
+            return None if wait is None else self.timeline.read() + wait
         request = self.line.first()
         assert request is not None
         due = self._due
@@ -647,8 +717,14 @@ class Dispatcher:
 
     def fail(self, error: BaseException) -> None:
         """Send everybody in line away with an error: nobody hangs, and the limiter works on."""
+        self._fail(error)
+        self._serve_passes()
+
+    def _fail(self, error: BaseException) -> None:
         for ticket in self.line.clear():
             ticket.set_result(again(error))
+        if self._gate is not None:
+            self._gate.withdraw()
         self._head = None
         self._estimate.forget()
         self._update_fast_path()

@@ -7,26 +7,41 @@ request among those of all keys; and both limits are spent in one step, or neith
 from __future__ import annotations
 
 from asyncio import InvalidStateError
+from copy import deepcopy
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from aiorate.errors import LimiterClosed
+from aiorate.waiting.estimate import ahead
 from aiorate.waiting.line import outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate.waiting.line import Outcome, Ticket
+    from aiorate.schedulers.interface import Scheduler
+    from aiorate.waiting.line import Line, Outcome, Ticket
+    from aiorate.waiting.timeline import Timeline
 
-__all__ = ["Gate", "Receipt", "Shared"]
+__all__ = ["Gate", "Passes", "Receipt", "Shared"]
+
+_ONE_BY_ONE = 64  # requests of a line that are rehearsed one by one; the others count as a charge
+_ROUNDS = 64  # how often two limits may name later instants by turns: enough for all that keep the laws
 
 
-class Shared(Protocol):
+class Side(Protocol):
+    """What a gate knows of a dispatcher, to foretell what it will do."""
+
+    scheduler: Scheduler
+    timeline: Timeline
+    line: Line
+    catch_up: int
+
+
+class Shared(Side, Protocol):
     """What a gate knows of the dispatcher of the shared limit."""
 
-    @property
-    def closed(self) -> bool:
-        """Whether it grants nothing any more."""
-        ...
+    closed: bool
+    passes: Passes | None
 
     @property
     def max_permits(self) -> int | None:
@@ -45,8 +60,8 @@ class Shared(Protocol):
         """Stand in line with that ticket."""
         ...
 
-    def withdraw(self, ticket: Ticket) -> None:
-        """Leave the line again."""
+    def withdraw(self, line: Line, ticket: Ticket, permits: int) -> None:
+        """Undo a request of that line, waiting or granted."""
         ...
 
     def keep_receipt(self) -> None:
@@ -91,13 +106,47 @@ class Receipt(int):
         return receipt
 
 
+class Passes:
+    """The passes that a shared limit has decided, and whose own lines are still to be served.
+
+    They are served once the shared limit is done deciding, because they come back to it at once: with their next requests, or with
+    a grant that nobody needs any more.
+    """
+
+    __slots__ = ("_decided", "_serving")
+
+    def __init__(self) -> None:
+        self._decided: list[_Pass] = []
+        self._serving = False
+
+    def add(self, decided: _Pass) -> None:
+        self._decided.append(decided)
+
+    def serve(self) -> None:
+        """Have the lines served, those included of passes that are decided meanwhile."""
+        if self._serving or not self._decided:
+            return
+        self._serving = True
+        try:
+            for decided in self._decided:  # the list grows meanwhile
+                if decided.serve is not None:
+                    decided.serve()
+        finally:
+            self._decided.clear()
+            self._serving = False
+
+
 class _Pass:
-    """A ticket in the shared line. It wakes no task: once decided, it has its own line served in the same step."""
+    """A ticket in the shared line, for the first of another line. It wakes no task: once it is decided, that line is served."""
 
-    __slots__ = ("_decided", "_outcome")
+    __slots__ = ("_outcome", "_passes", "line", "owner", "permits", "serve")
 
-    def __init__(self, decided: Callable[[], None]) -> None:
-        self._decided = decided
+    def __init__(self, owner: Ticket, permits: int, passes: Passes) -> None:
+        self.owner = owner
+        self.permits = permits
+        self.line: Line | None = None
+        self.serve: Callable[[], None] | None = None  # none while it joins: who has it join looks then
+        self._passes = passes
         self._outcome: Outcome | None = None
 
     def done(self) -> bool:
@@ -113,34 +162,51 @@ class _Pass:
 
     def set_result(self, outcome: Outcome, /) -> None:
         self._outcome = outcome
-        self._decided()
+        if self.serve is not None:
+            self._passes.add(self)
 
 
 class Gate:
-    """The way from one line through the shared limit. At most one request of the line stands there: the first."""
+    """The way from one line through the shared limit. At most one request of the line stands there: the first.
 
-    __slots__ = ("_entering", "_pass", "_permits_of", "_serve", "_shared", "_ticket")
+    ``serve`` is called in place of what `pass_through` is given. The gate does not keep that: it belongs to the dispatcher that has
+    the gate, and without such a circle a limiter that is evicted is freed at once.
+    """
 
-    def __init__(self, shared: Shared, serve: Callable[[], None], permits_of: Callable[[int], int] | None = None) -> None:
+    __slots__ = ("_pass", "_passes", "_permits_of", "_serve", "_shared")
+
+    def __init__(self, shared: Shared, serve: Callable[[], None] | None = None, permits_of: Callable[[int], int] | None = None) -> None:
+        if shared.passes is None:
+            shared.passes = Passes()
+        self._passes = shared.passes
         self._shared = shared
         self._serve = serve
         self._permits_of = _as_many if permits_of is None else permits_of
-        self._pass: _Pass | None = None
-        self._ticket: Ticket | None = None  # of the request that stands in the shared line, in its own
-        self._entering = False
+        self._pass: _Pass | None = None  # of the request that stands in the shared line
 
     def ask(self, permits: int, now: int) -> Receipt | None:
         """Take the shared permits if they are to be had at once; None: they are not."""
+        if self._shared.closed:
+            raise LimiterClosed(_CLOSED)
         at, shared_now = self._shared.try_take(self._permits_of(permits))
         return Receipt(now, shared_now, stood=False) if at <= shared_now else None
 
-    def pass_through(self, ticket: Ticket, permits: int, now: int) -> Receipt | BaseException | None:
-        """The shared permits for the first of its line, which is due there; None: it stands in the shared line until they are."""
-        if self._ticket is not ticket or self._pass is None:
+    def take_back(self, permits: int, receipt: Receipt) -> None:
+        """Undo what `ask` took, in the same step."""
+        self._shared.keep_receipt()
+        self._shared.cancel(self._permits_of(permits), receipt.shared)
+
+    def pass_through(self, ticket: Ticket, permits: int, now: int, serve: Callable[[], None]) -> Receipt | BaseException | None:
+        """The shared permits for the first of its line, which is due there.
+
+        None: it stands in the shared line; ``serve`` is called once it was decided there, and is to come back with it.
+        """
+        standing = self._pass
+        if standing is None or standing.owner is not ticket:
             self.withdraw()
             shared, permits = self._shared, self._permits_of(permits)
             if shared.closed:
-                return LimiterClosed("acquire(): the limit that is shared with others is closed.")
+                return LimiterClosed(_CLOSED)
             most = shared.max_permits
             if most is not None and permits > most:  # since its rate was changed
                 return ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once of the limit that is shared.")
@@ -148,17 +214,22 @@ class Gate:
             if at <= shared_now:
                 shared.keep_receipt()
                 return Receipt(now, shared_now, stood=False)
-            self._ticket, self._pass = ticket, _Pass(self._decided)
-            self._entering = True
-            try:
-                shared.join(permits, at, shared_now, shared_now, self._pass)
-            finally:
-                self._entering = False
-        outcome = outcome_of(self._pass)
+            standing = _Pass(ticket, permits, self._passes)
+            shared.join(permits, at, shared_now, shared_now, standing)
+            standing.line, standing.serve, self._pass = shared.line, self._serve or serve, standing
+        outcome = outcome_of(standing)
         if outcome is None:
             return None
-        self._pass = self._ticket = None
+        self._pass = None
         return outcome if isinstance(outcome, BaseException) else Receipt(now, outcome[1], stood=True)
+
+    def withdraw(self) -> None:
+        """Nobody of this line stands in the shared one any more. What was granted there comes back."""
+        standing, self._pass = self._pass, None
+        if standing is not None:
+            assert standing.line is not None  # it has joined
+            standing.serve = None
+            self._shared.withdraw(standing.line, standing, standing.permits)
 
     @property
     def max_permits(self) -> int | None:
@@ -168,13 +239,6 @@ class Gate:
     def available(self) -> int:
         """How many permits the shared limit has at once."""
         return self._shared.available()
-
-    def withdraw(self) -> None:
-        """Nobody of this line stands in the shared one any more."""
-        standing, self._pass = self._pass, None
-        self._ticket = None
-        if standing is not None and not standing.done():
-            self._shared.withdraw(standing)
 
     def keep_receipt(self) -> None:
         """The permits of one more grant may come back."""
@@ -198,14 +262,112 @@ class Gate:
         undo = self._shared.cancel_in_line if granted_at.stood else self._shared.cancel
         undo(self._permits_of(permits), granted_at.shared)
 
+    # Foretelling.
+
     def estimate(self, permits: int) -> int | None:
-        """Nanoseconds until the shared limit would grant so many; None: nobody can say."""
+        """Nanoseconds until the shared limit would grant so many, asked by somebody whose own line is empty; None: nobody can say."""
+        if self._shared.closed:
+            return None
         return self._shared.estimate(self._permits_of(permits), self._shared.look())
 
-    def _decided(self) -> None:
-        if not self._entering:
-            self._serve()
+    def estimate_in_line(self, dispatcher: Side, permits: int | None) -> int | None:
+        """Nanoseconds until both limits would grant so many at the end of the line; None: nobody can say.
+
+        Without permits: until they would grant the first of it. What is in both lines now is rehearsed. The other lines may bring
+        more, so it may take longer.
+        """
+        self._shared.look()
+        if self._shared.closed or self._shared.timeline.stopped or dispatcher.timeline.stopped:
+            return None
+        own, shared = _Rehearsal(dispatcher), _Rehearsal(self._shared)
+        standing_at: int | None = None
+        entries = iter(self._shared.line)
+        for ticket, count, since in islice(entries, _ONE_BY_ONE):
+            if shared.allows(count):
+                at = shared.take(count, shared.due(count, shared.last), since)
+                standing_at = at if ticket is self._pass else standing_at
+        shared.charge(sum(count for _, count, _ in entries))
+
+        entries = iter(dispatcher.line)
+        for ticket, count, since in islice(entries, _ONE_BY_ONE):
+            if self._pass is not None and ticket is self._pass.owner:
+                at = own.take(count, own.due(count, standing_at or 0), since)  # far back in the shared line: some time from now
+            elif own.allows(count) and shared.allows(self._permits_of(count)):
+                at = self._both(own, shared, count)
+                shared.take(self._permits_of(count), at)
+                own.take(count, at, since)
+            else:
+                continue
+            if permits is None:
+                return at
+        rest = [count for _, count, _ in entries]
+        for count in rest if self._permits_of is not _as_many else (sum(rest),):
+            own.charge(count)
+        shared.charge(sum(map(self._permits_of, rest)))
+        return None if permits is None else self._both(own, shared, permits)
+
+    def _both(self, own: _Rehearsal, shared: _Rehearsal, permits: int) -> int:
+        """When both are due, after all that was rehearsed."""
+        wait = own.due(permits, own.last)
+        shared.joined(wait)
+        wait = max(wait, shared.last)
+        for _ in range(_ROUNDS):
+            at = own.due(permits, shared.due(self._permits_of(permits), wait))
+            if at == wait:
+                break
+            wait = at
+        return wait
+
+
+class _Rehearsal:
+    """A copy of a scheduler in which requests are granted that have yet to be. Time is in nanoseconds from now."""
+
+    __slots__ = ("_begin", "_behind", "_catch_up", "_held_at", "_joined", "_scheduler", "last")
+
+    def __init__(self, dispatcher: Side) -> None:
+        timeline = dispatcher.timeline
+        self._held_at = timeline.now()
+        self._scheduler = deepcopy(ahead(dispatcher.scheduler, timeline))
+        self._catch_up = dispatcher.catch_up
+        self._behind = timeline.offset + timeline.pause_length
+        self._begin = timeline.read()
+        self._joined = self._held_at
+        self.last = 0
+        """When the latest of the requests is granted."""
+
+    def allows(self, permits: int) -> bool:
+        """Whether so many are ever granted."""
+        most = self._scheduler.max_permits
+        return most is None or permits <= most
+
+    def due(self, permits: int, wait: int) -> int:
+        """When so many are due, asked from then on."""
+        at = self._scheduler.peek(permits, self._instant(wait))
+        return max(wait, at + self._behind - self._begin)
+
+    def joined(self, wait: int) -> None:
+        """The next request joins the line then."""
+        self._joined = self._instant(wait)
+
+    def take(self, permits: int, wait: int, since: int | None = None) -> int:
+        """Grant them then, when they are due, to a request that stands in line since that instant; returns when."""
+        now = self._instant(wait)
+        since = self._joined if since is None else since
+        self._scheduler.take(permits, now, min(max(since, now - self._catch_up), now))
+        self.last = wait
+        return wait
+
+    def charge(self, permits: int) -> None:
+        """Have so many taken by then, and those that come next wait for them; 0 is nothing."""
+        if permits:
+            self._scheduler.charge(permits, self._instant(self.last))
+
+    def _instant(self, wait: int) -> int:
+        return max(self._begin + wait - self._behind, self._held_at)
 
 
 def _as_many(permits: int) -> int:
     return permits
+
+
+_CLOSED = "acquire(): the limit that is shared with others is closed."

@@ -96,20 +96,13 @@ class TrioDriver:
         self._timer.set(reading)
         watch = self._watch
         if watch is None or watch.done():
-            watch = self._watch = self._first_waiter()
+            first = self._dispatcher.line.first()
+            watch = self._watch = first[0] if first is not None and isinstance(first[0], TrioTicket) else None
         if watch is not None:
             watch.wake()
         elif reading is not None:
-            self._loop.keep_timer()  # only the first of other lines wait, and their tasks do not watch this one
-
-    def _first_waiter(self) -> TrioTicket | None:
-        line = self._dispatcher.line
-        first = line.first()
-        if first is None:
-            return None
-        if isinstance(first[0], TrioTicket):
-            return first[0]
-        return next((ticket for ticket, _, _ in line if isinstance(ticket, TrioTicket)), None)
+            # The first of another line, whose task does not watch this one. Who stands behind it may leave, and nobody would notice.
+            self._loop.keep_timer()
 
     def retire(self) -> None:
         self._timer.set(None)

@@ -30,12 +30,12 @@ schedulers.dimensions
 schedulers
 
 waiting waiting.line waiting.batch waiting.counters
-waiting.gate
 
 waiting.clock waiting.timerfd
 waiting.timeline waiting.timer waiting.trio_loop
 waiting.loops
-waiting.estimate
+waiting.estimate waiting.group
+waiting.gate
 
 waiting.driver
 waiting.filler waiting.alarm waiting.trio_driver
