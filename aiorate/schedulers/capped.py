@@ -40,7 +40,7 @@ class Capped(Scheduler):
     __slots__ = ("_caps", "inner")
 
     def __init__(self, inner: Scheduler, left: int, now: int, until: int) -> None:
-        self.inner = inner
+        self.inner: Scheduler = inner
         self._caps: list[_Cap] = []  # the one that ends first comes first
         self.lower(left, now, until)
 

@@ -37,7 +37,7 @@ class Dimensions(Scheduler):
     __slots__ = ("parts", "waited_for")
 
     def __init__(self, parts: Sequence[Scheduler]) -> None:
-        self.parts = list(parts)
+        self.parts: list[Scheduler] = list(parts)
         """A scheduler for each dimension."""
         self.waited_for: int | None = None
         """The place of the dimension that last had a request wait; one beyond the last is that of a limit that is shared."""

@@ -20,12 +20,12 @@ class Room(Scheduler):
 
     __slots__ = ("_process", "max_permits", "rate", "used")
 
-    books_since = False
+    books_since: bool = False
 
     def __init__(self, size: int) -> None:
         self.max_permits: int | None = size
         self.rate = Rate(size)  # of no meaning, but every scheduler has one
-        self.used = 0
+        self.used: int = 0
         self._process = os.getpid()
         self.receipts = True
 
