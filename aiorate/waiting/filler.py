@@ -192,6 +192,9 @@ class Filler:
             # Cancelled while others wait for it, as asyncio.run() does with all tasks when it ends: another one goes on.
             if self._seated and not self._loop.closed:
                 self._start()
+            elif self._timer_fired and not self._loop.closed and self._dispatcher is not None:
+                self._timer_fired = False  # in its last turn, when it had nobody to notify any more
+                self._dispatcher.serve()
 
     def _on_timer(self) -> None:
         if self._task is None and self._dispatcher is not None:
