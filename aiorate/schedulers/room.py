@@ -24,7 +24,7 @@ class Room(Scheduler):
 
     def __init__(self, size: int) -> None:
         self.max_permits: int | None = size
-        self.rate = Rate(size)  # of no meaning, but every scheduler has one
+        self.rate: Rate = Rate(size)  # of no meaning, but every scheduler has one
         self.used: int = 0
         self._process = os.getpid()
         self.receipts = True

@@ -174,11 +174,11 @@ class Dispatcher:
 
     def _take_both(self, gate: Gate, receipt: Receipt, permits: int, now: int, since: int | None) -> int:
         """Take what is due here, after the shared limit was taken from; from neither if a strategy fails."""
-        at = None
+        at = NOT_ASKED
         try:
             at = self.scheduler.take(permits, now, since)
         finally:
-            if at is None or at > now:
+            if at > now:
                 gate.take_back(permits, receipt)
         return at
 
@@ -369,7 +369,7 @@ class Dispatcher:
         late = self._due is not None and self._due < earliest
         spilled = scheduler.spilled if late else 0
         reading = now + self.timeline.offset
-        booked, woken, room = now, 0, _PORTION - self.resuming
+        booked, woken, room, permits = now, 0, _PORTION - self.resuming, 0
         gate, granted_at = self._gate, now
         passed: Receipt | BaseException | None = None  # what the shared limit granted, and is not granted here yet
         try:

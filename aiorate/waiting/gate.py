@@ -142,8 +142,8 @@ class _Pass:
     __slots__ = ("_outcome", "_passes", "line", "owner", "permits", "serve")
 
     def __init__(self, owner: Ticket, permits: int, passes: Passes) -> None:
-        self.owner = owner
-        self.permits = permits
+        self.owner: Ticket = owner
+        self.permits: int = permits
         self.line: Line | None = None
         self.serve: Callable[[], None] | None = None  # none while it joins: who has it join looks then
         self._passes = passes
