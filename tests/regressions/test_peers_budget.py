@@ -1,0 +1,104 @@
+"""Defects that others had, as tests of ours: estimates that are reserved, and permits that come back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from helpers.calls import Calls
+from helpers.driving import SECOND, SteppedClock, one_loop, turns
+from helpers.server import most_in_any_window
+from helpers.strategies import EACH
+
+from aiorate import Budget, Limiter, SlidingWindow, TokenBucket
+
+pytestmark = one_loop
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock()
+
+
+@pytest.mark.parametrize("settled", [True, False])
+async def test_a_hundred_concurrent_calls_never_exceed_the_budget(settled: bool, clock: SteppedClock) -> None:
+    """M3, BerriAI/litellm#18730: calls were counted when they were done, so all that began together passed."""
+    budget = Budget(requests=SlidingWindow("60/min"), tokens=SlidingWindow("1000/min"), clock=clock)
+    calls = Calls(budget, clock)
+
+    await calls.queue(range(100), tokens=90)
+
+    assert len(calls.granted) == 11
+    while not all(task.done() for task in calls.tasks.values()):
+        await clock.run(20)
+        for name in [name for name in calls.granted if not calls.tasks[name].done()]:
+            await calls.end(name, **({"tokens": 45} if settled else {}))
+        counted = [(at, 45 if settled and calls.tasks[name].done() else 90) for name, at in calls.granted.items()]
+        assert most_in_any_window([at for at, _ in counted], 60 * SECOND) <= 60
+        assert most_in_any_window([at for at, amount in counted for _ in range(amount)], 60 * SECOND) <= 1000
+
+
+async def test_calls_that_would_fail_do_not_count_as_if_they_had_been_made(clock: SteppedClock) -> None:
+    """milvus-io/milvus#25597: what was taken for a request that was then refused was not given back."""
+    budget = Budget(requests=TokenBucket("1/s", burst=10), tokens=TokenBucket("10/s", burst=100), clock=clock, on_error="refund")
+
+    for _ in range(50):
+        with pytest.raises(ConnectionError):
+            async with budget.reserve(tokens=100):
+                raise ConnectionError
+
+    assert (budget.available("requests"), budget.available("tokens")) == (10, 100)
+
+
+@pytest.mark.parametrize("name", [name for name in EACH if EACH[name]().max_permits])
+async def test_what_comes_back_serves_as_many_as_it_is_worth(name: str, clock: SteppedClock) -> None:
+    """M4, temporalio/temporal#7590: one token that was recycled let two waiters through."""
+    budget = Budget(work=EACH[name](), clock=clock)
+    calls = Calls(budget, clock)
+    await calls.queue(range(60))
+    inside = len(calls.granted)
+
+    await calls.end(0, work=0)
+    one = len(calls.granted) - inside
+    await calls.end(1 % inside, work=0)
+
+    assert one == 1
+    assert len(calls.granted) - inside == (2 if inside > 1 else 1)
+
+
+async def test_a_permit_that_comes_back_to_a_shared_limit_serves_one_of_all(clock: SteppedClock) -> None:
+    """M4 again, where two budgets and a direct caller wait for the same permit."""
+    shared = Limiter(TokenBucket("1/h", burst=3), clock=clock)
+    one, two = (Calls(Budget(requests="1000/s", tokens=shared, clock=clock), clock) for _ in range(2))
+    await one.queue("a", tokens=3)
+    clock.advance(1)
+    await one.queue("b")
+    await two.queue("c")
+    direct = asyncio.ensure_future(shared.acquire())
+    await turns(3)
+
+    await one.end("a", tokens=2)
+
+    assert (list(one.granted), list(two.granted), direct.done()) == (["a", "b"], [], False)
+    direct.cancel()
+    for calls in (one, two):
+        for task in calls.tasks.values():
+            task.cancel()
+    await turns(3)
+
+
+async def test_permits_granted_are_no_more_than_those_that_were_there_flowed_in_or_came_back(clock: SteppedClock) -> None:
+    """M4 as a law: 100 at first, 10 a second, and what was not used; nothing else."""
+    tokens = TokenBucket("10/s", burst=100)
+    calls = Calls(Budget(tokens=tokens, clock=clock), clock)
+    await calls.queue(range(80), tokens=30)
+    came_back = 0
+
+    for number in range(80):
+        await clock.run(0.7)
+        if number in calls.granted:
+            came_back += number % 31
+            await calls.end(number, tokens=30 - number % 31)
+        reserved = 30 * len(calls.granted)
+        assert reserved <= 100 + 10 * clock.now() // SECOND + came_back
+        assert reserved + 30 > 100 + 10 * clock.now() // SECOND + came_back - 1  # and none is lost
