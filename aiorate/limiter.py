@@ -148,7 +148,7 @@ class Limiter:
             if now >= dispatcher.check_loop_after:
                 await yield_to_loop(dispatcher, permits, now)
             return 0.0
-        if max_wait is not None or self._max_waiting is not None or dispatcher.closed:
+        if max_wait is not None or self._max_waiting is not None or dispatcher.is_closed:
             if dispatcher.loop_is_starved():  # by a caller that asks again and again, and is refused
                 await dispatcher.yield_once()
                 while dispatcher.loop_is_starved():  # of many that yielded, the first may keep the loop again
@@ -184,7 +184,7 @@ class Limiter:
         if at <= now:
             return True
         dispatcher.find_loop()  # raises if another running loop uses the limiter
-        if dispatcher.closed:
+        if dispatcher.is_closed:
             raise LimiterClosed(f"try_acquire(): {_CLOSED}")
         dispatcher.counters.refused += 1
         return False
@@ -219,7 +219,7 @@ class Limiter:
                 self.leave()
                 raise
         dispatcher.look()
-        if dispatcher.closed:
+        if dispatcher.is_closed:
             raise LimiterClosed(f"acquire(): {_CLOSED}")
         if self._max_waiting is not None:
             self._refuse_if_full(permits)
@@ -229,7 +229,7 @@ class Limiter:
             # Admitted already, and waiting ever since: max_waiting is not asked again.
             at, now = dispatcher.try_take(permits)
             if at > now:
-                if dispatcher.closed:
+                if dispatcher.is_closed:
                     raise LimiterClosed(f"acquire(): {_CLOSED}")
                 return ns_to_seconds((await stand_in_line(dispatcher, permits, at, now, now, asked))[0])
             waited = dispatcher.timeline.read() - asked
@@ -295,7 +295,7 @@ class Limiter:
     def _admit(self, permits: int, now: int, limit: int | None) -> None:
         """Raise unless the request may stand in line."""
         dispatcher = self._dispatcher
-        if dispatcher.closed:
+        if dispatcher.is_closed:
             raise LimiterClosed(f"acquire(): {_CLOSED}")
         if self._max_waiting is not None:
             self._refuse_if_full(permits)
@@ -490,7 +490,7 @@ class Limiter:
         """
         self._check("delay()", permits)
         wait = self._dispatcher.estimate(permits, self._dispatcher.look())
-        return float("inf") if wait is None or self._dispatcher.closed else ns_to_seconds(wait)
+        return float("inf") if wait is None or self._dispatcher.is_closed else ns_to_seconds(wait)
 
     def bound(self, seconds: Number, largest: int = 1) -> int | None:
         """The guarantee: the most permits granted in any window of so many seconds, if no request is for more than largest.

@@ -533,7 +533,9 @@ class Dispatcher:
         loop = self._loop
         if loop is None or loop.manual:
             return False
-        now = self.timeline.now()
+        timeline = self.timeline
+        timeline.now()  # whose pause may be over
+        now = timeline.read() - timeline.offset  # during a pause too the loop has to turn
         if now < self.check_loop_after:
             return False
         self._watch_loop(now)
@@ -633,6 +635,11 @@ class Dispatcher:
             await self.driver.aclose()
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it, or the limit that it shares with others, grants nothing any more."""
+        return self.closed or (self._gate is not None and self._gate.closed)
+
+    @property
     def strategy(self) -> Scheduler:
         """The scheduler, without what a server said."""
         return self.scheduler if self._cap is None else self._cap.inner
@@ -713,6 +720,9 @@ class Dispatcher:
     def on_pause_end(self, held_for: int) -> None:
         """Time goes on after it has stood still for so long."""
         self.now = self.timeline.now  # whoever comes next stands behind the line that outlasted the pause
+        self.check_loop_after -= held_for
+        if self._watched_since is not None:
+            self._watched_since -= held_for
         self.scheduler.shift(held_for)
 
     def fail(self, error: BaseException) -> None:

@@ -186,8 +186,6 @@ class Gate:
 
     def ask(self, permits: int, now: int) -> Receipt | None:
         """Take the shared permits if they are to be had at once; None: they are not."""
-        if self._shared.closed:
-            raise LimiterClosed(_CLOSED)
         at, shared_now = self._shared.try_take(self._permits_of(permits))
         return Receipt(now, shared_now, stood=False) if at <= shared_now else None
 
@@ -206,7 +204,7 @@ class Gate:
             self.withdraw()
             shared, permits = self._shared, self._permits_of(permits)
             if shared.closed:
-                return LimiterClosed(_CLOSED)
+                return LimiterClosed("acquire(): the limit that is shared with others is closed.")
             most = shared.max_permits
             if most is not None and permits > most:  # since its rate was changed
                 return ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once of the limit that is shared.")
@@ -230,6 +228,11 @@ class Gate:
             assert standing.line is not None  # it has joined
             standing.serve = None
             self._shared.withdraw(standing.line, standing, standing.permits)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the shared limit grants nothing any more."""
+        return self._shared.closed
 
     @property
     def max_permits(self) -> int | None:
@@ -368,6 +371,3 @@ class _Rehearsal:
 
 def _as_many(permits: int) -> int:
     return permits
-
-
-_CLOSED = "acquire(): the limit that is shared with others is closed."
