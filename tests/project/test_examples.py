@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import runpy
+import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
-from helpers.driving import LONG
+import uvicorn
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from helpers.driving import LONG, one_loop
+
+from aiorate import KeyedLimiter, Limiter, SlidingWindow
+from aiorate.testing import ManualClock
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -115,3 +128,90 @@ def test_the_aiohttp_example_limits_each_origin_for_itself() -> None:
     assert quiet is not None
     assert float(busy[1]) > 0
     assert float(quiet[1]) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fastapi_server.py", "aiohttp_server.py"])
+def test_a_client_that_heeds_what_the_servers_tell_is_never_refused(name: str) -> None:
+    """25 requests at 10 in any 2 seconds have to wait twice. One that asks for all at once gets 10."""
+    printed = _printed(name)
+
+    hasty, heeding = (re.search(f"{how}: ({{.*}})", printed) for how in ("all at once", "heeding"))
+
+    assert hasty is not None
+    assert heeding is not None
+    assert hasty[1] == "{200: 10, 429: 15}"
+    assert heeding[1] == "{200: 25}"
+    assert re.search(r'RateLimit: "client";r=0;t=[12]\n', printed)
+
+
+# The two servers, with a clock that is moved by hand, and clients that are real.
+
+Ask = Callable[..., Awaitable[tuple[int, dict[str, str]]]]
+
+
+@asynccontextmanager
+async def _asking(name: str, clients: KeyedLimiter[str]) -> AsyncIterator[Ask]:
+    """Ask a server of the examples, which listens on loopback; the status and the headers of its answer."""
+    app = runpy.run_path(str(EXAMPLES / name))["make_app"](clients)
+    async with _serving(app) as url, httpx2.AsyncClient(timeout=LONG) as client:
+
+        async def ask(path: str = "/items") -> tuple[int, dict[str, str]]:
+            response = await client.get(url + path)
+            return response.status_code, {key.lower(): text for key, text in response.headers.items()}
+
+        yield ask
+
+
+@asynccontextmanager
+async def _serving(app: Any) -> AsyncIterator[str]:
+    if isinstance(app, web.Application):
+        async with TestServer(app) as server:
+            yield str(server.make_url("")).rstrip("/")
+    else:
+        config = uvicorn.Config(app, port=0, lifespan="off", ws="none", log_level="error")
+        server = uvicorn.Server(config)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            serving = asyncio.ensure_future(server.serve([listener]))
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            server.should_exit = True
+            await serving
+
+
+@one_loop
+@pytest.mark.parametrize("name", ["fastapi_server.py", "aiohttp_server.py"])
+async def test_the_servers_tell_what_is_left_and_when_there_is_more(name: str) -> None:
+    """Exactly: whoever waits as long as he is told to is served, and not before."""
+    clock = ManualClock()
+    clients = KeyedLimiter(lambda client: Limiter(SlidingWindow("10/2s"), clock=clock))
+    async with _asking(name, clients) as ask:
+        first = [await ask() for _ in range(4)]
+        clock.advance(0.5)
+        rest = [await ask() for _ in range(6)]
+        clock.advance(0.25)
+        refused = await ask()
+        clock.advance(1.249999999)
+        early, _ = await ask()
+        clock.advance(0.000000001)
+        served = await ask()
+
+    assert {200} == {status for status, _ in first + rest}
+    assert {'"client";q=10;w=2'} == {headers["ratelimit-policy"] for _, headers in first + rest + [refused]}
+    left = [headers["ratelimit"] for _, headers in first + rest]
+    assert [f'"client";r={9 - number};t=2' for number in range(10)] == left
+    assert (429, "2", '"client";r=0;t=2') == (refused[0], refused[1]["retry-after"], refused[1]["ratelimit"])
+    assert 429 == early
+    assert (200, '"client";r=3;t=1') == (served[0], served[1]["ratelimit"])
+
+
+@one_loop
+@pytest.mark.parametrize("name", ["fastapi_server.py", "aiohttp_server.py"])
+async def test_the_servers_count_errors_and_keep_clients_apart(name: str) -> None:
+    """A path that is not there costs as much, and tells as much; another address has a limit of its own."""
+    clients = KeyedLimiter(lambda client: Limiter(SlidingWindow("10/2s"), clock=ManualClock()))
+    async with _asking(name, clients) as ask:
+        status, headers = await ask("/nothing")
+
+    assert (404, '"client";r=9;t=2') == (status, headers["ratelimit"])
+    assert ["127.0.0.1"] == list(clients)
+    assert clients.try_acquire("192.0.2.1", 10)

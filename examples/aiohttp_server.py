@@ -1,0 +1,83 @@
+"""An aiohttp server that allows each client 10 requests in any 2 seconds, and tells it so.
+
+Nobody is kept waiting: who asks for too much gets 429, with Retry-After. Every answer says how many requests are left and when there
+will be more, in the RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11. Run as a program, it shows one session that asks for
+all at once, and one that heeds what it is told.
+
+A client is an address. Behind a proxy that is the proxy's: take the address that the proxy tells, or the name of an account.
+Never take a header as the client sends it, because whoever invents a new name each time would have no limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections import Counter
+from math import ceil
+from typing import TYPE_CHECKING
+
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+
+from aiorate import KeyedLimiter, Limiter, Rate, SlidingWindow
+from aiorate.aiohttp import middleware
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Handler
+
+REQUESTS, SECONDS = 10, 2
+
+
+def make_app(clients: KeyedLimiter[str]) -> web.Application:
+    @web.middleware
+    async def limit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        limiter = clients[request.remote or ""]
+        if limiter.try_acquire():
+            return await handler(request)
+        raise web.HTTPTooManyRequests(headers={"Retry-After": str(ceil(limiter.delay()))})
+
+    async def tell(request: web.Request, response: web.StreamResponse) -> None:
+        """What is left, and in how many seconds it will be more. Errors and streams tell it too."""
+        limiter = clients[request.remote or ""]
+        left = limiter.statistics().available
+        more_in = limiter.delay(left + 1) if left < REQUESTS else SECONDS
+        response.headers["RateLimit-Policy"] = f'"client";q={REQUESTS};w={SECONDS}'
+        response.headers["RateLimit"] = f'"client";r={left};t={ceil(more_in)}'
+
+    async def items(request: web.Request) -> web.Response:
+        return web.json_response(["one", "two"])
+
+    app = web.Application(middlewares=[limit])
+    app.on_response_prepare.append(tell)
+    app.router.add_get("/items", items)
+    return app
+
+
+async def fetch(session: ClientSession, url: str) -> int:
+    async with session.get(url) as response:
+        await response.read()
+        return response.status
+
+
+async def main() -> None:
+    logging.basicConfig(stream=sys.stdout, format="  %(message)s")  # so that the pauses of the last session are seen
+    clients: KeyedLimiter[str] = KeyedLimiter(lambda client: SlidingWindow(Rate(REQUESTS, SECONDS)))
+    async with TestServer(make_app(clients)) as server:
+        url = str(server.make_url("/items"))
+        async with ClientSession() as hasty:
+            print("all at once:", dict(Counter(await asyncio.gather(*(fetch(hasty, url) for _ in range(25))))))
+            async with hasty.get(url) as response:
+                for name in ("Retry-After", "RateLimit-Policy", "RateLimit"):
+                    print(f"  {name}: {response.headers[name]}")
+
+        await asyncio.sleep(SECONDS)
+        async with ClientSession(middlewares=[middleware(Limiter("100/s"))]) as heeding:
+            begin = time.monotonic()
+            statuses = Counter([await fetch(heeding, url) for _ in range(25)])
+            print(f"heeding: {dict(statuses)} in {time.monotonic() - begin:.1f} s")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,85 @@
+"""A FastAPI server that allows each client 10 requests in any 2 seconds, and tells it so.
+
+Nobody is kept waiting: who asks for too much gets 429, with Retry-After. Every answer says how many requests are left and when there
+will be more, in the RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11. To serve for real, ``uvicorn fastapi_server:app``.
+Run as a program, it shows one client that asks for all at once, and one that heeds what it is told.
+
+A client is an address. Behind a proxy that is the proxy's: have the server read the proxy's headers, or take the name of an account.
+Never take a header as the client sends it, because whoever invents a new name each time would have no limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections import Counter
+from math import ceil
+from typing import TYPE_CHECKING
+
+import httpx2
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from aiorate import KeyedLimiter, Limiter, Rate, SlidingWindow
+from aiorate.http import hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+REQUESTS, SECONDS = 10, 2
+
+
+def rate_limit(limiter: Limiter) -> dict[str, str]:
+    """What is left, and in how many seconds it will be more."""
+    left = limiter.statistics().available
+    more_in = limiter.delay(left + 1) if left < REQUESTS else SECONDS
+    return {
+        "RateLimit-Policy": f'"client";q={REQUESTS};w={SECONDS}',
+        "RateLimit": f'"client";r={left};t={ceil(more_in)}',
+    }
+
+
+def make_app(clients: KeyedLimiter[str]) -> FastAPI:
+    app = FastAPI()
+
+    @app.middleware("http")
+    async def limit(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        limiter = clients["" if request.client is None else request.client.host]
+        if limiter.try_acquire():
+            response = await call_next(request)
+        else:
+            retry_after = {"Retry-After": str(ceil(limiter.delay()))}
+            response = JSONResponse({"detail": "Too many requests"}, 429, retry_after)
+        response.headers.update(rate_limit(limiter))
+        return response
+
+    @app.get("/items")
+    async def items() -> list[str]:
+        return ["one", "two"]
+
+    return app
+
+
+app = make_app(KeyedLimiter(lambda client: SlidingWindow(Rate(REQUESTS, SECONDS))))
+
+
+async def main() -> None:
+    logging.basicConfig(stream=sys.stdout, format="  %(message)s")  # so that the pauses of the last client are seen
+    hasty = httpx2.ASGITransport(app, client=("192.0.2.1", 1))  # a client's way to the server, without a network between
+    async with httpx2.AsyncClient(base_url="http://server", transport=hasty) as client:
+        answers = await asyncio.gather(*(client.get("/items") for _ in range(25)))
+    print("all at once:", dict(Counter(answer.status_code for answer in answers)))
+    for name in ("Retry-After", "RateLimit-Policy", "RateLimit"):
+        print(f"  {name}: {answers[-1].headers[name]}")
+
+    heeding = httpx2.ASGITransport(app, client=("192.0.2.2", 1))
+    async with httpx2.AsyncClient(base_url="http://server", transport=heeding, event_hooks=hooks(Limiter("100/s"))) as client:
+        begin = time.monotonic()
+        statuses = Counter([(await client.get("/items")).status_code for _ in range(25)])
+        print(f"heeding: {dict(statuses)} in {time.monotonic() - begin:.1f} s")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
