@@ -178,6 +178,11 @@ async def test_every_client_names_an_origin_the_same(url: str, key: str) -> None
     assert [key] * 3 == seen
 
 
+def test_an_origin_is_the_same_in_any_case() -> None:
+    """Not every client writes the host in lower case before it asks."""
+    assert origin("HTTPS", "API.Example.com", None) == "https://api.example.com:443"
+
+
 def test_an_origin_of_another_scheme_has_port_0() -> None:
     """No client sends one, but a transport of somebody's own may."""
     assert origin("unix", "socket", None) == "unix://socket:0"

@@ -110,6 +110,19 @@ async def test_delay_counts_sizes_in_line_and_its_own(permits: int) -> None:
     assert announced == task.result() == (14 + permits) / 10
 
 
+async def test_delay_follows_those_who_join_and_those_who_leave() -> None:
+    """What was reckoned for the first question is kept for the next, and mended when somebody leaves from the middle."""
+    crowd = crowd_of("10/s")
+    await crowd.queue("ABCDE")
+    announced = [crowd.limiter.delay()]
+    for change in (lambda: crowd.ask("F"), lambda: crowd.tasks["C"].cancel(), lambda: crowd.tasks["D"].cancel(), lambda: crowd.ask("G", 3)):
+        change()
+        await turns(3)
+        announced.append(crowd.limiter.delay())
+
+    assert announced == [0.5, 0.6, 0.5, 0.4, 0.7]
+
+
 async def test_delay_knows_what_catch_up_does_for_those_in_line() -> None:
     """Held up by the window, the request before is booked from 20 ms before its grant: so is the next one foretold."""
     crowd = crowd_of(aiorate.AllOf(aiorate.BurstCompensation("10/s"), aiorate.SlidingWindow("3/s")))
@@ -233,6 +246,19 @@ async def test_many_permits_at_one_instant_cost_one_wake_up() -> None:
 
     assert len(crowd.granted) == 3000
     assert fired == 2
+
+
+async def test_the_longest_wait_is_not_the_last() -> None:
+    """One waits for half a second, and then another for a tenth."""
+    crowd = crowd_of("10/s")
+    await crowd.queue(range(6))
+    await crowd.clock.run(0.5)
+    crowd.ask("last")
+    await crowd.clock.run(1)
+
+    seen = crowd.limiter.statistics()
+
+    assert (seen.waited_max, round(seen.waited_total, 9)) == (0.5, 1.6)
 
 
 async def test_statistics_say_what_happened() -> None:

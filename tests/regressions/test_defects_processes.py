@@ -55,7 +55,7 @@ def program(source: str, precise: bool) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (0, "") == (done.returncode, done.stderr)
@@ -76,15 +76,15 @@ async def ask(count):
 
 
 def work():
-    waits = asyncio.run(ask(3))
-    return len(waits), sum(waits) >= 0.01
+    limiter.charge(20)  # so that it has to wait, unless the machine stands still for that long
+    return len(asyncio.run(ask(3)))
 
 
 async def main():
     await limiter.acquire()
     waiting = asyncio.create_task(ask(5))
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as workers:
-        print(*await asyncio.get_running_loop().run_in_executor(workers, work))
+        print(await asyncio.get_running_loop().run_in_executor(workers, work))
     print(len(await waiting), limiter.statistics().granted)
 
 
@@ -93,7 +93,7 @@ asyncio.run(main())
         precise,
     )
 
-    assert "3 True\n5 6\n" == printed
+    assert "3\n5 6\n" == printed
 
 
 @pytest.mark.parametrize("precise", [False, True])
@@ -118,7 +118,7 @@ async def main():
     waiting = [asyncio.create_task(limiter.acquire()) for _ in range(3)]
     await asyncio.sleep(0)
     ended(in_child(lambda: asyncio.run(wait_in_vain())))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         waits = await asyncio.gather(*waiting)
     print(*(wait >= 0.1 * place - 1e-6 for place, wait in enumerate(waits, 1)))
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorate import Rate
+from aiorate.rate import seconds_to_ns
 
 SECOND = 1_000_000_000
 
@@ -216,3 +217,11 @@ def test_parse_takes_text_only(value: Any) -> None:
     """Numbers go to Rate() or Rate.of()."""
     with pytest.raises(TypeError, match="takes text"):
         Rate.parse(value)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ns"), [(2 / 3, 666_666_667), (1 / 3, 333_333_333), (5e-10, 1), (4e-10, 0), (Fraction(7, 4), 1_750_000_000)]
+)
+def test_seconds_are_taken_to_the_nearest_nanosecond(seconds: float, ns: int) -> None:
+    """Neither more nor less than was asked for, as far as whole nanoseconds go."""
+    assert seconds_to_ns(seconds, "pause()") == ns

@@ -122,3 +122,16 @@ def test_wrong_arguments_are_refused(make: type, arguments: dict[str, object], e
     """A warm-up of zero stopped throttling altogether in the original."""
     with pytest.raises(error, match=hint):
         make("10/s", **arguments)
+
+
+@pytest.mark.parametrize("scheduler", [SmoothBursty("10/s", max_burst=0, start=0), SmoothWarmingUp("10/s", warmup=1, start=0)])
+def test_idle_time_that_was_lost_on_a_permit_comes_back_with_it(scheduler: SmoothBursty | SmoothWarmingUp) -> None:
+    """It found the store full when the permit was taken: given back by its receipt, nothing was taken."""
+    scheduler.take(1, 0)
+    before = scheduler.spilled
+    scheduler.take(1, 3600 * S)
+    assert scheduler.spilled > before
+
+    scheduler.give_back(1, 3600 * S, 3600 * S)
+
+    assert scheduler.spilled == before

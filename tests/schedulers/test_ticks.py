@@ -154,3 +154,26 @@ def test_wrong_arguments_are_refused(make: type, value: object, error: type[Exce
     """At construction, with the range that is allowed."""
     with pytest.raises(error, match=hint):
         make("10/s", value)
+
+
+def test_a_schedule_that_gives_up_half_of_a_gap_gains_no_fraction() -> None:
+    """Half of three nanoseconds is given up as two, so that strictness never makes a permit earlier."""
+    scheduler = BurstCompensation("1/3ns", strictness=0.5, start=0)
+    assert scheduler.take(1, 0) == 0
+
+    assert scheduler.take(1, 6) == 3
+
+    assert scheduler.peek(1, 6) == 8
+
+
+@pytest.mark.parametrize("receipt", [True, False])
+def test_what_comes_back_was_not_given_up(receipt: bool) -> None:
+    """The gap before a slot is missed by whoever takes the slot: nobody did. Without a receipt the slot is lost, and so is the gap."""
+    scheduler = BurstCompensation("10/s", start=0)
+    scheduler.take(1, 0)
+    assert scheduler.take(1, S) == S // 10
+    assert scheduler.spilled == 9 * S // 10
+
+    scheduler.give_back(1, S, S if receipt else None)
+
+    assert scheduler.spilled == (0 if receipt else 9 * S // 10)

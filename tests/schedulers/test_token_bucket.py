@@ -82,3 +82,13 @@ def test_wrong_arguments_are_refused(arguments: dict[str, object], error: type[E
     """At construction: a burst of 0 means never to one peer and unlimited to another (DataDog/draino#15)."""
     with pytest.raises(error, match=hint):
         TokenBucket("10/s", **arguments)  # type: ignore[arg-type]
+
+
+def test_a_new_rate_gives_no_fraction_of_a_nanosecond() -> None:
+    """Two thirds of a permit are missing, which are 1.33 ns at the new rate: due after two, not after one."""
+    bucket = TokenBucket("1/3ns", burst=1, start=0)
+    assert bucket.take(1, 0) == 0
+
+    bucket.set_rate(Rate.parse("1/2ns"), 1)
+
+    assert bucket.peek(1, 1) == 3

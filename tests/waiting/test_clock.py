@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
+import uvloop
 
 import aiorate
 from aiorate.testing import ManualClock, VirtualLoop
@@ -31,6 +33,28 @@ async def test_virtual_loops_are_timed_by_their_own() -> None:
 
     assert isinstance(loop, VirtualLoop)
     assert read() - before == 5 * SECOND
+
+
+def test_uvloops_timers_are_set_for_the_end_of_a_millisecond() -> None:
+    """It rounds to the nearest one: what is asked for 0.4 ms would fire at once, again and again (MagicStack/uvloop#233)."""
+    waits: list[float] = []
+
+    class Watched(uvloop.Loop):
+        __module__ = "uvloop"
+
+        def call_later(self, delay: float, *arguments: Any, **options: Any) -> Any:
+            waits.append(delay)
+            return super().call_later(delay, *arguments, **options)
+
+    loop = Watched()
+    limiter_side = AsyncioLoop(loop, None, False)
+    for ns in (1, 400_000, 999_999, 1_300_000, 250_000_001):
+        limiter_side.call_at(limiter_side.read() + ns, loop.stop).cancel()
+    loop.close()
+
+    assert [round(1000 * wait, 6) % 1 for wait in waits] == [0.0] * 5
+    assert waits[-1] <= 0.251
+    assert min(waits) >= 0
 
 
 class Bare:

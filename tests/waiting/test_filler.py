@@ -169,6 +169,35 @@ async def test_rows_wake_exactly_those_who_were_granted_whatever_else_happens() 
     assert (clock.timers, others()) == (0, set())
 
 
+class Limited(aiorate.TokenPool):
+    """A pool of somebody's own that grants no more at once than flows in within a second."""
+
+    @property
+    def max_permits(self) -> int:  # type: ignore[override]
+        return self.rate.permits
+
+
+async def test_who_is_sent_away_from_the_middle_of_a_row_wakes_nobody_in_vain_for_good() -> None:
+    """A notice wakes whoever has waited longest in the row, which is not the one that it is for."""
+    clock = SteppedClock()
+    crowd = Crowd(aiorate.Limiter(Limited("10/s"), clock=clock), clock)
+    assert crowd.limiter.try_acquire()
+    sizes = {"A": 1, "B": 5, "C": 1, "D": 4, "E": 1}
+    for name, permits in sizes.items():
+        crowd.ask(name, permits)
+    await turns(5)
+
+    crowd.limiter.set_rate("2/s")
+    await turns(8)
+    gone = [name for name, task in crowd.tasks.items() if task.done()]
+    await clock.run(5)
+
+    assert gone == ["B", "D"]
+    assert {type(crowd.tasks[name].exception()) for name in gone} == {ValueError}
+    assert list(crowd.granted) == ["A", "C", "E"]
+    assert others() == set()
+
+
 async def test_a_row_that_was_left_behind_by_everybody_is_not_kept() -> None:
     """The next one who comes begins a row of its own; nothing piles up over ten thousand rounds of one waiter."""
     clock = ManualClock()

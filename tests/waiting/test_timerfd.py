@@ -183,6 +183,8 @@ async def test_a_callback_that_fails_takes_no_other_with_it() -> None:
     """The descriptor is shared: one limiter's trouble is no other's. The loop is told."""
     loop = asyncio.get_running_loop()
     told: list[BaseException] = []
+    assert timers()
+    await all_closed()  # so that nothing else looks at them meanwhile
     loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
     rung: list[str] = []
     instant = time.monotonic_ns()
