@@ -381,3 +381,42 @@ async def test_waiters_are_undone_that_are_cancelled_while_they_let_the_loop_tur
     assert (50 - inside, 100 - inside) == (budget.available("own"), budget.available("tokens"))
     assert (shared.statistics().granted, shared.dispatcher.resuming) == (inside, 0)
     assert (own.receipts, shared.scheduler.receipts) == (False, False)
+
+
+async def test_who_stood_in_the_shared_line_may_be_cancelled_after_that(shared_in_real_time: Limiter) -> None:
+    """It has left that line when it resumes; letting the loop turn afterwards, it must not leave it once more."""
+    shared = shared_in_real_time
+    budget = Budget(own=TokenBucket("1/h", burst=50), tokens=shared)
+    shared.pause(3600)
+    goes = asyncio.Event()
+
+    async def hog() -> None:
+        await goes.wait()
+        time.sleep(0.02)  # noqa: ASYNC251  # so that the loop is watched from now on
+        async with budget.reserve():
+            time.sleep(0.02)  # noqa: ASYNC251
+            asyncio.get_running_loop().call_soon(tasks[1].cancel)
+
+    async def call() -> None:
+        async with budget.reserve():
+            pass
+
+    tasks = [asyncio.ensure_future(each()) for each in (hog, call, call)]
+    await turns(3)
+    goes.set()  # so the hog runs before those who are granted now
+    shared.resume()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [False, True, False] == [task.cancelled() for task in tasks]
+    assert (shared.statistics().granted, shared.dispatcher.resuming) == (2, 0)
+    assert (budget.available("own"), budget.available("tokens")) == (48, 98)
+
+
+async def test_permits_that_came_while_the_loop_turned_are_taken() -> None:
+    """Whoever is refused and has to let the loop turn looks again afterwards."""
+    budget = Budget(tokens=TokenBucket("1/h", burst=5))
+    async with budget.reserve(tokens=5) as lease:
+        time.sleep(0.02)  # noqa: ASYNC251
+        asyncio.get_running_loop().call_soon(lambda: lease.settle(tokens=3))
+        async with budget.reserve(tokens=2, max_wait=0) as other:
+            assert (other.waited, budget.available("tokens")) == (0.0, 0)
