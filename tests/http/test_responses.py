@@ -358,7 +358,7 @@ async def test_two_hundred_tasks_and_a_server_that_says_429(kind: str, server: S
     check_pace(limiter, server)
 
 
-@pytest.mark.asyncio
+@one_loop
 @each_client
 async def test_a_lower_rate_that_a_server_announces_is_kept_to(kind: str, server: Server) -> None:
     """From the first response on that tells of it."""
