@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Capped"]
 
-_MOST_CAPS = 8  # a second's, a minute's and a day's window, in what several responses said of them
+_MOST_CAPS = 32  # a second's, a minute's and a day's window, in what many responses said of them
 
 
 class _Cap:
-    """One window of the server."""
+    """One window of the server, or several that end soon after each other."""
 
-    __slots__ = ("began", "left", "taken_at_once", "until")
+    __slots__ = ("began", "earliest", "left", "taken_at_once", "until")
 
     def __init__(self, left: int, began: int, until: int) -> None:
         self.left = left
@@ -26,8 +26,17 @@ class _Cap:
         """The instant at which the server spoke."""
         self.until = until
         """The instant at which the window ends."""
+        self.earliest = until
+        """The instant at which the first of several ends."""
         self.taken_at_once = 0
-        """Permits taken since, at that very instant."""
+        """Permits taken since the server spoke, at that very instant."""
+
+    def absorb(self, earlier: _Cap) -> None:
+        """Hold for a window that ends earlier, too: longer than need be, and never for more than was left of either."""
+        self.left = min(self.left, earlier.left)
+        self.earliest = earlier.earliest
+        if earlier.began >= self.began:
+            self.began, self.taken_at_once = earlier.began, earlier.taken_at_once
 
 
 class Capped(Scheduler):
@@ -47,7 +56,7 @@ class Capped(Scheduler):
     def lower(self, left: int, now: int, until: int) -> bool:
         """Grant at most so many before ``until``, besides what was said before. False if that says nothing new.
 
-        Of more than eight caps that differ, the one that says the least is dropped.
+        Of more than 32 caps that differ, the two that end the closest together become one: the lesser, until the later end.
         """
         caps = self._caps
         if any(cap.left <= left and cap.until >= until for cap in caps):
@@ -56,7 +65,9 @@ class Capped(Scheduler):
         caps.append(_Cap(left, now, until))
         caps.sort(key=_end)
         if len(caps) > _MOST_CAPS:
-            del caps[min(range(_MOST_CAPS), key=lambda place: (caps[place + 1].left - caps[place].left, -place))]
+            # Closest from the first end that either stands for, or one cap would be prolonged by each response for ever.
+            closest = min(range(_MOST_CAPS), key=lambda place: caps[place + 1].until - caps[place].earliest)
+            caps[closest + 1].absorb(caps.pop(closest))
         return True
 
     @property
@@ -177,6 +188,7 @@ class Capped(Scheduler):
         """Move as the other does; the server's windows do not wait for a pause here."""
         for cap in self._caps:
             cap.until -= ns
+            cap.earliest -= ns
         self.inner.shift(ns)
 
     def available(self, now: int) -> int:

@@ -221,7 +221,7 @@ class Observed(Limiter):
         """Assert that the server saw no more than that. What was granted before may be on its way, so arrivals are only counted."""
         instants = sorted(arrival.instant for arrival in arrivals)
         for allowed, until in self.told:
-            assert [instant for instant in instants[allowed:] if instant < until] == []
+            assert [until - instant for instant in instants[allowed:] if instant < until] == []
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
 
@@ -97,16 +99,39 @@ def test_what_was_said_before_stands_until_its_own_end() -> None:
     assert [0, 5 * S] == [capped.take(1, 0), capped.take(1, 0)]
 
 
-def test_of_very_many_the_least_telling_is_dropped() -> None:
-    """A server that says something else with each response must not cost memory with each."""
-    capped = Capped(full(1_000), 1, 0, S)
-    for second in range(2, 1_000):
-        capped.lower(second if second < 999 else 900_000, 0, second * S)
+def test_of_very_many_none_is_exceeded() -> None:
+    """Two hundred responses, each of something else: a server must not cost memory with each, nor gain us a permit."""
+    dice = random.Random("many")
+    for _ in range(20):
+        capped, now, said, granted = Capped(full(1_000), 1_000, 0, S), 0, [], []
+        for _ in range(200):
+            now += dice.randrange(S // 50)
+            left, until = dice.randrange(60), now + dice.choice((S // 10, S, 9 * S)) + dice.randrange(S // 100)
+            capped.lower(left, now, until)
+            said.append((left, now, until))
+            for _ in range(dice.randrange(4)):
+                if capped.take(1, now) <= now:
+                    granted.append((len(said), now))
 
-    assert capped.left(0) == 1
-    assert capped.until == 999 * S
-    assert capped.take(1, 0) == 0
-    assert capped.take(1, 0) == S
+        for number, (left, _, until) in enumerate(said, 1):
+            assert sum(when >= number and at < until for when, at in granted) <= left
+
+
+def test_a_window_that_slides_is_not_starved_by_what_is_said_of_it() -> None:
+    """A server that allows 100 in any minute tells after each request what is left for a whole minute: at a steady rate that is half.
+
+    It is no less for so many caps that some have become one: they end later than need be, but not later with each response.
+    """
+    capped, now, sent = Capped(full(1_000), 100, 0, 1), 0, deque[int]()
+    for _ in range(2_000):
+        now = max(now + S, capped.peek(1, now))
+        assert capped.take(1, now) <= now
+        sent.append(now)
+        while sent[0] <= now - 60 * S:
+            sent.popleft()
+        capped.lower(100 - len(sent), now, now + 60 * S)
+
+    assert 2_000 * 60 * S > 50 * now
 
 
 def test_who_waited_for_the_reset_was_not_late() -> None:
