@@ -1,0 +1,179 @@
+"""The SDKs of OpenAI and Anthropic under a budget, against a provider that keeps limits per minute: no 429, and little left unused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx2
+import pytest
+from helpers.driving import SECOND
+from helpers.llm import MINUTE, Provider
+
+import aiorate
+from aiorate import Budget, Limiter, TokenBucket, TokenPool
+from aiorate.http import hooks
+
+openai = pytest.importorskip("openai")
+anthropic = pytest.importorskip("anthropic")
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+CALLS, MAX_TOKENS = 200, 400
+QUESTION = "What is the answer? " * 40  # 200 tokens
+LIMITS = {
+    "openai": {"requests": 500, "tokens": 40_000},
+    "anthropic": {"requests": 500, "input_tokens": 40_000, "output_tokens": 20_000},
+}
+Call = Callable[[], Awaitable[dict[str, int]]]
+
+
+async def caller(sdk: str, provider: Provider, limit: Any) -> Call:
+    """One call of that SDK: what it used, by the names of its dimensions.
+
+    The first call asks a thread for the platform, and virtual time does not wait for threads where it can wait for something else. So
+    one is made before the provider begins to count.
+    """
+    call = openai_caller(provider, limit) if sdk == "openai" else anthropic_caller(provider, limit)
+    await call()
+    provider.begin()
+    return call
+
+
+def openai_caller(provider: Provider, limit: Any) -> Call:
+    http = openai.DefaultAsyncHttpxClient(transport=httpx2.MockTransport(provider.answer), event_hooks=hooks(limit))
+    client = openai.AsyncOpenAI(http_client=http, base_url="http://test/v1", api_key="none", max_retries=0)
+
+    async def complete() -> dict[str, int]:
+        messages = [{"role": "user", "content": QUESTION}]
+        reply = await client.chat.completions.create(model="gpt", max_tokens=MAX_TOKENS, messages=messages)
+        return {"tokens": reply.usage.total_tokens}
+
+    return complete
+
+
+def anthropic_caller(provider: Provider, limit: Any) -> Call:
+    http = anthropic.DefaultAsyncHttpxClient(transport=httpx2.MockTransport(provider.answer), event_hooks=hooks(limit))
+    client = anthropic.AsyncAnthropic(http_client=http, base_url="http://test", api_key="none", max_retries=0)
+
+    async def message() -> dict[str, int]:
+        messages = [{"role": "user", "content": QUESTION}]
+        reply = await client.messages.create(model="claude", max_tokens=MAX_TOKENS, messages=messages)
+        return {"input_tokens": reply.usage.input_tokens, "output_tokens": reply.usage.output_tokens}
+
+    return message
+
+
+def estimate(sdk: str) -> dict[str, int]:
+    """The most that a call may use."""
+    return {"tokens": 200 + MAX_TOKENS} if sdk == "openai" else {"input_tokens": 200, "output_tokens": MAX_TOKENS}
+
+
+def bucket(limit: int, part: float = 1.0, **options: Any) -> TokenBucket:
+    """So much per minute, of which that part at once."""
+    return TokenBucket(aiorate.Rate(limit, per=60), burst=round(limit * part), **options)
+
+
+def provider_of(sdk: str, left: float = 0.1, seconds_a_token: float = 0.01) -> Provider:
+    """Buckets of a minute's worth, as theirs are, of which others have left a part."""
+    return Provider({name: bucket(limit, initial=round(limit * left)) for name, limit in LIMITS[sdk].items()}, seconds_a_token)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("sdk", LIMITS)
+async def test_no_call_is_refused_and_at_least_95_percent_of_the_tightest_limit_is_used(sdk: str, seed: int) -> None:
+    """200 calls at once that take 1 to 4 s each and use 3/5 of what they reserve."""
+    provider = provider_of(sdk)
+    budget = Budget(**{name: bucket(limit, 0.1) for name, limit in LIMITS[sdk].items()})
+    call, dice = await caller(sdk, provider, budget), random.Random(seed)
+
+    async def one() -> None:
+        await asyncio.sleep(dice.random())
+        async with budget.reserve(**estimate(sdk)) as lease:
+            lease.settle(**await call())
+
+    began = provider.now()
+    await asyncio.gather(*(one() for _ in range(CALLS)))
+
+    seconds = (max(at for at, _ in provider.used) - began) / SECOND
+    shares = {
+        name: sum(used[name] for _, used in provider.used) / (limit * 0.1 + limit / 60 * seconds) for name, limit in LIMITS[sdk].items()
+    }
+    assert (provider.refused, len(provider.used)) == (0, CALLS)
+    assert 0.95 <= max(shares.values()) <= 1.0
+    assert max(shares, key=shares.__getitem__) == ("tokens" if sdk == "openai" else "output_tokens")
+
+
+@pytest.mark.parametrize("sdk", LIMITS)
+async def test_estimates_that_only_just_fit_leave_nothing_to_refuse(sdk: str) -> None:
+    """Every call uses all that it reserves: the provider's bucket is as empty as ours, and no nanosecond is between them."""
+    provider = provider_of(sdk)
+    budget = Budget(**{name: bucket(limit, 0.1) for name, limit in LIMITS[sdk].items()})
+    call = await caller(sdk, provider, budget)
+
+    async def one() -> None:
+        async with budget.reserve(**estimate(sdk)):
+            await call()
+
+    await asyncio.gather(*(one() for _ in range(60)))
+
+    assert (provider.refused, len(provider.used)) == (0, 60)
+
+
+@pytest.mark.parametrize("sdk", LIMITS)
+async def test_without_a_budget_most_are_refused(sdk: str) -> None:
+    """So the provider does keep its limits, and the tests above say something."""
+    provider = provider_of(sdk)
+    call = await caller(sdk, provider, Limiter("1000000/s"))
+    refused = (openai if sdk == "openai" else anthropic).RateLimitError
+
+    answers = await asyncio.gather(*(call() for _ in range(100)), return_exceptions=True)
+
+    assert sum(isinstance(answer, refused) for answer in answers) == provider.refused > 80
+
+
+@pytest.mark.parametrize("sdk", LIMITS)
+async def test_a_limit_that_others_have_used_up_pauses_the_budget(sdk: str) -> None:
+    """The first 429 holds everybody back; who asks again after it is answered, and the others never see one."""
+    provider = provider_of(sdk, left=0.0)
+    budget = Budget(**{name: bucket(limit, 0.1) for name, limit in LIMITS[sdk].items()})
+    call = await caller(sdk, provider, budget)
+    refused = (openai if sdk == "openai" else anthropic).RateLimitError
+
+    async def one() -> None:
+        while True:
+            try:
+                async with budget.reserve(**estimate(sdk), on_error="refund") as lease:
+                    lease.settle(**await call())
+                    return
+            except refused:
+                continue
+
+    await asyncio.gather(*(one() for _ in range(30)))
+
+    assert len(provider.used) == 30
+    assert 0 < provider.refused < 30
+
+
+@pytest.mark.parametrize(("strategy", "least", "most"), [("bucket", 0.95, 1.0), ("pool of 6 s", 0.95, 1.0), ("rate", 0.6, 0.9)])
+async def test_what_calls_that_overlap_do_not_use_is_kept_by_a_bucket_and_lost_by_a_rate(strategy: str, least: float, most: float) -> None:
+    """A rate promises even spacing, so that what is given back cannot be had later at one instant; the examples take buckets for it."""
+    provider = provider_of("openai")
+    rate = aiorate.Rate(40_000, per=60)
+    tokens = {"bucket": bucket(40_000, 0.1), "pool of 6 s": TokenPool(rate, pool=MINUTE // 10), "rate": TokenPool(rate)}[strategy]
+    budget = Budget(requests=bucket(500), tokens=tokens)
+    call = await caller("openai", provider, budget)
+
+    async def one() -> None:
+        async with budget.reserve(tokens=600) as lease:
+            lease.settle(**await call())
+
+    began = provider.now()
+    await asyncio.gather(*(one() for _ in range(CALLS)))
+
+    seconds = (max(at for at, _ in provider.used) - began) / SECOND
+    allowed = 40_000 / 60 * seconds + (4_000 if strategy == "bucket" else 0)
+    assert provider.refused == 0
+    assert least <= sum(used["tokens"] for _, used in provider.used) / allowed <= most
