@@ -8,11 +8,11 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import httpx2
-
 from helpers.driving import SECOND
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from aiorate import TokenBucket
 
 __all__ = ["Provider"]
@@ -21,17 +21,19 @@ MINUTE = 60 * SECOND
 
 
 class Provider:
-    """``httpx2.MockTransport(provider.answer)`` is the network.
+    """``http`` is httpx or httpx2, whichever the SDK is built on; ``provider.network`` is its transport.
 
     Its limits are buckets, by their names in its headers: ``requests`` and ``tokens`` (OpenAI), or ``requests``, ``input_tokens`` and
     ``output_tokens`` (Anthropic). A call is charged the most that it may use, and in the end what it did use.
     """
 
-    def __init__(self, limits: dict[str, TokenBucket], seconds_a_token: float, seed: int = 1) -> None:
+    def __init__(self, http: ModuleType, limits: dict[str, TokenBucket], seconds_a_token: float, seed: int = 1) -> None:
+        self.network = http.MockTransport(self._answer)
         self.limits = limits
         self.refused = 0
         self.used: list[tuple[int, dict[str, int]]] = []
         """When a call began, and what it used."""
+        self._response = http.Response
         self._seconds_a_token = seconds_a_token
         self._dice = random.Random(seed)
         self._loop = asyncio.get_running_loop()
@@ -47,16 +49,16 @@ class Provider:
         """In ns."""
         return round(self._loop.time() * SECOND)
 
-    async def answer(self, request: httpx2.Request) -> httpx2.Response:
+    async def _answer(self, request: Any) -> Any:
         """At random length, after a while; or 429."""
         asked, now = json.loads(request.content), self.now()
         prompt = sum(len(message["content"]) for message in asked["messages"]) // 4
         if not self._begun:
-            return httpx2.Response(200, json=self._body(asked["model"], prompt, 1))
+            return self._response(200, json=self._body(asked["model"], prompt, 1))
         at_most = self._amounts(prompt, asked["max_tokens"])
         if any(limit.peek(at_most[name], now) > now for name, limit in self.limits.items()):
             self.refused += 1
-            return httpx2.Response(429, headers=self._headers(now), json={"error": {"type": "rate_limit_error", "message": "slow down"}})
+            return self._response(429, headers=self._headers(now), json={"error": {"type": "rate_limit_error", "message": "slow down"}})
         for name, limit in self.limits.items():
             limit.take(at_most[name], now)
         length = self._dice.randint(asked["max_tokens"] // 4, asked["max_tokens"])
@@ -66,7 +68,7 @@ class Provider:
             if used[name] < at_most[name]:
                 limit.give_back(at_most[name] - used[name], end, now)
         self.used.append((now, used))
-        return httpx2.Response(200, headers=self._headers(end), json=self._body(asked["model"], prompt, length))
+        return self._response(200, headers=self._headers(end), json=self._body(asked["model"], prompt, length))
 
     def _amounts(self, prompt: int, length: int) -> dict[str, int]:
         return {"requests": 1, "tokens": prompt + length, "input_tokens": prompt, "output_tokens": length}

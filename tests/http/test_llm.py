@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from typing import Any
 
-import httpx2
 import pytest
 from helpers.driving import SECOND
 from helpers.llm import MINUTE, Provider
@@ -43,7 +43,7 @@ async def caller(sdk: str, provider: Provider, limit: Any) -> Call:
 
 
 def openai_caller(provider: Provider, limit: Any) -> Call:
-    http = openai.DefaultAsyncHttpxClient(transport=httpx2.MockTransport(provider.answer), event_hooks=hooks(limit))
+    http = openai.DefaultAsyncHttpxClient(transport=provider.network, event_hooks=hooks(limit))
     client = openai.AsyncOpenAI(http_client=http, base_url="http://test/v1", api_key="none", max_retries=0)
 
     async def complete() -> dict[str, int]:
@@ -55,7 +55,7 @@ def openai_caller(provider: Provider, limit: Any) -> Call:
 
 
 def anthropic_caller(provider: Provider, limit: Any) -> Call:
-    http = anthropic.DefaultAsyncHttpxClient(transport=httpx2.MockTransport(provider.answer), event_hooks=hooks(limit))
+    http = anthropic.DefaultAsyncHttpxClient(transport=provider.network, event_hooks=hooks(limit))
     client = anthropic.AsyncAnthropic(http_client=http, base_url="http://test", api_key="none", max_retries=0)
 
     async def message() -> dict[str, int]:
@@ -78,7 +78,9 @@ def bucket(limit: int, part: float = 1.0, **options: Any) -> TokenBucket:
 
 def provider_of(sdk: str, left: float = 0.1, seconds_a_token: float = 0.01) -> Provider:
     """Buckets of a minute's worth, as theirs are, of which others have left a part."""
-    return Provider({name: bucket(limit, initial=round(limit * left)) for name, limit in LIMITS[sdk].items()}, seconds_a_token)
+    client = (openai if sdk == "openai" else anthropic).DefaultAsyncHttpxClient
+    http = import_module(next(base.__module__ for base in client.__mro__ if base.__name__ == "AsyncClient").partition(".")[0])
+    return Provider(http, {name: bucket(limit, initial=round(limit * left)) for name, limit in LIMITS[sdk].items()}, seconds_a_token)
 
 
 @pytest.mark.parametrize("seed", range(2))
