@@ -109,9 +109,7 @@ def test_of_very_many_none_is_exceeded() -> None:
             left, until = dice.randrange(60), now + dice.choice((S // 10, S, 9 * S)) + dice.randrange(S // 100)
             capped.lower(left, now, until)
             said.append((left, now, until))
-            for _ in range(dice.randrange(4)):
-                if capped.take(1, now) <= now:
-                    granted.append((len(said), now))
+            granted += [(len(said), now)] * sum(capped.take(1, now) <= now for _ in range(dice.randrange(4)))
 
         for number, (left, _, until) in enumerate(said, 1):
             assert sum(when >= number and at < until for when, at in granted) <= left
