@@ -33,6 +33,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds."""
         return self._virtual_ns / NS_PER_SECOND
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait until its threads have ended, however long that takes in real time: virtual time would be over at once."""
+        await super().shutdown_default_executor()
+
     def _jump(self, seconds: float) -> None:
         ns = round(seconds * NS_PER_SECOND)
         self._turns = 0 if ns else self._turns + 1

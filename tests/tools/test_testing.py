@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -112,3 +113,13 @@ def test_virtual_time_goes_on_where_a_nanosecond_is_lost_in_a_float(years: int) 
         instants = runner.run(main())
 
     assert [round(instant, 3) for instant in instants] == [86_400.0 * day for day in range(40)]
+
+
+def test_threads_may_take_their_time_when_a_virtual_loop_is_closed() -> None:
+    """From CPython 3.12 on, asyncio gives them 300 s, which pass at once where nothing else is waited for."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.2)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
