@@ -33,7 +33,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds."""
         return self._virtual_ns / NS_PER_SECOND
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as in CPython 3.12
         """Wait until its threads have ended, however long that takes in real time: virtual time would be over at once."""
         await super().shutdown_default_executor()
 
