@@ -17,7 +17,7 @@ import aiorate
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-__all__ = ["AIORATE", "FLOORS", "BareFutures", "Calls", "Subject", "few", "limited", "rate_of"]
+__all__ = ["AIORATE", "FLOORS", "BareFutures", "Calls", "Subject", "closed", "few", "limited", "rate_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,14 @@ class Subject:
 
     async def close(self, calls: Calls) -> None:
         """Stop the threads and timers of its limiter."""
-        left = calls.close() if calls.close else None
-        if isinstance(left, Awaitable):
-            await left
+        await closed(calls)
+
+
+async def closed(calls: Calls) -> None:
+    """Stop the threads and timers behind the calls."""
+    left = calls.close() if calls.close else None
+    if isinstance(left, Awaitable):
+        await left
 
 
 def rate_of(rate: float) -> aiorate.Rate:

@@ -57,15 +57,17 @@ testing.clock testing.loop testing.histories testing.transcript
 testing.laws testing.simulation
 testing
 
-_demo _demo.strategies _demo.server _demo.verdict _demo.load
+_demo _demo.strategies _demo.server _demo.store _demo.verdict _demo.load
 _demo.report
 _demo.run
 
 _bench _bench.head _bench.progress _bench.subjects
 _bench.measure
-_bench.peers
+_bench.peers _bench.shared_peers
+_bench.worker _bench.wire
+_bench.fleet
 _bench.uncontended _bench.drain _bench.sustained _bench.precision _bench.cancelling _bench.memory _bench.conformance _bench.imports
-_bench.scale _bench.report
+_bench.scale _bench.processes _bench.report
 _bench.plots
 _bench.main
 

@@ -1,0 +1,162 @@
+"""One limit, several processes, a real Valkey or Redis: what they get together, and what each gets.
+
+Worker processes, each with many tasks that ask again and again, note the instants at which they are let go; all figures are computed
+from these.
+
+* *delivered*: permits, divided by what the rate allows. *any 1 s*, *any 0.1 s*: the fullest window of that length, divided by the
+  rate. *calls*: scripts that the store ran, for each permit. *evenness*: the permits of the slowest process, divided by those of the
+  fastest.
+* *out of reach*: acquires per second of 50 tasks in one process, at a rate that nobody reaches.
+* *alone*: microseconds (median) for an acquire of one task, beside a script that does nothing, called through the same client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from aiorate._bench.fleet import Event, fleet
+from aiorate._bench.measure import Failed, Measured, Plan, alternate, run_in
+from aiorate._bench.shared_peers import SHARED
+from aiorate._bench.subjects import Calls, closed
+from aiorate._bench.worker import Order
+from aiorate._demo.store import Store
+from aiorate._demo.verdict import worst_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+__all__ = ["NAME", "TITLE", "Shares", "alone", "out_of_reach", "run", "together"]
+
+NAME = "processes"
+TITLE = "Processes: one limit for all of them, in Valkey or Redis"
+RATE = 1_000.0
+LEASE = {"lease": 0.05, "horizon": 0.05}
+SUBJECTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "aiorate": ("aiorate", {}),
+    "aiorate, lease 50 ms": ("aiorate", LEASE),
+    **{name: (name, {}) for name in SHARED if name not in ("floor", "aiorate")},
+}
+FIGURES = ("delivered", "any 1 s", "any 0.1 s", "calls", "evenness")
+_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The grants of all processes."""
+
+    rate: float
+    seconds: float
+    begin: int
+    grants: Sequence[Sequence[int]]
+    """Of each process, those that were killed left out."""
+    calls: int
+    """Scripts that the store ran since it was last started."""
+    errors: dict[str, int]
+
+    @property
+    def all(self) -> list[int]:
+        """The instants of all grants, in order."""
+        return sorted(instant for each in self.grants for instant in each)
+
+    def fullest(self, seconds: float) -> float:
+        """The fullest window of that length, divided by what the rate allows in it."""
+        return worst_window(self.all, round(seconds * _SECOND)) / (self.rate * seconds)
+
+    def delivered(self, since: float = 0.0, until: float | None = None) -> float:
+        """Permits from one second to another, divided by what the rate allows."""
+        until = self.seconds if until is None else until
+        least, most = self.begin + round(since * _SECOND), self.begin + round(until * _SECOND)
+        return sum(least <= instant < most for instant in self.all) / (self.rate * (until - since))
+
+    @property
+    def evenness(self) -> float:
+        """The permits of the slowest process, divided by those of the fastest."""
+        counts = [len(each) for each in self.grants]
+        return min(counts) / max(counts) if any(counts) else 0.0
+
+    def figures(self) -> dict[str, float]:
+        """By the names in `FIGURES`."""
+        permits = max(1, len(self.all))
+        values = (self.delivered(), self.fullest(1.0), self.fullest(0.1), self.calls / permits, self.evenness)
+        return dict(zip(FIGURES, values, strict=True))
+
+
+def together(orders: Sequence[Order], store: Store, *events: Event) -> Shares:
+    """The grants of a process for each order, which share one limit in that store."""
+    store.send("FLUSHALL")
+    before = store.script_calls()
+    begin, records = fleet([replace(order, url=store.url) for order in orders], *events)
+    left = [record for record in records if record is not None]
+    errors: dict[str, int] = {}
+    for record in left:
+        for name, count in record.errors.items():
+            errors[name] = errors.get(name, 0) + count
+    calls = store.script_calls()
+    calls = calls - before if calls >= before else calls  # fewer: it was started anew
+    return Shares(orders[0].rate, orders[0].seconds, begin, [record.grants for record in left], calls, errors)
+
+
+def out_of_reach(store: Store, subject: str, options: dict[str, Any], seconds: float, tasks: int = 50) -> float:
+    """Acquires per second of one process, at a rate that nobody reaches."""
+    shares = together([Order("", 1e8, subject, options, tasks=tasks, seconds=seconds)], store)
+    if shares.errors:
+        raise Failed(f"raised {', '.join(shares.errors)}")
+    return len(shares.all) / seconds
+
+
+async def alone(url: str, subject: str, options: dict[str, Any], count: int) -> float:
+    """Microseconds (median) for an acquire, or for a script that does nothing (subject "")."""
+    if subject:
+        calls = SHARED[subject](url, 1e6, options)
+    else:
+        from redis.asyncio import Redis
+
+        client = Redis.from_url(url)
+        digest = await client.script_load("return 0")
+        calls = Calls(partial(client.evalsha, digest, 1, "bench"), close=client.aclose)
+    assert calls.acquire is not None
+    samples = []
+    for _ in range(count):
+        began = perf_counter_ns()
+        await calls.acquire()
+        samples.append((perf_counter_ns() - began) / 1_000)
+        await asyncio.sleep(0)
+    await closed(calls)
+    return median(samples[count // 10 :])
+
+
+def run(plan: Plan) -> Iterator[Measured]:
+    """The accuracy of four processes, then throughput and latency of one."""
+    seconds = plan.pick(0.5, 3.0, 5.0)
+    plan = plan.at_most(3)
+    with Store() as store:
+        floor = {"floor: a quarter of the rate for each": ("floor", {"processes": 4})}
+        orders = {name: [Order("", RATE, *each, seconds=seconds)] * 4 for name, each in {**floor, **SUBJECTS}.items()}
+        fleets = {("4 x 50 tasks, 1 000/s", name): partial(_accuracy, each, store) for name, each in orders.items()}
+        for (case, name), shares in alternate(plan, fleets).items():
+            for figure in FIGURES:
+                values = [each if isinstance(each, Failed) else each[figure] for each in shares]
+                yield Measured.of(NAME, "", name, case, figure, values)
+
+        rates = {name: partial(out_of_reach, store, *each, seconds / 3) for name, each in SUBJECTS.items()}
+        for name, results in alternate(plan, rates).items():
+            yield Measured.of(NAME, "", name, "out of reach", "acquires/s", results)
+
+        count = plan.pick(50, 2_000, 5_000)
+        loop = plan.loops[0]
+        jobs: dict[str, Callable[[], float]] = {
+            name: partial(run_in, loop, partial(alone, store.url, *each, count), 60)
+            for name, each in {"floor: a script that does nothing": ("", {}), **SUBJECTS}.items()
+        }
+        for name, results in alternate(plan, jobs).items():
+            yield Measured.of(NAME, loop, name, "alone", "us", results)
+
+
+def _accuracy(orders: Sequence[Order], store: Store) -> dict[str, float]:
+    return together(orders, store).figures()

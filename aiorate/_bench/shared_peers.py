@@ -1,0 +1,95 @@
+"""The peers that share a limit through Redis, each in its best configuration, and aiorate's own. A library is imported when it is used."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from aiorate._bench.subjects import Calls, rate_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SHARED"]
+
+
+def _aiorate(url: str, rate: float, options: dict[str, Any]) -> Calls:
+    from aiorate.redis import RedisLimiter
+
+    limiter = RedisLimiter(url, "bench", rate, **options)
+    return Calls(limiter.acquire, limiter, close=limiter.aclose, limiter=limiter)
+
+
+def _limits(kind: str) -> Callable[[str, float, dict[str, Any]], Calls]:
+    def make(url: str, rate: float, options: dict[str, Any]) -> Calls:
+        from limits import RateLimitItemPerSecond
+        from limits.aio import storage, strategies
+
+        item = RateLimitItemPerSecond(math.ceil(rate), 1)
+        store: Any = storage.RedisStorage(f"async+{url}", implementation="redispy")
+        limiter: Any = getattr(strategies, kind)(store)
+        hit = limiter.hit
+
+        async def acquire() -> None:
+            while not await hit(item, "bench"):
+                reset, _ = await limiter.get_window_stats(item, "bench")
+                await asyncio.sleep(max(0.0, reset - time.time()))
+
+        return Calls(acquire, limiter=limiter)
+
+    return make
+
+
+def _pyrate(url: str, rate: float, options: dict[str, Any]) -> Calls:
+    from pyrate_limiter import Limiter, Rate, RedisBucket
+    from redis.asyncio import Redis
+
+    limiter: Any = None
+    # Its bucket is made by a coroutine.
+    making = asyncio.Lock()
+
+    async def acquire() -> None:
+        nonlocal limiter
+        if limiter is None:
+            async with making:
+                if limiter is None:
+                    bucket: Any = RedisBucket.init([Rate(math.ceil(rate), 1000)], Redis.from_url(url), "bench")
+                    limiter = Limiter(await bucket, buffer_ms=0)
+        await limiter.try_acquire_async("bench")
+
+    return Calls(acquire)
+
+
+def _throttled(url: str, rate: float, options: dict[str, Any]) -> Calls:
+    from throttled.asyncio import RateLimiterType, RedisStore, Throttled, per_sec
+
+    limiter = Throttled(key="bench", using=RateLimiterType.GCRA.value, quota=per_sec(math.ceil(rate)), store=RedisStore(url))
+    limit = limiter.limit
+
+    async def acquire() -> None:
+        while (result := await limit()).limited:  # noqa: ASYNC110  # there is no event
+            await asyncio.sleep(result.state.retry_after)
+
+    return Calls(acquire, limiter=limiter)
+
+
+def _floor(url: str, rate: float, options: dict[str, Any]) -> Calls:
+    from aiorate import Limiter
+
+    return Calls(Limiter(rate_of(rate / options["processes"])).acquire)
+
+
+SHARED: dict[str, Callable[[str, float, dict[str, Any]], Calls]] = {
+    "floor": _floor,
+    "aiorate": _aiorate,
+    "limits-fixed": _limits("FixedWindowRateLimiter"),
+    "limits-moving": _limits("MovingWindowRateLimiter"),
+    "pyrate-limiter": _pyrate,
+    "throttled-py": _throttled,
+}
+"""By name: a limiter of that rate per second in the store at that URL, with the options of its own.
+
+The floor is a limiter for each of so many ``processes``, which shares nothing: what the machine makes of the rate.
+"""

