@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_EXTRAS = ("aiohttp", "httpx2", "plotext", "rich")
+_EXTRAS = ("aiohttp", "httpx2", "plotext", "redis", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,11 +66,21 @@ def _add_demo(commands: Commands) -> None:
     parser.add_argument("--seconds", type=_between(0.2, 3_600.0, float), default=4.0, help="length of the run with the limiter")
     parser.add_argument("--clients", type=_between(2, 1_000, int), default=32, help="requests at a time, half of them by each library")
     parser.add_argument("--port", type=_between(0, 65_535, int), default=0, help="the server's port; 0: any free port")
+    parser.add_argument("--processes", type=_between(2, 64, int), help="so many client processes, which share one limit")
+    parser.add_argument("--server", metavar="URL", help="with --processes: the Valkey or Redis to use, such as redis://localhost")
     parser.set_defaults(handler=_demo)
 
 
-def _demo(**options: object) -> int:
+def _demo(processes: int | None, server: str | None, **options: object) -> int:
+    if processes is None and server is not None:
+        print("aiorate demo: --server is for --processes, which share a limit through it", file=sys.stderr)
+        return 2
     try:
+        if processes is not None:
+            from aiorate._demo import processes as several
+
+            del options["strategy"]  # the store has its own
+            return several.run(processes=processes, url=server, **options)  # type: ignore[arg-type]  # as the parser made them
         from aiorate._demo import run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRAS:

@@ -112,7 +112,15 @@ def verdict_text(verdict: Verdict) -> Text:
     return Text("Kept: no window of any of these lengths holds more than the guarantee allows.", "bold green")
 
 
-def plot(console: Console, without: Sequence[int], with_limiter: Sequence[int], asked: float, switch: float, seconds: float) -> Text:
+def plot(
+    console: Console,
+    without: Sequence[int],
+    with_limiter: Sequence[int],
+    asked: float,
+    switch: float,
+    seconds: float,
+    title: str = "arrivals per second at the server: first without, then with the limiter",
+) -> Text:
     """Arrivals per second over time: without the limiter until ``switch``, then with it. Instants are ns since the beginning."""
     width = seconds / _BINS
     edge = round(switch / width)
@@ -132,7 +140,7 @@ def plot(console: Console, without: Sequence[int], with_limiter: Sequence[int], 
     step = -(-seconds // 10)
     marks = [step * number for number in range(int(seconds // step) + 1)]
     figure.ruler("x").lim(0, seconds).ticks(marks, [f"{mark:g} s" for mark in marks])
-    figure.title("arrivals per second at the server: first without, then with the limiter")
+    figure.title(title)
     figure.plot_size(console.width - 2, _PLOT_HEIGHT)
     drawing: str = figure.build().string(colorless=not console.is_terminal)
     return Text.from_ansi(drawing.encode(console.encoding, "replace").decode(console.encoding))

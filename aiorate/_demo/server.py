@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from typing import TextIO
 
-__all__ = ["ServerError", "counting_app", "fetch_arrivals", "serve", "server"]
+__all__ = ["ServerError", "counting_app", "fetch_arrivals", "fetch_senders", "serve", "server"]
 
 
 class ServerError(RuntimeError):
@@ -27,28 +27,40 @@ class ServerError(RuntimeError):
 
 
 def counting_app() -> web.Application:
-    """Notes the instant of each ``GET /``. ``POST /arrivals`` returns the instants (64-bit ns) and forgets them."""
-    arrivals = array("q")
+    """Notes the instant of each ``GET /``, and the sender of ``GET /3``: 3.
+
+    ``POST /arrivals`` returns the instants and then the senders (64-bit each; -1 is nobody in particular), and forgets them.
+    """
+    arrivals, senders = array("q"), array("q")
 
     async def arrive(request: web.Request) -> web.Response:
         arrivals.append(monotonic_ns())
+        senders.append(int(request.match_info.get("sender", "-1")))
         return web.Response(text="ok")
 
     async def report(request: web.Request) -> web.Response:
-        body = arrivals.tobytes()
-        del arrivals[:]
+        body = arrivals.tobytes() + senders.tobytes()
+        del arrivals[:], senders[:]
         return web.Response(body=body)
 
     app = web.Application()
     app.router.add_get("/", arrive)
+    app.router.add_get(r"/{sender:\d{1,9}}", arrive)
     app.router.add_post("/arrivals", report)
     return app
 
 
 async def fetch_arrivals(url: str) -> list[int]:
     """The instants (ns) of arrivals since the previous call."""
+    return [instant for instant, _ in await fetch_senders(url)]
+
+
+async def fetch_senders(url: str) -> list[tuple[int, int]]:
+    """The instants (ns) of arrivals since the previous call, each with its sender."""
     async with ClientSession() as session, session.post(f"{url}/arrivals") as response:
-        return array("q", await response.read()).tolist()
+        numbers = array("q", await response.read()).tolist()
+    half = len(numbers) // 2
+    return list(zip(numbers[:half], numbers[half:], strict=True))
 
 
 async def serve(port: int, say: TextIO, until: Callable[[], Awaitable[object]]) -> int:

@@ -58,8 +58,8 @@ testing.laws testing.simulation
 testing
 
 _demo _demo.strategies _demo.server _demo.store _demo.verdict _demo.load
-_demo.report
-_demo.run
+_demo.report _demo.member
+_demo.run _demo.processes
 
 _bench _bench.head _bench.progress _bench.subjects
 _bench.measure
