@@ -367,6 +367,7 @@ class Limiter:
         dispatcher = self._dispatcher
         dispatcher.look()
         dispatcher.timeline.pause(ns, dispatcher.on_pause_end)
+        dispatcher.strategy.paused(ns)
         dispatcher.changed()
 
     def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
@@ -406,6 +407,7 @@ class Limiter:
         """End a pause now, whoever asked for it."""
         self._dispatcher.look()
         self._dispatcher.timeline.resume()
+        self._dispatcher.strategy.resumed()
         self._dispatcher.changed()
 
     def refund(self, permits: int) -> None:

@@ -46,6 +46,8 @@ class Scheduler(ABC):
     """Whether `take` honours ``since``. If not, the limiter's guarantee needs no allowance for a late event loop."""
     makes_up: bool = False
     """Whether the strategy makes up for all missed time, so that a permit in stock may be booked later at no loss."""
+    state: str = "local"
+    """Where its permits come from: ``local``, this process; ``shared``, a store; ``degraded``, a store that does not answer."""
     members: tuple[Scheduler, ...] = ()
     """The schedulers that this one consists of."""
     owner: str
@@ -150,6 +152,15 @@ class Scheduler(ABC):
 
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
+
+    def paused(self, ns: int) -> None:
+        """The limiter was paused for ``ns`` from now. Only strategies whose state others share need it."""
+
+    def resumed(self) -> None:
+        """A pause was ended. Only strategies whose state others share need it."""
+
+    def share(self) -> None:
+        """Another limit is asked after this one. Only strategies whose permits lapse need it."""
 
     @property
     def claimed(self) -> bool:

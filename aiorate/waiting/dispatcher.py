@@ -323,6 +323,8 @@ class Dispatcher:
         if self.batch.opened:
             self._settle(self.timeline.now())
         self._gate, self._group = gate, group
+        if gate is not None:
+            self.scheduler.share()
         self._update_fast_path()
 
     def on_pass(self) -> None:
