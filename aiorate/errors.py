@@ -1,9 +1,10 @@
 """The exceptions of a limiter.
 
     LimiterError
-     ├── WaitTooLong     (also a TimeoutError)  the wait would be longer than max_wait
-     ├── LineFull                               max_waiting requests are in line already
-     └── LimiterClosed   (also a RuntimeError)  the limiter is closed
+     ├── WaitTooLong       (also a TimeoutError)     the wait would be longer than max_wait
+     ├── LineFull                                    max_waiting requests are in line already
+     ├── LimiterClosed     (also a RuntimeError)     the limiter is closed
+     └── EngineUnavailable (also a ConnectionError)  the store of a shared limit does not answer, or refuses
 
 A wrong value raises ``ValueError``, a wrong type ``TypeError``, and misuse ``RuntimeError``.
 A call that raises has changed nothing.
@@ -11,7 +12,7 @@ A call that raises has changed nothing.
 
 from __future__ import annotations
 
-__all__ = ["LimiterClosed", "LimiterError", "LineFull", "WaitTooLong"]
+__all__ = ["EngineUnavailable", "LimiterClosed", "LimiterError", "LineFull", "WaitTooLong"]
 
 
 class LimiterError(Exception):
@@ -42,3 +43,7 @@ class LimiterClosed(LimiterError, RuntimeError):
 
     Make another limiter, or reopen the closed one: ``limiter.apply("100,1.0,start")`` opens it at 100 per second.
     """
+
+
+class EngineUnavailable(LimiterError, ConnectionError):
+    """The store of a limit that processes share does not answer, or refuses. Its ``__cause__`` says why. Nothing is spent."""

@@ -11,7 +11,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Event", "emit"]
 
-_LEVELS = {"paused": logging.WARNING, "skipped": logging.INFO, "clamped": logging.WARNING, "evicted": logging.DEBUG}
+_LEVELS = {
+    "paused": logging.WARNING,
+    "skipped": logging.INFO,
+    "clamped": logging.WARNING,
+    "evicted": logging.DEBUG,
+    "degraded": logging.WARNING,
+    "restored": logging.WARNING,
+}
 _logger = logging.getLogger("aiorate")
 
 
@@ -21,17 +28,18 @@ class Event:
 
     kind: str
     """``paused``: a server asked for a pause. ``skipped``: permits fell due while the loop was late, and are given up. ``clamped``:
-    an estimate was above what can be granted at once. ``evicted``: a key owed nothing and was dropped."""
+    an estimate was above what can be granted at once. ``evicted``: a key owed nothing and was dropped. ``degraded``: the store of a
+    shared limit does not answer, and its policy holds. ``restored``: it answers again."""
     limiter: str | None = None
     """The limiter's name, if it has one."""
     key: object = None
     """The key of a `KeyedLimiter`, or the dimension of a `Budget`."""
     seconds: float | None = None
-    """How long the pause is."""
+    """How long the pause is, or the store did not answer."""
     permits: int | None = None
     """How many permits were skipped, or are granted instead."""
     source: str | None = None
-    """Who asked for the pause: a header, a vendor, or a status."""
+    """Who asked for the pause: a header, a vendor, or a status. Of a store, the policy and what is the matter."""
 
     def __str__(self) -> str:
         name = f"limiter {self.limiter!r}" if self.limiter else "limiter"
@@ -44,6 +52,10 @@ class Event:
             return f"{name}: {self.permits} permits skipped, the event loop was late"
         if self.kind == "clamped":
             return f"{name}: estimate lowered to {self.permits}, the most at once"
+        if self.kind == "degraded":
+            return f"{name}: the store does not answer ({self.source})"
+        if self.kind == "restored":
+            return f"{name}: the store answers again, after {self.seconds:.3g} s"
         return f"{name}: {self.kind}"
 
 

@@ -50,6 +50,8 @@ class Statistics:
     """Clock reading in seconds at which the pause ends; None: not paused; infinite: stopped."""
     next_at: float | None
     """Clock reading in seconds for when the first in line is scheduled; None: nobody waits; infinite: stopped."""
+    state: str
+    """``local``; of a limit that processes share, ``shared``, or ``degraded`` while its store does not answer."""
 
 
 def snapshot(dispatcher: Dispatcher, room: Dispatcher | None = None) -> Statistics:
@@ -77,4 +79,5 @@ def snapshot(dispatcher: Dispatcher, room: Dispatcher | None = None) -> Statisti
         rate=dispatcher.scheduler.rate,
         paused_until=float("inf") if timeline.stopped else paused_until,
         next_at=next_at,
+        state=dispatcher.strategy.state,
     )
