@@ -1,0 +1,215 @@
+"""The one task that talks to a store, for all limiters of a client in an event loop. At most one call is in flight.
+
+Everything that arrives meanwhile rides on the next call. The task ends when nobody has wanted anything for a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from random import uniform
+from typing import TYPE_CHECKING
+from weakref import WeakSet, WeakValueDictionary
+
+from aiorate.redis.booking import bookings
+from aiorate.redis.script import BadAnswer
+from aiorate.redis.store import CALL_SECONDS, Refusal, Store, Unreachable
+
+if TYPE_CHECKING:
+    from aiorate.redis.booking import Booking
+    from aiorate.redis.script import Question
+
+__all__ = ["Booker", "booker_of"]
+
+_TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
+_IDLE = 1.0
+_RETRY, _LONGEST_RETRY = 0.01, 0.5
+
+
+class Booker:
+    """Asks on behalf of those that were woken, in one call after the other."""
+
+    __slots__ = (
+        "__weakref__",
+        "_asking",
+        "_attached",
+        "_called_at",
+        "_idle",
+        "_idle_since",
+        "_late",
+        "_over",
+        "_retry",
+        "_store",
+        "_task",
+        "_tick",
+        "_wanting",
+        "loop",
+    )
+
+    def __init__(self, source: object, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop: asyncio.AbstractEventLoop = loop
+        """In which its task runs."""
+        self._store: Store = Store(source)
+        self._wanting: dict[Booking, None] = {}
+        self._asking: list[Booking] = []
+        self._attached: WeakSet[Booking] = WeakSet()
+        self._task: asyncio.Task[None] | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Future[None] | None = None  # what the task awaits while there is nothing to ask
+        self._idle_since: float = 0.0
+        self._called_at: float | None = None  # when the call in flight began
+        self._late: bool = False  # whether it was given up
+        self._over: bool = False
+        self._retry: float = 0.0
+
+    def wake(self, booking: Booking) -> None:
+        """Ask the store for it in the loop's next turn, or when the call in flight is answered."""
+        self._wanting[booking] = None
+        if self._task is None:
+            self._attached.add(booking)
+            self._start()
+            return
+        idle = self._idle
+        if idle is not None:
+            self._attached.add(booking)
+            self._idle = None
+            if not idle.done():
+                idle.set_result(None)
+
+    async def detach(self, booking: Booking) -> None:
+        """Forget it. After the last, no task and no connection stays."""
+        self._wanting.pop(booking, None)
+        self._attached.discard(booking)
+        if not self._attached and not self._wanting and self._task is not None:
+            self._over = True
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _start(self) -> None:
+        self._over = False
+        self._task = self.loop.create_task(self._run(), name="aiorate-redis")
+        self._idle_since = self.loop.time()
+        self._tick = self.loop.call_later(_TICK, self._on_tick)
+
+    async def _run(self) -> None:
+        try:
+            while not self._over:
+                if self._wanting:
+                    await self._ask()
+                else:
+                    self._idle_since = self.loop.time()
+                    self._idle = idle = self.loop.create_future()
+                    await idle
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, (Exception, asyncio.CancelledError)):
+                raise
+        finally:
+            if self._tick is not None:
+                self._tick.cancel()
+            self._task = self._tick = self._idle = None
+            await self._store.close()
+
+    async def _ask(self) -> None:
+        """One call for everybody who wants something."""
+        asked: list[tuple[Booking, Question]] = []
+        for booking in list(self._wanting):
+            self._attached.add(booking)
+            del self._wanting[booking]
+            question = booking.question()
+            if question is not None:
+                asked.append((booking, question))
+        if not asked:
+            return
+        self._asking = [booking for booking, _ in asked]
+        self._called_at = self.loop.time()
+        try:
+            replies = await self._store.ask([(booking.key, question.words(booking.limits())) for booking, question in asked])
+        except asyncio.CancelledError:
+            if not self._late or self._over:
+                raise
+            task = self._task
+            if task is not None:
+                task.uncancel()
+            await self._give_up(self._asking, Unreachable(f"no answer within {CALL_SECONDS:g} s"))
+            return
+        except Unreachable as error:
+            await self._give_up(self._asking, error)
+            return
+        except Refusal as error:
+            replies = [error] * len(asked)
+        finally:
+            self._called_at, self._late = None, False
+        self._retry = 0.0
+        bad: list[Booking] = []
+        cause: Unreachable | None = None
+        asking, self._asking = self._asking, []
+        for booking, reply in zip(asking, replies, strict=True):
+            if isinstance(reply, Refusal):
+                booking.refused(reply.__cause__ or reply)
+                continue
+            try:
+                booking.answered(reply)
+            except BadAnswer as error:
+                cause = Unreachable(str(error))
+                bad.append(booking)
+        if cause is not None:
+            await self._give_up(bad, cause)
+
+    async def _give_up(self, asked: list[Booking], error: Unreachable) -> None:
+        """Nobody got an answer: ask again a little later, for all of them."""
+        self._called_at, self._late = None, False
+        cause = error.__cause__ or error
+        for booking in asked:
+            booking.unreachable(cause)
+            self._wanting[booking] = None
+        self._asking = []
+        self._retry = min(max(2 * self._retry, _RETRY), _LONGEST_RETRY)
+        await self._store.close()
+        await asyncio.sleep(self._retry * uniform(0.5, 1.0))
+
+    def _fail(self, error: BaseException) -> None:
+        """The task ends before its time."""
+        left = [*self._asking, *self._wanting]
+        self._asking = []
+        self._wanting.clear()
+        if isinstance(error, asyncio.CancelledError):
+            error = RuntimeError("acquire(): the task that asks the store was cancelled")
+        for booking in left:
+            booking.failed(error)
+
+    def _on_tick(self) -> None:
+        now = self.loop.time()
+        task = self._task
+        if task is None:
+            return
+        if self._called_at is not None and now - self._called_at > CALL_SECONDS:
+            self._late = True
+            task.cancel()
+        elif self._idle is not None and now - self._idle_since > _IDLE:
+            self._over = True
+            idle, self._idle = self._idle, None
+            if not idle.done():
+                idle.set_result(None)
+        self._tick = self.loop.call_later(_TICK, self._on_tick)
+
+
+_bookers: WeakValueDictionary[tuple[object, int], Booker] = WeakValueDictionary()
+
+
+def booker_of(source: object, loop: asyncio.AbstractEventLoop) -> Booker:
+    """The one for that client, or that URL, in that loop."""
+    key = (source if isinstance(source, str) else id(source), id(loop))  # both live as long as it does
+    booker = _bookers.get(key)
+    if booker is None:
+        _bookers[key] = booker = Booker(source, loop)
+    return booker
+
+
+def _forget() -> None:
+    _bookers.clear()
+    for booking in list(bookings):
+        booking.forked()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,383 @@
+"""One limiter's side of the talk with the store: what to ask next, and what an answer means for its scheduler. Sends nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+from math import ceil
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from aiorate.errors import EngineUnavailable
+from aiorate.events import Event, emit
+from aiorate.rate import NS_PER_SECOND, ns_to_seconds
+from aiorate.redis.script import Answer, Question, limits_of, read_answer
+from aiorate.waiting.loops import running_loop
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from aiorate.redis.outage import Outage
+    from aiorate.schedulers.booked import Booked
+    from aiorate.waiting.dispatcher import Dispatcher
+
+    class Booker(Protocol):
+        """What a booking knows of the task that asks the store."""
+
+        loop: asyncio.AbstractEventLoop
+
+        def wake(self, booking: Booking) -> None:
+            """Ask the store in the loop's next turn, or when the call in flight is answered."""
+            ...
+
+        async def detach(self, booking: Booking) -> None:
+            """Forget it. After the last, no task and no connection stays."""
+            ...
+
+    class FindBooker(Protocol):
+        """How it finds the task of the loop that runs."""
+
+        def __call__(self, source: object, loop: asyncio.AbstractEventLoop, /) -> Booker:
+            """The one for that store, in that loop."""
+            ...
+
+
+__all__ = ["Booking", "bookings"]
+
+_US = 1_000  # ns
+_SHORTEST_NS = 1_000_000  # over which use is measured
+_INTEREST_NS = NS_PER_SECOND  # a store that is lost is asked so long after the last who wanted it
+_LONGEST_NS = NS_PER_SECOND  # a round trip counts for no more
+
+
+class Booking:
+    """Between a `Booked` scheduler and the store.
+
+    ``lease`` and ``horizon`` are in ns. Slots are asked for on behalf of those in line and, with a lease, of those who will ask within
+    it if use goes on as it does; but only when half of those that came last are gone.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_answer_ns",
+        "_booker",
+        "_charged",
+        "_closed",
+        "_dispatcher",
+        "_find",
+        "_horizon",
+        "_interest",
+        "_last",
+        "_lease",
+        "_metered",
+        "_metered_at",
+        "_outage",
+        "_pause_at",
+        "_paused_here",
+        "_remembered",
+        "_remembered_at",
+        "_returned",
+        "_scheduler",
+        "_sent",
+        "_sent_charge",
+        "_sent_pause",
+        "_source",
+        "_timer",
+        "key",
+    )
+
+    def __init__(
+        self,
+        source: object,
+        key: str,
+        dispatcher: Dispatcher,
+        scheduler: Booked,
+        lease: int,
+        horizon: int,
+        outage: Outage,
+        find: FindBooker,
+    ) -> None:
+        self.key: str = key
+        """Of the store."""
+        self._source: object = source
+        self._find: FindBooker = find
+        self._scheduler: Booked = scheduler
+        self._dispatcher: Dispatcher = dispatcher
+        self._booker: Booker | None = None
+        self._outage: Outage = outage
+        self._lease: int = lease
+        self._horizon: int = horizon
+        self._remembered: str = ""
+        self._remembered_at: int = 0
+        self._last: int = 0  # how many slots came last
+        self._answer_ns: int = 0  # how long an answer takes, smoothed
+        self._charged: int = 0  # permits the store has yet to hear of
+        self._pause_at: int | None = None  # the reading at which a pause of all is to end; now or earlier: it is over. None: nothing to say
+        self._paused_here: bool = False  # whether the store holds everybody up
+        self._returned: asyncio.Future[None] | None = None  # done when the store has heard of slots that come back
+        self._closed: bool = False
+        self._interest: int = 0  # the reading when slots were wanted last
+        self._metered: int = 0
+        self._metered_at: int = 0
+        self._sent: int = 0
+        self._sent_charge: int = 0
+        self._sent_pause: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        scheduler.on_want = self._on_want
+        scheduler.on_charge = self._on_charge
+        scheduler.on_pause = self._on_pause
+        scheduler.on_resume = self._on_resume
+        bookings.add(self)
+
+    # What the scheduler and the limiter say.
+
+    def _on_want(self, now: int) -> bool:
+        """Slots may be wanted at that instant. True if the store will be asked."""
+        dispatcher = self._dispatcher
+        native = running_loop()
+        if native is None or self._closed:
+            return False  # try_acquire() and delay() outside a loop
+        self._interest = dispatcher.timeline.read()
+        first = dispatcher.line.first()
+        if 2 * self._scheduler.ready(1 if first is None else first[1], now) > self._last:
+            return False
+        self._wake(native)
+        return True
+
+    def _wake(self, native: object) -> None:
+        booker = self._booker
+        if booker is None or booker.loop is not native:
+            if not isinstance(native, asyncio.AbstractEventLoop):
+                raise RuntimeError("RedisLimiter works on asyncio and uvloop, because its client does; this is another event loop.")
+            self._booker = booker = self._find(self._source, native)
+        booker.wake(self)
+
+    def _on_charge(self, permits: int) -> None:
+        self._charged += permits
+        self._tell()
+
+    def _on_pause(self, ns: int) -> None:
+        until = self._reading() + ns
+        if self._pause_at is None or until > self._pause_at:
+            self._pause_at = until
+        self._tell()
+
+    def _on_resume(self) -> None:
+        self._pause_at = self._reading()
+        self._tell()
+
+    def _tell(self) -> None:
+        native = running_loop()
+        if native is not None and not self._closed:
+            self._wake(native)
+
+    def forked(self) -> None:
+        """Another process goes on with the slots in hand, and with the connection."""
+        self._scheduler.clear()
+        self._scheduler.unanswered()
+        self._booker = self._timer = None
+
+    async def aclose(self) -> None:
+        """Return the slots in hand, if nobody has asked the store since; leave no task, no timer, and no connection of our own."""
+        booker = self._booker
+        native = running_loop()
+        self._closed = True
+        self._cancel_timer()
+        if booker is not None and booker.loop is native:
+            if self._scheduler.last_run(self._now()) and self._outage.began is None:
+                self._returned = booker.loop.create_future()
+                booker.wake(self)
+                await self._returned
+            await booker.detach(self)
+        self._booker = None
+        self._scheduler.clear()
+        self._scheduler.unanswered()
+
+    def reopen(self) -> None:
+        """Ask again."""
+        self._closed = False
+
+    # What the task asks and hears.
+
+    def question(self) -> Question | None:
+        """What to ask now; None: nothing."""
+        reading, now = self._reading(), self._now()
+        returned = self._returned
+        if self._closed and returned is None:
+            self._scheduler.unanswered()
+            return None
+        back = self._scheduler.last_run(now) if returned is not None else 0
+        want = 0 if self._closed else self._wanted(reading, now)
+        pause_at = self._pause_at
+        if not (want or back or self._charged or pause_at is not None or self._probes(reading)):
+            if not self._outage.degraded:
+                self._outage.began = None  # nobody waits any more
+                self._cancel_timer()
+            self._scheduler.unanswered()
+            if returned is not None:
+                self._settle()
+            return None
+        self._sent, self._sent_charge, self._sent_pause = reading, self._charged, pause_at
+        return Question(
+            want=want,
+            charge=self._charged,
+            pause=-1 if pause_at is None else max(pause_at - reading, 0) / _US,
+            back=back,
+            horizon=max(self._horizon, self._lease, 2 * self._answer_ns) / _US,
+            remembered=self._remembered,
+            age=(reading - self._remembered_at) / _US,
+        )
+
+    def limits(self) -> list[str]:
+        """Interval and tolerance of each rate, for the script."""
+        return limits_of(self._scheduler.rates, self._scheduler.bursts)
+
+    def answered(self, reply: object) -> None:
+        """The script's reply. Raises `BadAnswer` if it is none."""
+        answer = read_answer(reply, len(self._scheduler.rates))
+        dispatcher = self._dispatcher
+        received = self._reading()
+        now = received - dispatcher.timeline.offset
+        self._measure(received - self._sent)
+        if self._outage.began is not None:
+            self._restore(received, now)
+        self._charged -= self._sent_charge
+        if self._pause_at == self._sent_pause:
+            self._pause_at = None
+        self._remembered, self._remembered_at = answer.value, received
+        if self._returned is not None:
+            self._scheduler.clear()
+            self._settle()
+            return
+        if answer.granted:
+            self._last = answer.granted
+        self._scheduler.book(
+            [now + ceil(start * _US) for start in answer.starts],
+            answer.granted,
+            now,
+            [now + ceil(free * _US) for free in answer.nexts],
+            self._answer_ns,
+        )
+        self._scheduler.low(self._last // 2 if self._lease else -1)
+        self._heed_pause(answer, dispatcher)
+        dispatcher.changed()
+
+    def unreachable(self, cause: BaseException) -> None:
+        """The store did not answer. It will be asked again."""
+        outage = self._outage
+        outage.failed(self._sent, cause)
+        if self._returned is not None:
+            self._settle()
+        elif self._timer is None and outage.due is not None and self._booker is not None:
+            wait = max(outage.due - self._reading(), 0)
+            self._timer = self._booker.loop.call_later(wait / NS_PER_SECOND, self._on_grace)
+
+    def refused(self, cause: BaseException) -> None:
+        """The store will not answer until somebody puts it right: everybody in line hears of it, whatever the policy."""
+        self._scheduler.unanswered()
+        self._charged -= self._sent_charge
+        self._pause_at = None
+        if self._returned is not None:
+            self._settle()
+        error = EngineUnavailable(f"acquire(): the store refuses: {cause}")
+        error.__cause__ = cause
+        self._dispatcher.fail(error)
+        self._dispatcher.changed()
+
+    def failed(self, error: BaseException) -> None:
+        """The task that asks has ended with an error: nobody hangs."""
+        self._scheduler.unanswered()
+        if self._returned is not None:
+            self._settle()
+        if not self._closed:
+            self._dispatcher.fail(error)
+            self._dispatcher.changed()
+
+    # How much.
+
+    def _wanted(self, reading: int, now: int) -> int:
+        """How many slots are missing, if it is time to ask for them."""
+        dispatcher, scheduler = self._dispatcher, self._scheduler
+        if dispatcher.timeline.held_at is not None:
+            return 0
+        waiting, first = 0, 0
+        for ticket, permits, _ in dispatcher.line:
+            if not ticket.cancelled():
+                first = first or permits
+                waiting += permits
+        ready = scheduler.ready(first or 1, now)
+        if 2 * ready > self._last:
+            return 0
+        expected = 0
+        if self._lease:
+            expected = self._expected(reading)
+            if not waiting:  # somebody has tried, and not waited
+                expected = max(expected, scheduler.refused)
+        return max(waiting + expected - ready, 0)
+
+    def _expected(self, reading: int) -> int:
+        """How many permits the next ``lease`` will take, if use goes on as it did since the last question."""
+        used, length = self._scheduler.spent - self._metered, max(reading - self._metered_at, _SHORTEST_NS)
+        self._metered, self._metered_at = self._scheduler.spent, reading
+        return min(used * self._lease // length, self._scheduler.rate.permits_in(self._lease))
+
+    def _probes(self, reading: int) -> bool:
+        """Whether the store is asked for nothing but an answer."""
+        return self._outage.degraded and reading - self._interest < _INTEREST_NS
+
+    def _measure(self, ns: int) -> None:
+        ns = min(max(ns, 1), _LONGEST_NS)
+        self._answer_ns = ns if not self._answer_ns else (3 * self._answer_ns + ns) // 4
+
+    # What changes.
+
+    def _heed_pause(self, answer: Answer, dispatcher: Dispatcher) -> None:
+        timeline = dispatcher.timeline
+        if answer.paused > 0:
+            self._paused_here = True
+            timeline.pause(ceil(answer.paused * _US), dispatcher.on_pause_end)
+        elif self._paused_here and self._pause_at is None:
+            self._paused_here = False
+            timeline.resume()
+
+    def _on_grace(self) -> None:
+        self._timer = None
+        dispatcher = self._dispatcher
+        beyond = self._outage.over(self._reading(), self._now())
+        if beyond is None:
+            due = self._outage.due
+            if due is not None and self._booker is not None:  # a timer may be early
+                self._timer = self._booker.loop.call_later(max(due - self._reading(), 0) / NS_PER_SECOND, self._on_grace)
+            return
+        self._scheduler.beyond = beyond
+        source = f"{self._outage.cause}; on_unavailable={self._outage.policy!r}"
+        emit(Event("degraded", dispatcher.name, source=source), dispatcher.on_event)
+        dispatcher.changed()
+
+    def _restore(self, reading: int, now: int) -> None:
+        self._cancel_timer()
+        length, owed = self._outage.ended(reading, now)
+        self._scheduler.beyond = None
+        if owed:
+            self._on_charge(owed)
+        if length:
+            emit(Event("restored", self._dispatcher.name, seconds=ns_to_seconds(length)), self._dispatcher.on_event)
+
+    def _settle(self) -> None:
+        returned, self._returned = self._returned, None
+        if returned is not None and not returned.done():
+            returned.set_result(None)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _reading(self) -> int:
+        return self._dispatcher.timeline.read()
+
+    def _now(self) -> int:
+        return self._dispatcher.timeline.now()
+
+
+bookings: WeakSet[Booking] = WeakSet()
+"""All that there are in this process."""

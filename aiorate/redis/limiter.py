@@ -1,0 +1,167 @@
+"""RedisLimiter: one limit for many processes. It is a Limiter whose time slots come from a store."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from aiorate.limiter import Limiter
+from aiorate.rate import Rate, exact, seconds_to_ns
+from aiorate.redis.booker import booker_of
+from aiorate.redis.booking import Booking
+from aiorate.redis.outage import POLICIES, Outage
+from aiorate.redis.store import check_source
+from aiorate.schedulers.booked import Booked
+from aiorate.schedulers.interface import check_permits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Literal
+
+    from aiorate.events import Event
+    from aiorate.rate import Number
+    from aiorate.spec import RateSpec
+    from aiorate.waiting.clock import Clock
+
+    OneRate = Rate | str | Number
+
+__all__ = ["RedisLimiter"]
+
+
+class RedisLimiter(Limiter):
+    """A limit that all processes share that give the same name, through Redis or Valkey.
+
+    ``client_or_url`` is an asyncio client of redis-py or valkey-py, which is never closed here, or a URL. ``rate`` is one rate or a
+    list of them, that all hold; ``burst`` is an int of 1 or more, or a list as long. The key in the store is ``aiorate:{name}``.
+
+    The store assigns time slots, by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together
+    are granted at most ``b + R * (W + max(slack, lease))`` permits in it, and the largest request more if requests are for several.
+    When the store loses its state, at most what was booked ahead is granted a second time, and b once more where no process
+    remembers.
+
+    ``slack`` is how many seconds a slot may be used late: a busy event loop needs some. ``horizon`` is how far ahead, in seconds, all
+    processes together aim to book; a process that dies takes no more with it. ``lease`` lets a process book what it will use in so
+    many seconds, if use goes on as it does: callers then have a permit without waiting for the store, and a slot may be used so
+    late. Without it, an `acquire` waits for an answer of the store at least, and `try_acquire` finds nothing.
+
+    When the store cannot be reached for longer than ``grace`` seconds, ``on_unavailable`` says what happens: ``"raise"``
+    `EngineUnavailable` for everybody; ``"wait"`` until it is back; ``"local"``, which grants ``local_share`` (of 1) of the rate in this
+    process, so that the shares of all processes should add up to 1; ``"open"``, no limit at all. What is booked is granted meanwhile.
+    A store that refuses (a wrong password, a missing permission, a key of another type) is `EngineUnavailable` under every policy.
+
+    The other arguments are those of `Limiter`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
+    """
+
+    __slots__ = ("_booking",)
+
+    def __init__(
+        self,
+        client_or_url: Any,
+        name: str,
+        rate: OneRate | Sequence[OneRate],
+        *,
+        burst: int | Sequence[int] = 1,
+        lease: Number = 0.0,
+        horizon: Number = 0.02,
+        slack: Number = 0.005,
+        on_unavailable: Literal["raise", "wait", "local", "open"] = "raise",
+        local_share: Number | None = None,
+        grace: Number = 1.0,
+        max_waiting: int | None = None,
+        precise: bool = False,
+        clock: Clock | None = None,
+        max_concurrency: int | None = None,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> None:
+        check_source(client_or_url)
+        if not isinstance(name, str):
+            raise TypeError(f"RedisLimiter(name) must be text, not {type(name).__name__}.")
+        if not name:
+            raise ValueError("RedisLimiter(name) must not be empty: processes with the same name share one limit.")
+        rates = _rates(rate)
+        bursts = _bursts(burst, len(rates))
+        late = max(seconds_to_ns(slack, "RedisLimiter(slack)"), seconds_to_ns(lease, "RedisLimiter(lease)"))
+        ahead = seconds_to_ns(horizon, "RedisLimiter(horizon)")
+        if ahead < 1:
+            raise ValueError(f"RedisLimiter(horizon) must be more than 0 seconds; {horizon!r} was given. 0.02 is the default.")
+        share = _share(on_unavailable, local_share)
+        outage = Outage(
+            on_unavailable,
+            seconds_to_ns(grace, "RedisLimiter(grace)"),
+            [Rate.exactly(rate.permits * share.numerator, rate.period_ns * share.denominator) for rate in rates],
+            [max(1, burst * share.numerator // share.denominator) for burst in bursts],
+        )
+        booked = Booked(rates, bursts, late)
+        super().__init__(
+            booked,
+            catch_up=Fraction(late, 1_000_000_000),
+            max_waiting=max_waiting,
+            precise=precise,
+            clock=clock,
+            name=name,
+            max_concurrency=max_concurrency,
+            on_event=on_event,
+        )
+        leased = seconds_to_ns(lease, "RedisLimiter(lease)")
+        self._booking = Booking(client_or_url, f"aiorate:{name}", self.dispatcher, booked, leased, ahead, outage, booker_of)
+
+    @property
+    def key(self) -> str:
+        """In the store: text, written anew by every call, and gone soon after the last."""
+        return self._booking.key
+
+    def try_acquire(self, permits: int = 1) -> bool:
+        """Take the permits if their slots are in hand and due, and nobody is in line; never waits, also not for the store.
+
+        So it wants a ``lease``: then a refusal has slots booked for whoever tries again.
+        """
+        return super().try_acquire(permits)
+
+    def reset(self) -> None:
+        """Raises RuntimeError: the state is that of all processes. Delete the key in the store, or take another name."""
+        raise RuntimeError(f"reset(): the limit is shared with other processes. Delete the key {self.key!r} in the store, or take another name.")
+
+    def apply(self, spec: RateSpec | str) -> None:
+        super().apply(spec)
+        if not self.dispatcher.closed:
+            self._booking.reopen()
+
+    async def aclose(self) -> None:
+        """Send those in line away with `LimiterClosed`, and return slots to the store that nobody has booked beyond.
+
+        No task and no timer stays, and no connection that was opened here, once the last limiter of the client or URL is closed.
+        """
+        await super().aclose()
+        await self._booking.aclose()
+
+
+def _rates(rate: OneRate | Sequence[OneRate]) -> list[Rate]:
+    if isinstance(rate, (list, tuple)):
+        if not rate:
+            raise ValueError("RedisLimiter(rate) must be a rate such as '100/s', or a list of one or more.")
+        return [Rate.of(each) for each in rate]
+    return [Rate.of(rate)]  # type: ignore[arg-type]  # which says what is wrong
+
+
+def _bursts(burst: int | Sequence[int], count: int) -> list[int]:
+    bursts = list(burst) if isinstance(burst, (list, tuple)) else [burst] * count
+    if len(bursts) != count:
+        raise ValueError(f"RedisLimiter(burst) must be one int, or as many as there are rates: {len(bursts)} were given for {count}.")
+    for each in bursts:
+        check_permits("RedisLimiter(burst)", each)  # type: ignore[arg-type]  # which says what is wrong
+    return bursts  # type: ignore[return-value]
+
+
+def _share(policy: str, share: Number | None) -> Fraction:
+    if policy not in POLICIES:
+        raise ValueError(f"RedisLimiter(on_unavailable) must be one of {', '.join(POLICIES)}, not {policy!r}.")
+    if share is None:
+        if policy == "local":
+            raise ValueError("RedisLimiter(on_unavailable='local') needs local_share: this process's part of the rate, such as 0.25 of 4.")
+        return Fraction(1)
+    part = Fraction(*exact(share, "RedisLimiter(local_share)"))
+    if policy != "local":
+        raise ValueError(f"RedisLimiter(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
+    if not 0 < part <= 1:
+        raise ValueError(f"RedisLimiter(local_share) must be more than 0 and at most 1; {share!r} was given.")
+    return part

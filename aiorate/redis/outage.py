@@ -1,0 +1,153 @@
+"""An outage of the store, and what becomes of requests meanwhile. A state machine that is told the time, and starts no timer.
+
+A *reading* is the clock's, an *instant* (``now``) is the limiter's own time, which stands still during a pause.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.errors import EngineUnavailable
+from aiorate.schedulers.next_free import NextFree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiorate.rate import Rate
+    from aiorate.schedulers.booked import Beyond
+
+__all__ = ["POLICIES", "Outage"]
+
+POLICIES = ("raise", "wait", "local", "open")
+_NEVER = 1 << 62  # ns
+
+
+class _Refused:
+    """Nobody is served, and everybody hears of it."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: EngineUnavailable) -> None:
+        self._error = error
+
+    def at(self, permits: int, now: int) -> int:
+        # One of its own for each caller: a single one would collect the frames of them all.
+        error = EngineUnavailable(*self._error.args)
+        raise error from self._error.__cause__
+
+    def spend(self, permits: int, now: int) -> None:
+        """Never called."""
+
+
+class _Waiting:
+    """Nobody can say until when."""
+
+    __slots__ = ()
+
+    def at(self, permits: int, now: int) -> int:
+        return now + _NEVER
+
+    def spend(self, permits: int, now: int) -> None:
+        """Never called."""
+
+
+class _Open:
+    """No limit at all."""
+
+    __slots__ = ()
+
+    def at(self, permits: int, now: int) -> int:
+        return now
+
+    def spend(self, permits: int, now: int) -> None:
+        """Nobody counts."""
+
+
+class _Local:
+    """A part of the rate, in this process alone. It begins without a burst."""
+
+    __slots__ = ("_next", "_spent")
+
+    def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], now: int) -> None:
+        self._next = NextFree(rates, bursts, [now] * len(rates))
+        self._spent = 0
+
+    def at(self, permits: int, now: int) -> int:
+        return self._next.at(permits, now)
+
+    def spend(self, permits: int, now: int) -> None:
+        self._next.spend(permits, now)
+        self._spent += permits
+
+    def owed(self, now: int) -> int:
+        """Permits of what was spent that time has not paid for yet, at most."""
+        return min(self._spent, self._next.owed(now))
+
+
+class Outage:
+    """Since when the store has not answered, and whether that is a change: an outage shorter than ``grace`` ns is none.
+
+    ``rates`` and ``bursts`` are this process's own for the policy ``"local"``.
+    """
+
+    __slots__ = ("_bursts", "_grace", "_local", "_policy", "_rates", "began", "cause", "degraded")
+
+    def __init__(self, policy: str, grace: int, rates: Sequence[Rate], bursts: Sequence[int]) -> None:
+        self._policy: str = policy
+        self._grace: int = grace
+        self._rates: Sequence[Rate] = rates
+        self._bursts: Sequence[int] = bursts
+        self._local: _Local | None = None
+        self.began: int | None = None
+        """The reading at the first call without an answer; None: the store answers."""
+        self.cause: BaseException | None = None
+        """Of the last such call."""
+        self.degraded: bool = False
+        """Whether it has gone on for longer than the grace."""
+
+    @property
+    def due(self) -> int | None:
+        """When it becomes a change; None: there is none, or it has become one."""
+        return None if self.began is None or self.degraded else self.began + self._grace
+
+    def failed(self, began: int, cause: BaseException) -> None:
+        """A call that was sent then got no answer."""
+        self.cause = cause
+        if self.began is None:
+            self.began = began
+
+    def over(self, reading: int, now: int) -> Beyond | None:
+        """What decides from now on, if it has just become a change; None: nothing has changed."""
+        due = self.due
+        if due is None or reading < due:
+            return None
+        self.degraded = True
+        if self._policy == "raise":
+            return _Refused(self.error())
+        if self._policy == "wait":
+            return _Waiting()
+        if self._policy == "open":
+            return _Open()
+        self._local = _Local(self._rates, self._bursts, now)
+        return self._local
+
+    def ended(self, reading: int, now: int) -> tuple[int, int]:
+        """The store answers again. Returns for how long it did not (0: that was no change), and the permits that it should hear of."""
+        began, local = self.began, self._local
+        length = reading - began if self.degraded and began is not None else 0
+        self.began = self.cause = self._local = None
+        self.degraded = False
+        return length, 0 if local is None else local.owed(now)
+
+    @property
+    def policy(self) -> str:
+        """Its name."""
+        return self._policy
+
+    def error(self) -> EngineUnavailable:
+        """What those who cannot be served are told."""
+        error = EngineUnavailable(
+            f"acquire(): the store does not answer: {self.cause}. It is asked again all the time; on_unavailable= says what happens meanwhile."
+        )
+        error.__cause__ = self.cause
+        return error

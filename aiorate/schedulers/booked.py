@@ -1,0 +1,467 @@
+"""Booked: grants from time slots that somebody else assigned, a store that many processes share.
+
+The slots come by `Booked.book`, at any time, and that more are wanted is told by one callback. Knows nothing of stores, loops or
+waiters. A slot that nobody used lapses, so that the processes together never exceed their rate by more than so many slots.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from copy import deepcopy
+from typing import TYPE_CHECKING, Protocol
+
+from aiorate.rate import Rate, ceil_div
+from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window
+from aiorate.schedulers.next_free import NextFree
+from aiorate.schedulers.slot_run import SlotRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Beyond", "Booked"]
+
+_ONE = 1
+_FIRST_ANSWER_NS = 1_000_000  # until one was measured
+
+
+class Beyond(Protocol):
+    """What decides about requests for which there are not enough slots in hand, while the store cannot be asked."""
+
+    def at(self, permits: int, now: int) -> int:
+        """When they are due. Raises an error for who is refused for good."""
+        ...
+
+    def spend(self, permits: int, now: int) -> None:
+        """Take them."""
+        ...
+
+
+class Booked(Scheduler):
+    """Slots in hand, in order, and an estimate of when more are due.
+
+    ``rates`` and ``bursts`` are those by which the store assigns. A slot lapses ``lapse`` ns after its time, unless the first in line
+    gathers slots for several permits, or holds them until another limit lets it pass (`share`). `on_want` is called when slots
+    may be wanted. Once it has returned True they are on their way, and it is not called again until `book` or `unanswered` is.
+
+    A copy is a rehearsal: it assumes that all slots after those in hand are its own, and calls nobody.
+    """
+
+    __slots__ = (
+        "_asked_at",
+        "_bursts",
+        "_first",
+        "_follow",
+        "_lapse",
+        "_low",
+        "_others",
+        "_patient",
+        "_rates",
+        "_rehearsal",
+        "_runs",
+        "_spilled",
+        "_taken",
+        "_wait",
+        "beyond",
+        "in_hand",
+        "on_charge",
+        "on_pause",
+        "on_resume",
+        "on_want",
+        "rate",
+        "refused",
+        "spent",
+    )
+    rate: Rate
+    books_since: bool = False
+
+    def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], lapse: int) -> None:
+        self._rates: list[Rate] = list(rates)
+        self._bursts: list[int] = list(bursts)
+        self._lapse: int = lapse
+        self._follow: NextFree = NextFree(rates, bursts)  # what the store said is free after all that it has assigned
+        self._first: SlotRun | None = None  # the run to take from
+        self._runs: deque[SlotRun] = deque()  # those after it
+        self._taken: deque[tuple[int, list[SlotRun]]] = deque()  # the latest grants: their instants, and their slots
+        self._low: int = -1  # tell that slots are wanted when a grant leaves no more; -1: only a refusal does
+        self._asked_at: int | None = None  # since when slots are wanted
+        self._wait: int = _FIRST_ANSWER_NS
+        self._patient: bool = False
+        self._rehearsal: bool = False
+        self._spilled: int = 0
+        self.receipts: bool = True
+        self.rate = _slowest(self._rates)
+        self.in_hand: int = 0
+        """Slots, those included that have lapsed."""
+        self.spent: int = 0
+        """Permits granted so far."""
+        self.refused: int = 0
+        """The permits of the last request for which there were not enough slots."""
+        self.beyond: Beyond | None = None
+        """What decides about requests for which there are not enough slots; None: they wait for the store."""
+        self.on_want: Callable[[int], bool] | None = None
+        """Called with the instant when slots may be wanted: True if they are on their way."""
+        self.on_charge: Callable[[int], None] | None = None
+        self.on_pause: Callable[[int], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+
+    # What the store does.
+
+    def book(self, starts: Sequence[int], count: int, now: int, nexts: Sequence[int], wait: int) -> None:
+        """The store assigned so many slots: those of rate j begin at ``starts[j]`` (ns), and a slot is when all rates allow it.
+
+        ``nexts`` are the next free slots of the rates after them, and ``wait`` is how long (ns) an answer takes.
+        """
+        for run in self._runs_of(starts, count, now):
+            if self._first is None:
+                self._first = run
+            else:
+                self._runs.append(run)
+        self.in_hand += count
+        self._follow.follow(nexts)
+        self._wait = max(wait, 1)
+        self.unanswered()
+
+    def unanswered(self) -> None:
+        """Nothing is on its way: tell again when slots are wanted."""
+        self._asked_at = None
+
+    def low(self, count: int) -> None:
+        """Tell that slots are wanted as soon as a grant leaves no more than so many; -1: only when a request is refused."""
+        self._low = count
+
+    def last_run(self, now: int) -> int:
+        """How many slots of the latest run are still ahead."""
+        run = self._runs[-1] if self._runs else self._first
+        return 0 if run is None else run.left - run.before(now)
+
+    def clear(self) -> None:
+        """Give all slots in hand up: they are somebody else's."""
+        self._first = None
+        self._runs.clear()
+        self._taken.clear()
+        self.in_hand = 0
+
+    def ready(self, permits: int, now: int) -> int:
+        """How many slots in hand are of use while the first in line asks for so many permits."""
+        return self.in_hand - self._lapsed(permits, now)
+
+    # A request.
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        if permits is _ONE and type(now) is int:
+            run = self._first
+            if run is not None:
+                at = -(-run.next // run.unit)
+                if at < run.floor:
+                    at = run.floor
+                if at <= now <= at + self._lapse:
+                    if since is not None or self.receipts:  # out of the line: it may come back
+                        self._note(run, now)
+                    run.next += run.step
+                    run.left -= 1
+                    self.in_hand -= 1
+                    self.spent += 1
+                    if not run.left:
+                        self._first = self._runs.popleft() if self._runs else None
+                    if self.in_hand <= self._low:
+                        self._tell(now)
+                    return at
+        check_ask("take()", permits, now, since)
+        at, missing = self._due(permits, now)
+        if missing:
+            if self.beyond is not None:
+                self._tell(now, permits)
+                at = max(at, self.beyond.at(missing, now))
+            elif self._rehearsal:
+                at = max(at, self._follow.at(missing, now))
+            else:
+                self._tell(now, permits)
+                return max(at, self._follow.at(missing, now), self._answer_at(now))
+        elif at > now:
+            self._tell(now, permits)
+        if at <= now:
+            self._grant(permits, missing, now)
+        return at
+
+    def peek(self, permits: int, now: int) -> int:
+        check_ask("peek()", permits, now)
+        at, missing = self._due(permits, now)
+        if not missing:
+            return at
+        if self._patient and not self._rehearsal:  # who asks so stands in line, and asks no further before it is due
+            self._tell(now, permits)
+        if self.beyond is not None:
+            return max(at, self.beyond.at(missing, now) if self._patient else _later(self.beyond, missing, now))
+        return max(at, self._follow.at(missing, now), now if self._rehearsal else self._answer_at(now))
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Put the slots of that grant back, the latest first. Without a receipt they are lost, as where it is old."""
+        check_give_back(permits, now, taken)
+        if taken is None:
+            return
+        for instant, runs in reversed(self._taken):
+            if instant == taken:
+                while runs and permits:
+                    run = runs[-1]
+                    if run.left <= permits:
+                        back = runs.pop()
+                    else:
+                        keep = run.split(run.left - permits)
+                        runs[-1], back = keep, run
+                    permits -= back.left
+                    self._put_back(back)
+                return
+
+    def charge(self, permits: int, now: int) -> None:
+        """Have the store take so many from all processes; here they delay what is booked from now on."""
+        check_permits("charge()", permits)
+        self._follow.spend(permits, now)
+        if self.on_charge is not None:
+            self.on_charge(permits)
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Change the rate by which this process has slots assigned. Raises RuntimeError where there are several."""
+        if len(self._rates) > 1:
+            raise RuntimeError("set_rate(): a limiter of several rates keeps them. Make another, of the same name, with other rates.")
+        self._follow.set_rate(0, rate)
+        self._rates[0] = self.rate = rate
+
+    def lag(self, now: int) -> int:
+        """How late the first slot in hand is."""
+        at, missing = self._due(1, now)
+        return 0 if missing else max(now - at, 0)
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """b + R (W + lapse), of all processes together, and ``largest`` more if requests are for several permits."""
+        check_window(window, largest)
+        most = min(burst + rate.permits_in(window + self._lapse) for rate, burst in zip(self._rates, self._bursts, strict=True))
+        return most + (largest if largest > 1 else 0)
+
+    def reset(self, now: int) -> None:
+        """Refused: what was granted is known to the store, for all processes."""
+        raise RuntimeError("reset(): the limit is shared with other processes. Delete its key in the store, or take another name.")
+
+    def available(self, now: int) -> int:
+        """The slots that are due."""
+        due = sum([run.before(now + 1) for run in self._all()])
+        return max(due - self._lapsed(1, now), 0)
+
+    def rested(self, now: int) -> bool:
+        """Whether it has no slots in hand, and none are on their way."""
+        return self._asked_at is None and self.beyond is None and not self.ready(1, now)
+
+    def shift(self, ns: int) -> None:
+        """The limiter's time stood still for so long, and the store's did not."""
+        for run in self._all():
+            run.next -= ns * run.unit
+            run.floor -= ns
+        self._follow.shift(ns)
+        if self._asked_at is not None:
+            self._asked_at -= ns
+
+    def paused(self, ns: int) -> None:
+        """The limiter is paused, for all processes."""
+        if self.on_pause is not None:
+            self.on_pause(ns)
+
+    def resumed(self) -> None:
+        """The pause is over, for all processes."""
+        if self.on_resume is not None:
+            self.on_resume()
+
+    def share(self) -> None:
+        """Another limit is asked after this one: who is first in line keeps its slots meanwhile."""
+        self._patient = True
+
+    @property
+    def spilled(self) -> int:
+        return self._spilled
+
+    @property
+    def state(self) -> str:
+        return "shared" if self.beyond is None else "degraded"
+
+    @property
+    def rates(self) -> Sequence[Rate]:
+        """All of them, as they were given."""
+        return self._rates
+
+    @property
+    def bursts(self) -> Sequence[int]:
+        """One for each rate."""
+        return self._bursts
+
+    def __deepcopy__(self, memo: object) -> Booked:
+        twin = Booked(self._rates, self._bursts, self._lapse)
+        twin.clear()
+        for run in self._all():
+            copy = SlotRun(run.next, run.step, run.unit, run.left, run.floor)
+            if twin._first is None:
+                twin._first = copy
+            else:
+                twin._runs.append(copy)
+        twin.in_hand, twin._patient = self.in_hand, self._patient
+        twin._follow = deepcopy(self._follow)
+        if self._asked_at is not None:
+            twin._follow.not_before = self._asked_at + self._wait
+        twin.beyond = deepcopy(self.beyond)
+        twin._rehearsal = True
+        return twin
+
+    def __repr__(self) -> str:
+        rates = ", ".join([f"{rate}" if burst == 1 else f"{rate} burst {burst}" for rate, burst in zip(self._rates, self._bursts, strict=True)])
+        return f"Booked({rates}, in_hand={self.in_hand})"
+
+    def _all(self) -> list[SlotRun]:
+        return [] if self._first is None else [self._first, *self._runs]
+
+    def _answer_at(self, now: int) -> int:
+        """When the store may have answered. Longer and longer: who asks again is not to be woken for nothing time and again."""
+        return now + (self._wait if self._asked_at is None else max(self._wait, now - self._asked_at))
+
+    def _tell(self, now: int, permits: int = 0) -> None:
+        self.refused = permits or self.refused
+        if self._asked_at is None and self.on_want is not None and self.on_want(now):
+            self._asked_at = now
+
+    def _lapsed(self, permits: int, now: int) -> int:
+        """How many slots, the first in hand, have lapsed for such a request.
+
+        Who gathers slots for several permits may use the latest that lapsed meanwhile, one fewer than it needs. So no more than that
+        is ever granted beyond what the slots that have not lapsed allow.
+        """
+        late = now - self._lapse
+        first = self._first
+        if first is None or first.due(0) >= late:
+            return 0
+        lapsed = sum([run.before(late) for run in self._all()])
+        return max(lapsed - (permits if self._patient else permits - 1), 0)
+
+    def _due(self, permits: int, now: int) -> tuple[int, int]:
+        """When the slots in hand are due that serve the request, and how many are missing."""
+        skip, missing = self._lapsed(permits, now), permits
+        at: int | None = None
+        for run in self._all():
+            if skip >= run.left:
+                skip -= run.left
+                continue
+            used = min(missing, run.left - skip)
+            due = run.due(skip + used - 1)
+            at = due if at is None or due > at else at
+            missing -= used
+            skip = 0
+            if not missing:
+                break
+        return now if at is None else at, missing
+
+    def _grant(self, permits: int, missing: int, now: int) -> None:
+        skip, wanted = self._lapsed(permits, now), permits - missing
+        self.spent += permits
+        slots: list[SlotRun] = []
+        while (run := self._first) is not None and (skip or wanted):
+            if skip:
+                gone = run.split(min(skip, run.left))
+                skip -= gone.left
+                self.in_hand -= gone.left
+                self._spilled += gone.left * run.step // run.unit
+            if run.left and wanted:
+                slots.append(run.split(min(wanted, run.left)))
+                wanted -= slots[-1].left
+                self.in_hand -= slots[-1].left
+            if not run.left:
+                self._first = self._runs.popleft() if self._runs else None
+        if missing and self.beyond is not None:
+            self.beyond.spend(missing, now)
+        elif missing:
+            self._follow.spend(missing, now)
+        if not self._rehearsal:
+            runs = self._taken_at(now)
+            for run in slots:
+                if runs and runs[-1].adjoins(run):
+                    runs[-1].left += run.left
+                else:
+                    runs.append(run)
+        if self.in_hand <= self._low:
+            self._tell(now)
+
+    def _note(self, run: SlotRun, now: int) -> None:
+        """The next slot of the run is granted, and may come back."""
+        if self._rehearsal:
+            return
+        runs = self._taken_at(now)
+        if runs:
+            last = runs[-1]
+            if last.next + last.left * last.step == run.next and last.step == run.step and last.floor == run.floor and last.unit == run.unit:
+                last.left += 1
+                return
+        runs.append(SlotRun(run.next, run.step, run.unit, 1, run.floor))
+
+    def _taken_at(self, now: int) -> list[SlotRun]:
+        """The slots granted at that instant."""
+        taken = self._taken
+        if taken:
+            if taken[-1][0] == now:
+                return taken[-1][1]
+            while taken and taken[0][0] < now - self._lapse:  # so old that their slots have lapsed
+                taken.popleft()
+        runs: list[SlotRun] = []
+        taken.append((now, runs))
+        return runs
+
+    def _put_back(self, back: SlotRun) -> None:
+        """In front of all that are due later."""
+        runs, due = self._all(), back.due(back.left - 1)
+        self.in_hand += back.left
+        place = 0
+        while place < len(runs) and runs[place].due(0) < due:
+            place += 1
+        if place < len(runs) and back.adjoins(runs[place]):
+            runs[place].next, runs[place].left = back.next, runs[place].left + back.left
+        else:
+            runs.insert(place, back)
+        self._first = runs[0]
+        self._runs = deque(runs[1:])
+
+    def _runs_of(self, starts: Sequence[int], count: int, floor: int) -> list[SlotRun]:
+        """The slots at the latest of ``starts[j] + i * interval[j]``, as runs at equal distances.
+
+        The slower a rate, the later it is the one that decides, and once it does no faster one does again.
+        """
+        rates = self._rates
+        if len(rates) == 1:
+            return [SlotRun(starts[0] * rates[0].permits, rates[0].period_ns, rates[0].permits, count, floor)] if count else []
+        runs: list[SlotRun] = []
+        done = 0
+        while done < count:
+            slots = [ceil_div(start * rate.permits + done * rate.period_ns, rate.permits) for start, rate in zip(starts, rates, strict=True)]
+            latest = max(slots)
+            ruling = max([j for j, slot in enumerate(slots) if slot == latest], key=lambda j: ceil_div(rates[j].period_ns, rates[j].permits))
+            rate, start, left = rates[ruling], starts[ruling], count - done
+            for j, other in enumerate(rates):
+                # The first index at which the slower one is later: start + i * interval > own start + i * own interval.
+                gain = other.period_ns * rate.permits - rate.period_ns * other.permits
+                if gain > 0:
+                    index = (start - starts[j]) * rate.permits * other.permits // gain + 1
+                    left = min(left, max(index - done, 1))
+            runs.append(SlotRun(start * rate.permits + done * rate.period_ns, rate.period_ns, rate.permits, left, floor))
+            done += left
+        return runs
+
+
+def _slowest(rates: Sequence[Rate]) -> Rate:
+    slowest = rates[0]
+    for rate in rates[1:]:
+        if rate.slower_than(slowest):
+            slowest = rate
+    return slowest
+
+
+_NEVER = 1 << 62  # ns
+
+
+def _later(beyond: Beyond, permits: int, now: int) -> int:
+    """When they are due; where requests are refused for good, nobody can say."""
+    try:
+        return beyond.at(permits, now)
+    except ConnectionError:
+        return now + _NEVER

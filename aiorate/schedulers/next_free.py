@@ -1,0 +1,80 @@
+"""The next free slot of each of several rates: GCRA, in whole ticks.
+
+One integer for each rate. A nanosecond has ``rate.permits`` ticks and a permit lasts ``rate.period_ns`` of them, so nothing is
+rounded. Knows nothing of clocks, stores or waiters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.rate import ceil_div
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiorate.rate import Rate
+
+__all__ = ["NextFree"]
+
+
+class NextFree:
+    """When would so many permits be due, if nobody else took any?
+
+    A slot lies idle for at most ``burst - 1`` intervals of its rate. Several permits are due at the last of their slots, and all
+    rates have to allow them. ``nexts`` are instants (ns) of the next free slots; None: nothing was ever taken.
+    """
+
+    __slots__ = ("_bursts", "_next", "_rates", "not_before")
+
+    def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], nexts: Sequence[int] | None = None, not_before: int | None = None) -> None:
+        self._rates: list[Rate] = list(rates)
+        self._bursts: list[int] = list(bursts)
+        self._next: list[int | None] = [None] * len(self._rates)
+        self.not_before: int | None = not_before
+        """The instant (ns) before which nothing is due; None: no such instant."""
+        if nexts is not None:
+            self.follow(nexts)
+
+    def follow(self, nexts: Sequence[int]) -> None:
+        """Go by these instants (ns) from now on."""
+        self._next = [instant * rate.permits for instant, rate in zip(nexts, self._rates, strict=True)]
+
+    def at(self, permits: int, now: int) -> int:
+        """When so many are due: ``now`` or earlier if at once."""
+        at = now if self.not_before is None else max(now, self.not_before)
+        for index, rate in enumerate(self._rates):
+            slot = self._from(index, now) + (permits - 1) * rate.period_ns
+            at = max(at, ceil_div(slot, rate.permits))
+        return at
+
+    def spend(self, permits: int, now: int) -> None:
+        """Take them, due or not."""
+        for index, rate in enumerate(self._rates):
+            self._next[index] = self._from(index, now) + permits * rate.period_ns
+
+    def owed(self, now: int) -> int:
+        """How many permits, rounded up, are missing until it is as if nothing had ever been taken."""
+        return max(ceil_div(self._from(index, now) - self._idle(index, now), rate.period_ns) for index, rate in enumerate(self._rates))
+
+    def set_rate(self, index: int, rate: Rate) -> None:
+        """Change one of them; what is taken stays taken until the same instant."""
+        old, slot = self._rates[index], self._next[index]
+        self._rates[index] = rate
+        if slot is not None and rate != old:
+            self._next[index] = ceil_div(slot * rate.permits, old.permits)
+
+    def shift(self, ns: int) -> None:
+        """All instants are earlier by so much."""
+        self._next = [None if slot is None else slot - ns * rate.permits for slot, rate in zip(self._next, self._rates, strict=True)]
+        if self.not_before is not None:
+            self.not_before -= ns
+
+    def _idle(self, index: int, now: int) -> int:
+        """The earliest slot that a new one has at ``now``, in ticks."""
+        rate = self._rates[index]
+        return now * rate.permits - (self._bursts[index] - 1) * rate.period_ns
+
+    def _from(self, index: int, now: int) -> int:
+        slot, idle = self._next[index], self._idle(index, now)
+        return idle if slot is None or slot < idle else slot
