@@ -398,6 +398,10 @@ def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | N
             f"Budget(): one dimension may be a Limiter that others share; {' and '.join(limiters)} are."
             " Give the others as rates or strategies; or, if all callers share them all, share one Budget."
         )
+    for place in limiters:
+        limit = dimensions[place]
+        if isinstance(limit, Limiter) and limit.dispatcher.spans_loops:
+            raise ValueError(f"Budget({place}): its scope is the process, and a Budget is for one event loop. Use scope='loop'.")
     if len(limiters) == len(dimensions):
         raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
 

@@ -85,6 +85,8 @@ class KeyedLimiter(Generic[K]):
         self._factory = factory
         self._max_keys = max_keys
         self._shared = shared if shared is None or isinstance(shared, Limiter) else Limiter(shared, name="shared", on_event=on_event)
+        if self._shared is not None and self._shared.dispatcher.spans_loops:
+            raise ValueError("KeyedLimiter(shared): its scope is the process, and a KeyedLimiter is for one event loop. Use scope='loop'.")
         self._own = self._shared is not shared  # whether the shared limit was made here
         self._limiters: OrderedDict[K, Limiter] = OrderedDict()
         self._group = Group()

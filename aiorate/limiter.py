@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from datetime import timedelta
     from types import TracebackType
-    from typing import Any, Never, NoReturn
+    from typing import Any, Literal, Never, NoReturn
 
     from aiorate.decorator import Weighted
     from aiorate.events import Event
@@ -33,15 +33,19 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["Limiter"]
+__all__ = ["SCOPES", "Limiter"]
+
+SCOPES: dict[str, Callable[[Limiter, Clock | None, bool], None]] = {}
+"""What makes a limiter one of a wider scope than an event loop. `aiorate` says which there are; no limiter knows them."""
 
 _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit by digit for every limiter
 _TOLD_AGAIN_NS = 1_000_000_000  # a pause that becomes longer by less is no event: responses of many requests come one after the other
+_LOOP: Literal["loop"] = "loop"  # compared by identity; an equal text takes the longer way
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
 class Limiter:
-    """Grants permits at a rate, in the order asked, to the coroutines of one event loop.
+    """Grants permits at a rate, in the order asked, to the coroutines of one event loop, or to all of a process.
 
     ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as
     ``"100/s"``, or a number per second) for a `TokenPool`. ``catch_up`` is how many seconds a late event loop may make up for
@@ -53,8 +57,10 @@ class Limiter:
     permit, so that no permit is spent while waiting for it. Without it, leaving ``async with`` does nothing. ``on_event`` is called
     with an `aiorate.Event` when a server asks for a pause or permits are skipped; both are logged under ``aiorate`` too.
 
-    May be made without a loop, and
-    used in one loop after the other, but not in two at a time. Not thread-safe. Cannot be copied or pickled: share it.
+    ``scope="loop"`` is for one event loop: the limiter may be made without one, and used in one after the other, but not in two at a
+    time, and not from other threads. ``scope="process"`` is one budget, and one line, for any number of event loops in any threads
+    (asyncio, uvloop, trio) and for synchronous code, which calls `acquire_blocking`; every call may come from any thread then, and
+    ``on_event`` is called in whichever thread decided. Cannot be copied or pickled: share it.
     """
 
     __slots__ = ("__weakref__", "_batch", "_dispatcher", "_max_waiting", "_room")
@@ -70,6 +76,7 @@ class Limiter:
         name: str | None = None,
         max_concurrency: int | None = None,
         on_event: Callable[[Event], object] | None = None,
+        scope: Literal["loop", "process"] = _LOOP,
     ) -> None:
         if misplaced:
             raise TypeError(
@@ -94,6 +101,8 @@ class Limiter:
             raise TypeError(f"Limiter(name) must be text, not {type(name).__name__}.")
         if on_event is not None and not callable(on_event):
             raise TypeError(f"Limiter(on_event) must be a function of an aiorate.Event, not {type(on_event).__name__}.")
+        if scope is not _LOOP:
+            self._check_scope(scope)
         ns = _CATCH_UP_NS if catch_up is _CATCH_UP else seconds_to_ns(catch_up, "Limiter(catch_up)")
         self._dispatcher = Dispatcher(scheduler, ns, precise, clock, name)
         self._batch = self._dispatcher.batch
@@ -105,6 +114,16 @@ class Limiter:
             check_permits("Limiter(max_concurrency)", max_concurrency)
             self._room = Limiter(Room(max_concurrency), clock=clock)
         self._dispatcher.on_event = on_event
+        if scope is not _LOOP and scope != _LOOP:
+            SCOPES[scope](self, clock, precise)
+
+    def _check_scope(self, scope: str) -> None:
+        if not isinstance(scope, str):
+            raise TypeError(f"Limiter(scope) must be 'loop' or 'process', not {type(scope).__name__}.")
+        if scope != _LOOP and scope not in SCOPES:
+            raise ValueError(f"Limiter(scope) must be 'loop' or 'process'; {scope!r} was given.")
+        if scope != _LOOP and type(self) is not Limiter:
+            raise TypeError(f"{type(self).__name__}(scope={scope!r}): a class of your own has the scope of one event loop. Wrap a Limiter.")
 
     # Asking.
 
@@ -188,6 +207,16 @@ class Limiter:
             raise LimiterClosed(f"try_acquire(): {_CLOSED}")
         dispatcher.counters.refused += 1
         return False
+
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
+        """As `acquire`, for synchronous code in any thread: blocks until the permits are granted; returns the seconds waited.
+
+        Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop runs, which it would stop. Interrupted
+        while waiting, as by Ctrl-C, nothing is spent.
+        """
+        raise RuntimeError(
+            "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
+        )
 
     async def __aenter__(self) -> float:
         """Acquire one permit; the target is the seconds waited. With ``max_concurrency``, take a place first."""
@@ -399,9 +428,9 @@ class Limiter:
         for left, length in caps:
             dispatcher.cap(left, length)
         if later and (before is None or until - before >= _TOLD_AGAIN_NS):
-            from aiorate.events import Event, emit
+            from aiorate.events import Event
 
-            emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.on_event)
+            dispatcher.tell(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source))
 
     def resume(self) -> None:
         """End a pause now, whoever asked for it."""

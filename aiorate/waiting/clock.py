@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiorate.waiting.section import Section
+
 __all__ = ["Clock", "EventLoop", "Handle", "ReadClock", "TimedClock"]
 
 
@@ -52,7 +54,7 @@ class TimedClock(Clock, Protocol):
 
 
 class EventLoop(Protocol):
-    """What a limiter needs of the loop that runs its callers: asyncio's, uvloop's or trio's."""
+    """What a limiter needs of the loop that runs its callers: asyncio's, uvloop's or trio's, or all of a process as one."""
 
     monotonic: bool
     """Whether that is ``time.monotonic_ns``, which other loops go by too."""
@@ -60,6 +62,11 @@ class EventLoop(Protocol):
     """Whether the clock keeps its own timers, and time does not pass by itself."""
     grain: int
     """Nanoseconds that wake-ups are kept apart."""
+
+    @property
+    def section(self) -> Section | None:
+        """Where it stands for many loops and threads, one of which decides at a time. It is none that could starve, or stand still."""
+        ...
 
     @property
     def read(self) -> ReadClock:

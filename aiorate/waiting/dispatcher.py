@@ -7,6 +7,7 @@ Knows nothing of how a rate is computed (it never multiplies or divides), of sec
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.capped import Capped
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["NOT_ASKED", "Dispatcher"]
 
 NOT_ASKED = 1 << 200  # in place of an instant: the scheduler was not asked, because of a line, a pause, a stop or a close
+_NEVER = 1 << 62  # in place of an instant
 _AT_ONCE = 64  # requests that one question may count
 _SAME_WAKE_UP_NS = 1_500_000  # as long as wake-ups are apart, on the average
 _LOOP_CHECK_NS = 5_000_000  # the loop is looked at twice within the 10 ms for which callers may keep it busy
@@ -167,7 +169,8 @@ class Dispatcher:
             self._late = None
         else:
             self.granted += permits
-            if self.batch.worthwhile and self._gate is None and self._loop is not None and self.batch.open(self.scheduler, now):
+            worthwhile = self.batch.worthwhile and self._gate is None and self._loop is not None and self._loop.section is None
+            if worthwhile and self.batch.open(self.scheduler, now):
                 self._settle_next_iteration(now)
         self._update_fast_path()
         return at, granted_at
@@ -316,6 +319,8 @@ class Dispatcher:
 
         Raises ValueError if it is so already, or if requests wait here for which the shared limit was never asked.
         """
+        if self.spans_loops:
+            raise ValueError("its scope is the process, and it cannot be one of several limits. Make one with scope='loop'.")
         if self._gate is not None or self._group is not None:
             raise ValueError("the limiter belongs to another key already: make one for each key.")
         if gate is not None and (self._head is not None or self._returnable):
@@ -371,7 +376,9 @@ class Dispatcher:
         late = self._due is not None and self._due < earliest
         spilled = scheduler.spilled if late else 0
         reading = now + self.timeline.offset
-        booked, woken, room, permits = now, 0, _PORTION - self.resuming, 0
+        # Where many loops wait, one that stands still, and has yet to resume its own, must not keep the others from theirs.
+        room = _PORTION if self.spans_loops else _PORTION - self.resuming
+        booked, woken, permits = now, 0, 0
         gate, granted_at = self._gate, now
         passed: Receipt | BaseException | None = None  # what the shared limit granted, and is not granted here yet
         try:
@@ -437,9 +444,19 @@ class Dispatcher:
     def _tell_of_skipped(self) -> None:
         permits, self.counters.untold = self.counters.untold, 0
         if permits:  # told already, or before a reset()
-            from aiorate.events import Event, emit
+            from aiorate.events import Event
 
-            emit(Event("skipped", self.name, permits=permits), self.on_event)
+            self.tell(Event("skipped", self.name, permits=permits))
+
+    def tell(self, event: Event) -> None:
+        """Log the event, and call back; not in the middle of a critical section, since whoever hears of it may ask the limiter."""
+        from aiorate.events import emit
+
+        section = None if self._loop is None else self._loop.section
+        if section is None:
+            emit(event, self.on_event)
+        else:
+            section.after(partial(emit, event, self.on_event))
 
     def _await_head(self, ticket: Ticket, due: int | None) -> None:
         """Have the driver look again when that ticket, the first in line, is due; while time stands still, when it goes on."""
@@ -510,6 +527,22 @@ class Dispatcher:
         self._steady = self._loop is not None and self._loop.monotonic
         self._update_fast_path()
         self._serve_passes()
+
+    def attach(self, loop: EventLoop, driver: Driver) -> None:
+        """Stand on that loop from now on, whatever loop runs here, with its driver. The budget stays; nobody is in line."""
+        if self._loop is not None:
+            self._desert(self._loop)
+        self._loop, self.driver, self.line = loop, driver, Line()
+        if self._clock is None:
+            self.timeline.follow(loop.read)
+        self._steady = loop.monotonic
+        self.check_loop_after = _NEVER
+        self._update_fast_path()
+
+    @property
+    def spans_loops(self) -> bool:
+        """Whether callers of several loops and threads may ask."""
+        return self._loop is not None and self._loop.section is not None
 
     def _desert(self, old: EventLoop) -> None:
         if not old.forked:  # else those who wait are in another process
@@ -628,13 +661,17 @@ class Dispatcher:
         self.changed()
 
     async def close(self, error: BaseException) -> None:
-        """Send everybody away, and grant nothing any more; no task and no timer stays."""
+        """As `shut`, and return once no task and no timer is left."""
+        self.shut(error)
+        if self.driver is not None:
+            await self.driver.aclose()
+
+    def shut(self, error: BaseException) -> None:
+        """Send everybody away, and grant nothing any more."""
         self.look()
         self.closed = True
         self.fail(error)
         self.serve()
-        if self.driver is not None:
-            await self.driver.aclose()
 
     @property
     def is_closed(self) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Any
 
-    from aiorate.waiting.line import Line, Ticket
+    from aiorate.waiting.line import Line, Outcome, Ticket
 
 __all__ = ["DispatcherView", "Driver"]
 
@@ -31,6 +31,14 @@ class DispatcherView(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """Send everybody in line away: the driver cannot go on."""
+        ...
+
+    def leave(self, line: Line, ticket: Ticket, permits: int) -> None:
+        """Undo a request of that line whose owner is no more."""
+        ...
+
+    def resumed(self, line: Line, outcome: Outcome, asked: int) -> tuple[int, int, int]:
+        """A request of that line goes on: ns waited, the instant for which it was scheduled, that of its grant. Or raises its error."""
         ...
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiorate.waiting.clock import Clock, EventLoop, Handle, ReadClock
+    from aiorate.waiting.section import Section
     from aiorate.waiting.timerfd import KernelTimers
 
 __all__ = ["AsyncioLoop", "event_loop", "running_loop"]
@@ -53,6 +54,8 @@ class AsyncioLoop:
     """An asyncio event loop, uvloop's included."""
 
     __slots__ = ("_clock", "_kernel", "_process", "_rounds_up", "grain", "manual", "monotonic", "native", "read")
+
+    section: Section | None = None
 
     def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
         self.native: asyncio.AbstractEventLoop = native

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiorate.waiting.clock import Clock, Handle, ReadClock
+    from aiorate.waiting.section import Section
 
 __all__ = ["TrioLoop", "TrioTimer", "running_trio"]
 
@@ -41,6 +42,8 @@ class TrioLoop:
     """One ``trio.run()``. Trio has no timers outside a task: a waiter waits for `timer`, and fires it."""
 
     __slots__ = ("_clock", "_own", "_process", "_timers", "_token", "grain", "manual", "monotonic", "read", "timer")
+
+    section: Section | None = None
 
     def __init__(self, native: object, clock: Clock | None) -> None:
         self._token = cast("trio.lowlevel.TrioToken", native)

@@ -1,0 +1,346 @@
+"""The Limiter for a whole process: one budget, and one line, for any number of event loops in any threads and for synchronous code.
+
+All that concerns threads is here. What a limiter does in one loop, it does here in a critical section, one thread at a time, which
+is never held across a wait. Made by ``Limiter(..., scope="process")``. Computes no schedule, and knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from aiorate.errors import LimiterClosed
+from aiorate.limiter import Limiter
+from aiorate.rate import NS_PER_SECOND, ns_to_seconds, seconds_to_ns
+from aiorate.waiting.loops import running_loop
+from aiorate.waiting.process_driver import ProcessDriver
+from aiorate.waiting.process_loop import ProcessLoop
+from aiorate.waiting.section import Section
+from aiorate.waiting.turns import turns_here
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import AsyncGenerator, Callable
+    from datetime import timedelta
+
+    from aiorate.feedback import Feedback
+    from aiorate.rate import Number, Rate
+    from aiorate.schedulers.interface import Scheduler
+    from aiorate.slots import Slot
+    from aiorate.spec import RateSpec
+    from aiorate.statistics import Statistics
+    from aiorate.waiting.clock import Clock
+    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.inbox import ProcessTicket
+
+__all__ = ["ProcessLimiter"]
+
+
+class ProcessLimiter(Limiter):
+    """A `Limiter` that any thread may call. It has no attributes of its own: its driver knows the section and the loops."""
+
+    __slots__ = ()
+
+    @classmethod
+    def adopt(cls, limiter: Limiter, clock: Clock | None, precise: bool) -> None:
+        """Make that limiter, which is new, one of these. So no other limiter pays for there being two kinds."""
+        limiter.__class__ = cls
+        assert isinstance(limiter, ProcessLimiter)
+        limiter.stand_in(Section(), clock, precise)
+
+    def stand_in(self, section: Section, clock: Clock | None, precise: bool) -> None:
+        """Have the line, and that for places, stand in that section."""
+        dispatcher = self._dispatcher
+        loop = ProcessLoop(section, clock, precise, dispatcher.name)
+        dispatcher.attach(loop, ProcessDriver(dispatcher, loop))
+        if self._room is not None:
+            room = self._room.dispatcher
+            room.attach(loop, ProcessDriver(room, loop))
+        section.on_fork = partial(_stand_anew, ref(self), section, clock, precise)
+
+    # Asking.
+
+    async def acquire(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
+        self._check("acquire()", permits)
+        limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
+        driver = self._driver
+        if not driver.loop.manual:
+            await _let_turn()
+        ticket = driver.loop.section.run(self._ask, permits, limit)
+        return 0.0 if ticket is None else (await _wait(driver, ticket))[0] / NS_PER_SECOND
+
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
+        self._check("acquire_blocking()", permits)
+        limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire_blocking(max_wait)")
+        if running_loop() is not None:
+            raise RuntimeError("acquire_blocking() would stop the event loop that runs in this thread. Await acquire() instead.")
+        driver = self._driver
+        section = driver.loop.section
+        mine: list[ProcessTicket] = []  # what has to be undone, whenever this is interrupted
+        try:
+            ticket = section.run(self._ask, permits, limit, mine)
+            if ticket is None:
+                return 0.0
+            while ticket.outcome is None:
+                ticket.bell.acquire()
+            return section.run(driver.resume, ticket)[0] / NS_PER_SECOND
+        except BaseException:
+            for ticket in mine:
+                section.post(partial(driver.withdraw, ticket))
+            raise
+
+    def try_acquire(self, permits: int = 1) -> bool:
+        return self._driver.loop.section.run(super().try_acquire, permits)
+
+    async def __aenter__(self) -> float:
+        return await self.enter(1)
+
+    async def enter(self, permits: int) -> float:
+        if self._room is None:
+            return await self.acquire(permits)
+        self._check("acquire()", permits)
+        driver, places = self._driver, _process_driver(self._room.dispatcher)
+        if not driver.loop.manual:
+            await _let_turn()
+        section = driver.loop.section
+        asked, inside, ticket = section.run(self._ask_for_place, permits)
+        waited = 0.0
+        if not inside:
+            assert ticket is not None
+            place = ticket
+            try:
+                while place.outcome is None:
+                    await places.wait(place)
+                waited, ticket = section.run(self._move_up, place, permits, asked)
+            except BaseException:
+                section.post(partial(places.withdraw, place))
+                raise
+        if ticket is None:
+            return waited
+        try:
+            return ns_to_seconds((await _wait(driver, ticket))[0])
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        if self._room is not None:
+            # Put off if this is a finalizer's, in the middle of a decision.
+            self._driver.loop.section.post(super().leave)
+
+    async def slots(self) -> AsyncGenerator[Slot, None]:
+        driver = self._driver
+        index, since = 0, None
+        while True:
+            if not driver.loop.manual:
+                await _let_turn()
+            opened, skipped, spilled, since, ticket = driver.loop.section.run(self._ask_for_slot, index, since)
+            if ticket is not None:
+                since = (await _wait(driver, ticket))[1]
+            slot, since = driver.loop.section.run(self._slot, index, since, opened, skipped, spilled)
+            yield slot
+            index = slot.index + 1
+
+    # What is asked, in the section.
+
+    @property
+    def _driver(self) -> ProcessDriver:
+        return _process_driver(self._dispatcher)
+
+    def _ask(self, permits: int, limit: int | None, mine: list[ProcessTicket] | None = None) -> ProcessTicket | None:
+        """Take the permits, or stand in line: None, or the ticket. Raises if the request may not stand there."""
+        dispatcher = self._dispatcher
+        at, now = dispatcher.try_take(permits)
+        if at > now and self._driver.loop.do_chores():
+            at, now = dispatcher.try_take(permits)
+        if at <= now:
+            return None
+        self._admit(permits, now, limit)
+        return _join(dispatcher, permits, at, now, now, mine)
+
+    def _ask_for_place(self, permits: int) -> tuple[int, bool, ProcessTicket | None]:
+        """The reading now; whether a place was free; and the ticket for it, or for the permits, if either is to be waited for."""
+        assert self._room is not None
+        dispatcher, room = self._dispatcher, self._room.dispatcher
+        at, now = room.try_take(1)
+        if at > now and self._driver.loop.do_chores():
+            at, now = room.try_take(1)
+        asked = dispatcher.timeline.read()
+        if at <= now:
+            try:
+                return asked, True, self._ask(permits, None)
+            except BaseException:
+                super().leave()
+                raise
+        dispatcher.look()
+        self._refuse_if_closed()
+        if self._max_waiting is not None:
+            self._refuse_if_full(permits)
+        return asked, False, _join(room, 1, at, now, now)
+
+    def _move_up(self, ticket: ProcessTicket, permits: int, asked: int) -> tuple[float, ProcessTicket | None]:
+        """From the line for places to that for permits, in one step: the seconds waited, and the ticket if it waits on.
+
+        Admitted already, and waiting ever since: ``max_waiting`` is not asked again.
+        """
+        assert self._room is not None
+        _process_driver(self._room.dispatcher).resume(ticket)
+        dispatcher = self._dispatcher
+        try:
+            at, now = dispatcher.try_take(permits)
+            if at > now:
+                self._refuse_if_closed()
+                ticket = _join(dispatcher, permits, at, now, now)
+                ticket.asked = asked
+                return 0.0, ticket
+            waited = max(dispatcher.timeline.read() - asked, 0)
+            if waited:
+                dispatcher.counters.note(waited)
+            return ns_to_seconds(waited), None
+        except BaseException:
+            super().leave()
+            raise
+
+    def _ask_for_slot(self, index: int, since: int | None) -> tuple[int, int, int, int, ProcessTicket | None]:
+        """As in `Limiter.slots`, up to the wait."""
+        dispatcher = self._dispatcher
+        opened, skipped = dispatcher.look(), dispatcher.counters.skipped
+        spilled = dispatcher.scheduler.spilled
+        since = opened if since is None else max(since, opened - dispatcher.catch_up)
+        at, now = dispatcher.try_take(1, since)
+        if at > now:
+            self._admit(1, now, None)
+            return opened, skipped, spilled, since, _join(dispatcher, 1, at, now, since)
+        if index:
+            dispatcher.skip(dispatcher.scheduler.spilled - spilled)
+        return opened, skipped, spilled, at, None
+
+    def _slot(self, index: int, since: int, opened: int, skipped: int, spilled: int) -> tuple[Slot, int]:
+        """As in `Limiter.slots`, after the wait: the slot, and since when the next stands in line."""
+        from aiorate.slots import slot_of
+
+        dispatcher = self._dispatcher
+        if index:
+            index += max(0, dispatcher.counters.skipped - skipped)
+            if since < opened - dispatcher.catch_up:
+                since += dispatcher.scheduler.spilled - spilled
+        return slot_of(index, since, dispatcher.look(), dispatcher.timeline), since
+
+    def _refuse_if_closed(self) -> None:
+        if self._dispatcher.is_closed:
+            raise LimiterClosed("acquire(): the limiter is closed. Make another, or reopen this one with limiter.apply().")
+
+    # Changing, for those in line too.
+
+    def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
+        self._command(partial(super().set_rate, rate, member=member))
+
+    def pause(self, seconds: Number | timedelta) -> None:
+        self._command(partial(super().pause, seconds))
+
+    def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
+        self._command(partial(super().observe, feedback, jitter=jitter))
+
+    def resume(self) -> None:
+        self._command(super().resume)
+
+    def refund(self, permits: int) -> None:
+        self._command(partial(super().refund, permits))
+
+    def charge(self, permits: int) -> None:
+        self._command(partial(super().charge, permits))
+
+    def reset(self) -> None:
+        self._command(super().reset)
+
+    def apply(self, spec: RateSpec | str) -> None:
+        self._command(partial(super().apply, spec))
+
+    def _command(self, call: Callable[[], None]) -> None:
+        self._driver.loop.section.command(call)
+
+    async def aclose(self) -> None:
+        loop = self._driver.loop
+        thread = loop.section.run(self._shut)
+        while thread is not None and thread.is_alive():
+            await loop.yield_once()
+
+    def _shut(self) -> threading.Thread | None:
+        error = LimiterClosed("acquire(): while this request stood in line, the limiter was closed.")
+        if self._room is not None:
+            self._room.dispatcher.fail(error)
+            self._room.dispatcher.serve()
+        self._dispatcher.shut(error)
+        return self._driver.loop.stop()
+
+    # Looking.
+
+    @property
+    def rate(self) -> Rate:
+        return self._driver.loop.section.look(lambda: super(ProcessLimiter, self).rate)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self._driver.loop.section.look(lambda: super(ProcessLimiter, self).scheduler)
+
+    @property
+    def lag(self) -> float:
+        return self._driver.loop.section.run(lambda: super(ProcessLimiter, self).lag)
+
+    def delay(self, permits: int = 1) -> float:
+        return self._driver.loop.section.run(super().delay, permits)
+
+    def bound(self, seconds: Number, largest: int = 1) -> int | None:
+        return self._driver.loop.section.look(partial(super().bound, seconds, largest))
+
+    def statistics(self) -> Statistics:
+        return self._driver.loop.section.run(super().statistics)
+
+    def __repr__(self) -> str:
+        return self._driver.loop.section.look(super().__repr__)
+
+
+def _process_driver(dispatcher: Dispatcher) -> ProcessDriver:
+    driver = dispatcher.driver
+    assert isinstance(driver, ProcessDriver)  # since its limiter was adopted
+    return driver
+
+
+def _join(dispatcher: Dispatcher, permits: int, at: int, now: int, since: int, mine: list[ProcessTicket] | None = None) -> ProcessTicket:
+    """Stand in line. ``mine`` is for threads without a loop: it has the ticket before the line has it."""
+    if mine is None and running_loop() is None:
+        raise RuntimeError("acquire() can only wait in a running event loop. In synchronous code, call acquire_blocking().")
+    ticket = _process_driver(dispatcher).ticket()
+    ticket.permits = permits
+    if mine is not None:
+        mine.append(ticket)
+    _, ticket.asked = dispatcher.join(permits, at, now, since, ticket)
+    ticket.line = dispatcher.line
+    return ticket
+
+
+async def _wait(driver: ProcessDriver, ticket: ProcessTicket) -> tuple[int, int, int]:
+    """Wait in line: ns waited, the instant for which the request was scheduled, that of its grant. Cancelled meanwhile, it is undone."""
+    section = driver.loop.section
+    try:
+        while ticket.outcome is None:
+            await driver.wait(ticket)
+        return section.run(driver.resume, ticket)
+    except BaseException:
+        section.post(partial(driver.withdraw, ticket))
+        raise
+
+
+async def _let_turn() -> None:
+    """Yield to the loop if it was kept from its other tasks. Nothing is spent meanwhile: the caller has not asked yet."""
+    turns = turns_here()
+    while turns is not None and turns.starved():
+        await turns.yield_once()
+
+
+def _stand_anew(limiter: ref[ProcessLimiter], section: Section, clock: Clock | None, precise: bool) -> None:
+    """In a child process after a fork: the budget goes on, and those who wait are in the parent."""
+    there = limiter()
+    if there is not None:
+        there.stand_in(section, clock, precise)

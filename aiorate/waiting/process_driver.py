@@ -1,0 +1,113 @@
+"""The driver of a limiter for a whole process: an inbox for each event loop that waits, one for the threads that have none, and one
+timer that no loop owns.
+
+Each waiter is woken where it waits. A loop that stands still keeps its places, and holds up nobody; those of a loop that was closed
+leave the line, and what was granted to them goes to the next. Knows nothing of rates or HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiorate.waiting.inbox import Inbox, ProcessTicket
+from aiorate.waiting.loops import running_loop
+from aiorate.waiting.ports import AsyncioPort, ThreadPort
+from aiorate.waiting.timer import Timer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from aiorate.waiting.driver import DispatcherView
+    from aiorate.waiting.ports import Port
+    from aiorate.waiting.process_loop import ProcessLoop
+
+__all__ = ["ProcessDriver"]
+
+
+class ProcessDriver:
+    """All its methods are called in the section, but for `wait` and `aclose`."""
+
+    __slots__ = ("_dispatcher", "_inboxes", "_timer", "loop")
+
+    def __init__(self, dispatcher: DispatcherView, loop: ProcessLoop) -> None:
+        self.loop: ProcessLoop = loop
+        self._dispatcher = dispatcher
+        self._timer = Timer(loop, dispatcher.serve)
+        self._inboxes: dict[object, Inbox] = {}
+        loop.chores.append(self.clear_closed)
+
+    def ticket(self) -> ProcessTicket:
+        native = running_loop()
+        inbox = self._inboxes.get(native)
+        if inbox is None:
+            # Another loop begins to wait: those that do not any more may be over.
+            self._inboxes = {other: inbox for other, inbox in self._inboxes.items() if inbox.tickets}
+            inbox = self._inboxes[native] = Inbox(_port_of(native), self.loop.section, self.clear_closed)
+        ticket = ProcessTicket(inbox, inbox.port.bell(), inbox.port.owner())
+        inbox.tickets[ticket] = None
+        return ticket
+
+    def wait(self, ticket: ProcessTicket) -> Awaitable[object]:
+        return ticket.inbox.port.wait(ticket.bell)
+
+    def leave(self, ticket: ProcessTicket) -> None:
+        ticket.gone = True
+
+    def release(self, ticket: ProcessTicket) -> bool:
+        """Its owner waits no more: it goes on, or has gone. False if that was known."""
+        if ticket not in ticket.inbox.tickets:
+            return False
+        del ticket.inbox.tickets[ticket]
+        ticket.bell = ticket.task = None  # the line may keep a ticket for a while, and is to keep nothing else
+        return True
+
+    def resume(self, ticket: ProcessTicket) -> tuple[int, int, int]:
+        """Its owner goes on: ns waited, the instant for which it was scheduled, that of its grant. Or raises its error."""
+        assert ticket.line is not None  # it has joined
+        self.release(ticket)
+        return self._dispatcher.resumed(ticket.line, ticket.result(), ticket.asked)
+
+    def withdraw(self, ticket: ProcessTicket) -> None:
+        """Its owner was cancelled, or is no more. What was granted to it goes to the next."""
+        if not self.release(ticket):
+            return
+        line = ticket.line
+        if line is None:  # its owner was interrupted while it joined, perhaps before
+            line = self._dispatcher.line
+            if ticket.outcome is None and all(other is not ticket for other, _, _ in line):
+                return
+        self._dispatcher.leave(line, ticket, ticket.permits)
+
+    def clear_closed(self) -> bool:
+        """Have those leave whose loops are closed; True if there were any."""
+        if not any(inbox.tickets and inbox.port.closed for inbox in self._inboxes.values()):
+            return False
+        lost = [ticket for inbox in self._inboxes.values() if inbox.port.closed for ticket in inbox.tickets]
+        waiting = [ticket for ticket in lost if ticket.outcome is None]
+        for ticket in waiting:
+            ticket.gone = True  # all of them, before anything is granted: nothing is for one that has yet to leave
+        for ticket in lost:
+            self.withdraw(ticket)
+        return bool(lost)
+
+    def arm(self, reading: int | None) -> None:
+        self._timer.set(reading)
+
+    def retire(self) -> None:
+        self._timer.set(None)
+
+    async def aclose(self) -> None:
+        thread = self.loop.section.run(self.loop.stop)
+        while thread is not None and thread.is_alive():
+            await self.loop.yield_once()
+
+
+def _port_of(native: object) -> Port:
+    if native is None:
+        return ThreadPort()
+    if isinstance(native, asyncio.AbstractEventLoop):
+        return AsyncioPort(native)
+    from aiorate.waiting.trio_port import TrioPort
+
+    return TrioPort(native)

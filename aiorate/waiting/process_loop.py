@@ -1,0 +1,77 @@
+"""All event loops and threads of a process, as a limiter sees them that serves them all.
+
+It is none of them: it is never closed, does not stand still, and has the clock and a timekeeper of its own. Knows nothing of rates.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from aiorate.waiting.clock import TimedClock
+from aiorate.waiting.loops import GRAIN_NS, event_loop, running_loop
+from aiorate.waiting.timekeeper import Timekeeper
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Awaitable, Callable
+
+    from aiorate.waiting.clock import Clock, Handle, ReadClock
+    from aiorate.waiting.section import Section
+
+__all__ = ["ProcessLoop"]
+
+
+class ProcessLoop:
+    """An `EventLoop` whose callbacks run in the section, in whichever thread is there. ``chores`` are done once a second by the thread."""
+
+    __slots__ = ("_keeper", "_process", "_timers", "chores", "grain", "manual", "monotonic", "read", "section")
+
+    running: bool = False
+    closed: bool = False
+
+    def __init__(self, section: Section, clock: Clock | None, precise: bool, name: str | None) -> None:
+        self.section: Section = section
+        self.read: ReadClock = monotonic_ns if clock is None else clock.now
+        self.monotonic: bool = clock is None
+        self.grain: int = 0 if precise else GRAIN_NS
+        self.chores: list[Callable[[], bool]] = []
+        self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
+        self.manual: bool = self._timers is not None
+        self._process = os.getpid()
+        self._keeper = Timekeeper(section, self.read, f"aiorate-timekeeper:{name}" if name else "aiorate-timekeeper", self.do_chores)
+
+    @property
+    def native(self) -> object:
+        """Whichever runs here: for this limiter they are all the same one."""
+        return running_loop()
+
+    @property
+    def forked(self) -> bool:
+        return self._process != os.getpid()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.section.post(callback)
+
+    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+        if self._timers is not None:
+            return self._timers.call_at(reading, partial(self.section.run, callback))
+        return self._keeper.call_at(reading, callback)
+
+    def yield_once(self) -> Awaitable[object]:
+        native = running_loop()
+        assert native is not None  # or nobody could await this
+        return event_loop(native, None, precise=False).yield_once()
+
+    def stop(self) -> threading.Thread | None:
+        """Have the timekeeper's thread end, unless it is needed; returns it, if there is one that ends."""
+        return self._keeper.stop()
+
+    def do_chores(self) -> bool:
+        """Whether any of them found something to do."""
+        done = False
+        for chore in self.chores:
+            done = chore() or done
+        return done

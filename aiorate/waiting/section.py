@@ -1,0 +1,173 @@
+"""The critical section around decisions, where many threads ask: one thread at a time, and nothing of it is held across a wait.
+
+A coroutine that is garbage-collected leaves the line in whichever thread happens to collect it, perhaps in the middle of a decision
+of that very thread. What comes then is put off until the section is over: it neither waits for the lock nor sees half a decision.
+Knows nothing of rates, loops or who waits.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Section"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Section:
+    """A lock, what is put off until it is free, and what is called once it is released.
+
+    The lock is one that its owner may take again, so that a thread that interrupts itself does not wait for itself. Whether it did is
+    told by a flag: the lock alone would let it change what is half decided.
+    """
+
+    __slots__ = ("__weakref__", "_after", "_deferred", "_inside", "_lock", "on_fork")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._inside = False  # whether its owner decides just now
+        self._deferred: deque[Callable[[], object]] = deque()
+        self._after: deque[Callable[[], object]] = deque()
+        self.on_fork: Callable[[], object] | None = None
+        """Called in the child process after a fork, where no other thread goes on."""
+        with _sections_lock:
+            _sections.add(self)
+
+    def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Call it in the section; returns what it returns. Raises RuntimeError if this thread interrupted its own decision."""
+        try:
+            with self._lock:
+                if self._inside:
+                    raise RuntimeError(
+                        "a limiter was asked by a finalizer or a signal handler that interrupted its own decision. Ask in usual code."
+                    )
+                self._inside = True
+                try:
+                    return call(*args, **options)
+                finally:
+                    self._inside = False
+        finally:
+            if self._deferred:
+                self._catch_up()
+            if self._after:
+                self._finish()
+
+    def command(self, call: Callable[[], object]) -> None:
+        """As `run`; but if this thread interrupted its own decision, the call comes right after that."""
+        with self._lock:
+            if self._inside:
+                self._deferred.append(call)
+                return
+        self.run(call)
+
+    def look(self, call: Callable[[], T]) -> T:
+        """As `run`, for a question that decides nothing, and so is allowed at any time."""
+        with self._lock:
+            if self._inside:
+                return call()
+        return self.run(call)
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Have it called in the section, soon: now if the section is free, else by whoever is in it. Never waits, and never raises.
+
+        So it is fit for finalizers. They may run within the section of another limiter too, where waiting could be for ever.
+        """
+        self._deferred.append(call)
+        self._catch_up()
+        if self._after:
+            self._finish()
+
+    def after(self, call: Callable[[], object]) -> None:
+        """Have it called once the section is over, without the lock: it may call the limiter. Called from inside."""
+        self._after.append(call)
+
+    def _catch_up(self) -> None:
+        # Whoever holds the lock looks here after its release: what is added before this thread fails to take it is not overlooked.
+        while self._deferred and self._lock.acquire(blocking=False):
+            try:
+                if self._inside:
+                    return  # this thread interrupted itself, and comes here again
+                self._inside = True
+                try:
+                    while self._deferred:
+                        _call(self._deferred.popleft())
+                finally:
+                    self._inside = False
+            finally:
+                self._lock.release()
+
+    def _finish(self) -> None:
+        # If one is inside, it is another thread, or this one interrupted itself: it comes here when it leaves.
+        while not self._inside:
+            try:
+                call = self._after.popleft()
+            except IndexError:  # another thread took it
+                return
+            _call(call)
+
+    def hold(self) -> None:
+        """Let nobody in: a fork is about to come."""
+        self._lock.acquire()
+
+    def release(self) -> None:
+        """Let others in again."""
+        self._lock.release()
+
+    def begin_anew(self) -> None:
+        """In the child: whoever waits for the lock, or is to be woken, is in the parent."""
+        self._lock = threading.RLock()
+        if not self._inside:  # else it was this thread that was in the middle
+            self._deferred.clear()
+        self._after.clear()
+        if self.on_fork is not None:
+            self.on_fork()
+
+
+def _call(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except Exception:  # the caller is somebody else, who asked for something else
+        import logging
+
+        logging.getLogger("aiorate").exception("A limiter could not do what was put off.")
+
+
+# No decision is half made in a child: a fork waits for those that other threads are in the middle of, which is microseconds.
+_sections: WeakSet[Section] = WeakSet()
+_sections_lock = threading.RLock()
+_held: list[Section] = []
+
+
+def _before_fork() -> None:
+    _sections_lock.acquire()
+    _held[:] = _sections
+    for section in _held:
+        section.hold()
+
+
+def _after_fork_in_parent() -> None:
+    for section in _held:
+        section.release()
+    _held.clear()
+    _sections_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    global _sections_lock
+    _sections_lock = threading.RLock()
+    for section in _held:
+        section.begin_anew()
+    _held.clear()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
