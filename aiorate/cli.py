@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_ABOUT_RATES = "such as 50/s, 3/250ms, 600/min or 20 (per second)"
 _EXTRAS = ("aiohttp", "httpx2", "plotext", "redis", "rich")
 
 
@@ -62,16 +63,21 @@ def _add_demo(commands: Commands) -> None:
         " then with a limiter. Compare the arrivals with the limiter's guarantee. The exit code is 1 if the guarantee was broken.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    _add_rate_and_strategy(parser, "50/s")  # a slow machine, too, sends more than that without a limiter
+    # A slow machine, too, sends more than that without a limiter.
+    _add_rate_and_strategy(parser, None, "such as 50/s, 3/250ms, 600/min or 20 (per second); by default 50/s, and 200/s for processes")
     parser.add_argument("--seconds", type=_between(0.2, 3_600.0, float), default=4.0, help="length of the run with the limiter")
     parser.add_argument("--clients", type=_between(2, 1_000, int), default=32, help="requests at a time, half of them by each library")
     parser.add_argument("--port", type=_between(0, 65_535, int), default=0, help="the server's port; 0: any free port")
-    parser.add_argument("--processes", type=_between(2, 64, int), help="so many client processes, which share one limit")
-    parser.add_argument("--server", metavar="URL", help="with --processes: the Valkey or Redis to use, such as redis://localhost")
+    parser.add_argument(
+        "--processes", type=_between(2, 64, int), default=argparse.SUPPRESS, help="so many client processes, which share one limit"
+    )
+    parser.add_argument(
+        "--server", metavar="URL", default=argparse.SUPPRESS, help="with --processes: the Valkey or Redis to use, such as redis://localhost"
+    )
     parser.set_defaults(handler=_demo)
 
 
-def _demo(processes: int | None, server: str | None, **options: object) -> int:
+def _demo(strategy: str, rate: Rate | None = None, processes: int | None = None, server: str | None = None, **options: object) -> int:
     if processes is None and server is not None:
         print("aiorate demo: --server is for --processes, which share a limit through it", file=sys.stderr)
         return 2
@@ -79,15 +85,15 @@ def _demo(processes: int | None, server: str | None, **options: object) -> int:
         if processes is not None:
             from aiorate._demo import processes as several
 
-            del options["strategy"]  # the store has its own
-            return several.run(processes=processes, url=server, **options)  # type: ignore[arg-type]  # as the parser made them
+            # The strategy is the store's own.
+            return several.run(rate or Rate(200), processes=processes, url=server, **options)  # type: ignore[arg-type]  # as parsed
         from aiorate._demo import run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRAS:
             raise
         print(f'aiorate demo needs {error.name}, which is not installed: pip install "aiorate[demo]"', file=sys.stderr)
         return 2
-    return run.run(**options)  # type: ignore[arg-type]  # as the parser made them
+    return run.run(rate or Rate(50), strategy, **options)  # type: ignore[arg-type]  # as parsed
 
 
 def _add_simulate(commands: Commands) -> None:
@@ -132,8 +138,8 @@ def _bench(arguments: Sequence[str]) -> int:
     return main.main(arguments)
 
 
-def _add_rate_and_strategy(parser: argparse.ArgumentParser, rate: str) -> None:
-    parser.add_argument("--rate", type=_rate, default=rate, help="such as 50/s, 3/250ms, 600/min or 20 (per second)")
+def _add_rate_and_strategy(parser: argparse.ArgumentParser, rate: str | None, about: str = _ABOUT_RATES) -> None:
+    parser.add_argument("--rate", type=_rate, default=argparse.SUPPRESS if rate is None else rate, help=about)
     parser.add_argument("--strategy", type=_strategy, default="TokenPool", help=f"one of {', '.join(strategies.NAMES)}")
 
 

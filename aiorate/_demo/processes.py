@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Act", "run", "show"]
 
 _AWAY = 0.5  # seconds for which the store is gone
+_WARM = 0.5  # seconds in which the clients connect; they count for nothing but the bound
 _TENTH = NS_PER_SECOND // 10
 
 
@@ -55,9 +56,10 @@ class Act:
         return [instant for instant, _ in self.arrivals]
 
     def per_second(self, sender: int | None = None) -> float:
-        """Arrivals of a process, or of all, during the run, divided by its length."""
-        within = [who for instant, who in self.arrivals if instant < self.seconds * NS_PER_SECOND]
-        return (len(within) if sender is None else within.count(sender)) / self.seconds
+        """Arrivals of a process, or of all, once the clients have connected."""
+        warm = min(_WARM, self.seconds / 2)
+        within = [who for instant, who in self.arrivals if warm * NS_PER_SECOND <= instant < self.seconds * NS_PER_SECOND]
+        return (len(within) if sender is None else within.count(sender)) / (self.seconds - warm)
 
 
 def run(rate: Rate, seconds: float, clients: int, port: int, processes: int, url: str | None) -> int:
@@ -68,7 +70,8 @@ def run(rate: Rate, seconds: float, clients: int, port: int, processes: int, url
     except NoStore as error:
         return _refuse(f"{error}; or name a server: --server redis://localhost")
     try:
-        console.print(Text(f"{rate} for {processes} processes together, with {clients} clients each; the store is {url or own_name(own)}"))
+        where = url if own is None else f"a server of its own, on port {own.port}"
+        console.print(Text(f"{rate} for {processes} processes with {clients} clients each; the store is {where}"))
         acts = asyncio.run(_acts(console, rate, seconds, clients, port, processes, url, own))
     except (ServerError, MemberError) as error:
         return _refuse(str(error))
@@ -83,11 +86,6 @@ def run(rate: Rate, seconds: float, clients: int, port: int, processes: int, url
 
 class MemberError(RuntimeError):
     """A client process could not do its work."""
-
-
-def own_name(store: Store | None) -> str:
-    """What to call a store that the demo started."""
-    return "none" if store is None else f"a server of its own on port {store.port}"
 
 
 async def _acts(
