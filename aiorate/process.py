@@ -7,7 +7,7 @@ is never held across a wait. Made by ``Limiter(..., scope="process")``. Computes
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import ref
 
 from aiorate.errors import LimiterClosed
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from aiorate.waiting.inbox import ProcessTicket
 
 __all__ = ["ProcessLimiter"]
+
+T = TypeVar("T")
 
 
 class ProcessLimiter(Limiter):
@@ -91,7 +93,8 @@ class ProcessLimiter(Limiter):
             raise
 
     def try_acquire(self, permits: int = 1) -> bool:
-        return self._driver.loop.section.run(super().try_acquire, permits)
+        self._check("try_acquire()", permits)
+        return self._driver.loop.section.run(self._try, permits)
 
     async def __aenter__(self) -> float:
         return await self.enter(1)
@@ -147,6 +150,13 @@ class ProcessLimiter(Limiter):
     @property
     def _driver(self) -> ProcessDriver:
         return _process_driver(self._dispatcher)
+
+    def _try(self, permits: int) -> bool:
+        at, now = self._dispatcher.try_take(permits)
+        if at <= now:
+            return True
+        self._driver.loop.do_chores()
+        return super().try_acquire(permits)
 
     def _ask(self, permits: int, limit: int | None, mine: list[ProcessTicket] | None = None) -> ProcessTicket | None:
         """Take the permits, or stand in line: None, or the ticket. Raises if the request may not stand there."""
@@ -286,16 +296,26 @@ class ProcessLimiter(Limiter):
 
     @property
     def lag(self) -> float:
-        return self._driver.loop.section.run(lambda: super(ProcessLimiter, self).lag)
+        return self._look(lambda: super(ProcessLimiter, self).lag)
 
     def delay(self, permits: int = 1) -> float:
-        return self._driver.loop.section.run(super().delay, permits)
+        return self._look(partial(super().delay, permits))
 
     def bound(self, seconds: Number, largest: int = 1) -> int | None:
         return self._driver.loop.section.look(partial(super().bound, seconds, largest))
 
     def statistics(self) -> Statistics:
-        return self._driver.loop.section.run(super().statistics)
+        return self._look(super().statistics)
+
+    def _look(self, question: Callable[[], T]) -> T:
+        """The answer, once those of closed loops have left."""
+        loop = self._driver.loop
+
+        def answer() -> T:
+            loop.do_chores()
+            return question()
+
+        return loop.section.run(answer)
 
     def __repr__(self) -> str:
         return self._driver.loop.section.look(super().__repr__)

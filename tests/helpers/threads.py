@@ -1,0 +1,219 @@
+"""Threads with and without event loops, stepped by hand: nothing here sleeps, and nothing depends on how fast the machine is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+import trio
+import uvloop
+
+import aiorate
+from helpers.driving import LONG
+
+__all__ = ["KINDS", "Blocked", "LoopThread", "Recorded", "TrioThread", "call_in_thread", "in_thread", "loop_thread", "waiting"]
+
+
+class Recorded(aiorate.TokenBucket):
+    """A bucket that keeps a list of its grants, each with its instant, in the order in which they were decided."""
+
+    __slots__ = ("grants", "hook")
+
+    def __init__(self, rate: str, burst: int = 1) -> None:
+        super().__init__(rate, burst)
+        self.grants: list[int] = []
+        self.hook: Callable[[], object] | None = None
+        """Called once, in the middle of the next decision."""
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        hook, self.hook = self.hook, None
+        if hook is not None:
+            hook()
+        at = super().take(permits, now, since)
+        if at <= now:
+            self.grants += [now] * permits
+        return at
+
+    def __deepcopy__(self, memo: object) -> Recorded:
+        raise AssertionError("a rehearsal would be recorded too")
+
+
+class LoopThread:
+    """An asyncio or uvloop event loop that runs in a thread until the block is left."""
+
+    def __init__(self, factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop) -> None:
+        self.loop = factory()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+
+    def __enter__(self) -> LoopThread:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self.loop.is_closed():
+            self.call(self._cancel_all)
+            self.stop()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call it in the loop; returns what it returns."""
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(function())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self.loop.call_soon_threadsafe(run)
+        return done.result(LONG)
+
+    def start(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
+        """Start a task; returns once it has waited for the first time, or is done."""
+        self.task: asyncio.Task[Any]
+        done: Future[Any] = Future()
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            if task.cancelled():
+                done.set_exception(asyncio.CancelledError())
+            elif task.exception() is not None:
+                done.set_exception(task.exception())
+            else:
+                done.set_result(task.result())
+
+        def create() -> None:
+            self.task = self.loop.create_task(main())
+            self.task.add_done_callback(ended)
+
+        self.call(create)
+        self.turn()
+        return done
+
+    def turn(self) -> None:
+        """Let it turn a few times."""
+        for _ in range(4):
+            self.call(int)
+
+    def stop(self) -> None:
+        """Stop and close it, with whatever waits there."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(LONG)
+        self.loop.close()
+
+    def _cancel_all(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+
+    def stand_still(self) -> Blocked:
+        """Keep the loop from turning until the block is left."""
+        return Blocked(self)
+
+
+class Blocked:
+    """A loop that stands still. ``finally_call`` is what it does first of all when it goes on."""
+
+    def __init__(self, thread: LoopThread) -> None:
+        self.thread = thread
+        self.begun, self.over = threading.Event(), threading.Event()
+        self.finally_call: Callable[[], object] = int
+
+    def _block(self) -> None:
+        self.begun.set()
+        assert self.over.wait(LONG)
+        self.finally_call()
+
+    def __enter__(self) -> Blocked:
+        self.thread.loop.call_soon_threadsafe(self._block)
+        assert self.begun.wait(LONG)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.over.set()
+
+
+class TrioThread:
+    """A trio run in a thread until the block is left, with as much of `LoopThread` as it takes."""
+
+    def __init__(self) -> None:
+        self.thread = threading.Thread(target=trio.run, args=(self._main,))
+        self._ready: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]] = Future()
+        self.scope: trio.CancelScope
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._ready.set_result((trio.lowlevel.current_trio_token(), nursery))
+            await trio.sleep_forever()
+
+    def __enter__(self) -> TrioThread:
+        self.thread.start()
+        self.token, self.nursery = self._ready.result(LONG)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        trio.from_thread.run_sync(self.nursery.cancel_scope.cancel, trio_token=self.token)
+        self.thread.join(LONG)
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        return trio.from_thread.run_sync(function, trio_token=self.token)
+
+    def turn(self) -> None:
+        for _ in range(4):
+            self.call(int)
+
+    def start(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
+        done: Future[Any] = Future()
+
+        async def run() -> None:
+            with trio.CancelScope() as self.scope:
+                try:
+                    done.set_result(await main())
+                except Exception as error:
+                    done.set_exception(error)
+                finally:
+                    if not done.done():
+                        done.set_exception(asyncio.CancelledError())
+
+        self.call(lambda: self.nursery.start_soon(run))
+        self.turn()
+        return done
+
+
+KINDS = ("asyncio", "uvloop", "trio")
+
+
+def loop_thread(kind: str) -> LoopThread | TrioThread:
+    """A thread with that loop."""
+    if kind == "trio":
+        return TrioThread()
+    return LoopThread(uvloop.new_event_loop if kind == "uvloop" else asyncio.SelectorEventLoop)
+
+
+def in_thread(function: Callable[[], Any]) -> Future[Any]:
+    """Run it in a thread without a loop."""
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
+
+
+def call_in_thread(function: Callable[[], Any]) -> Any:
+    """Run it in a thread without a loop; returns what it returns."""
+    return in_thread(function).result(LONG)
+
+
+def waiting(limiter: aiorate.Limiter, count: int) -> None:
+    """Return when so many stand in line."""
+    ready = threading.Event()
+    for _ in range(LONG * 1000):
+        if limiter.statistics().waiting == count:
+            return
+        ready.wait(0.001)
+    raise AssertionError(f"{limiter.statistics().waiting} wait, not {count}")
