@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
@@ -20,11 +21,13 @@ __all__ = ["KINDS", "Blocked", "LoopThread", "Recorded", "TrioThread", "call_in_
 class Recorded(aiorate.TokenBucket):
     """A bucket that keeps a list of its grants, each with its instant, in the order in which they were decided."""
 
-    __slots__ = ("grants", "hook")
+    __slots__ = ("back", "grants", "hook")
 
     def __init__(self, rate: str, burst: int = 1) -> None:
         super().__init__(rate, burst)
         self.grants: list[int] = []
+        self.back: list[int] = []
+        """The instants of those that came back."""
         self.hook: Callable[[], object] | None = None
         """Called once, in the middle of the next decision."""
 
@@ -36,6 +39,17 @@ class Recorded(aiorate.TokenBucket):
         if at <= now:
             self.grants += [now] * permits
         return at
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        super().give_back(permits, now, taken)
+        if taken is not None:
+            self.back += [taken] * permits
+
+    def kept(self) -> list[int]:
+        """The instants of those that did not come back."""
+        kept = Counter(self.grants)
+        kept.subtract(self.back)
+        return list(kept.elements())
 
     def __deepcopy__(self, memo: object) -> Recorded:
         raise AssertionError("a rehearsal would be recorded too")

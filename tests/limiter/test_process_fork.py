@@ -1,0 +1,143 @@
+"""A limiter for a process, after a fork: the child goes on with the budget, without the parent's threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aiorate
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork here")
+
+PROGRAM = """
+import asyncio, os, sys, threading, traceback
+import aiorate
+
+
+def in_child(function):
+    sys.stdout.flush()
+    process = os.fork()
+    if process == 0:
+        try:
+            function()
+            sys.stdout.flush()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    _, status = os.waitpid(process, 0)
+    assert status == 0, "the child failed"
+
+
+def in_line(limiter, count):
+    while limiter.statistics().waiting != count:
+        threading.Event().wait(0.001)
+"""
+
+
+def program(source: str) -> str:
+    """What it prints; an error if it fails or does not end."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(aiorate.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM + source],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    return done.stdout
+
+
+def test_the_child_has_the_budget_and_nobody_in_line() -> None:
+    """In the parent a thread and a loop wait, and the timekeeper's thread sleeps; none of them goes on in the child."""
+    printed = program("""
+limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=10), scope="process", max_waiting=2, max_concurrency=1)
+assert limiter.try_acquire(4)
+waiting = [threading.Thread(target=limiter.acquire_blocking, args=(10,)) for _ in range(2)]
+for thread in waiting:
+    thread.start()
+in_line(limiter, 2)
+
+
+def child():
+    print(limiter.statistics().waiting, limiter.try_acquire(3), limiter.try_acquire(3), limiter.try_acquire())
+    limiter.set_rate("1000/s")
+    limiter.acquire_blocking()
+    asyncio.run(inside())
+    print("served", limiter.statistics().waiting)
+
+
+async def inside():
+    async with limiter:
+        pass
+
+
+in_child(child)
+print(limiter.statistics().waiting, limiter.delay(1) > 3600)
+limiter.set_rate("100000/s")
+for thread in waiting:
+    thread.join()
+print(limiter.statistics().granted)
+""")
+
+    assert "0 True True False\nserved 0\n2 True\n24\n" == printed
+
+
+def test_a_fork_in_the_middle_of_other_threads_decisions() -> None:
+    """It waits until they are made: no child finds the lock held, or half of a decision."""
+    printed = program("""
+limiter = aiorate.Limiter("1000000/s", scope="process")
+over = False
+
+
+def work():
+    while not over:
+        limiter.acquire_blocking()
+
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for _ in range(20):
+    in_child(lambda: [limiter.acquire_blocking() for _ in range(10)])
+over = True
+for thread in threads:
+    thread.join()
+print("done", limiter.statistics().waiting)
+""")
+
+    assert "done 0\n" == printed
+
+
+def test_a_forked_loop_goes_on_with_its_own_line() -> None:
+    """A child that is forked within a coroutine: the parent's waiter is the parent's."""
+    printed = program("""
+limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process")
+
+
+async def ask():
+    return await limiter.acquire()
+
+
+async def main():
+    await limiter.acquire()
+    task = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    in_child(lambda: print(limiter.statistics().waiting, limiter.acquire_blocking() >= 0) if not _loop() else None)
+    print((await task) > 0, limiter.statistics().granted)
+
+
+def _loop():
+    asyncio._set_running_loop(None)
+
+
+asyncio.run(main())
+""")
+
+    assert "0 True\nTrue 2\n" == printed

@@ -1,0 +1,71 @@
+"""Defects that others had, as tests of ours: several loops and threads at one limiter."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from contextlib import suppress
+from time import monotonic
+
+import uvloop
+from helpers.driving import LONG, SECOND
+from helpers.threads import Recorded, in_thread
+
+import aiorate
+
+
+def most_within(grants: list[int], window: int) -> int:
+    """The most grants in any half-open window of so many ns."""
+    most = first = 0
+    for last, instant in enumerate(grants):
+        while instant - grants[first] >= window:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
+def test_parallel_waiters_never_add_up_to_more_than_the_rate() -> None:
+    """M7, golang/go#43858 and #45245: waiters in parallel got more than the limit. Here many loops and threads, some of which give up."""
+    bucket = Recorded("2000/s", burst=5)
+    limiter = aiorate.Limiter(bucket, scope="process")
+    end = monotonic() + 0.5
+    kept: list[int] = []
+    begin = threading.Barrier(8)
+
+    def work_in_loop(number: int) -> None:
+        dice, count = random.Random(number), 0
+
+        async def task() -> None:
+            nonlocal count
+            while monotonic() < end:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(dice.choice((0, 0.001, 0.005, 10))):
+                        await limiter.acquire()
+                        count += 1
+
+        async def main() -> None:
+            await asyncio.gather(*(task() for _ in range(10)))
+
+        begin.wait(LONG)
+        (uvloop if number % 2 else asyncio).run(main())
+        kept.append(count)
+
+    def work_without(number: int) -> None:
+        count = 0
+        begin.wait(LONG)
+        while monotonic() < end:
+            limiter.acquire_blocking()
+            count += 1
+        kept.append(count)
+
+    threads = [in_thread(lambda n=n: (work_in_loop if n < 6 else work_without)(n)) for n in range(8)]  # type: ignore[misc]
+    for thread in threads:
+        thread.result(LONG)
+
+    for window in (1_000_000, 10_000_000, 100_000_000, SECOND):
+        bound = limiter.bound(window / SECOND)
+        assert bound is not None
+        assert most_within(bucket.kept(), window) <= bound
+    statistics = limiter.statistics()
+    assert (0, sum(kept)) == (statistics.waiting, statistics.granted)

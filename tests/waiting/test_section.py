@@ -1,0 +1,140 @@
+"""The critical section: one thread at a time, what is put off, and what comes after it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+
+import pytest
+from helpers.driving import LONG
+from helpers.threads import call_in_thread, in_thread
+
+from aiorate.waiting.section import Section
+
+
+def test_one_thread_at_a_time() -> None:
+    """Sums that are read and written in two steps come out right."""
+    section = Section()
+    total = [0]
+
+    def add() -> None:
+        before = total[0]
+        gc.collect(0)  # gives others a chance
+        total[0] = before + 1
+
+    def many() -> None:
+        for _ in range(200):
+            section.run(add)
+
+    for future in [in_thread(many) for _ in range(8)]:
+        future.result(LONG)
+
+    assert 1600 == total[0]
+
+
+def test_what_a_thread_posts_to_itself_comes_after_what_it_is_doing() -> None:
+    """A finalizer interrupts it in the middle."""
+    section = Section()
+    order: list[str] = []
+
+    def outer() -> None:
+        order.append("begin")
+        section.post(lambda: order.append("posted"))
+        section.command(lambda: order.append("told"))
+        order.append("end")
+
+    section.run(outer)
+
+    assert ["begin", "end", "posted", "told"] == order
+
+
+def test_what_another_thread_posts_is_done_by_whoever_is_inside() -> None:
+    """The poster does not wait."""
+    section = Section()
+    inside, go_on = threading.Event(), threading.Event()
+    by: list[object] = []
+
+    def slow() -> None:
+        inside.set()
+        assert go_on.wait(LONG)
+
+    holder = in_thread(lambda: (section.run(slow), by.append(threading.current_thread())))
+    assert inside.wait(LONG)
+    section.post(lambda: by.append(threading.current_thread()))
+    assert not by
+    go_on.set()
+    holder.result(LONG)
+
+    assert 2 == len(by)
+    assert by[0] is by[1]
+
+
+def test_after_the_section_the_lock_is_free() -> None:
+    """What is called then may ask again, in this thread and in others."""
+    section = Section()
+    seen: list[int] = []
+
+    def after() -> None:
+        seen.append(section.run(lambda: 1))
+        seen.append(call_in_thread(lambda: section.run(lambda: 2)))
+
+    section.run(section.after, after)
+
+    assert [1, 2] == seen
+
+
+def test_nothing_that_comes_after_comes_in_the_middle() -> None:
+    """A finalizer posts while there is something to come after: it is not the finalizer that does it."""
+    section = Section()
+    order: list[str] = []
+
+    def outer() -> None:
+        section.after(lambda: order.append("after"))
+        section.post(lambda: order.append("posted"))
+        with pytest.raises(RuntimeError, match="its own decision"):
+            section.run(int)
+        order.append("end")
+
+    section.run(outer)
+
+    assert ["end", "posted", "after"] == order
+
+
+def test_a_question_that_decides_nothing_is_allowed_in_the_middle() -> None:
+    """As repr() in a debugger."""
+    section = Section()
+
+    assert 1 == section.run(lambda: section.look(lambda: 1))
+
+
+def test_an_error_is_the_callers() -> None:
+    """And the section is free afterwards."""
+    section = Section()
+    with pytest.raises(ZeroDivisionError):
+        section.run(lambda: 1 / 0)
+
+    assert 1 == call_in_thread(lambda: section.run(lambda: 1))
+
+
+def test_an_error_of_what_was_put_off_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever happens to be there asked for something else; and the rest is done."""
+    section = Section()
+    done: list[int] = []
+    with caplog.at_level(logging.ERROR, "aiorate"):
+        section.post(lambda: 1 / 0)
+        section.run(section.after, lambda: 1 / 0)
+        section.run(section.after, lambda: done.append(1))
+
+    assert [1] == done
+    assert 2 == len(caplog.records)
+
+
+def test_it_is_freed() -> None:
+    """What prepares for a fork knows of all sections, and keeps none."""
+    section = Section()
+    gone = weakref.ref(section)
+    del section
+
+    assert gone() is None
