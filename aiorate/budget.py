@@ -23,7 +23,7 @@ from aiorate.waiting.request import stand_in_line, yield_to_loop
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Literal, NoReturn
+    from typing import Literal, Never, NoReturn
 
     from aiorate.feedback import Feedback, Quota
     from aiorate.rate import Number
@@ -49,7 +49,7 @@ class Budget:
 
     def __init__(
         self,
-        *,
+        *misplaced: Never,
         on_error: OnError = "keep",
         max_waiting: int | None = None,
         catch_up: Number = 0.02,
@@ -58,6 +58,8 @@ class Budget:
         on_event: Callable[[Event], object] | None = None,
         **dimensions: Limiter | Scheduler | Rate | str | Number,
     ) -> None:
+        if misplaced:
+            raise TypeError(f"Budget() takes dimensions by name. For {misplaced[0]!r}, write {_by_name(misplaced[0])}.")
         _check_options(on_error, max_waiting, clock, name, on_event)
         _check_dimensions(dimensions)
         limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
@@ -75,12 +77,13 @@ class Budget:
 
     # Asking.
 
-    def reserve(self, *, max_wait: Number | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
+    def reserve(self, *misplaced: Never, max_wait: Number | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
         """Amounts to take before a call, for ``async with``; a dimension that is not named takes 1.
 
         An amount above what can be granted at once is lowered to that. Entering waits in line until every dimension has its amount,
         and raises what `Limiter.acquire` raises. Raises TypeError and ValueError for unknown dimensions and amounts below 1.
         """
+        _check_named("reserve", self._names, misplaced)
         if on_error is not None:
             _check_on_error("reserve(on_error)", on_error)
         limit = None if max_wait is None else seconds_to_ns(max_wait, "reserve(max_wait)")
@@ -152,8 +155,10 @@ class Budget:
         """Correct what a lease took. For `Lease`."""
         for place, amount in used.items():
             self._check_name("settle", place)
-            if amount != 0 or type(amount) is not int:
-                check_permits(f"settle({place})", amount)
+            if isinstance(amount, bool) or not isinstance(amount, int):
+                raise TypeError(f"settle({place}) must be an int of 0 or more, not {_kind(amount)}.")
+            if amount < 0:
+                raise ValueError(f"settle({place}) must be 0 or more, which is what was used; {amount} was given.")
         dispatcher = self._dispatcher
         now = dispatcher.look()
         for place, amount in used.items():
@@ -321,12 +326,13 @@ class Lease:
         finally:
             self._end("over")
 
-    def settle(self, **used: int) -> None:
+    def settle(self, *misplaced: Never, **used: int) -> None:
         """Say what the call used: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
 
         0 is a legal amount. Raises TypeError and ValueError for anything else than known dimensions and ints of 0 or more, and
         RuntimeError outside the block, where the estimate stands already.
         """
+        _check_named("settle", self._budget.dimensions, misplaced)
         if self._state == "settled":
             return
         if self._receipt is None:
@@ -382,8 +388,13 @@ def _strategy(place: str, limit: Scheduler | Rate | str | Number) -> Scheduler:
     try:
         return TokenPool(limit)
     except TypeError as error:
-        kind = f"the class {limit.__name__}" if isinstance(limit, type) else type(limit).__name__
-        raise TypeError(f"Budget({place}) must be a rate such as '500/min', a strategy or a Limiter, not {kind}.") from error
+        raise TypeError(f"Budget({place}) must be a rate such as '500/min', a strategy or a Limiter, not {_kind(limit)}.") from error
+
+
+def _by_name(limits: object) -> str:
+    if isinstance(limits, dict) and limits:
+        return "Budget(**limits)"
+    return f"Budget(requests={limits!r})" if isinstance(limits, str) else "Budget(requests=...)"
 
 
 def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | Number]) -> None:
@@ -392,6 +403,11 @@ def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | N
     for place in ("max_wait", "on_error"):
         if place in dimensions:
             raise TypeError(f"Budget(): a dimension cannot be called {place!r}, which is an option of reserve(). Choose another name.")
+    for place in ("max_concurrency", "precise"):
+        if place in dimensions:
+            raise TypeError(
+                f"Budget({place}): that is an option of Limiter, and a budget does not have it. A dimension needs another name."
+            )
     limiters = [place for place, limit in dimensions.items() if isinstance(limit, Limiter)]
     if len(limiters) > 1:
         raise ValueError(
@@ -414,9 +430,18 @@ def _check_options(on_error: object, max_waiting: int | None, clock: object, nam
         raise TypeError(f"Budget(on_event) must be a function of an aiorate.Event, not {type(on_event).__name__}.")
 
 
+def _check_named(call: str, names: tuple[str, ...], misplaced: tuple[object, ...]) -> None:
+    if misplaced:
+        raise TypeError(f"{call}() takes amounts by name. For {misplaced[0]!r}, write {call}({names[-1]}={misplaced[0]!r}).")
+
+
 def _check_on_error(what: str, on_error: object) -> None:
     if on_error not in ("keep", "refund"):
         raise ValueError(f"{what} must be 'keep' or 'refund'; {on_error!r} was given.")
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 _CLOSED = "the budget is closed. Make another."

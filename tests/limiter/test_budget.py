@@ -349,7 +349,7 @@ async def test_a_refund_gives_everything_back(budget: Budget) -> None:
     ("used", "error", "hint"),
     [
         ({"token": 5}, TypeError, "there are requests, tokens"),
-        ({"tokens": -1}, ValueError, "1 or more"),
+        ({"tokens": -1}, ValueError, "0 or more"),
         ({"tokens": False}, TypeError, "not bool"),
         ({"tokens": 1.5}, TypeError, "not float"),
         ({"requests": 0, "tokens": None}, TypeError, "NoneType"),
@@ -637,6 +637,8 @@ async def test_nothing_was_said_or_nothing_that_can_be_understood(budget: Budget
         ({"tokens": "1/s", "on_error": "raise"}, ValueError, "'keep' or 'refund'"),
         ({"tokens": "1/s", "on_error": None}, ValueError, "'keep' or 'refund'"),
         ({"tokens": "1/s", "max_wait": "1/s"}, TypeError, "'max_wait', which is an option of reserve"),
+        ({"tokens": "1/s", "max_concurrency": 5}, TypeError, r"max_concurrency.*option of Limiter"),
+        ({"tokens": "1/s", "precise": True}, TypeError, r"precise.*option of Limiter"),
         ({"tokens": "1/s", "max_waiting": -1}, ValueError, "max_waiting"),
         ({"tokens": "1/s", "max_waiting": False}, TypeError, "max_waiting"),
         ({"tokens": "1/s", "catch_up": -1}, ValueError, "catch_up"),
@@ -649,6 +651,28 @@ async def test_a_wrong_budget_fails_when_it_is_made(options: dict[str, Any], err
     """Not at its first use."""
     with pytest.raises(error, match=hint):
         Budget(**options)
+
+
+@pytest.mark.parametrize(
+    ("limits", "hint"),
+    [
+        ("500/min", r"Budget\(requests='500/min'\)"),
+        ({"requests": "500/min"}, r"Budget\(\*\*limits\)"),
+        (Limiter("1/s"), r"Budget\(requests=\.\.\.\)"),
+    ],
+)
+async def test_a_limit_without_a_name_is_told_how_to_be_given(budget: Budget, limits: Any, hint: str) -> None:
+    """Limiter("500/min") needs none, so it is tried here too; and so are amounts."""
+    with pytest.raises(TypeError, match=hint):
+        Budget(limits)
+    with pytest.raises(TypeError, match=r"write reserve\(tokens=30\)"):
+        budget.reserve(30)  # type: ignore[arg-type]
+
+    async with budget.reserve(tokens=30) as lease:
+        with pytest.raises(TypeError, match=r"write settle\(tokens=10\)"):
+            lease.settle(10)  # type: ignore[arg-type]
+
+    assert left(budget) == {"requests": 4, "tokens": 70}
 
 
 async def test_a_strategy_belongs_to_one_dimension_of_one_budget() -> None:
