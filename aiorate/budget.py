@@ -5,12 +5,13 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 
 from __future__ import annotations
 
+from random import randrange
 from typing import TYPE_CHECKING
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate.events import Event, emit
 from aiorate.feedback import check_feedback
-from aiorate.limiter import Limiter
+from aiorate.limiter import Limiter, pause_to_ns
 from aiorate.rate import NS_PER_SECOND, Rate, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.interface import Scheduler, check_permits
@@ -22,11 +23,13 @@ from aiorate.waiting.request import stand_in_line, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
     from types import TracebackType
     from typing import Literal, Never, NoReturn
 
     from aiorate.feedback import Feedback, Quota
     from aiorate.rate import Number
+    from aiorate.statistics import Statistics
 
     OnError = Literal["keep", "refund"]
 
@@ -147,7 +150,7 @@ class Budget:
         if self._dispatcher.line:
             return " in line"
         if self._dispatcher.timeline.held_at is not None:
-            return ", since a server asked for a pause"
+            return ", since it is paused"
         place = self._dimensions.last(amounts, now)
         return f" for {self._names[len(self._dimensions.parts) if place is None else place]}"
 
@@ -179,29 +182,49 @@ class Budget:
 
     # Changing, for those in line too.
 
-    def observe(self, feedback: Feedback | None) -> None:
+    def pause(self, seconds: Number | timedelta) -> None:
+        """Grant nothing for so long, in seconds or as a timedelta, as `Limiter.pause` does. A shared Limiter is not paused."""
+        self._pause(pause_to_ns(seconds))
+
+    def _pause(self, ns: int) -> None:
+        dispatcher = self._dispatcher
+        dispatcher.look()
+        dispatcher.timeline.pause(ns, dispatcher.on_pause_end)
+        dispatcher.changed()
+
+    def resume(self) -> None:
+        """End a pause now, whoever asked for it."""
+        self._dispatcher.look()
+        self._dispatcher.timeline.resume()
+        self._dispatcher.changed()
+
+    def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said; None does nothing. A pause holds all; a quota lowers the dimension of its name, or of its unit.
 
-        Raises TypeError and ValueError for anything else, and changes nothing then.
+        ``jitter`` makes a pause longer by a random part of so many seconds. Raises TypeError and ValueError for anything else, and
+        changes nothing then.
         """
         if feedback is None:
             return
         ns, _ = check_feedback("observe()", feedback)
+        extra = seconds_to_ns(jitter, "observe(jitter)")
         caps = [
             (self._names.index(place), *cap) for quota in feedback.quotas if (place := self._place_of(quota)) and (cap := _cap_of(quota))
         ]
         dispatcher = self._dispatcher
         now, timeline = dispatcher.look(), dispatcher.timeline
         until, before = timeline.read() + ns, timeline.paused_until
-        if ns:
-            timeline.pause(ns, dispatcher.on_pause_end)
+        later = ns > 0 and (before is None or until > before)
+        if later:
+            ns += randrange(extra) if extra else 0  # once for responses that come together, as in Limiter.observe()
+            self._pause(ns)
         for number, left, length in caps:
             if number < len(self._dimensions.parts):
                 self._dimensions.cap(number, left, now, now + timeline.held_for + length)
             elif self._shared is not None:
                 self._shared.dispatcher.cap(left, length)
         dispatcher.changed()
-        if ns and (before is None or until - before >= _TOLD_AGAIN_NS):
+        if later and (before is None or until - before >= _TOLD_AGAIN_NS):
             emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.on_event)
 
     async def aclose(self) -> None:
@@ -243,6 +266,16 @@ class Budget:
         wait = dispatcher.estimate(wanted, dispatcher.look())
         closed = dispatcher.closed or (self._shared is not None and self._shared.dispatcher.closed)
         return float("inf") if wait is None or closed else ns_to_seconds(wait)
+
+    def statistics(self) -> Statistics:
+        """A snapshot of the counters, in reservations: ``granted`` is how many were, ``available`` how many of 1 each there are now.
+
+        What was settled is not counted, ``refunded`` and ``charged`` are 0, and ``rate`` is that of the first dimension.
+        """
+        from aiorate.statistics import snapshot
+
+        self._dispatcher.look()
+        return snapshot(self._dispatcher)
 
     def _amounts(self, call: str, amounts: dict[str, int]) -> tuple[int, ...]:
         for place, amount in amounts.items():

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["Limiter"]
+__all__ = ["Limiter", "pause_to_ns"]
 
 _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit by digit for every limiter
 _TOLD_AGAIN_NS = 1_000_000_000  # a pause that becomes longer by less is no event: responses of many requests come one after the other
@@ -352,16 +352,7 @@ class Limiter:
         Pauses merge by the later end; afterwards the line goes on where it was held up. Raises TypeError for text: a header such as
         ``Retry-After`` is read by `aiorate.http.read_feedback`, for `observe`.
         """
-        if isinstance(seconds, str):
-            raise TypeError(
-                f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
-                " limiter.observe(aiorate.http.read_feedback(status, headers))."
-            )
-        if isinstance(seconds, (int, float)):
-            ns = seconds_to_ns(seconds, "pause()")
-        else:
-            ns = duration_to_ns(seconds, "pause()")
-        self._pause(ns)
+        self._pause(pause_to_ns(seconds))
 
     def _pause(self, ns: int) -> None:
         dispatcher = self._dispatcher
@@ -524,6 +515,16 @@ class Limiter:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or make another.")
+
+
+def pause_to_ns(seconds: Number | timedelta) -> int:
+    """What ``pause()`` was given, in ns. Raises TypeError and ValueError for anything else."""
+    if isinstance(seconds, str):
+        raise TypeError(
+            f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
+            " observe(aiorate.http.read_feedback(status, headers))."
+        )
+    return seconds_to_ns(seconds, "pause()") if isinstance(seconds, (int, float)) else duration_to_ns(seconds, "pause()")
 
 
 _CLOSED = "the limiter is closed. Make another, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."

@@ -7,6 +7,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -548,7 +549,7 @@ async def test_a_pause_holds_all_and_ends_for_all(clock: SteppedClock) -> None:
     calls = Calls(budget, clock)
     budget.observe(Feedback(429, pause=5.0, source="Retry-After"))
     budget.observe(Feedback(429, pause=3.0, source="Retry-After"))  # it is over before the other
-    with pytest.raises(aiorate.WaitTooLong, match="would wait 5 s, since a server asked for a pause"):
+    with pytest.raises(aiorate.WaitTooLong, match="would wait 5 s, since it is paused"):
         await budget.reserve(max_wait=4.9).__aenter__()
     await calls.queue("abc", tokens=10)
 
@@ -558,6 +559,62 @@ async def test_a_pause_holds_all_and_ends_for_all(clock: SteppedClock) -> None:
     assert calls.granted == dict.fromkeys("abc", 5 * SECOND)
     assert events == [aiorate.Event("paused", "llm", seconds=5.0, source="Retry-After")]
     assert [calls.leases[name].limited_by for name in "abc"] == [None, None, None]
+
+
+async def test_a_program_pauses_by_itself(calls: Calls, budget: Budget, clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Where no hook sees the 429, as behind an SDK with a client of its own. Pauses merge with those of servers, by the later end."""
+    budget.pause(timedelta(seconds=3))
+    budget.pause(2)
+    budget.observe(Feedback(429, pause=2.5, source="Retry-After"))
+    await calls.queue("ab", tokens=70)
+
+    assert (budget.delay(), budget.available("tokens"), caplog.records) == (7.1, 0, [])
+    await clock.run(3)
+    assert calls.granted == {"a": 3 * SECOND}
+    budget.pause(100)
+    budget.resume()
+    await clock.run(4)
+    assert calls.granted == {"a": 3 * SECOND, "b": 7 * SECOND}
+
+
+@pytest.mark.parametrize("wrong", ["30", -1, None, True, float("nan"), timedelta(seconds=-1)])
+async def test_a_wrong_pause_changes_nothing(budget: Budget, wrong: Any) -> None:
+    """The text of a header is for observe()."""
+    with pytest.raises((TypeError, ValueError), match=r"pause\(\).*read_feedback" if isinstance(wrong, str) else r"pause\(\)"):
+        budget.pause(wrong)
+
+    assert budget.delay() == 0
+
+
+async def test_jitter_makes_a_pause_longer_once(budget: Budget, clock: SteppedClock) -> None:
+    """Of many responses that come together, the first draws; the longest of many draws would be the same for every client."""
+    budget.observe(Feedback(429, pause=5.0), jitter=2)
+    drawn = budget.delay()
+    for _ in range(20):
+        budget.observe(Feedback(429, pause=5.0), jitter=2)
+    with pytest.raises(ValueError, match=r"observe\(jitter\)"):
+        budget.observe(Feedback(429, pause=50.0), jitter=-1)
+
+    assert drawn == budget.delay()
+    assert 5.0 <= drawn < 7.0
+
+
+async def test_a_budget_counts_its_reservations(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
+    """Whatever they take; who was refused or left is counted too."""
+    await calls.queue("abc", tokens=60)
+    with pytest.raises(aiorate.WaitTooLong):
+        await budget.reserve(tokens=60, max_wait=1).__aenter__()
+    calls.tasks["c"].cancel()
+    await clock.run(2)
+
+    told = budget.statistics()
+    assert (2, 0, 1, 1) == (told.granted, told.waiting, told.refused, told.cancelled)
+    assert (2.0, 2.0) == (told.waited_max, told.waited_total)
+    assert (0, None, None) == (told.available, told.paused_until, told.next_at)
+    clock.advance(1)
+    assert budget.statistics().available == 5
+    budget.pause(4)
+    assert (0, 7.0) == (budget.statistics().available, budget.statistics().paused_until)
 
 
 @pytest.mark.parametrize(
