@@ -477,7 +477,8 @@ class Limiter:
     def delay(self, permits: int = 1) -> float:
         """Seconds that a request made now would wait, the line included; infinite while stopped. Changes nothing.
 
-        In a line of thousands that many have just left, some of these may still be counted.
+        In a line of thousands that many have just left, some of these may still be counted. With ``max_concurrency`` it is the wait
+        of a request that has its place: when another leaves, nobody can say.
         """
         self._check("delay()", permits)
         wait = self._dispatcher.estimate(permits, self._dispatcher.look())
@@ -511,7 +512,11 @@ class Limiter:
         name = f" {dispatcher.name!r}" if dispatcher.name else ""
         timeline = dispatcher.timeline
         state = ", closed" if dispatcher.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
-        return f"<Limiter{name} {dispatcher.scheduler!r}, {len(dispatcher.line)} waiting{state}>"
+        waiting, places = len(dispatcher.line), ""
+        if self._room is not None:
+            waiting += len(self._room.dispatcher.line)
+            places = f", {self._room.scheduler!r}"
+        return f"<Limiter{name} {dispatcher.scheduler!r}{places}, {waiting} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or make another.")
