@@ -127,12 +127,12 @@ class Dispatcher:
 
     # A request, from the question to the permits.
 
-    def try_take(self, permits: int, since: int | None = None, patient: bool = False) -> tuple[int, int]:
+    def try_take(self, permits: int, since: int | None = None, patient: bool = False, late: int = 0) -> tuple[int, int]:
         """Take the permits if nobody is in line, the limiter is open and not paused, and they are due.
 
         Returns the instant for which the request is scheduled, as `Scheduler.take` says it, and the instant now: granted if the one
         is not after the other. The first is `NOT_ASKED` if the scheduler was not asked. A patient caller, who would wait in line
-        without a limit, may be refused what has just fallen due.
+        without a limit, may be refused what has just fallen due. The first of another line may come so many ns late.
         """
         if not self._steady:
             self.find_loop()
@@ -151,7 +151,9 @@ class Dispatcher:
             self._settle(now)
         if patient and self.batch.outstayed(now) and self._loop is not None and not self._loop.manual:
             return now + 1, now
-        if since is None and self._late is not None:
+        if late:
+            since = now - late
+        elif since is None and self._late is not None:
             since = self._made_up_from(now)
         granted_at = now
         if self._gate is None:
@@ -372,6 +374,7 @@ class Dispatcher:
         booked, woken, room, permits = now, 0, _PORTION - self.resuming, 0
         gate, granted_at = self._gate, now
         passed: Receipt | BaseException | None = None  # what the shared limit granted, and is not granted here yet
+        behind = 0 if gate is None or self._due is None else min(max(now - self._due, 0), self.catch_up)  # as the wake-up is late
         try:
             while request is not None:
                 ticket, permits, since = request
@@ -384,7 +387,7 @@ class Dispatcher:
                         gate.withdraw()
                         self._due = at
                         break
-                    passed = gate.pass_through(ticket, permits, now, self.on_pass)
+                    passed = gate.pass_through(ticket, permits, now, self.on_pass, behind)
                     if passed is None:
                         self._due = None
                         break
@@ -393,6 +396,8 @@ class Dispatcher:
                         request = line.pop_first()
                         continue
                     granted_at = passed
+                    if passed.stood:  # nothing is made up for what others held up, but for how late they were woken
+                        since = now - passed.late
                 at = scheduler.take(permits, now, since if since > earliest else earliest)
                 if at > now:
                     self._due = at
