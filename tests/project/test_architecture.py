@@ -65,7 +65,7 @@ _bench _bench.head _bench.progress _bench.subjects
 _bench.measure
 _bench.peers
 _bench.uncontended _bench.drain _bench.sustained _bench.precision _bench.cancelling _bench.memory _bench.conformance _bench.imports
-_bench.scale _bench.report
+_bench.scale _bench.keys _bench.report
 _bench.plots
 _bench.main
 
