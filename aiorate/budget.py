@@ -108,7 +108,7 @@ class Budget:
         at, now = dispatcher.try_take(amounts)
         dispatcher.keep_receipt()
         try:
-            if at > now and (limit is not None or self._max_waiting is not None or dispatcher.closed):
+            if at > now and (limit is not None or self._max_waiting is not None or dispatcher.is_closed):
                 if dispatcher.loop_is_starved():  # by a caller that asks again and again, and is refused; as in Limiter.acquire()
                     await dispatcher.yield_once()
                     while dispatcher.loop_is_starved():
@@ -131,6 +131,8 @@ class Budget:
         dispatcher = self._dispatcher
         if dispatcher.closed:
             raise LimiterClosed(f"reserve(): {_CLOSED}")
+        if dispatcher.is_closed:
+            raise LimiterClosed(f"reserve(): the Limiter that is its {self._names[-1]} is closed.")
         if self._max_waiting is not None and dispatcher.full(self._max_waiting):
             dispatcher.counters.refused += 1
             raise LineFull(f"reserve(): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
@@ -264,8 +266,7 @@ class Budget:
         dispatcher = self._dispatcher
         wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
         wait = dispatcher.estimate(wanted, dispatcher.look())
-        closed = dispatcher.closed or (self._shared is not None and self._shared.dispatcher.closed)
-        return float("inf") if wait is None or closed else ns_to_seconds(wait)
+        return float("inf") if wait is None or dispatcher.is_closed else ns_to_seconds(wait)
 
     def statistics(self) -> Statistics:
         """A snapshot of the counters, in reservations: ``granted`` is how many were, ``available`` how many of 1 each there are now.
