@@ -6,7 +6,7 @@ Knows no HTTP client: a request is the object that ``key`` and ``cost`` are call
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
@@ -15,7 +15,7 @@ from aiorate import Budget, KeyedLimiter, Limiter
 from aiorate.http.feedback import Feedback
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
 __all__ = ["Limiters", "Observe", "RequestLimit", "check_cost", "origin", "origin_of", "overrides_of", "parse_overrides"]
 
@@ -119,10 +119,12 @@ class RequestLimit(Generic[R]):
                 f"{self._call}: there is no limiter for {key!r}. Add one under exactly that key, pass key= to choose by something else,"
                 " or give the dict a __missing__ that makes it."
             ) from error
-        except TypeError as error:
-            if isinstance(key, Hashable):
-                raise
-            raise TypeError(f"{self._call}: key must return what can be hashed, such as text or a tuple, not {_kind(key)}.") from error
+        except TypeError:
+            try:
+                hash(key)
+            except TypeError as error:
+                raise TypeError(f"{self._call}: key must return what can be hashed, such as text or a tuple of texts: {error}.") from error
+            raise
         return _checked(f"{self._call}: under {key!r}", limiter)
 
 

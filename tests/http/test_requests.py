@@ -89,8 +89,8 @@ def test_a_limiter_or_one_for_each_key(limit: Callable[..., object], limiters: A
         ({}, {"key": lambda request: 7}, LookupError, "no limiter for 7"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: None}, TypeError, "key must return text, .* not NoneType"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: never()}, TypeError, "key must return text, .* not Future"),
-        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashed.*not list"),
-        ({}, {"key": lambda request: []}, TypeError, "hashed.*not list"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashed.*'list'"),
+        ({}, {"key": lambda request: ([],)}, TypeError, "hashed.*'list'"),
         ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"under 'x' there must be a Limiter, not str. Write Limiter\('100/s'\)"),
     ],
 )
