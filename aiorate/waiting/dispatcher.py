@@ -374,7 +374,9 @@ class Dispatcher:
         booked, woken, room, permits = now, 0, _PORTION - self.resuming, 0
         gate, granted_at = self._gate, now
         passed: Receipt | BaseException | None = None  # what the shared limit granted, and is not granted here yet
-        behind = 0 if gate is None or self._due is None else min(max(now - self._due, 0), self.catch_up)  # as the wake-up is late
+        behind = 0 if self._due is None else min(max(now - self._due, 0), self.catch_up)  # as the wake-up is late
+        if self.passes is not None:
+            self.passes.late = behind
         try:
             while request is not None:
                 ticket, permits, since = request

@@ -103,7 +103,7 @@ class Receipt(int):
     stood: bool
     """Whether the request stood in the shared line, which then waits to hear that its owner went on."""
     late: int
-    """How many ns after the instant for which it was scheduled the shared limit granted it, if it stood there."""
+    """How many ns late the wake-up was at which the shared limit granted it, if it stood there."""
 
     def __new__(cls, granted_at: int, shared: int, stood: bool, late: int = 0) -> Receipt:
         receipt = super().__new__(cls, granted_at)
@@ -118,9 +118,11 @@ class Passes:
     a grant that nobody needs any more.
     """
 
-    __slots__ = ("_decided", "_serving")
+    __slots__ = ("_decided", "_serving", "late")
 
     def __init__(self) -> None:
+        self.late: int = 0
+        """How many ns late the wake-up is at which the shared limit decides now."""
         self._decided: list[_Pass] = []
         self._serving = False
 
@@ -144,11 +146,12 @@ class Passes:
 class _Pass:
     """A ticket in the shared line, for the first of another line. It wakes no task: once it is decided, that line is served."""
 
-    __slots__ = ("_outcome", "_passes", "line", "owner", "permits", "serve")
+    __slots__ = ("_outcome", "_passes", "late", "line", "owner", "permits", "serve")
 
     def __init__(self, owner: Ticket, permits: int, passes: Passes) -> None:
         self.owner: Ticket = owner
         self.permits: int = permits
+        self.late: int = 0  # how many ns the wake-up was at which it was decided
         self.line: Line | None = None
         self.serve: Callable[[], None] | None = None  # none while it joins: who has it join looks then
         self._passes = passes
@@ -166,7 +169,7 @@ class _Pass:
         return self._outcome
 
     def set_result(self, outcome: Outcome, /) -> None:
-        self._outcome = outcome
+        self._outcome, self.late = outcome, self._passes.late
         if self.serve is not None:
             self._passes.add(self)
 
@@ -224,7 +227,9 @@ class Gate:
         if outcome is None:
             return None
         self._pass = None
-        return outcome if isinstance(outcome, BaseException) else Receipt(now, outcome[1], stood=True, late=outcome[1] - outcome[0])
+        if isinstance(outcome, BaseException):
+            return outcome
+        return Receipt(now, outcome[1], stood=True, late=standing.late)
 
     def withdraw(self) -> None:
         """Nobody of this line stands in the shared one any more. What was granted there comes back."""
