@@ -50,9 +50,10 @@ def once_each(count: int) -> int:
 async def test_keys_that_are_used_once_leave_nothing_behind(count: int) -> None:
     """K1, cristipufu/aspnetcore-redis-rate-limiting#61, #157: 100 000 idle limiters a day, until the process was killed."""
     once_each(100)
+    before = alive(Dispatcher)  # of other tests and of the examples that they run
 
     assert once_each(count) < 100
-    assert alive(Dispatcher) == 0
+    assert alive(Dispatcher) <= before
 
 
 async def test_keys_go_while_others_come_and_nobody_calls_evict() -> None:
