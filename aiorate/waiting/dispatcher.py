@@ -409,8 +409,8 @@ class Dispatcher:
                 woken += 1
                 self.granted += permits
                 ticket.set_result((at, granted_at, reading))
+                booked = at if passed is None or not passed.stood else max(at, since)
                 passed = None
-                booked = at
                 request = line.pop_first()
             else:
                 self._due = None

@@ -393,8 +393,10 @@ def test_keys_do_what_lists_and_schedulers_do(shared: str | None, monkeypatch: p
     compare()
 
 
-RETURNED = {"TokenPool", "TokenPool-burst", "TokenBucket", "TokenBucket-paced", "SlidingWindow", "CalendarWindow", "AllOf", None}
+RETURNED = {"TokenPool", "TokenBucket", "TokenBucket-paced", "SlidingWindow", "CalendarWindow", "AllOf", None}
 """Where grants may come back in any order."""
+TRACELESS = [name for name in EACH if name not in {"TokenPool-burst", "BurstCompensation-half", "BurstRatio"}]
+"""The first rounds what it holds at every reading, to the later side. The others book slots of a backlog, as if they came late."""
 
 
 class World:
@@ -440,7 +442,7 @@ LEAVING = st.lists(
 
 
 @settings(max_examples=150, deadline=None, database=None, derandomize=True)
-@given(one=st.sampled_from(list(EACH)), two=st.sampled_from(list(EACH)), shared=st.sampled_from([*EACH, None]), steps=LEAVING)
+@given(one=st.sampled_from(TRACELESS), two=st.sampled_from(TRACELESS), shared=st.sampled_from([*TRACELESS, None]), steps=LEAVING)
 def test_everybody_who_left_is_as_if_never_come(
     one: str, two: str, shared: str | None, steps: list[tuple[int, list[str], bool, int]]
 ) -> None:
