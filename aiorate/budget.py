@@ -45,7 +45,8 @@ class Budget:
     may be. Of that, permits are taken, and no place of its ``max_concurrency``. ``on_error`` says what becomes of a reservation whose
     block ends with an exception: ``"keep"`` lets the estimate stand, because the server may have counted the call; ``"refund"`` gives
     it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name`` are as in `Limiter`; ``on_event`` is called with an `aiorate.Event`
-    when a server asks for a pause, or an estimate is lowered to what can be granted. Raises TypeError and ValueError for wrong arguments. For one event loop, as a `Limiter` is.
+    when a server asks for a pause, or an estimate is lowered to what can be granted. Raises TypeError and ValueError for wrong
+    arguments. For one event loop, as a `Limiter` is.
     """
 
     __slots__ = ("__weakref__", "_clamped", "_dimensions", "_dispatcher", "_max_waiting", "_names", "_on_error", "_shared")
