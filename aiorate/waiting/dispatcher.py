@@ -371,7 +371,7 @@ class Dispatcher:
         late = self._due is not None and self._due < earliest
         spilled = scheduler.spilled if late else 0
         reading = now + self.timeline.offset
-        booked, woken, room, permits = now, 0, _PORTION - self.resuming, 0
+        booked, woken, room, permits, stood = now, 0, _PORTION - self.resuming, 0, False
         gate, granted_at = self._gate, now
         passed: Receipt | BaseException | None = None  # what the shared limit granted, and is not granted here yet
         behind = 0 if self._due is None else min(max(now - self._due, 0), self.catch_up)  # as the wake-up is late
@@ -398,7 +398,8 @@ class Dispatcher:
                         request = line.pop_first()
                         continue
                     granted_at = passed
-                    if passed.stood:  # nothing is made up for what others held up, but for how late they were woken
+                    stood = passed.stood
+                    if stood:  # nothing is made up for what others held up, but for how late they were woken
                         since = now - passed.late
                 at = scheduler.take(permits, now, since if since > earliest else earliest)
                 if at > now:
@@ -409,8 +410,8 @@ class Dispatcher:
                 woken += 1
                 self.granted += permits
                 ticket.set_result((at, granted_at, reading))
-                booked = at if passed is None or not passed.stood else max(at, since)
                 passed = None
+                booked = max(at, since) if stood else at
                 request = line.pop_first()
             else:
                 self._due = None

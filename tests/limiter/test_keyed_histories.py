@@ -379,6 +379,25 @@ def run(kinds: dict[str, str], shared: str | None, steps: list[tuple[int, str, s
         runner.run(history())
 
 
+@pytest.mark.parametrize("kind", EACH)
+def test_who_comes_just_after_a_request_that_the_shared_limit_held_up_is_not_booked_early(kind: str) -> None:
+    """That the first of the key's line stood in another line is no late wake-up that the next one may make up for."""
+    run(
+        dict.fromkeys("abcd", kind),
+        "SlidingWindow",
+        [
+            (0, "acquire", "a", 1),
+            (0, "acquire", "a", 2),
+            (0, "acquire", "a", 2),
+            (0, "pause", None, 7),
+            (699 * MS, "acquire", "b", 1),
+            (2 * MS, "try_acquire", "a", 1),
+            *[(0, "acquire", "a", 1)] * 6,
+            (SECOND, "acquire", "a", 1),
+        ],
+    )
+
+
 @pytest.mark.parametrize("shared", [*EACH, None])
 def test_keys_do_what_lists_and_schedulers_do(shared: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is asked, cancelled, paused, changed and evicted, and when: everybody is granted when the plain rule says."""
