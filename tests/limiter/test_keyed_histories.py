@@ -402,7 +402,7 @@ def test_keys_do_what_lists_and_schedulers_do(shared: str | None, monkeypatch: p
     # Wake-ups are kept a millisecond apart because loops fire early; a clock by hand does not.
     monkeypatch.setattr(loops, "GRAIN_NS", 0)
 
-    @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=30, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.fixed_dictionaries({key: st.sampled_from(list(EACH)) for key in "abcd"}), st.lists(STEPS, min_size=4, max_size=40))
     def compare(kinds: dict[str, str], steps: list[tuple[int, str, str | None, int]]) -> None:
         run(kinds, shared, steps)
@@ -494,7 +494,7 @@ def test_a_key_that_was_evicted_is_never_granted_sooner_than_one_that_was_kept(k
     """Or whoever makes the keys be evicted would get more than the rate."""
     monkeypatch.setattr(loops, "GRAIN_NS", 0)
 
-    @settings(max_examples=60, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=40, deadline=None, database=None, derandomize=True)
     @given(
         st.lists(
             st.tuples(st.sampled_from(GAPS), st.sampled_from(["acquire", "acquire", "acquire", "evict", "pause"]), st.integers(1, 3)),
