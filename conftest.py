@@ -2,8 +2,8 @@
 
 A block may await at its top level, and the tests it defines are run. The blocks of one page share names and an event loop in
 virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` has a loop of its own, in virtual time
-too. A block that speaks of ``https://api.example.com`` or ``server_url`` runs in real time instead, and finds a local server there.
-One that imports an SDK is skipped where that is not installed.
+too, and a comment behind that is a line that it must print. A block that speaks of ``https://api.example.com`` or ``server_url`` runs
+in real time instead, and finds a local server there. One that imports an SDK is skipped where that is not installed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import io
 import re
 import threading
 from collections import deque
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -120,8 +122,9 @@ class Server:
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, Any]) -> Any:
-    """In place of ``asyncio.run()``."""
+    """In place of ``asyncio.run()``. The loop's clock does not begin at 0 there, and so not here."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(asyncio.sleep(12_345))
         return runner.run(main)
 
 
@@ -148,8 +151,11 @@ def evaluate(example: Example) -> None:
                 await result
 
     if "asyncio.run(" in source or "asyncio.Runner(" in source:
-        with patch("asyncio.run", asyncio.run if on_the_wire else run_in_virtual_time):
+        printed = io.StringIO()
+        with patch("asyncio.run", asyncio.run if on_the_wire else run_in_virtual_time), redirect_stdout(printed):
             block()  # it brings its own loop, and so do its tests
+            for expected in re.findall(r"^asyncio\.run\(.*?\) *# (.+)", source, flags=re.MULTILINE):
+                assert expected in printed.getvalue().splitlines(), f"{expected!r} is promised, and printed was {printed.getvalue()!r}"
             for name in tests:
                 example.namespace[name]()
     else:

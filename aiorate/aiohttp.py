@@ -20,7 +20,7 @@ from aiorate.http.feedback import read_feedback
 from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Hashable
     from contextlib import AbstractContextManager
 
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
@@ -34,7 +34,7 @@ _cost: ContextVar[int] = ContextVar("aiorate.aiohttp.cost")
 
 def middleware(
     limiter: Limiter | Limiters | Budget,
-    key: Callable[[ClientRequest], str] | None = None,
+    key: Callable[[ClientRequest], Hashable] | None = None,
     cost: Callable[[ClientRequest], int] | None = None,
     *,
     max_wait: float | None = None,

@@ -5,12 +5,13 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 
 from __future__ import annotations
 
+from random import randrange
 from typing import TYPE_CHECKING
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate.events import Event, emit
 from aiorate.feedback import check_feedback
-from aiorate.limiter import Limiter
+from aiorate.limiter import Limiter, pause_to_ns
 from aiorate.rate import NS_PER_SECOND, Rate, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.interface import Scheduler, check_permits
@@ -22,11 +23,13 @@ from aiorate.waiting.request import stand_in_line, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
     from types import TracebackType
-    from typing import Literal, NoReturn
+    from typing import Literal, Never, NoReturn
 
     from aiorate.feedback import Feedback, Quota
     from aiorate.rate import Number
+    from aiorate.statistics import Statistics
 
     OnError = Literal["keep", "refund"]
 
@@ -39,17 +42,18 @@ class Budget:
     """Dimensions with a limit each, one line, all or nothing: ``Budget(requests="500/min", tokens="200_000/min")``.
 
     A dimension is a rate (for a `TokenPool`), a strategy, or a `Limiter`, which several budgets may share; one dimension of a budget
-    may be. ``on_error`` says what becomes of a reservation whose block ends with an exception: ``"keep"`` lets the estimate stand,
-    because the server may have counted the call; ``"refund"`` gives it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name``
-    are as in `Limiter`; ``on_event`` is called with an `aiorate.Event` when a server asks for a pause, or an estimate is lowered to
-    what can be granted. Raises TypeError and ValueError for wrong arguments. For one event loop, as a `Limiter` is.
+    may be. Of that, permits are taken, and no place of its ``max_concurrency``. ``on_error`` says what becomes of a reservation whose
+    block ends with an exception: ``"keep"`` lets the estimate stand, because the server may have counted the call; ``"refund"`` gives
+    it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name`` are as in `Limiter`; ``on_event`` is called with an `aiorate.Event`
+    when a server asks for a pause, or an estimate is lowered to what can be granted. Raises TypeError and ValueError for wrong
+    arguments. For one event loop, as a `Limiter` is.
     """
 
     __slots__ = ("__weakref__", "_clamped", "_dimensions", "_dispatcher", "_max_waiting", "_names", "_on_error", "_shared")
 
     def __init__(
         self,
-        *,
+        *misplaced: Never,
         on_error: OnError = "keep",
         max_waiting: int | None = None,
         catch_up: Number = 0.02,
@@ -58,6 +62,8 @@ class Budget:
         on_event: Callable[[Event], object] | None = None,
         **dimensions: Limiter | Scheduler | Rate | str | Number,
     ) -> None:
+        if misplaced:
+            raise TypeError(f"Budget() takes dimensions by name. For {misplaced[0]!r}, write {_by_name(misplaced[0])}.")
         _check_options(on_error, max_waiting, clock, name, on_event)
         _check_dimensions(dimensions)
         limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
@@ -75,12 +81,13 @@ class Budget:
 
     # Asking.
 
-    def reserve(self, *, max_wait: Number | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
+    def reserve(self, *misplaced: Never, max_wait: Number | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
         """Amounts to take before a call, for ``async with``; a dimension that is not named takes 1.
 
         An amount above what can be granted at once is lowered to that. Entering waits in line until every dimension has its amount,
         and raises what `Limiter.acquire` raises. Raises TypeError and ValueError for unknown dimensions and amounts below 1.
         """
+        _check_named("reserve", self._names, misplaced)
         if on_error is not None:
             _check_on_error("reserve(on_error)", on_error)
         limit = None if max_wait is None else seconds_to_ns(max_wait, "reserve(max_wait)")
@@ -102,7 +109,7 @@ class Budget:
         at, now = dispatcher.try_take(amounts)
         dispatcher.keep_receipt()
         try:
-            if at > now and (limit is not None or self._max_waiting is not None or dispatcher.closed):
+            if at > now and (limit is not None or self._max_waiting is not None or dispatcher.is_closed):
                 if dispatcher.loop_is_starved():  # by a caller that asks again and again, and is refused; as in Limiter.acquire()
                     await dispatcher.yield_once()
                     while dispatcher.loop_is_starved():
@@ -125,6 +132,8 @@ class Budget:
         dispatcher = self._dispatcher
         if dispatcher.closed:
             raise LimiterClosed(f"reserve(): {_CLOSED}")
+        if dispatcher.is_closed:
+            raise LimiterClosed(f"reserve(): the Limiter that is its {self._names[-1]} is closed.")
         if self._max_waiting is not None and dispatcher.full(self._max_waiting):
             dispatcher.counters.refused += 1
             raise LineFull(f"reserve(): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
@@ -144,7 +153,7 @@ class Budget:
         if self._dispatcher.line:
             return " in line"
         if self._dispatcher.timeline.held_at is not None:
-            return ", since a server asked for a pause"
+            return ", since it is paused"
         place = self._dimensions.last(amounts, now)
         return f" for {self._names[len(self._dimensions.parts) if place is None else place]}"
 
@@ -152,8 +161,10 @@ class Budget:
         """Correct what a lease took. For `Lease`."""
         for place, amount in used.items():
             self._check_name("settle", place)
-            if amount != 0 or type(amount) is not int:
-                check_permits(f"settle({place})", amount)
+            if isinstance(amount, bool) or not isinstance(amount, int):
+                raise TypeError(f"settle({place}) must be an int of 0 or more, not {_kind(amount)}.")
+            if amount < 0:
+                raise ValueError(f"settle({place}) must be 0 or more, which is what was used; {amount} was given.")
         dispatcher = self._dispatcher
         now = dispatcher.look()
         for place, amount in used.items():
@@ -174,29 +185,49 @@ class Budget:
 
     # Changing, for those in line too.
 
-    def observe(self, feedback: Feedback | None) -> None:
+    def pause(self, seconds: Number | timedelta) -> None:
+        """Grant nothing for so long, in seconds or as a timedelta, as `Limiter.pause` does. A shared Limiter is not paused."""
+        self._pause(pause_to_ns(seconds))
+
+    def _pause(self, ns: int) -> None:
+        dispatcher = self._dispatcher
+        dispatcher.look()
+        dispatcher.timeline.pause(ns, dispatcher.on_pause_end)
+        dispatcher.changed()
+
+    def resume(self) -> None:
+        """End a pause now, whoever asked for it."""
+        self._dispatcher.look()
+        self._dispatcher.timeline.resume()
+        self._dispatcher.changed()
+
+    def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said; None does nothing. A pause holds all; a quota lowers the dimension of its name, or of its unit.
 
-        Raises TypeError and ValueError for anything else, and changes nothing then.
+        ``jitter`` makes a pause longer by a random part of so many seconds. Raises TypeError and ValueError for anything else, and
+        changes nothing then.
         """
         if feedback is None:
             return
         ns, _ = check_feedback("observe()", feedback)
+        extra = seconds_to_ns(jitter, "observe(jitter)")
         caps = [
             (self._names.index(place), *cap) for quota in feedback.quotas if (place := self._place_of(quota)) and (cap := _cap_of(quota))
         ]
         dispatcher = self._dispatcher
         now, timeline = dispatcher.look(), dispatcher.timeline
         until, before = timeline.read() + ns, timeline.paused_until
-        if ns:
-            timeline.pause(ns, dispatcher.on_pause_end)
+        later = ns > 0 and (before is None or until > before)
+        if later:
+            ns += randrange(extra) if extra else 0  # once for responses that come together, as in Limiter.observe()
+            self._pause(ns)
         for number, left, length in caps:
             if number < len(self._dimensions.parts):
                 self._dimensions.cap(number, left, now, now + timeline.held_for + length)
             elif self._shared is not None:
                 self._shared.dispatcher.cap(left, length)
         dispatcher.changed()
-        if ns and (before is None or until - before >= _TOLD_AGAIN_NS):
+        if later and (before is None or until - before >= _TOLD_AGAIN_NS):
             emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.on_event)
 
     async def aclose(self) -> None:
@@ -236,8 +267,17 @@ class Budget:
         dispatcher = self._dispatcher
         wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
         wait = dispatcher.estimate(wanted, dispatcher.look())
-        closed = dispatcher.closed or (self._shared is not None and self._shared.dispatcher.closed)
-        return float("inf") if wait is None or closed else ns_to_seconds(wait)
+        return float("inf") if wait is None or dispatcher.is_closed else ns_to_seconds(wait)
+
+    def statistics(self) -> Statistics:
+        """A snapshot of the counters, in reservations: ``granted`` is how many were, ``available`` how many of 1 each there are now.
+
+        What was settled is not counted, ``refunded`` and ``charged`` are 0, and ``rate`` is that of the first dimension.
+        """
+        from aiorate.statistics import snapshot
+
+        self._dispatcher.look()
+        return snapshot(self._dispatcher)
 
     def _amounts(self, call: str, amounts: dict[str, int]) -> tuple[int, ...]:
         for place, amount in amounts.items():
@@ -321,12 +361,13 @@ class Lease:
         finally:
             self._end("over")
 
-    def settle(self, **used: int) -> None:
+    def settle(self, *misplaced: Never, **used: int) -> None:
         """Say what the call used: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
 
         0 is a legal amount. Raises TypeError and ValueError for anything else than known dimensions and ints of 0 or more, and
         RuntimeError outside the block, where the estimate stands already.
         """
+        _check_named("settle", self._budget.dimensions, misplaced)
         if self._state == "settled":
             return
         if self._receipt is None:
@@ -382,8 +423,13 @@ def _strategy(place: str, limit: Scheduler | Rate | str | Number) -> Scheduler:
     try:
         return TokenPool(limit)
     except TypeError as error:
-        kind = f"the class {limit.__name__}" if isinstance(limit, type) else type(limit).__name__
-        raise TypeError(f"Budget({place}) must be a rate such as '500/min', a strategy or a Limiter, not {kind}.") from error
+        raise TypeError(f"Budget({place}) must be a rate such as '500/min', a strategy or a Limiter, not {_kind(limit)}.") from error
+
+
+def _by_name(limits: object) -> str:
+    if isinstance(limits, dict) and limits:
+        return "Budget(**limits)"
+    return f"Budget(requests={limits!r})" if isinstance(limits, str) else "Budget(requests=...)"
 
 
 def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | Number]) -> None:
@@ -392,6 +438,11 @@ def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | N
     for place in ("max_wait", "on_error"):
         if place in dimensions:
             raise TypeError(f"Budget(): a dimension cannot be called {place!r}, which is an option of reserve(). Choose another name.")
+    for place in ("max_concurrency", "precise"):
+        if place in dimensions:
+            raise TypeError(
+                f"Budget({place}): that is an option of Limiter, and a budget does not have it. A dimension needs another name."
+            )
     limiters = [place for place, limit in dimensions.items() if isinstance(limit, Limiter)]
     if len(limiters) > 1:
         raise ValueError(
@@ -418,9 +469,18 @@ def _check_options(on_error: object, max_waiting: int | None, clock: object, nam
         raise TypeError(f"Budget(on_event) must be a function of an aiorate.Event, not {type(on_event).__name__}.")
 
 
+def _check_named(call: str, names: tuple[str, ...], misplaced: tuple[object, ...]) -> None:
+    if misplaced:
+        raise TypeError(f"{call}() takes amounts by name. For {misplaced[0]!r}, write {call}({names[-1]}={misplaced[0]!r}).")
+
+
 def _check_on_error(what: str, on_error: object) -> None:
     if on_error not in ("keep", "refund"):
         raise ValueError(f"{what} must be 'keep' or 'refund'; {on_error!r} was given.")
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 _CLOSED = "the budget is closed. Make another."

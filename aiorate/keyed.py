@@ -135,7 +135,9 @@ class KeyedLimiter(Generic[K]):
         except KeyError:
             pass
         except TypeError as error:
-            raise TypeError(f"KeyedLimiter: a key must be hashable, such as text or a tuple, not {_kind(key)}.") from error
+            raise TypeError(
+                f"KeyedLimiter: a key must be hashable, such as text or a tuple of texts, not {_kind(key)} ({error})."
+            ) from error
         return self._add(key)
 
     # Looking.

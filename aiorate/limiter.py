@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["SCOPES", "Limiter"]
+__all__ = ["SCOPES", "Limiter", "pause_to_ns"]
 
 SCOPES: dict[str, Callable[[Limiter, Clock | None, bool], None]] = {}
 """What makes a limiter one of a wider scope than an event loop. `aiorate` says which there are; no limiter knows them."""
@@ -381,16 +381,7 @@ class Limiter:
         Pauses merge by the later end; afterwards the line goes on where it was held up. Raises TypeError for text: a header such as
         ``Retry-After`` is read by `aiorate.http.read_feedback`, for `observe`.
         """
-        if isinstance(seconds, str):
-            raise TypeError(
-                f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
-                " limiter.observe(aiorate.http.read_feedback(status, headers))."
-            )
-        if isinstance(seconds, (int, float)):
-            ns = seconds_to_ns(seconds, "pause()")
-        else:
-            ns = duration_to_ns(seconds, "pause()")
-        self._pause(ns)
+        self._pause(pause_to_ns(seconds))
 
     def _pause(self, ns: int) -> None:
         dispatcher = self._dispatcher
@@ -517,7 +508,8 @@ class Limiter:
     def delay(self, permits: int = 1) -> float:
         """Seconds that a request made now would wait, the line included; infinite while stopped. Changes nothing.
 
-        In a line of thousands that many have just left, some of these may still be counted.
+        In a line of thousands that many have just left, some of these may still be counted. With ``max_concurrency`` it is the wait
+        of a request that has its place: when another leaves, nobody can say.
         """
         self._check("delay()", permits)
         wait = self._dispatcher.estimate(permits, self._dispatcher.look())
@@ -551,10 +543,24 @@ class Limiter:
         name = f" {dispatcher.name!r}" if dispatcher.name else ""
         timeline = dispatcher.timeline
         state = ", closed" if dispatcher.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
-        return f"<Limiter{name} {dispatcher.scheduler!r}, {len(dispatcher.line)} waiting{state}>"
+        waiting, places = len(dispatcher.line), ""
+        if self._room is not None:
+            waiting += len(self._room.dispatcher.line)
+            places = f", {self._room.scheduler!r}"
+        return f"<Limiter{name} {dispatcher.scheduler!r}{places}, {waiting} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or make another.")
+
+
+def pause_to_ns(seconds: Number | timedelta) -> int:
+    """What ``pause()`` was given, in ns. Raises TypeError and ValueError for anything else."""
+    if isinstance(seconds, str):
+        raise TypeError(
+            f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
+            " observe(aiorate.http.read_feedback(status, headers))."
+        )
+    return seconds_to_ns(seconds, "pause()") if isinstance(seconds, (int, float)) else duration_to_ns(seconds, "pause()")
 
 
 _CLOSED = "the limiter is closed. Make another, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aiorate._bench.drain import COST
 from aiorate._bench.sustained import CORE
 
-from . import scale
+from . import keys, scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -106,7 +106,7 @@ def _draw_lines(panel: Any, measured: list[Measured]) -> None:
     for subject in _in_order(each.subject for each in measured):
         points = sorted((_leading(each.case), each.median, each.least, each.most) for each in measured if each.subject == subject)
         xs = [point[0] for point in points]
-        dash = "--" if subject.startswith("floor") else "-" if subject.startswith("aiorate") else ":"
+        dash = "--" if subject.startswith("floor") else ":" if not subject.startswith("aiorate") else "-." if ", " in subject else "-"
         colour, marker = _look(subject)
         panel.plot(xs, [point[1] for point in points], dash, color=colour, marker=marker, label=subject)
         panel.fill_between(xs, [point[2] for point in points], [point[3] for point in points], color=colour, alpha=0.12, linewidth=0)
@@ -160,6 +160,20 @@ def _scale(measured: list[Measured]) -> Any:
     return figure
 
 
+def _keys(measured: list[Measured]) -> Any:
+    """Lines over the number of keys, a panel for each call: flat where the cost does not depend on it."""
+    units = [unit for unit in (*keys.USES, keys.OWING, keys.EVICTING) if any(each.unit == unit for each in measured)]
+    figure, panels = _figure(-(-len(units) // 2), min(2, len(units)), 4.6, 3.0)
+    for panel, unit in zip(panels, units, strict=False):
+        _draw_lines(panel, [each for each in measured if each.unit == unit])
+        panel.set(xscale="log", title=unit)
+        panel.set_ylim(bottom=0)
+    for panel in panels[len(units) :]:
+        panel.set_visible(False)
+    _legend(figure, panels[: len(units)])
+    return figure
+
+
 # The pictures by scenario, each with the units of its figures.
 DRAWN: dict[str, tuple[Callable[[list[Measured]], Any], tuple[str, ...]]] = {
     "uncontended": (_uncontended, ("ns",)),
@@ -167,6 +181,7 @@ DRAWN: dict[str, tuple[Callable[[list[Measured]], Any], tuple[str, ...]]] = {
     "sustained": (_lines("permits a second", "% of a core", top=105), (CORE,)),
     "precision": (_precision, ("us late",)),
     "scale": (_scale, (scale.WAITING, scale.LIMITERS, scale.IN_HAND, scale.IN_LINE)),
+    "keys": (_keys, (*keys.USES, keys.OWING, keys.EVICTING)),
 }
 
 
@@ -211,9 +226,10 @@ def _look(subject: str) -> tuple[str, str]:
     from aiorate._bench.subjects import AIORATE
 
     names = [each.name for each in (*AIORATE, *PEERS)]
-    if subject not in names:
+    name = subject.removesuffix(keys.SHARED)
+    if name not in names:
         return INK, "."
-    place = names.index(subject)
+    place = names.index(name)
     return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
 
 

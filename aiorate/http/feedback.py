@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from aiorate.http.vendors import Fields, Profile
 
-    Headers = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
+    Headers = Mapping[str, str | float] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
 
 __all__ = ["LONGEST", "Feedback", "Quota", "read_feedback"]
 
@@ -94,7 +94,7 @@ class Feedback:
 def read_feedback(status: int, headers: Headers, *, now: float | None = None) -> Feedback | None:
     """What the response says of the server's limits, or None if it says nothing.
 
-    ``headers`` is a mapping of any client, with names in any case, or pairs of name and value; text or bytes. A field that comes
+    ``headers`` is a mapping of any client, with names in any case, or pairs of name and value; text, bytes or numbers. A field that comes
     several times counts with the later end and the smaller remainder. What cannot be read is ignored: no header raises.
 
     ``now`` is the Unix time in seconds of the local wall clock, `time.time` by default. It is used only where a header holds a
@@ -345,7 +345,7 @@ def _gather(headers: Headers) -> dict[str, str]:
 def _text(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
-    return value if isinstance(value, str) else ""
+    return value if isinstance(value, str) else str(value) if type(value) in (int, float) else ""
 
 
 class _Clock:

@@ -10,7 +10,7 @@ from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 from aiorate.waiting.loops import running_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Hashable
 
     from aiorate import Budget, Limiter
     from aiorate.http.requests import Limiters, Observe
@@ -20,7 +20,7 @@ __all__ = ["hooks"]
 
 def hooks(
     limiter: Limiter | Limiters | Budget,
-    key: Callable[[Any], str] | None = None,
+    key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
     max_wait: float | None = None,

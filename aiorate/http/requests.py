@@ -15,7 +15,7 @@ from aiorate import Budget, KeyedLimiter, Limiter
 from aiorate.http.feedback import Feedback
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
 __all__ = ["Limiters", "Observe", "RequestLimit", "check_cost", "origin", "origin_of", "overrides_of", "parse_overrides"]
 
@@ -34,7 +34,7 @@ class Limiters(Protocol):
     A subclass of dict with ``__missing__`` makes limiters on demand. KeyError means that a key has no limiter.
     """
 
-    def __getitem__(self, key: str, /) -> Limiter:
+    def __getitem__(self, key: Any, /) -> Limiter:
         """The limiter for the key, the same one at every call."""
         ...
 
@@ -51,10 +51,10 @@ class RequestLimit(Generic[R]):
         self,
         call: str,
         limiter: Limiter | Limiters | Budget,
-        key: Callable[[R], str] | None,
+        key: Callable[[R], Hashable] | None,
         cost: Callable[[R], int] | None,
         max_wait: float | None,
-        default_key: Callable[[R], str],
+        default_key: Callable[[R], Hashable],
         feedback: bool,
     ) -> None:
         self._call = call
@@ -110,8 +110,8 @@ class RequestLimit(Generic[R]):
         return partial(self._limiters.observe, key) if isinstance(self._limiters, KeyedLimiter) else limiter.observe
 
     def _chosen(self, key: object) -> Limiter:
-        if not isinstance(key, str):
-            raise TypeError(f"{self._call}: key must return text, not {_kind(key)}.")
+        if key is None or inspect.isawaitable(key):  # a new coroutine each time would be a new key each time, and no limit at all
+            raise TypeError(f"{self._call}: key must return text, or another key of the limiters, not {_kind(key)}.")
         try:
             limiter = self._limiters[key]
         except KeyError as error:
@@ -119,6 +119,12 @@ class RequestLimit(Generic[R]):
                 f"{self._call}: there is no limiter for {key!r}. Add one under exactly that key, pass key= to choose by something else,"
                 " or give the dict a __missing__ that makes it."
             ) from error
+        except TypeError:
+            try:
+                hash(key)
+            except TypeError as error:
+                raise TypeError(f"{self._call}: key must return what can be hashed, such as text or a tuple of texts: {error}.") from error
+            raise
         return _checked(f"{self._call}: under {key!r}", limiter)
 
 

@@ -9,7 +9,7 @@ from aiorate.http.feedback import read_feedback
 from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from types import TracebackType
 
     import httpx
@@ -27,7 +27,7 @@ AnyTransport = TypeVar("AnyTransport", "httpx.AsyncBaseTransport", "httpx2.Async
 def limit_transport(
     inner: AnyTransport,
     limiter: Limiter | Limiters | Budget,
-    key: Callable[[Any], str] | None = None,
+    key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
     max_wait: float | None = None,

@@ -12,6 +12,7 @@ from bisect import bisect_right
 __all__ = ["Peaks"]
 
 _MOST = 64
+_NONE: list[int] = []  # shared by all records in which nothing was ever noted; never changed
 
 
 class Peaks:
@@ -23,12 +24,14 @@ class Peaks:
         self.at: int | None = None
         self.level: int = 0
         """Instant and level of the latest take noted. Another take at that instant that found no more need not be noted."""
-        self._instants: list[int] = []
-        self._levels: list[int] = []
+        self._instants: list[int] = _NONE
+        self._levels: list[int] = _NONE
 
     def note(self, now: int, level: int) -> None:
         """Note that a take at ``now`` found that level."""
         self.at, self.level = now, level
+        if not self._levels:
+            self._instants, self._levels = [], []
         instants, levels = self._instants, self._levels
         while levels and levels[-1] <= level:
             if instants[-1] > now:
@@ -82,5 +85,4 @@ class Peaks:
     def clear(self) -> None:
         """Forget everything."""
         self.at = None
-        self._instants.clear()
-        self._levels.clear()
+        self._instants = self._levels = _NONE

@@ -59,4 +59,4 @@ class Room(Scheduler):
         return None
 
     def __repr__(self) -> str:
-        return f"Room({self.max_permits}, used={self.used})"
+        return f"{self.used} of {self.max_permits} places taken"

@@ -129,12 +129,12 @@ class Dispatcher:
 
     # A request, from the question to the permits.
 
-    def try_take(self, permits: int, since: int | None = None, patient: bool = False) -> tuple[int, int]:
+    def try_take(self, permits: int, since: int | None = None, patient: bool = False, late: int = 0) -> tuple[int, int]:
         """Take the permits if nobody is in line, the limiter is open and not paused, and they are due.
 
         Returns the instant for which the request is scheduled, as `Scheduler.take` says it, and the instant now: granted if the one
         is not after the other. The first is `NOT_ASKED` if the scheduler was not asked. A patient caller, who would wait in line
-        without a limit, may be refused what has just fallen due.
+        without a limit, may be refused what has just fallen due. The first of another line may come so many ns late.
         """
         if not self._steady:
             self.find_loop()
@@ -153,7 +153,9 @@ class Dispatcher:
             self._settle(now)
         if patient and self.batch.outstayed(now) and self._loop is not None and not self._loop.manual:
             return now + 1, now
-        if since is None and self._late is not None:
+        if late:
+            since = now - late
+        elif since is None and self._late is not None:
             since = self._made_up_from(now)
         granted_at = now
         if self._gate is None:
@@ -378,9 +380,12 @@ class Dispatcher:
         reading = now + self.timeline.offset
         # Where many loops wait, one that stands still, and has yet to resume its own, must not keep the others from theirs.
         room = _PORTION if self.spans_loops else _PORTION - self.resuming
-        booked, woken, permits = now, 0, 0
+        booked, woken, permits, stood = now, 0, 0, False
         gate, granted_at = self._gate, now
         passed: Receipt | BaseException | None = None  # what the shared limit granted, and is not granted here yet
+        behind = 0 if self._due is None else min(max(now - self._due, 0), self.catch_up)  # as the wake-up is late
+        if self.passes is not None:
+            self.passes.late = behind
         try:
             while request is not None:
                 ticket, permits, since = request
@@ -393,7 +398,7 @@ class Dispatcher:
                         gate.withdraw()
                         self._due = at
                         break
-                    passed = gate.pass_through(ticket, permits, now, self.on_pass)
+                    passed = gate.pass_through(ticket, permits, now, self.on_pass, behind)
                     if passed is None:
                         self._due = None
                         break
@@ -402,6 +407,9 @@ class Dispatcher:
                         request = line.pop_first()
                         continue
                     granted_at = passed
+                    stood = passed.stood
+                    if stood:  # nothing is made up for what others held up, but for how late they were woken
+                        since = now - passed.late
                 at = scheduler.take(permits, now, since if since > earliest else earliest)
                 if at > now:
                     self._due = at
@@ -412,7 +420,7 @@ class Dispatcher:
                 self.granted += permits
                 ticket.set_result((at, granted_at, reading))
                 passed = None
-                booked = at
+                booked = max(at, since) if stood else at
                 request = line.pop_first()
             else:
                 self._due = None

@@ -52,8 +52,11 @@ class Shared(Side, Protocol):
         """How many permits are to be had at once."""
         ...
 
-    def try_take(self, permits: int) -> tuple[int, int]:
-        """Take the permits if they are due and nobody is in line: when they are due, and the instant now."""
+    def try_take(self, permits: int, *, late: int = 0) -> tuple[int, int]:
+        """Take the permits if they are due and nobody is in line: when they are due, and the instant now.
+
+        The request comes so many ns late.
+        """
         ...
 
     def join(self, permits: int, at: int, now: int, since: int, ticket: Ticket | None = None) -> object:
@@ -99,10 +102,12 @@ class Receipt(int):
     shared: int
     stood: bool
     """Whether the request stood in the shared line, which then waits to hear that its owner went on."""
+    late: int
+    """How many ns late the wake-up was at which the shared limit granted it, if it stood there."""
 
-    def __new__(cls, granted_at: int, shared: int, stood: bool) -> Receipt:
+    def __new__(cls, granted_at: int, shared: int, stood: bool, late: int = 0) -> Receipt:
         receipt = super().__new__(cls, granted_at)
-        receipt.shared, receipt.stood = shared, stood
+        receipt.shared, receipt.stood, receipt.late = shared, stood, late
         return receipt
 
 
@@ -113,9 +118,11 @@ class Passes:
     a grant that nobody needs any more.
     """
 
-    __slots__ = ("_decided", "_serving")
+    __slots__ = ("_decided", "_serving", "late")
 
     def __init__(self) -> None:
+        self.late: int = 0
+        """How many ns late the wake-up is at which the shared limit decides now."""
         self._decided: list[_Pass] = []
         self._serving = False
 
@@ -139,11 +146,12 @@ class Passes:
 class _Pass:
     """A ticket in the shared line, for the first of another line. It wakes no task: once it is decided, that line is served."""
 
-    __slots__ = ("_outcome", "_passes", "line", "owner", "permits", "serve")
+    __slots__ = ("_outcome", "_passes", "late", "line", "owner", "permits", "serve")
 
     def __init__(self, owner: Ticket, permits: int, passes: Passes) -> None:
         self.owner: Ticket = owner
         self.permits: int = permits
+        self.late: int = 0  # how many ns the wake-up was at which it was decided
         self.line: Line | None = None
         self.serve: Callable[[], None] | None = None  # none while it joins: who has it join looks then
         self._passes = passes
@@ -161,7 +169,7 @@ class _Pass:
         return self._outcome
 
     def set_result(self, outcome: Outcome, /) -> None:
-        self._outcome = outcome
+        self._outcome, self.late = outcome, self._passes.late
         if self.serve is not None:
             self._passes.add(self)
 
@@ -194,8 +202,8 @@ class Gate:
         self._shared.keep_receipt()
         self._shared.cancel(self._permits_of(permits), receipt.shared)
 
-    def pass_through(self, ticket: Ticket, permits: int, now: int, serve: Callable[[], None]) -> Receipt | BaseException | None:
-        """The shared permits for the first of its line, which is due there.
+    def pass_through(self, ticket: Ticket, permits: int, now: int, serve: Callable[[], None], late: int) -> Receipt | BaseException | None:
+        """The shared permits for the first of its line, which is due there, and was so for ``late`` ns before anybody looked.
 
         None: it stands in the shared line; ``serve`` is called once it was decided there, and is to come back with it.
         """
@@ -208,18 +216,20 @@ class Gate:
             most = shared.max_permits
             if most is not None and permits > most:  # since its rate was changed
                 return ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once of the limit that is shared.")
-            at, shared_now = shared.try_take(permits)
+            at, shared_now = shared.try_take(permits, late=late)
             if at <= shared_now:
                 shared.keep_receipt()
                 return Receipt(now, shared_now, stood=False)
             standing = _Pass(ticket, permits, self._passes)
-            shared.join(permits, at, shared_now, shared_now, standing)
+            shared.join(permits, at, shared_now, shared_now - late, standing)
             standing.line, standing.serve, self._pass = shared.line, self._serve or serve, standing
         outcome = outcome_of(standing)
         if outcome is None:
             return None
         self._pass = None
-        return outcome if isinstance(outcome, BaseException) else Receipt(now, outcome[1], stood=True)
+        if isinstance(outcome, BaseException):
+            return outcome
+        return Receipt(now, outcome[1], stood=True, late=standing.late)
 
     def withdraw(self) -> None:
         """Nobody of this line stands in the shared one any more. What was granted there comes back."""
@@ -292,13 +302,14 @@ class Gate:
         shared.charge(sum(count for _, count, _ in entries))
 
         entries = iter(dispatcher.line)
-        for ticket, count, since in islice(entries, _ONE_BY_ONE):
+        for ticket, count, _ in islice(entries, _ONE_BY_ONE):
             if self._pass is not None and ticket is self._pass.owner:
-                at = own.take(count, own.due(count, standing_at or 0), since)  # far back in the shared line: some time from now
+                wait = own.due(count, standing_at or 0)  # far back in the shared line: some time from now
+                at = own.take(count, wait, own.instant(wait))
             elif own.allows(count) and shared.allows(self._permits_of(count)):
                 at = self._both(own, shared, count)
                 shared.take(self._permits_of(count), at)
-                own.take(count, at, since)
+                own.take(count, at, own.instant(at))
             else:
                 continue
             if permits is None:
@@ -345,16 +356,16 @@ class _Rehearsal:
 
     def due(self, permits: int, wait: int) -> int:
         """When so many are due, asked from then on."""
-        at = self._scheduler.peek(permits, self._instant(wait))
+        at = self._scheduler.peek(permits, self.instant(wait))
         return max(wait, at + self._behind - self._begin)
 
     def joined(self, wait: int) -> None:
         """The next request joins the line then."""
-        self._joined = self._instant(wait)
+        self._joined = self.instant(wait)
 
     def take(self, permits: int, wait: int, since: int | None = None) -> int:
         """Grant them then, when they are due, to a request that stands in line since that instant; returns when."""
-        now = self._instant(wait)
+        now = self.instant(wait)
         since = self._joined if since is None else since
         self._scheduler.take(permits, now, min(max(since, now - self._catch_up), now))
         self.last = wait
@@ -363,9 +374,10 @@ class _Rehearsal:
     def charge(self, permits: int) -> None:
         """Have so many taken by then, and those that come next wait for them; 0 is nothing."""
         if permits:
-            self._scheduler.charge(permits, self._instant(self.last))
+            self._scheduler.charge(permits, self.instant(self.last))
 
-    def _instant(self, wait: int) -> int:
+    def instant(self, wait: int) -> int:
+        """The limiter's own time then."""
         return max(self._begin + wait - self._behind, self._held_at)
 
 

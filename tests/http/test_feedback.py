@@ -772,6 +772,12 @@ def test_any_mapping_will_do(collect: Any) -> None:
     assert Feedback(429, 30.0, (Quota("", 60, 0, 30.0),), "X-RateLimit") == read_feedback(429, collect(pairs))
 
 
+@pytest.mark.parametrize("seconds", [5, 5.0])
+def test_a_number_is_read_as_its_text(seconds: float) -> None:
+    """As in a dict that a program fills by itself; ignored, it would be a pause of 1 s."""
+    assert read_feedback(429, {"Retry-After": seconds}) == Feedback(429, 5.0, (), "Retry-After", 5.0)
+
+
 @pytest.mark.parametrize("headers", [{}, [], {"Content-Type": "application/json", "Date": DATE, "Age": "5", "Server": "github.com"}])
 def test_nothing_said_is_none(headers: Any) -> None:
     """So is the answer of most servers, most of the time."""
@@ -779,10 +785,18 @@ def test_nothing_said_is_none(headers: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Retry-After": 5}, {b"retry-after": None}, {5: "5"}, {"Retry-After": ["5"]}, {"retry-after": "\udcff"}]
+    "headers",
+    [
+        {"Retry-After": True},
+        {"Retry-After": float("nan")},
+        {b"retry-after": None},
+        {5: "5"},
+        {"Retry-After": ["5"]},
+        {"retry-after": "\udcff"},
+    ],
 )
 def test_what_is_no_text_is_ignored(headers: Any) -> None:
-    """A header is text. Nothing that a server or a mock puts there raises."""
+    """A header is text, or a number. Nothing that a server or a mock puts there raises."""
     assert read_feedback(429, headers) == Feedback(429, 1.0, (), "status 429")
 
 

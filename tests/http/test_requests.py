@@ -12,7 +12,7 @@ import pytest
 
 import aiorate.aiohttp
 import aiorate.http
-from aiorate import Limiter, TokenBucket
+from aiorate import KeyedLimiter, Limiter, TokenBucket
 from aiorate.http import hooks, limit_transport
 from aiorate.http.requests import origin
 
@@ -86,7 +86,11 @@ def test_a_limiter_or_one_for_each_key(limit: Callable[..., object], limiters: A
     ("limiters", "options", "error", "hint"),
     [
         ({"https://example.com": Limiter("1/s")}, {}, LookupError, "no limiter for 'https://example.com:443'. Add one under exactly"),
-        ({}, {"key": lambda request: 7}, TypeError, "key must return text, not int"),
+        ({}, {"key": lambda request: 7}, LookupError, "no limiter for 7"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: None}, TypeError, "key must return text, .* not NoneType"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: never()}, TypeError, "key must return text, .* not Future"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashed.*'list'"),
+        ({}, {"key": lambda request: ([],)}, TypeError, "hashed.*'list'"),
         ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"under 'x' there must be a Limiter, not str. Write Limiter\('100/s'\)"),
     ],
 )
@@ -95,6 +99,26 @@ async def test_a_key_without_a_limiter_says_so(limiters: Any, options: Any, erro
     async with httpx2.AsyncClient(event_hooks=hooks(limiters, **options)) as client:
         with pytest.raises(error, match=hint):
             await client.get("https://EXAMPLE.com/path")
+
+
+def never() -> asyncio.Future[None]:
+    """What an asynchronous function returns, more or less: a new one at each call."""
+    return asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("key", [("acme", "gpt"), 7, b"x"], ids=str)
+async def test_a_key_may_be_all_that_can_be_hashed(key: Any) -> None:
+    """Users and tenants have numbers, and pairs of them."""
+    keyed: KeyedLimiter[Any] = KeyedLimiter(lambda key: TokenBucket("1/h", burst=2))
+    one = {key: Limiter(TokenBucket("1/h", burst=2))}
+    limits: list[Any] = [keyed, one]
+    for limiters in limits:
+        transport = limit_transport(httpx2.MockTransport(lambda request: httpx2.Response(200)), limiters, key=lambda request: key)
+        async with httpx2.AsyncClient(transport=transport) as client:
+            await client.get("https://example.com")
+
+    assert [1, 1] == [keyed[key].statistics().granted, one[key].statistics().granted]
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,7 @@ def check_pace(limiter: Observed, server: Server) -> None:
 @pytest.mark.asyncio
 @each_client
 async def test_two_hundred_tasks_and_a_server_that_says_429(kind: str, server: Server) -> None:
-    """One pause for all: while it lasts nothing arrives but what was on its way, and then they come paced; all of them in the end."""
+    """One pause for all: while it lasts no more arrive than were let through before it, and then they come paced; all in the end."""
     server.enforce(50, 0.1)
     limiter = Observed("2000/s")
     async with fetching(kind, limiter) as fetch:

@@ -7,6 +7,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -349,7 +350,7 @@ async def test_a_refund_gives_everything_back(budget: Budget) -> None:
     ("used", "error", "hint"),
     [
         ({"token": 5}, TypeError, "there are requests, tokens"),
-        ({"tokens": -1}, ValueError, "1 or more"),
+        ({"tokens": -1}, ValueError, "0 or more"),
         ({"tokens": False}, TypeError, "not bool"),
         ({"tokens": 1.5}, TypeError, "not float"),
         ({"requests": 0, "tokens": None}, TypeError, "NoneType"),
@@ -548,7 +549,7 @@ async def test_a_pause_holds_all_and_ends_for_all(clock: SteppedClock) -> None:
     calls = Calls(budget, clock)
     budget.observe(Feedback(429, pause=5.0, source="Retry-After"))
     budget.observe(Feedback(429, pause=3.0, source="Retry-After"))  # it is over before the other
-    with pytest.raises(aiorate.WaitTooLong, match="would wait 5 s, since a server asked for a pause"):
+    with pytest.raises(aiorate.WaitTooLong, match="would wait 5 s, since it is paused"):
         await budget.reserve(max_wait=4.9).__aenter__()
     await calls.queue("abc", tokens=10)
 
@@ -558,6 +559,62 @@ async def test_a_pause_holds_all_and_ends_for_all(clock: SteppedClock) -> None:
     assert calls.granted == dict.fromkeys("abc", 5 * SECOND)
     assert events == [aiorate.Event("paused", "llm", seconds=5.0, source="Retry-After")]
     assert [calls.leases[name].limited_by for name in "abc"] == [None, None, None]
+
+
+async def test_a_program_pauses_by_itself(calls: Calls, budget: Budget, clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Where no hook sees the 429, as behind an SDK with a client of its own. Pauses merge with those of servers, by the later end."""
+    budget.pause(timedelta(seconds=3))
+    budget.pause(2)
+    budget.observe(Feedback(429, pause=2.5, source="Retry-After"))
+    await calls.queue("ab", tokens=70)
+
+    assert (budget.delay(), budget.available("tokens"), caplog.records) == (7.1, 0, [])
+    await clock.run(3)
+    assert calls.granted == {"a": 3 * SECOND}
+    budget.pause(100)
+    budget.resume()
+    await clock.run(4)
+    assert calls.granted == {"a": 3 * SECOND, "b": 7 * SECOND}
+
+
+@pytest.mark.parametrize("wrong", ["30", -1, None, True, float("nan"), timedelta(seconds=-1)])
+async def test_a_wrong_pause_changes_nothing(budget: Budget, wrong: Any) -> None:
+    """The text of a header is for observe()."""
+    with pytest.raises((TypeError, ValueError), match=r"pause\(\).*read_feedback" if isinstance(wrong, str) else r"pause\(\)"):
+        budget.pause(wrong)
+
+    assert budget.delay() == 0
+
+
+async def test_jitter_makes_a_pause_longer_once(budget: Budget, clock: SteppedClock) -> None:
+    """Of many responses that come together, the first draws; the longest of many draws would be the same for every client."""
+    budget.observe(Feedback(429, pause=5.0), jitter=2)
+    drawn = budget.delay()
+    for _ in range(20):
+        budget.observe(Feedback(429, pause=5.0), jitter=2)
+    with pytest.raises(ValueError, match=r"observe\(jitter\)"):
+        budget.observe(Feedback(429, pause=50.0), jitter=-1)
+
+    assert drawn == budget.delay()
+    assert 5.0 <= drawn < 7.0
+
+
+async def test_a_budget_counts_its_reservations(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
+    """Whatever they take; who was refused or left is counted too."""
+    await calls.queue("abc", tokens=60)
+    with pytest.raises(aiorate.WaitTooLong):
+        await budget.reserve(tokens=60, max_wait=1).__aenter__()
+    calls.tasks["c"].cancel()
+    await clock.run(2)
+
+    told = budget.statistics()
+    assert (2, 0, 1, 1) == (told.granted, told.waiting, told.refused, told.cancelled)
+    assert (2.0, 2.0) == (told.waited_max, told.waited_total)
+    assert (0, None, None) == (told.available, told.paused_until, told.next_at)
+    clock.advance(1)
+    assert budget.statistics().available == 5
+    budget.pause(4)
+    assert (0, 7.0) == (budget.statistics().available, budget.statistics().paused_until)
 
 
 @pytest.mark.parametrize(
@@ -637,6 +694,8 @@ async def test_nothing_was_said_or_nothing_that_can_be_understood(budget: Budget
         ({"tokens": "1/s", "on_error": "raise"}, ValueError, "'keep' or 'refund'"),
         ({"tokens": "1/s", "on_error": None}, ValueError, "'keep' or 'refund'"),
         ({"tokens": "1/s", "max_wait": "1/s"}, TypeError, "'max_wait', which is an option of reserve"),
+        ({"tokens": "1/s", "max_concurrency": 5}, TypeError, r"max_concurrency.*option of Limiter"),
+        ({"tokens": "1/s", "precise": True}, TypeError, r"precise.*option of Limiter"),
         ({"tokens": "1/s", "max_waiting": -1}, ValueError, "max_waiting"),
         ({"tokens": "1/s", "max_waiting": False}, TypeError, "max_waiting"),
         ({"tokens": "1/s", "catch_up": -1}, ValueError, "catch_up"),
@@ -649,6 +708,28 @@ async def test_a_wrong_budget_fails_when_it_is_made(options: dict[str, Any], err
     """Not at its first use."""
     with pytest.raises(error, match=hint):
         Budget(**options)
+
+
+@pytest.mark.parametrize(
+    ("limits", "hint"),
+    [
+        ("500/min", r"Budget\(requests='500/min'\)"),
+        ({"requests": "500/min"}, r"Budget\(\*\*limits\)"),
+        (Limiter("1/s"), r"Budget\(requests=\.\.\.\)"),
+    ],
+)
+async def test_a_limit_without_a_name_is_told_how_to_be_given(budget: Budget, limits: Any, hint: str) -> None:
+    """Limiter("500/min") needs none, so it is tried here too; and so are amounts."""
+    with pytest.raises(TypeError, match=hint):
+        Budget(limits)
+    with pytest.raises(TypeError, match=r"write reserve\(tokens=30\)"):
+        budget.reserve(30)  # type: ignore[arg-type]
+
+    async with budget.reserve(tokens=30) as lease:
+        with pytest.raises(TypeError, match=r"write settle\(tokens=10\)"):
+            lease.settle(10)  # type: ignore[arg-type]
+
+    assert left(budget) == {"requests": 4, "tokens": 70}
 
 
 async def test_a_strategy_belongs_to_one_dimension_of_one_budget() -> None:

@@ -162,6 +162,7 @@ async def test_a_closed_shared_limit_sends_everybody_away(shared: Limiter, clock
 
     await shared.aclose()
     await calls.queue("c", tokens=10)
+    await calls.queue("d", tokens=10, max_wait=1)  # not WaitTooLong: it would wait for ever
     await clock.run(1)
 
     assert all(isinstance(task.exception(), aiorate.LimiterClosed) for task in calls.tasks.values())

@@ -430,6 +430,16 @@ async def test_statistics_count_places_as_waits(visitors: Visitors, limiter: Lim
     assert (counts.granted, counts.cancelled, counts.waited_total) == (0, 0, 0.0)
 
 
+async def test_a_repr_tells_of_places_and_of_those_who_wait_for_one(visitors: Visitors, limiter: Limiter) -> None:
+    """A limiter that lets nobody in for want of a place looks idle otherwise; delay() is of the permits, whoever is inside."""
+    assert "0 of 2 places taken, 0 waiting" in repr(limiter)
+
+    await visitors.queue("abc")
+
+    assert "2 of 2 places taken, 1 waiting" in repr(limiter)
+    assert limiter.delay() == 0
+
+
 async def test_a_wait_for_both_is_one_wait(visitors: Visitors, limiter: Limiter, clock: SteppedClock) -> None:
     """Half a second for the place and half a second for the permit is one second, not two waits."""
     await visitors.queue("a", 3)

@@ -10,7 +10,7 @@ from weakref import ref
 import pytest
 import trio
 import trio.testing
-from helpers.driving import SECOND, one_loop, turns
+from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
 
 import aiorate
 from aiorate.testing import ManualClock, VirtualLoop
@@ -70,6 +70,41 @@ def test_a_bot_with_a_limit_in_all_and_one_for_each_chat() -> None:
     assert busy == list(range(100))
     assert max(when for when, chat in at if chat != "busy") == 1.0
     assert all(sum(begin <= when < begin + 1 for when, _ in at) <= 30 for begin, _ in at)
+
+
+@one_loop
+@pytest.mark.parametrize("own", [aiorate.TokenBucket("1/s", burst=1), aiorate.SmoothBursty("1/s", max_stored=0)], ids=repr)
+async def test_a_key_makes_up_nothing_for_what_the_shared_limit_held_up(own: aiorate.Scheduler) -> None:
+    """It is no late event loop: two messages to a chat are a second apart, however long the first of them waited for others."""
+    clock = ManualClock()
+    shared = aiorate.Limiter("100/s", clock=clock)
+    chat = aiorate.KeyedLimiter(lambda key: aiorate.Limiter(own, clock=clock), shared=shared)["chat"]
+    crowd = Crowd(chat, clock)
+    await crowd.queue(range(4))
+    await clock.run(0.5)
+    shared.pause(1)
+    await clock.run(4)
+
+    assert [round(at / SECOND, 3) for at in crowd.granted.values()] == [0, 1.5, 2.5, 3.5]
+
+
+@one_loop
+@pytest.mark.parametrize("late", [0.001, 0.02])
+async def test_two_limits_of_one_rate_lose_nothing_to_late_wake_ups(late: float) -> None:
+    """What is made up for in the one is made up for in the other, or the delivered rate would fall with every late timer."""
+    clock = SteppedClock()
+    shared = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)
+    keyed = aiorate.KeyedLimiter(lambda key: aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock), shared=shared)
+    crowd = Crowd(keyed["a"], clock)
+    await crowd.queue(range(101))
+
+    while len(crowd.granted) < 101:
+        assert clock.next_timer is not None
+        clock.set(clock.next_timer + round(late * SECOND))
+        await turns(3)
+
+    assert crowd.granted[100] <= 10 * SECOND + 2 * late * SECOND
+    assert sorted(crowd.granted) == list(range(101))
 
 
 def test_who_is_due_first_passes_the_shared_limit_first() -> None:
@@ -273,6 +308,7 @@ async def test_idle_keeps_a_key_for_a_while() -> None:
         (lambda: aiorate.KeyedLimiter(lambda key: "10/s", max_keys=0), ValueError, "max_keys"),
         (lambda: aiorate.KeyedLimiter(lambda key: "10/s", idle=-1), ValueError, "idle"),
         (lambda: aiorate.KeyedLimiter(lambda key: "10/s", shared=object()), TypeError, "rate"),  # type: ignore[arg-type]
+        (lambda: aiorate.KeyedLimiter(lambda key: "1/s")["a", []], TypeError, "a key must be hashable.*'list'"),
         (lambda: aiorate.KeyedLimiter(lambda key: object())["a"], TypeError, "factory must return"),  # type: ignore[arg-type, return-value]
         (lambda: aiorate.KeyedLimiter(lambda key: "10/s")[["a"]], TypeError, "hashable"),  # type: ignore[index]
         (lambda: aiorate.KeyedLimiter(lambda key: "no rate")["a"], ValueError, "not a rate"),

@@ -95,7 +95,7 @@ async def test_a_pause_for_a_text_says_what_to_do_with_a_header(text: str) -> No
     """What is written first, and the date form would come later, in production."""
     crowd = crowd_of()
 
-    with pytest.raises(TypeError, match=r"limiter\.observe\(aiorate\.http\.read_feedback\(status, headers\)\)"):
+    with pytest.raises(TypeError, match=r"call observe\(aiorate\.http\.read_feedback\(status, headers\)\)"):
         crowd.limiter.pause(text)  # type: ignore[arg-type]
 
     assert crowd.limiter.statistics().paused_until is None

@@ -10,7 +10,7 @@ from helpers.driving import SECOND, SteppedClock, one_loop, turns
 from helpers.server import most_in_any_window
 from helpers.strategies import EACH
 
-from aiorate import Budget, Limiter, SlidingWindow, TokenBucket
+from aiorate import Budget, Limiter, SlidingWindow, TokenBucket, WaitTooLong
 
 pytestmark = one_loop
 
@@ -102,3 +102,47 @@ async def test_permits_granted_are_no_more_than_those_that_were_there_flowed_in_
         reserved = 30 * len(calls.granted)
         assert reserved <= 100 + 10 * clock.now() // SECOND + came_back
         assert reserved + 30 > 100 + 10 * clock.now() // SECOND + came_back - 1  # and none is lost
+
+
+@pytest.mark.parametrize("tokens", ["TokenPool", "TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"])
+async def test_a_reservation_that_waits_is_charged_once_to_each_dimension(tokens: str, clock: SteppedClock) -> None:
+    """M1, dotnet/runtime#113314: chained limiters counted twice when the inner one queued. The third dimension is shared by two."""
+    requests, twin, shared = TokenBucket("100/s", burst=60), EACH[tokens](), Limiter(TokenBucket("50/s", burst=200), clock=clock)
+    twin.peek(1, 0)
+    budget = Budget(requests=requests, tokens=(scheduler := EACH[tokens]()), shared=shared, clock=clock)
+    other = Budget(shared=shared, work="1000/s", clock=clock)
+    assert budget.delay() == 0.0
+    amount = min(2, scheduler.max_permits or 2)
+    calls = Calls(budget, clock)
+
+    await calls.queue(range(20), tokens=amount, shared=3)
+    await clock.run(20)
+
+    assert len(calls.granted) == 20
+    for at in calls.granted.values():
+        assert twin.take(amount, at) <= at
+    assert all(twin.peek(1, at) == scheduler.peek(1, at) for at in (clock.now(), clock.now() + SECOND))
+    assert shared.statistics().granted == 60
+    assert (60, 200) == (budget.available("requests"), other.available("shared"))
+
+
+@pytest.mark.parametrize("short", ["requests", "tokens", "shared"])
+async def test_what_one_dimension_refuses_is_taken_from_none(short: str, clock: SteppedClock) -> None:
+    """M2, milvus-io/milvus#25597, grafana/dskit#1007: the first limit was consumed although the second refused."""
+    shared = Limiter(SlidingWindow("10/s"), clock=clock)
+    budget = Budget(requests=TokenBucket("1/s", burst=10), tokens=SlidingWindow("10/s"), shared=shared, clock=clock)
+    await budget.reserve(**{"requests": 1, "tokens": 1, "shared": 1, short: 8}).__aenter__()
+    before = {name: budget.available(name) for name in ("requests", "tokens", "shared")}
+    asked = {"requests": 1, "tokens": 1, "shared": 1, short: 3}
+
+    for _ in range(20):
+        assert budget.delay(**asked) > 0
+        with pytest.raises(WaitTooLong):
+            await budget.reserve(**asked, max_wait=0.01).__aenter__()
+        task = asyncio.ensure_future(budget.reserve(**asked).__aenter__())
+        await turns(2)
+        task.cancel()
+        await turns(2)
+
+    assert before == {name: budget.available(name) for name in before}
+    assert {**dict.fromkeys(before, 9), short: 2} == before

@@ -7,7 +7,7 @@ import random
 from itertools import permutations
 
 import pytest
-from helpers.driving import SECOND, Crowd, one_loop, turns
+from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
 from helpers.strategies import EACH
 
 import aiorate
@@ -152,3 +152,132 @@ async def test_a_clock_that_steps_back_and_forth_grants_no_more_than_the_bound()
             granted += limiter.try_acquire()
 
         assert granted <= (limiter.bound(1) or 0)
+
+
+KEPT = ["TokenPool", "TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"]
+
+
+class Nested:
+    """A key's limit and one that it shares, each with a twin that has no other to wait for."""
+
+    def __init__(self, own: str, shared: str) -> None:
+        self.clock = SteppedClock()
+        self.own, self.shared = EACH[own](), EACH[shared]()
+        self.twins = EACH[own](), EACH[shared]()
+        self.keyed = aiorate.KeyedLimiter(
+            lambda key: aiorate.Limiter(self.own, clock=self.clock), shared=aiorate.Limiter(self.shared, clock=self.clock)
+        )
+        self.crowd = Crowd(self.keyed["a"], self.clock)
+        for scheduler in (self.own, self.shared, *self.twins):
+            scheduler.peek(1, 0)  # every schedule begins now
+
+    def twins_take(self, instant: int) -> None:
+        for twin in self.twins:
+            assert twin.take(1, instant) <= instant
+
+    def as_twins(self) -> bool:
+        """Whether either limit has exactly what it would have if only what was granted had been asked of it."""
+        instants = [self.clock.now() + later for later in (0, SECOND // 9, SECOND // 2, 2 * SECOND)]
+        return all(
+            twin.peek(permits, instant) == scheduler.peek(permits, instant)
+            for scheduler, twin in zip((self.own, self.shared), self.twins, strict=True)
+            for permits in range(1, 1 + (scheduler.max_permits or 3))
+            for instant in instants
+        )
+
+
+@pytest.mark.parametrize("shared", KEPT)
+@pytest.mark.parametrize("own", KEPT)
+async def test_a_request_that_waits_for_both_limits_is_charged_once_to_each(own: str, shared: str) -> None:
+    """M1, dotnet/runtime#113314: chained limiters counted twice when the inner one queued."""
+    nested = Nested(own, shared)
+
+    await nested.crowd.queue(range(50))
+    await nested.clock.run(30)
+
+    assert len(nested.crowd.granted) == 50
+    for instant in nested.crowd.granted.values():
+        nested.twins_take(instant)
+    assert nested.as_twins()
+    assert nested.keyed.shared is not None
+    assert (50, 50) == (nested.keyed["a"].statistics().granted, nested.keyed.shared.statistics().granted)
+
+
+@pytest.mark.parametrize("shared", KEPT)
+@pytest.mark.parametrize("own", KEPT)
+async def test_a_refusal_of_either_limit_takes_from_neither(own: str, shared: str) -> None:
+    """M2, milvus-io/milvus#25597, grafana/dskit#1007: the first limit was consumed although the second refused."""
+    nested = Nested(own, shared)
+    keyed = nested.keyed
+    while keyed.try_acquire("a"):
+        nested.twins_take(0)
+
+    for _ in range(20):
+        assert not keyed.try_acquire("a")
+        with pytest.raises(aiorate.WaitTooLong):
+            await keyed.acquire("a", max_wait=0.01)
+        task = asyncio.ensure_future(keyed.acquire("a"))
+        await turns(2)
+        task.cancel()
+        await turns(2)
+
+    assert nested.as_twins()
+    assert nested.clock.timers == 0
+
+
+@pytest.mark.parametrize("names", list(permutations(("TokenBucket", "SlidingWindow", "CalendarWindow"), 2)), ids="-".join)
+async def test_which_of_two_limits_is_shared_changes_nothing_for_one_key(names: tuple[str, str]) -> None:
+    """M5, envoyproxy/envoy#46390: one that was met first kept another from being looked at."""
+    one, other = Nested(*names), Nested(*reversed(names))
+    for nested in (one, other):
+        await nested.crowd.queue(range(40))
+        await nested.clock.run(60)
+
+    assert len(one.crowd.granted) == 40
+    assert one.crowd.granted == other.crowd.granted
+
+
+@pytest.mark.parametrize(("own", "shared"), [("10/s", "5/min"), ("5/min", "10/s")])
+async def test_a_shared_limit_that_contradicts_that_of_the_keys_is_kept_as_they_are(own: str, shared: str) -> None:
+    """M6, vutran1710/PyrateLimiter 4.3 (#239): of rates in the wrong order, one was enforced wrongly, and silently."""
+    clock = ManualClock()
+    keyed = aiorate.KeyedLimiter(
+        lambda key: aiorate.Limiter(aiorate.SlidingWindow(own), clock=clock),
+        shared=aiorate.Limiter(aiorate.SlidingWindow(shared), clock=clock),
+    )
+    crowd = Crowd(keyed["a"], clock)
+
+    await crowd.queue(range(12))
+    await clock.run(150)
+
+    assert [0] * 5 + [60 * SECOND] * 5 + [120 * SECOND] * 2 == list(crowd.granted.values())
+    with pytest.raises(ValueError, match="5 is the most"):
+        await keyed.acquire("a", 6)
+
+
+@pytest.mark.parametrize("name", EACH)
+async def test_keys_side_by_side_get_the_shared_rate_together_and_not_each(name: str) -> None:
+    """M7, golang/go#43858, golang/go#45245: what parallel callers got added up to more than the rate."""
+    clock = ManualClock()
+    keyed = aiorate.KeyedLimiter(
+        lambda key: aiorate.Limiter(aiorate.TokenBucket("1000/s", burst=50), clock=clock),
+        shared=aiorate.Limiter(EACH[name](), clock=clock),
+    )
+    granted: list[tuple[int, int]] = []
+
+    async def worker(key: int) -> None:
+        while True:
+            await keyed.acquire(key)
+            granted.append((clock.now(), key))
+
+    workers = [asyncio.ensure_future(worker(number % 7)) for number in range(20)]
+    await clock.run(10)
+    for task in workers:
+        task.cancel()
+    await turns(3)
+
+    instants = [at for at, _ in granted]
+    assert simulate(EACH[name](), [0] * len(granted)) == instants
+    assert simulate(EACH[name](), [0] * (len(granted) + 1))[-1] > 10 * SECOND
+    shares = [sum(who == key for _, who in granted) for key in range(7)]
+    assert min(shares) >= len(granted) // 14  # and nobody is left out, though what comes in bursts may go to the first

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import aiorate
-from aiorate._bench import cancelling, conformance, measure, memory, plots, precision, scale
+from aiorate._bench import cancelling, conformance, keys, measure, memory, plots, precision, scale
 from aiorate.testing import ManualClock
 
 MS = 1_000_000
@@ -157,6 +157,9 @@ def made_up() -> list[Any]:
     for rate in scale.RATES:
         row("scale", rate, scale.IN_HAND)
         row("scale", rate, scale.IN_LINE, "")
+    for unit in (*keys.USES, keys.OWING, keys.EVICTING):
+        for many in ("1", "1 000 000"):
+            row("keys", many, unit, names=("aiorate TokenPool", f"aiorate TokenPool{keys.SHARED}"))
     rows.append(measure.Measured("drain", "asyncio", "limits-moving", "10 000 waiters", plots.COST, (), "stopped after 20 s"))
     return rows
 
@@ -166,7 +169,7 @@ def test_pictures_are_the_same_for_the_same_figures() -> None:
     """They are kept with the documents, and should change with the figures only; they stand on white and on black pages."""
     pictures = plots.plots(made_up())
 
-    assert list(pictures) == ["uncontended", "drain", "sustained", "precision", "scale"]
+    assert list(pictures) == ["uncontended", "drain", "sustained", "precision", "scale", "keys"]
     assert pictures == plots.plots(made_up())
     for text in pictures.values():
         shown = "".join(ElementTree.fromstring(text).itertext())
