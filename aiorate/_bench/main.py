@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["SCENARIOS", "main", "measure", "scenario"]
 
 # A module for each scenario, which is imported to run or to list it.
-SCENARIOS = ("uncontended", "drain", "sustained", "precision", "memory", "imports", "cancelling", "conformance", "scale", "keys")
+SCENARIOS = ("uncontended", "drain", "sustained", "precision", "memory", "imports", "cancelling", "conformance", "scale", "keys", "threads")
 SUBJECTS: tuple[Subject, ...] = (*FLOORS, *AIORATE, *PEERS)
 ROUNDS = {"smoke": 1, "quick": 3, "full": 7}
 # The distributions of the extra, and the names of their packages.

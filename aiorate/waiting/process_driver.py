@@ -81,9 +81,10 @@ class ProcessDriver:
 
     def clear_closed(self) -> bool:
         """Have those leave whose loops are closed; True if there were any."""
-        if not any(inbox.tickets and inbox.port.closed for inbox in self._inboxes.values()):
+        closed = [native for native, inbox in self._inboxes.items() if inbox.port.closed]
+        if not closed:
             return False
-        lost = [ticket for inbox in self._inboxes.values() if inbox.port.closed for ticket in inbox.tickets]
+        lost = [ticket for native in closed for ticket in self._inboxes.pop(native).tickets]
         waiting = [ticket for ticket in lost if ticket.outcome is None]
         for ticket in waiting:
             ticket.gone = True  # all of them, before anything is granted: nothing is for one that has yet to leave

@@ -15,7 +15,18 @@ import uvloop
 import aiorate
 from helpers.driving import LONG
 
-__all__ = ["KINDS", "Blocked", "LoopThread", "Recorded", "TrioThread", "call_in_thread", "in_thread", "loop_thread", "waiting"]
+__all__ = [
+    "KINDS",
+    "Blocked",
+    "LoopThread",
+    "Recorded",
+    "TrioThread",
+    "call_in_thread",
+    "in_thread",
+    "loop_thread",
+    "most_within",
+    "waiting",
+]
 
 
 class Recorded(aiorate.TokenBucket):
@@ -53,6 +64,16 @@ class Recorded(aiorate.TokenBucket):
 
     def __deepcopy__(self, memo: object) -> Recorded:
         raise AssertionError("a rehearsal would be recorded too")
+
+
+def most_within(grants: list[int], window: int) -> int:
+    """The most grants in any half-open window of so many ns."""
+    most = first = 0
+    for last, instant in enumerate(grants):
+        while instant - grants[first] >= window:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
 
 
 class LoopThread:

@@ -10,19 +10,9 @@ from time import monotonic
 
 import uvloop
 from helpers.driving import LONG, SECOND
-from helpers.threads import Recorded, in_thread
+from helpers.threads import Recorded, in_thread, most_within
 
 import aiorate
-
-
-def most_within(grants: list[int], window: int) -> int:
-    """The most grants in any half-open window of so many ns."""
-    most = first = 0
-    for last, instant in enumerate(grants):
-        while instant - grants[first] >= window:
-            first += 1
-        most = max(most, last - first + 1)
-    return most
 
 
 def test_parallel_waiters_never_add_up_to_more_than_the_rate() -> None:
