@@ -38,6 +38,8 @@ __all__ = ["ProcessLimiter"]
 
 T = TypeVar("T")
 
+_ONE = 1  # compared by identity, as in Limiter
+
 
 class ProcessLimiter(Limiter):
     """A `Limiter` that any thread may call. It has no attributes of its own: its driver knows the section and the loops."""
@@ -64,16 +66,19 @@ class ProcessLimiter(Limiter):
     # Asking.
 
     async def acquire(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
-        self._check("acquire()", permits)
+        if permits is not _ONE:
+            self._check("acquire()", permits)
         limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
         driver = self._driver
-        if not driver.loop.manual:
-            await _let_turn()
+        turns = None if driver.loop.manual else turns_here()
+        if turns is not None and turns.starved():
+            await turns.let_turn()  # before it asks: nothing is spent meanwhile
         ticket = driver.loop.section.run(self._ask, permits, limit)
         return 0.0 if ticket is None else (await _wait(driver, ticket))[0] / NS_PER_SECOND
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
-        self._check("acquire_blocking()", permits)
+        if permits is not _ONE:
+            self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire_blocking(max_wait)")
         if running_loop() is not None:
             raise RuntimeError("acquire_blocking() would stop the event loop that runs in this thread. Await acquire() instead.")
@@ -93,7 +98,8 @@ class ProcessLimiter(Limiter):
             raise
 
     def try_acquire(self, permits: int = 1) -> bool:
-        self._check("try_acquire()", permits)
+        if permits is not _ONE:
+            self._check("try_acquire()", permits)
         return self._driver.loop.section.run(self._try, permits)
 
     async def __aenter__(self) -> float:
@@ -104,8 +110,9 @@ class ProcessLimiter(Limiter):
             return await self.acquire(permits)
         self._check("acquire()", permits)
         driver, places = self._driver, _process_driver(self._room.dispatcher)
-        if not driver.loop.manual:
-            await _let_turn()
+        turns = None if driver.loop.manual else turns_here()
+        if turns is not None and turns.starved():
+            await turns.let_turn()
         section = driver.loop.section
         asked, inside, ticket = section.run(self._ask_for_place, permits)
         waited = 0.0
@@ -136,8 +143,9 @@ class ProcessLimiter(Limiter):
         driver = self._driver
         index, since = 0, None
         while True:
-            if not driver.loop.manual:
-                await _let_turn()
+            turns = None if driver.loop.manual else turns_here()
+            if turns is not None and turns.starved():
+                await turns.let_turn()
             opened, skipped, spilled, since, ticket = driver.loop.section.run(self._ask_for_slot, index, since)
             if ticket is not None:
                 since = (await _wait(driver, ticket))[1]
@@ -350,13 +358,6 @@ async def _wait(driver: ProcessDriver, ticket: ProcessTicket) -> tuple[int, int,
     except BaseException:
         section.post(partial(driver.withdraw, ticket))
         raise
-
-
-async def _let_turn() -> None:
-    """Yield to the loop if it was kept from its other tasks. Nothing is spent meanwhile: the caller has not asked yet."""
-    turns = turns_here()
-    while turns is not None and turns.starved():
-        await turns.yield_once()
 
 
 def _stand_anew(limiter: ref[ProcessLimiter], section: Section, clock: Clock | None, precise: bool) -> None:

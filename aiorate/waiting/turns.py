@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from aiorate.waiting.loops import event_loop, running_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from aiorate.waiting.clock import EventLoop
 
 __all__ = ["Turns", "turns_here"]
@@ -24,17 +22,14 @@ _CHECK_NS = 5_000_000  # the loop is looked at twice within the 10 ms for which 
 class Turns:
     """Since when one loop was not seen to turn. By the monotonic clock: how long others are kept waiting is no matter of virtual time."""
 
-    __slots__ = ("_check_after", "_loop", "_since")
+    __slots__ = ("_check_after", "_loop", "_since", "native")
 
     def __init__(self, loop: EventLoop) -> None:
+        self.native: object = loop.native
+        """The loop itself."""
         self._loop = loop
         self._since: int | None = None
         self._check_after = 0
-
-    @property
-    def native(self) -> object:
-        """The loop itself."""
-        return self._loop.native
 
     def starved(self) -> bool:
         """Whether it has not run its other tasks for 5 to 10 ms, so that a caller must yield to it before it goes on."""
@@ -47,9 +42,11 @@ class Turns:
         self._check_after = self._since + _CHECK_NS
         return now >= self._check_after
 
-    def yield_once(self) -> Awaitable[object]:
-        """What to await to let it run every other task once."""
-        return self._loop.yield_once()
+    async def let_turn(self) -> None:
+        """Have it run its other tasks."""
+        await self._loop.yield_once()
+        while self.starved():  # of many that yielded, the first may keep the loop again
+            await self._loop.yield_once()
 
     def _on_iteration(self) -> None:
         self._since = None
