@@ -26,7 +26,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aiorate.rate import Number, Rate
 
-__all__ = ["Scheduler"]
+__all__ = ["NOBODY_KNOWS", "Scheduler"]
+
+NOBODY_KNOWS = 1 << 62
+"""An answer of `Scheduler.take` in place of an instant: what changes it will tell the limiter, which sets no timer until then."""
 
 
 class Scheduler(ABC):

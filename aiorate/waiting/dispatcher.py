@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.capped import Capped
+from aiorate.schedulers.interface import NOBODY_KNOWS
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.batch import Batch
 from aiorate.waiting.counters import Counters
@@ -469,6 +470,8 @@ class Dispatcher:
     def _await_head(self, ticket: Ticket, due: int | None) -> None:
         """Have the driver look again when that ticket, the first in line, is due; while time stands still, when it goes on."""
         assert self.driver is not None  # it made the ticket
+        if due is not None and due >= NOBODY_KNOWS:
+            due = None
         self._head, self._due = ticket, due
         timeline = self.timeline
         try:
