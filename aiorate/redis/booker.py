@@ -66,15 +66,17 @@ class Booker:
         """Ask the store for it in the loop's next turn, or when the call in flight is answered."""
         self._wanting[booking] = None
         if self._task is None:
-            self._attached.add(booking)
             self._start()
             return
         idle = self._idle
         if idle is not None:
-            self._attached.add(booking)
             self._idle = None
             if not idle.done():
                 idle.set_result(None)
+
+    def attach(self, booking: Booking) -> None:
+        """Stay until it is detached, or no more."""
+        self._attached.add(booking)
 
     async def detach(self, booking: Booking) -> None:
         """Forget it. After the last, no task and no connection stays."""
@@ -114,7 +116,6 @@ class Booker:
         """One call for everybody who wants something."""
         asked: list[tuple[Booking, Question]] = []
         for booking in list(self._wanting):
-            self._attached.add(booking)
             del self._wanting[booking]
             question = booking.question()
             if question is not None:
@@ -124,7 +125,7 @@ class Booker:
         self._asking = [booking for booking, _ in asked]
         self._called_at = self.loop.time()
         try:
-            replies = await self._store.ask([(booking.key, question.words(booking.limits())) for booking, question in asked])
+            replies = await self._store.ask([(booking.key, question.words(booking.limits)) for booking, question in asked])
         except asyncio.CancelledError:
             if not self._late or self._over:
                 raise

@@ -16,6 +16,7 @@ from aiorate.waiting.loops import running_loop
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from aiorate.rate import Rate
     from aiorate.redis.outage import Outage
     from aiorate.schedulers.booked import Booked
     from aiorate.waiting.dispatcher import Dispatcher
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
         def wake(self, booking: Booking) -> None:
             """Ask the store in the loop's next turn, or when the call in flight is answered."""
+            ...
+
+        def attach(self, booking: Booking) -> None:
+            """Stay until it is detached, or no more."""
             ...
 
         async def detach(self, booking: Booking) -> None:
@@ -58,16 +63,18 @@ class Booking:
 
     __slots__ = (
         "__weakref__",
+        "_ahead",
         "_answer_ns",
         "_booker",
         "_charged",
         "_closed",
         "_dispatcher",
         "_find",
-        "_horizon",
         "_interest",
         "_last",
         "_lease",
+        "_limits",
+        "_limits_of",
         "_metered",
         "_metered_at",
         "_outage",
@@ -105,7 +112,9 @@ class Booking:
         self._booker: Booker | None = None
         self._outage: Outage = outage
         self._lease: int = lease
-        self._horizon: int = horizon
+        self._ahead: int = max(horizon, lease)  # how far all processes together aim to book, at least
+        self._limits: str = ""
+        self._limits_of: Rate | None = None  # the rate for which they were written
         self._remembered: str = ""
         self._remembered_at: int = 0
         self._last: int = 0  # how many slots came last
@@ -137,11 +146,21 @@ class Booking:
         if native is None or self._closed:
             return False  # try_acquire() and delay() outside a loop
         self._interest = dispatcher.timeline.read()
-        first = dispatcher.line.first()
-        if 2 * self._scheduler.ready(1 if first is None else first[1], now) > self._last:
-            return False
+        if self._scheduler.in_hand:
+            first = dispatcher.line.first()
+            if self._enough(1 if first is None else first[1], now):
+                return False
         self._wake(native)
         return True
+
+    def _enough(self, first: int, now: int) -> bool:
+        """Whether more than half of the slots that came last are still there, while the first in line asks for so many.
+
+        Those that it gathers are as good as gone.
+        """
+        scheduler = self._scheduler
+        ready = scheduler.ready(first, now)
+        return 2 * (ready if ready >= first else scheduler.ahead(now)) > self._last
 
     def _wake(self, native: object) -> None:
         booker = self._booker
@@ -149,6 +168,7 @@ class Booking:
             if not isinstance(native, asyncio.AbstractEventLoop):
                 raise RuntimeError("RedisLimiter works on asyncio and uvloop, because its client does; this is another event loop.")
             self._booker = booker = self._find(self._source, native)
+            booker.attach(self)
         booker.wake(self)
 
     def _on_charge(self, permits: int) -> None:
@@ -200,12 +220,13 @@ class Booking:
 
     def question(self) -> Question | None:
         """What to ask now; None: nothing."""
-        reading, now = self._reading(), self._now()
+        timeline = self._dispatcher.timeline
+        reading, now = timeline.read(), timeline.now()
         returned = self._returned
         if self._closed and returned is None:
             self._scheduler.unanswered()
             return None
-        back = self._scheduler.last_run(now) if returned is not None else 0
+        back = 0 if returned is None else self._scheduler.last_run(now)
         want = 0 if self._closed else self._wanted(reading, now)
         pause_at = self._pause_at
         if not (want or back or self._charged or pause_at is not None or self._probes(reading)):
@@ -215,21 +236,28 @@ class Booking:
             self._scheduler.unanswered()
             if returned is not None:
                 self._settle()
+            elif self._dispatcher.line:
+                self._dispatcher.changed()  # nothing is on its way that would wake them
             return None
         self._sent, self._sent_charge, self._sent_pause = reading, self._charged, pause_at
+        horizon, trip = self._ahead, 2 * self._answer_ns
         return Question(
-            want=want,
-            charge=self._charged,
-            pause=-1 if pause_at is None else max(pause_at - reading, 0) / _US,
-            back=back,
-            horizon=max(self._horizon, self._lease, 2 * self._answer_ns) / _US,
-            remembered=self._remembered,
-            age=(reading - self._remembered_at) / _US,
+            want,
+            self._charged,
+            -1 if pause_at is None else max(pause_at - reading, 0) / _US,
+            back,
+            (horizon if horizon > trip else trip) / _US,
+            (reading - self._remembered_at) / _US,
+            self._remembered,
         )
 
-    def limits(self) -> list[str]:
+    @property
+    def limits(self) -> str:
         """Interval and tolerance of each rate, for the script."""
-        return limits_of(self._scheduler.rates, self._scheduler.bursts)
+        if self._limits_of is not self._scheduler.rate:
+            self._limits_of = self._scheduler.rate
+            self._limits = limits_of(self._scheduler.rates, self._scheduler.bursts)
+        return self._limits
 
     def answered(self, reply: object) -> None:
         """The script's reply. Raises `BadAnswer` if it is none."""
@@ -248,17 +276,15 @@ class Booking:
             self._scheduler.clear()
             self._settle()
             return
+        scheduler = self._scheduler
         if answer.granted:
             self._last = answer.granted
-        self._scheduler.book(
-            [now + ceil(start * _US) for start in answer.starts],
-            answer.granted,
-            now,
-            [now + ceil(free * _US) for free in answer.nexts],
-            self._answer_ns,
-        )
-        self._scheduler.low(self._last // 2 if self._lease else -1)
-        self._heed_pause(answer, dispatcher)
+            if self._lease:
+                scheduler.low(self._last // 2)
+        starts, nexts = _instants(answer.starts, now), _instants(answer.nexts, now)
+        scheduler.book(starts, answer.granted, now, nexts, self._answer_ns)
+        if answer.paused or self._paused_here:
+            self._heed_pause(answer, dispatcher)
         dispatcher.changed()
 
     def unreachable(self, cause: BaseException) -> None:
@@ -304,9 +330,12 @@ class Booking:
             if not ticket.cancelled():
                 first = first or permits
                 waiting += permits
-        ready = scheduler.ready(first or 1, now)
-        if 2 * ready > self._last:
-            return 0
+        ready = 0
+        if scheduler.in_hand:
+            first = first or 1
+            if self._enough(first, now):
+                return 0
+            ready = scheduler.ready(first, now)
         expected = 0
         if self._lease:
             expected = self._expected(reading)
@@ -325,8 +354,10 @@ class Booking:
         return self._outage.degraded and reading - self._interest < _INTEREST_NS
 
     def _measure(self, ns: int) -> None:
-        ns = min(max(ns, 1), _LONGEST_NS)
-        self._answer_ns = ns if not self._answer_ns else (3 * self._answer_ns + ns) // 4
+        if ns > _LONGEST_NS:
+            ns = _LONGEST_NS
+        before = self._answer_ns
+        self._answer_ns = (3 * before + ns) // 4 if before else max(ns, 1)
 
     # What changes.
 
@@ -377,6 +408,11 @@ class Booking:
 
     def _now(self) -> int:
         return self._dispatcher.timeline.now()
+
+
+def _instants(durations: list[float], now: int) -> list[int]:
+    """The instants so many us from now, rounded up: nobody is early."""
+    return [now + ceil(us * _US) for us in durations]
 
 
 bookings: WeakSet[Booking] = WeakSet()

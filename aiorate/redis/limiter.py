@@ -119,7 +119,9 @@ class RedisLimiter(Limiter):
 
     def reset(self) -> None:
         """Raises RuntimeError: the state is that of all processes. Delete the key in the store, or take another name."""
-        raise RuntimeError(f"reset(): the limit is shared with other processes. Delete the key {self.key!r} in the store, or take another name.")
+        raise RuntimeError(
+            f"reset(): the limit is shared with other processes. Delete the key {self.key!r} in the store, or take another name."
+        )
 
     def apply(self, spec: RateSpec | str) -> None:
         super().apply(spec)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.errors import EngineUnavailable
+from aiorate.schedulers.interface import NOBODY_KNOWS
 from aiorate.schedulers.next_free import NextFree
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["POLICIES", "Outage"]
 
 POLICIES = ("raise", "wait", "local", "open")
-_NEVER = 1 << 62  # ns
 
 
 class _Refused:
@@ -45,7 +45,7 @@ class _Waiting:
     __slots__ = ()
 
     def at(self, permits: int, now: int) -> int:
-        return now + _NEVER
+        return NOBODY_KNOWS
 
     def spend(self, permits: int, now: int) -> None:
         """Never called."""
@@ -147,7 +147,7 @@ class Outage:
     def error(self) -> EngineUnavailable:
         """What those who cannot be served are told."""
         error = EngineUnavailable(
-            f"acquire(): the store does not answer: {self.cause}. It is asked again all the time; on_unavailable= says what happens meanwhile."
+            f"acquire(): the store does not answer: {self.cause}. It is asked again; on_unavailable= says what happens meanwhile."
         )
         error.__cause__ = self.cause
         return error

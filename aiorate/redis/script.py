@@ -20,51 +20,53 @@ __all__ = ["SHA", "TEXT", "Answer", "BadAnswer", "Question", "limits_of", "read_
 
 TEXT = """\
 -- aiorate: assigns time slots at one or several rates, by GCRA. All durations are in microseconds.
--- ARGV: want, charge, pause (-1: none, 0: over), give back, horizon, remembered value, its age, then for each rate interval and tolerance
+-- ARGV[1]: want, charge, pause (-1: none, 0: over), give back, horizon, age, then interval and tolerance of each rate.
+-- ARGV[2]: the value that the client was told last, so long ago; empty if there was none.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local want, charge, pause, back = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local horizon, remembered, age = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
-local rates = math.floor((#ARGV - 7) / 2)
 local max, min = math.max, math.min
+local want, charge, pause, back, horizon, age, limits = string.match(ARGV[1], '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.+)$')
+local remembered = ARGV[2]
+want, charge, pause, back = tonumber(want), tonumber(charge), tonumber(pause), tonumber(back)
+horizon, age = tonumber(horizon), tonumber(age)
 
+-- The time of a value, how long a pause went on then, and how far ahead the next free slot of each rate was.
 local function read(text)
-  if string.sub(text, 1, 8) ~= 'aiorate ' then return nil end
+  local written, pause, rest = string.match(text, '^aiorate (%d+) (%S+) (.+)$')
   local values = {}
-  for word in string.gmatch(string.sub(text, 9), '%S+') do
-    local value = tonumber(word)
-    if not value then return nil end
-    values[#values + 1] = value
-  end
-  return #values > 2 and values or nil
+  for word in string.gmatch(rest or '', '%S+') do values[#values + 1] = tonumber(word) end
+  return tonumber(written), tonumber(pause), values
 end
 
 local stored = redis.call('GET', KEYS[1])
-local state, known = stored and read(stored), read(remembered)
-if stored and not state then
+local written, pausing, state
+local told, held, known = nil, 0, nil
+if stored then written, pausing, state = read(stored) end
+if remembered ~= '' and stored ~= remembered then told, held, known = read(remembered) end
+if stored and not (written and pausing and state[1]) then
   return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' holds a value that is not of aiorate')
 end
 -- A clock that went back has not moved.
-local elapsed = state and max(0, now - state[1]) or 0
-local source = state or known
-local paused = 0
-if state then paused = state[2] - elapsed elseif known then paused = known[2] - age end
+local elapsed = stored and max(0, now - written) or age
+if not stored then pausing = held end
+local paused = pausing - elapsed
 
-local interval, tolerance, free = {}, {}, {}
-for j = 1, rates do
-  interval[j], tolerance[j] = tonumber(ARGV[6 + 2 * j]), tonumber(ARGV[7 + 2 * j])
-  local idle = -tolerance[j]
-  free[j] = idle
-  if state then
-    if state[2 + j] then free[j] = max(idle, state[2 + j] - elapsed) end
-    -- What another client was told and this server has lost.
-    if known and known[2 + j] then free[j] = max(free[j], known[2 + j] - max(0, now - known[1])) end
-  elseif known and known[2 + j] and known[2 + j] - age > idle then
-    -- All is lost. The others may have booked as far ahead again.
-    free[j] = known[2 + j] - age + horizon
+local rates, interval, tolerance, free = 0, {}, {}, {}
+for long, idle in string.gmatch(limits, '(%S+) (%S+)') do
+  rates = rates + 1
+  interval[rates], tolerance[rates] = tonumber(long), tonumber(idle)
+  local value, heard = -tolerance[rates], known and known[rates]
+  if stored then
+    if state[rates] then value = max(value, state[rates] - elapsed) end
+    -- What the client was told, and this server has lost.
+    if heard then value = max(value, heard - max(0, now - told)) end
+  elseif heard and heard - age > value then
+    -- All is lost. The other clients may have booked as far ahead again.
+    value = heard - age + horizon
   end
   -- Nothing accrues before a pause is over.
-  if source and source[2] > 0 then free[j] = max(free[j], min(paused, 0)) end
+  if pausing > 0 then value = max(value, min(paused, 0)) end
+  free[rates] = value
 end
 
 if back > 0 and stored == remembered then
@@ -91,7 +93,7 @@ if want > 0 and paused == 0 then
 end
 
 local value, keep = string.format('aiorate %.0f %.17g', now, paused), 0
-local slots = string.format(' %d', granted)
+local slots = string.format('; %d', granted)
 for j = 1, rates do
   value = value .. string.format(' %.17g', free[j])
   slots = slots .. string.format(' %.17g', starts[j])
@@ -124,23 +126,14 @@ class Question:
     """Slots that nobody here will use; they come back if nobody has asked since."""
     horizon: float = 0
     """How far ahead all processes together aim to book."""
-    remembered: str = ""
-    """The value that the client was told last."""
     age: float = 0
-    """How long ago that was."""
+    """How long ago the client was told the value that it remembers."""
+    remembered: str = ""
+    """That value."""
 
-    def words(self, limits: Sequence[str]) -> list[str]:
-        """The script's arguments, with those that `limits_of` returns."""
-        return [
-            str(self.want),
-            str(self.charge),
-            repr(self.pause),
-            str(self.back),
-            repr(self.horizon),
-            self.remembered,
-            repr(self.age),
-            *limits,
-        ]
+    def words(self, limits: str) -> list[str]:
+        """The script's arguments, with what `limits_of` returns. Few and long, because a client takes its time for each."""
+        return [f"{self.want} {self.charge} {self.pause} {self.back} {self.horizon} {self.age} {limits}", self.remembered]
 
 
 class Answer(NamedTuple):
@@ -158,24 +151,26 @@ class Answer(NamedTuple):
     """When the first of them is, by each rate. It is at the latest of these, and so are those after it."""
 
 
-def limits_of(rates: Sequence[Rate], bursts: Sequence[int]) -> list[str]:
-    """Interval and tolerance of each rate."""
+def limits_of(rates: Sequence[Rate], bursts: Sequence[int]) -> str:
+    """Interval and tolerance of each rate, as the script takes them."""
     words: list[str] = []
     for rate, burst in zip(rates, bursts, strict=True):
         interval = rate.period_ns / (rate.permits * 1_000)
         words += [repr(interval), repr((burst - 1) * interval)]
-    return words
+    return " ".join(words)
 
 
 def read_answer(reply: object, rates: int) -> Answer:
     """The script's reply, bytes or text. Raises `BadAnswer` for anything else."""
     text = _text(reply)
+    value, _, slots = text.rpartition("; ")
     try:
-        words = text.split(" ")
-        numbers = [float(word) for word in words[2:]]
-        if words[0] == "aiorate" and len(words) == 4 + 2 * rates and all(-_FAR < number < _FAR for number in numbers):
-            value = " ".join(words[: 3 + rates])
-            return Answer(value, numbers[0], numbers[1 : 1 + rates], int(words[3 + rates]), numbers[2 + rates :])
+        mark, _, *left = value.split(" ")
+        granted, *first = slots.split(" ")
+        paused, *nexts = map(float, left)
+        starts = list(map(float, first))
+        if mark == "aiorate" and len(nexts) == len(starts) == rates and max(map(abs, (paused, *nexts, *starts))) < _FAR:
+            return Answer(value, paused, nexts, int(granted), starts)
     except ValueError:
         pass
     raise BadAnswer(f"the store answered {text[:_SHOWN]!r} to aiorate's script")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aiorate.redis.script import SHA, TEXT, BadAnswer
+from aiorate.redis.connections import GivenClient, OwnConnection
+from aiorate.redis.script import SHA, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from aiorate.redis.connections import Connection
 
 __all__ = ["CALL_SECONDS", "Refusal", "Store", "Unreachable", "check_source"]
 
@@ -29,64 +32,40 @@ class Refusal(Exception):
 
 
 class Store:
-    """A client of redis-py or valkey-py (asyncio), or a URL to make one of. A client that was given is never closed here."""
+    """A client of redis-py or valkey-py (asyncio), which is never closed here, or a URL, for a connection of our own."""
 
     def __init__(self, source: object) -> None:
-        self._source = source
-        self._client: Any = None if isinstance(source, str) else source
+        self._connection: Connection = (
+            OwnConnection(source, _library(source), CALL_SECONDS) if isinstance(source, str) else GivenClient(source)
+        )
 
-    async def ask(self, questions: Sequence[tuple[str, list[str]]]) -> list[object]:
-        """The script's reply for each key with its arguments, or `Refusal` in its place.
+    async def ask(self, questions: Sequence[tuple[str, Sequence[str]]]) -> list[object]:
+        """The script's reply for each key and its arguments, or a `Refusal` in its place.
 
         Raises `Unreachable` if one of them got no answer, and `Refusal` if none can.
         """
-        if self._client is None:
-            self._client = _open(str(self._source))
+        run = self._connection.run
         try:
-            if len(questions) == 1:
-                return [await self._ask_one(*questions[0])]
-            return await self._ask_all(questions)
+            replies = await run([("EVALSHA", SHA, 1, key, *words) for key, words in questions])
+            for place, reply in enumerate(replies):
+                if isinstance(reply, Exception):
+                    if _is_missing(reply):
+                        key, words = questions[place]
+                        (reply,) = await run([("EVAL", TEXT, 1, key, *words)])
+                    if isinstance(reply, Exception):
+                        kind = _kind(reply)
+                        if isinstance(kind, Unreachable):
+                            raise reply
+                        kind.__cause__ = reply
+                        reply = kind
+                    replies[place] = reply
         except Exception as error:
             raise _kind(error) from error
+        return replies
 
     async def close(self) -> None:
-        """Close the connection, if it was opened here."""
-        client, self._client = self._client, None
-        if client is self._source or client is None:
-            self._client = client
-            return
-        try:
-            await client.aclose()
-        except Exception:  # it is broken already
-            return
-
-    async def _ask_one(self, key: str, words: list[str]) -> object:
-        try:
-            return await self._client.evalsha(SHA, 1, key, *words)
-        except Exception as error:
-            if not _is_missing(error):
-                raise
-        return await self._client.eval(TEXT, 1, key, *words)
-
-    async def _ask_all(self, questions: Sequence[tuple[str, list[str]]]) -> list[object]:
-        pipe = self._client.pipeline(transaction=False)
-        for key, words in questions:
-            pipe.evalsha(SHA, 1, key, *words)
-        replies: list[object] = await pipe.execute(raise_on_error=False)
-        for place, reply in enumerate(replies):
-            if isinstance(reply, Exception) and _is_missing(reply):
-                key, words = questions[place]
-                try:
-                    replies[place] = reply = await self._client.eval(TEXT, 1, key, *words)
-                except Exception as error:
-                    replies[place] = reply = error
-            if isinstance(reply, Exception):
-                kind = _kind(reply)
-                if isinstance(kind, Unreachable):
-                    raise reply
-                kind.__cause__ = reply
-                replies[place] = kind
-        return replies
+        """Close the connection, if it is our own."""
+        await self._connection.close()
 
 
 def check_source(source: object) -> None:
@@ -129,30 +108,10 @@ def _library(url: str) -> Any:
     try:
         import valkey.asyncio as other
     except ImportError:
-        raise ImportError("RedisLimiter() with a URL needs redis-py: pip install 'aiorate[redis]'. For valkey:// URLs, valkey-py.") from None
+        raise ImportError(
+            "RedisLimiter() with a URL needs redis-py: pip install 'aiorate[redis]'. For valkey:// URLs, valkey-py."
+        ) from None
     return other
-
-
-def _open(url: str) -> Any:
-    """A client with one connection that neither retries nor waits for longer than a call may take."""
-    library = _library(url)
-    if library.__name__.startswith("valkey"):
-        from valkey.asyncio.retry import Retry as ValkeyRetry
-        from valkey.backoff import NoBackoff as ValkeyNoBackoff
-
-        retry: Any = ValkeyRetry(ValkeyNoBackoff(), 0)
-    else:
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-
-        retry = Retry(NoBackoff(), 0)
-    return library.from_url(
-        url,
-        socket_timeout=CALL_SECONDS,
-        socket_connect_timeout=CALL_SECONDS,
-        single_connection_client=True,
-        retry=retry,
-    )
 
 
 def _is_missing(error: BaseException) -> bool:
@@ -163,8 +122,6 @@ def _kind(error: Exception) -> Unreachable | Refusal:
     """By the names of its classes, and by what the server said."""
     text = str(error) or type(error).__name__
     names = {kind.__name__ for kind in type(error).__mro__}
-    if isinstance(error, BadAnswer):
-        return Unreachable(text)
     if names & _REFUSAL_CLASSES:
         return Refusal(text)
     if names & _OUTAGE_CLASSES or any(word in text for word in _OUTAGE_WORDS):

@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Protocol
 
 from aiorate.rate import Rate, ceil_div
-from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window
+from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
 from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.slot_run import SlotRun
 
@@ -22,6 +22,7 @@ __all__ = ["Beyond", "Booked"]
 
 _ONE = 1
 _FIRST_ANSWER_NS = 1_000_000  # until one was measured
+_LOOK_AGAIN_NS = 20_000_000
 
 
 class Beyond(Protocol):
@@ -111,15 +112,16 @@ class Booked(Scheduler):
 
         ``nexts`` are the next free slots of the rates after them, and ``wait`` is how long (ns) an answer takes.
         """
-        for run in self._runs_of(starts, count, now):
-            if self._first is None:
-                self._first = run
-            else:
-                self._runs.append(run)
-        self.in_hand += count
+        if count:
+            for run in self._runs_of(starts, count, now):
+                if self._first is None:
+                    self._first = run
+                else:
+                    self._runs.append(run)
+            self.in_hand += count
         self._follow.follow(nexts)
-        self._wait = max(wait, 1)
-        self.unanswered()
+        self._wait = wait
+        self._asked_at = None
 
     def unanswered(self) -> None:
         """Nothing is on its way: tell again when slots are wanted."""
@@ -145,6 +147,10 @@ class Booked(Scheduler):
         """How many slots in hand are of use while the first in line asks for so many permits."""
         return self.in_hand - self._lapsed(permits, now)
 
+    def ahead(self, now: int) -> int:
+        """How many slots in hand are not due yet."""
+        return self.in_hand - sum([run.before(now + 1) for run in self._all()])
+
     # A request.
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
@@ -166,6 +172,9 @@ class Booked(Scheduler):
                     if self.in_hand <= self._low:
                         self._tell(now)
                     return at
+            elif not self._rehearsal and self.beyond is None:
+                self._tell(now, 1)
+                return self._look_again_at(now)
         check_ask("take()", permits, now, since)
         at, missing = self._due(permits, now)
         if missing:
@@ -176,7 +185,7 @@ class Booked(Scheduler):
                 at = max(at, self._follow.at(missing, now))
             else:
                 self._tell(now, permits)
-                return max(at, self._follow.at(missing, now), self._answer_at(now))
+                return max(at, self._look_again_at(now))
         elif at > now:
             self._tell(now, permits)
         if at <= now:
@@ -309,15 +318,21 @@ class Booked(Scheduler):
         return twin
 
     def __repr__(self) -> str:
-        rates = ", ".join([f"{rate}" if burst == 1 else f"{rate} burst {burst}" for rate, burst in zip(self._rates, self._bursts, strict=True)])
+        rates = ", ".join(
+            [f"{rate}" if burst == 1 else f"{rate} burst {burst}" for rate, burst in zip(self._rates, self._bursts, strict=True)]
+        )
         return f"Booked({rates}, in_hand={self.in_hand})"
 
     def _all(self) -> list[SlotRun]:
         return [] if self._first is None else [self._first, *self._runs]
 
     def _answer_at(self, now: int) -> int:
-        """When the store may have answered. Longer and longer: who asks again is not to be woken for nothing time and again."""
-        return now + (self._wait if self._asked_at is None else max(self._wait, now - self._asked_at))
+        """When the store will have answered a request made now."""
+        return now + self._wait
+
+    def _look_again_at(self, now: int) -> int:
+        """When a request looks again for which there are not enough slots. If more are on their way, they tell when they are here."""
+        return now + _LOOK_AGAIN_NS if self._asked_at is None else NOBODY_KNOWS
 
     def _tell(self, now: int, permits: int = 0) -> None:
         self.refused = permits or self.refused
@@ -391,7 +406,12 @@ class Booked(Scheduler):
         runs = self._taken_at(now)
         if runs:
             last = runs[-1]
-            if last.next + last.left * last.step == run.next and last.step == run.step and last.floor == run.floor and last.unit == run.unit:
+            if (
+                last.next + last.left * last.step == run.next
+                and last.step == run.step
+                and last.floor == run.floor
+                and last.unit == run.unit
+            ):
                 last.left += 1
                 return
         runs.append(SlotRun(run.next, run.step, run.unit, 1, run.floor))
@@ -429,13 +449,18 @@ class Booked(Scheduler):
         """
         rates = self._rates
         if len(rates) == 1:
-            return [SlotRun(starts[0] * rates[0].permits, rates[0].period_ns, rates[0].permits, count, floor)] if count else []
+            unit = rates[0].permits
+            return [SlotRun(starts[0] * unit, rates[0].period_ns, unit, count, floor)]
         runs: list[SlotRun] = []
         done = 0
         while done < count:
-            slots = [ceil_div(start * rate.permits + done * rate.period_ns, rate.permits) for start, rate in zip(starts, rates, strict=True)]
+            slots = [
+                ceil_div(start * rate.permits + done * rate.period_ns, rate.permits) for start, rate in zip(starts, rates, strict=True)
+            ]
             latest = max(slots)
-            ruling = max([j for j, slot in enumerate(slots) if slot == latest], key=lambda j: ceil_div(rates[j].period_ns, rates[j].permits))
+            ruling = max(
+                [j for j, slot in enumerate(slots) if slot == latest], key=lambda j: ceil_div(rates[j].period_ns, rates[j].permits)
+            )
             rate, start, left = rates[ruling], starts[ruling], count - done
             for j, other in enumerate(rates):
                 # The first index at which the slower one is later: start + i * interval > own start + i * own interval.
@@ -456,12 +481,9 @@ def _slowest(rates: Sequence[Rate]) -> Rate:
     return slowest
 
 
-_NEVER = 1 << 62  # ns
-
-
 def _later(beyond: Beyond, permits: int, now: int) -> int:
     """When they are due; where requests are refused for good, nobody can say."""
     try:
         return beyond.at(permits, now)
     except ConnectionError:
-        return now + _NEVER
+        return NOBODY_KNOWS

@@ -42,4 +42,8 @@ class SlotRun:
 
     def adjoins(self, other: SlotRun) -> bool:
         """Whether the other begins where it ends."""
-        return (self.step, self.unit, self.floor) == (other.step, other.unit, other.floor) and self.next + self.left * self.step == other.next
+        return (self.step, self.unit, self.floor) == (
+            other.step,
+            other.unit,
+            other.floor,
+        ) and self.next + self.left * self.step == other.next
