@@ -38,6 +38,7 @@ __all__ = ["ProcessLimiter"]
 
 T = TypeVar("T")
 
+_LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
 _ONE = 1  # compared by identity, as in Limiter
 
 
@@ -90,7 +91,7 @@ class ProcessLimiter(Limiter):
             if ticket is None:
                 return 0.0
             while ticket.outcome is None:
-                ticket.bell.acquire()
+                ticket.bell.acquire(timeout=_LOOK_AGAIN)
             return section.run(driver.resume, ticket)[0] / NS_PER_SECOND
         except BaseException:
             for ticket in mine:
@@ -339,7 +340,10 @@ def _join(dispatcher: Dispatcher, permits: int, at: int, now: int, since: int, m
     """Stand in line. ``mine`` is for threads without a loop: it has the ticket before the line has it."""
     if mine is None and running_loop() is None:
         raise RuntimeError("acquire() can only wait in a running event loop. In synchronous code, call acquire_blocking().")
-    ticket = _process_driver(dispatcher).ticket()
+    driver = _process_driver(dispatcher)
+    if driver.loop.keeps_time_here:
+        raise RuntimeError("on_event called acquire_blocking(), which would wait for the very thread that it stops. Start another thread.")
+    ticket = driver.ticket()
     ticket.permits = permits
     if mine is not None:
         mine.append(ticket)

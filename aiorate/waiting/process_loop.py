@@ -65,6 +65,11 @@ class ProcessLoop:
         assert native is not None  # or nobody could await this
         return event_loop(native, None, precise=False).yield_once()
 
+    @property
+    def keeps_time_here(self) -> bool:
+        """Whether this is the thread that keeps the time."""
+        return self._keeper.here
+
     def stop(self) -> threading.Thread | None:
         """Have the timekeeper's thread end, unless it is needed; returns it, if there is one that ends."""
         return self._keeper.stop()

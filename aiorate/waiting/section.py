@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
+from threading import get_ident
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -27,14 +28,14 @@ class Section:
     """A lock, what is put off until it is free, and what is called once it is released.
 
     The lock is one that its owner may take again, so that a thread that interrupts itself does not wait for itself. Whether it did is
-    told by a flag: the lock alone would let it change what is half decided.
+    known from `_owner`: the lock alone would let it change what is half decided.
     """
 
-    __slots__ = ("__weakref__", "_after", "_deferred", "_inside", "_lock", "on_fork")
+    __slots__ = ("__weakref__", "_after", "_deferred", "_lock", "_owner", "on_fork")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._inside = False  # whether its owner decides just now
+        self._owner = 0  # the thread that decides just now; 0: none
         self._deferred: deque[Callable[[], object]] = deque()
         self._after: deque[Callable[[], object]] = deque()
         self.on_fork: Callable[[], object] | None = None
@@ -46,15 +47,15 @@ class Section:
         """Call it in the section; returns what it returns. Raises RuntimeError if this thread interrupted its own decision."""
         try:
             with self._lock:
-                if self._inside:
+                if self._owner:
                     raise RuntimeError(
                         "a limiter was asked by a finalizer or a signal handler that interrupted its own decision. Ask in usual code."
                     )
-                self._inside = True
+                self._owner = get_ident()
                 try:
                     return call(*args, **options)
                 finally:
-                    self._inside = False
+                    self._owner = 0
         finally:
             if self._deferred:
                 self._catch_up()
@@ -64,7 +65,7 @@ class Section:
     def command(self, call: Callable[[], object]) -> None:
         """As `run`; but if this thread interrupted its own decision, the call comes right after that."""
         with self._lock:
-            if self._inside:
+            if self._owner:
                 self._deferred.append(call)
                 return
         self.run(call)
@@ -72,7 +73,7 @@ class Section:
     def look(self, call: Callable[[], T]) -> T:
         """As `run`, for a question that decides nothing, and so is allowed at any time."""
         with self._lock:
-            if self._inside:
+            if self._owner:
                 return call()
         return self.run(call)
 
@@ -94,20 +95,20 @@ class Section:
         # Whoever holds the lock looks here after its release: what is added before this thread fails to take it is not overlooked.
         while self._deferred and self._lock.acquire(blocking=False):
             try:
-                if self._inside:
+                if self._owner:
                     return  # this thread interrupted itself, and comes here again
-                self._inside = True
+                self._owner = get_ident()
                 try:
                     while self._deferred:
                         _call(self._deferred.popleft())
                 finally:
-                    self._inside = False
+                    self._owner = 0
             finally:
                 self._lock.release()
 
     def _finish(self) -> None:
-        # If one is inside, it is another thread, or this one interrupted itself: it comes here when it leaves.
-        while not self._inside:
+        # If this thread is inside, it interrupted itself, and comes here when it leaves.
+        while self._owner != get_ident():
             try:
                 call = self._after.popleft()
             except IndexError:  # another thread took it
@@ -125,7 +126,7 @@ class Section:
     def begin_anew(self) -> None:
         """In the child: whoever waits for the lock, or is to be woken, is in the parent."""
         self._lock = threading.RLock()
-        if not self._inside:  # else it was this thread that was in the middle
+        if not self._owner:  # else it was this thread that was in the middle
             self._deferred.clear()
         self._after.clear()
         if self.on_fork is not None:

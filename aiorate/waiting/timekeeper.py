@@ -82,6 +82,11 @@ class Timekeeper:
         self._thread, self._bell = thread, bell
         self._asleep_until = self._idle_since = None
 
+    @property
+    def here(self) -> bool:
+        """Whether it is this thread, which must not wait for what only it can bring."""
+        return self._thread is threading.current_thread()
+
     def turn(self) -> float | None:
         """Do what is due; returns how many seconds the thread may sleep, None if it is to end. For the thread, and outside the section."""
         return self._section.run(self._turn)

@@ -11,6 +11,8 @@ import threading
 import weakref
 from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, suppress
+from threading import Event
+from time import monotonic_ns
 from typing import Any
 
 import pytest
@@ -821,6 +823,89 @@ def test_an_event_may_ask_the_limiter() -> None:
     call_in_thread(lambda: limiter.observe(read_feedback(429, {"Retry-After": "7"})))
 
     assert [("paused", 7.0)] == told
+
+
+class Counting(asyncio.SelectorEventLoop):
+    """Counts how often another thread calls it."""
+
+    calls = 0
+
+    def call_soon_threadsafe(self, *args: Any, **options: Any) -> Any:
+        self.calls += 1
+        return super().call_soon_threadsafe(*args, **options)
+
+
+def test_a_loop_is_called_once_for_all_that_is_granted_to_it_at_once() -> None:
+    """And not before something is granted to it: a call wakes its thread."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100, initial=0), scope="process", clock=clock)
+
+    async def many() -> int:
+        return len(await asyncio.gather(*(limiter.acquire() for _ in range(50))))
+
+    with LoopThread(Counting) as first, LoopThread(Counting) as second:
+        one = first.start(many)
+        waiting(limiter, 50)
+        two = second.start(many)
+        waiting(limiter, 100)
+        assert isinstance(first.loop, Counting)
+        assert isinstance(second.loop, Counting)
+        before = first.loop.calls, second.loop.calls
+        limiter.refund(50)
+        assert one.result(LONG) == 50
+        assert (before[0] + 1, before[1]) == (first.loop.calls, second.loop.calls)
+        limiter.refund(50)
+        assert two.result(LONG) == 50
+        assert (before[0] + 1, before[1] + 1) == (first.loop.calls, second.loop.calls)
+
+
+def test_many_loops_are_looked_at_now_and_then() -> None:
+    """Of hundreds of threads with a loop each, those that were closed are found all the same."""
+    limiter = made(rate="1/h")
+    kept: list[Any] = []
+    with ExitStack() as stack:
+        threads = [stack.enter_context(LoopThread()) for _ in range(40)]
+        for number, thread in enumerate(threads):
+            thread.start(limiter.acquire)
+            kept.append(thread.task)
+            waiting(limiter, number + 1)
+        for thread in threads:
+            thread.stop()
+        waiting(limiter, 0)
+    _forget(kept)
+
+
+class Leaping:
+    """A clock that can leap ahead, and has no timers of its own: the limiter's thread waits in real time, and then asks it."""
+
+    leapt = 0
+
+    def now(self) -> int:
+        return monotonic_ns() + self.leapt
+
+
+def test_an_event_must_not_wait_where_the_time_is_kept() -> None:
+    """It would wait for itself, and all others with it: it is the timekeeper's thread that notices that a grant is late."""
+    told: list[BaseException] = []
+    clock = Leaping()
+
+    def on_event(event: aiorate.Event) -> None:
+        limiter.charge(1000)  # so that it would have to wait
+        try:
+            limiter.acquire_blocking()
+        except RuntimeError as error:
+            told.append(error)
+
+    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process", on_event=on_event, clock=clock)
+    limiter.charge(3)
+    late = in_thread(limiter.acquire_blocking)
+    waiting(limiter, 1)
+    clock.leapt = 60 * SECOND
+    late.result(LONG)
+    while not told:
+        Event().wait(0.001)
+
+    assert "the very thread" in str(told[0])
 
 
 # Its own loop always turns.
