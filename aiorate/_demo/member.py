@@ -1,6 +1,7 @@
 """One of several client processes of the demo: sends requests, and asks a limit that it has for itself or shares with the others.
 
-It is told what to do in its arguments, says ``ready``, reads the instant (ns) at which to begin, and prints its `Report` as JSON.
+Each line of its input is an `Order` as JSON. It says ``ready``, reads the instant (ns) at which to begin, and prints its `Report` as
+JSON. It ends when its input is closed, which happens however the demo ends.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from redis.asyncio import Redis
 
 from aiorate import Limiter, Rate, TokenBucket
 from aiorate._demo.load import Load, noting, run_load
 from aiorate.redis import RedisLimiter
 
-__all__ = ["Order", "Report"]
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
-NAME = "aiorate-demo"  # of the shared limit, in the store
+__all__ = ["Order", "Report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class Order:
     """Where to send requests."""
     store: str
     """The URL of the store; empty: this process limits itself, and shares nothing."""
+    name: str
+    """Of the shared limit."""
     rate: str
     seconds: float
     clients: int
@@ -41,6 +48,8 @@ class Report:
     errors: list[str]
     grants: list[int]
     """The instants (ns) of its permits."""
+    answer: int = 0
+    """How long (ns) the slowest answer of the store took: the slots in it are that much later than the store means them, at most."""
 
 
 async def carry_out(order: Order) -> Report:
@@ -48,16 +57,40 @@ async def carry_out(order: Order) -> Report:
     rate = Rate.parse(order.rate)
     load = Load(order.seconds)
     limiter: Limiter = Limiter(TokenBucket(rate, 1))
+    client: Any = None
+    answers: list[int] = [0]
     if order.store:
-        limiter = RedisLimiter(order.store, NAME, rate, on_unavailable="wait")
+        client = Redis.from_url(order.store)
+        client.execute_command = timed(client.execute_command, answers)
+        limiter = RedisLimiter(client, order.name, rate, on_unavailable="wait")
     grants: list[int] = []
     noting(limiter.scheduler, grants)
     print("ready", flush=True)
     begin = int(await asyncio.to_thread(sys.stdin.readline))
     await asyncio.sleep(max(0, begin - monotonic_ns()) / 1e9)
     await run_load(order.url, load, order.clients, limiter)
-    return Report(load.total, load.errors, grants)
+    if client is not None:
+        await client.aclose()
+    return Report(load.total, load.errors, grants, max(answers))
+
+
+def timed(call: Callable[..., Awaitable[object]], took: list[int]) -> Callable[..., Awaitable[object]]:
+    """The same call, which from now on adds to the list how long (ns) each took that was answered."""
+
+    async def timed_call(*words: object, **options: object) -> object:
+        asked = monotonic_ns()
+        answer = await call(*words, **options)
+        took.append(monotonic_ns() - asked)
+        return answer
+
+    return timed_call
+
+
+async def main() -> None:
+    """Carry out one order after the other."""
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        print(json.dumps(asdict(await carry_out(Order(**json.loads(line))))), flush=True)
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(asyncio.run(carry_out(Order(*json.loads(sys.argv[1])))))), flush=True)
+    asyncio.run(main())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from redis import Redis, RedisError
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -22,7 +25,9 @@ from aiorate._demo.verdict import judge, worst_window
 from aiorate.rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
+    from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Sequence
+    from typing import Any
 
     from rich.console import Console
 
@@ -31,8 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Act", "run", "show"]
 
-_AWAY = 0.5  # seconds for which the store is gone
+_AWAY = 0.5  # seconds for which the store is gone, or a quarter of the run if that is shorter
 _WARM = 0.5  # seconds in which the clients connect; they count for nothing but the bound
+_ANSWER = 5.0  # seconds in which the server that was named must answer
+_SLACK, _HORIZON = 5_000_000, 20_000_000  # the defaults of a RedisLimiter, in ns
 _TENTH = NS_PER_SECOND // 10
 
 
@@ -46,9 +53,12 @@ class Act:
     """Each with the number of its process."""
     grants: Sequence[int]
     errors: Sequence[str]
-    calls: int
-    """Scripts that the store ran."""
-    killed_at: float | None = None
+    calls: int | None = None
+    """Scripts that the store ran; None: nobody knows, or there was no store."""
+    answer: int = 0
+    """How long (ns) the slowest answer of the store took."""
+    outage: tuple[float, float] | None = None
+    """The seconds at which the store was killed, and at which it was back."""
 
     @property
     def instants(self) -> list[int]:
@@ -63,16 +73,24 @@ class Act:
 
 
 def run(rate: Rate, seconds: float, clients: int, port: int, processes: int, url: str | None) -> int:
-    """Run the demo and show its results; returns the exit code: 0, 1 if the bound was broken, 2 if the demo could not run."""
+    """Run the demo and show its results; returns the exit code: 0, 1 if the bound was broken, 2 if the demo could not run.
+
+    ``url`` is that of a server; None: one is started, and killed in the middle of a third act.
+    """
     console = report.new_console()
+    own: Store | None = None
     try:
-        own = None if url else Store()
+        if url is None:
+            own = Store()
+            what = f"a server of its own, on port {own.port}"
+        else:
+            url = re.sub(r"^valkey", "redis", url)  # the same protocol
+            _ask(url)
+            what = _without_password(url)
+        console.print(Text(f"{rate} for {processes} processes with {clients} clients each; the store is {what}"))
+        acts = asyncio.run(_acts(console, rate, seconds, clients, port, processes, url or "", own))
     except NoStore as error:
         return _refuse(f"{error}; or name a server: --server redis://localhost")
-    try:
-        where = url if own is None else f"a server of its own, on port {own.port}"
-        console.print(Text(f"{rate} for {processes} processes with {clients} clients each; the store is {where}"))
-        acts = asyncio.run(_acts(console, rate, seconds, clients, port, processes, url, own))
     except (ServerError, MemberError) as error:
         return _refuse(str(error))
     finally:
@@ -85,67 +103,100 @@ def run(rate: Rate, seconds: float, clients: int, port: int, processes: int, url
 
 
 class MemberError(RuntimeError):
-    """A client process could not do its work."""
+    """A client process, or the server that was named, could not do its work."""
 
 
 async def _acts(
-    console: Console, rate: Rate, seconds: float, clients: int, port: int, processes: int, url: str | None, own: Store | None
+    console: Console, rate: Rate, seconds: float, clients: int, port: int, processes: int, url: str, own: Store | None
 ) -> list[Act]:
-    where = url or (own.url if own else "")
-    async with server(port) as site:
-        alone = await _act(console, "a limiter for each process", site, [Order(site, "", str(rate), seconds, clients)] * processes, None)
-        shared = [Order(site, where, str(rate), seconds, clients)] * processes
-        acts = [alone, await _act(console, "one limiter for all", site, shared, own)]
+    where = own.url if own else url
+    name = f"aiorate-demo-{os.getpid()}-{monotonic_ns()}"  # nobody else's
+    async with server(port) as site, _members(processes) as members:
+        orders = [Order(f"{site}/{number}", "", name, str(rate), seconds, clients) for number in range(processes)]
+        alone = await _act(console, "a limiter for each process", site, members, orders)
+        orders = [replace(order, store=where) for order in orders]
+        acts = [alone, await _act(console, "one limiter for all", site, members, orders)]
         if own is not None:
-            acts.append(await _act(console, "one, and the store is killed", site, shared, own, kill_at=seconds / 2))
+            acts.append(await _act(console, "one, and the store is killed", site, members, orders, own))
     return acts
 
 
-async def _act(console: Console, name: str, site: str, orders: Sequence[Order], store: Store | None, kill_at: float | None = None) -> Act:
-    before = 0 if store is None else store.script_calls()
-    async with _members(orders) as members:
-        begin = monotonic_ns() + NS_PER_SECOND // 5
-        for member in members:
-            assert member.stdin is not None
-            member.stdin.write(f"{begin}\n".encode())
-        reports = asyncio.gather(*(_report(member) for member in members))
-        calls = 0
-        if kill_at is not None and store is not None:
-            await asyncio.sleep(0.2 + kill_at)
-            calls = store.script_calls()
-            store.kill()
-            await asyncio.sleep(_AWAY)
-            await asyncio.to_thread(store.start)
-            before = -calls
-        done = await reports
-        if store is not None:
-            calls = store.script_calls() - before
+async def _act(
+    console: Console, name: str, site: str, members: Sequence[Process], orders: Sequence[Order], victim: Store | None = None
+) -> Act:
+    """Have the orders carried out at once, and the victim killed in the middle."""
+    seconds, where = orders[0].seconds, orders[0].store
+    outage = None if victim is None else (seconds / 2, seconds / 2 + min(_AWAY, seconds / 4))
+    before = await _script_calls(where)
+    counted = 0
+    for member, order in zip(members, orders, strict=True):
+        _tell(member, json.dumps(asdict(order)))
+    for member in members:
+        await _line(member)  # ready
+    begin = monotonic_ns() + NS_PER_SECOND // 5
+    for member in members:
+        _tell(member, str(begin))
+    reports = asyncio.gather(*(_line(member) for member in members))
+    if victim is not None and outage is not None:
+        await _until(begin, outage[0])
+        counted, before = (await _script_calls(where) or 0) - (before or 0), 0
+        victim.kill()
+        await _until(begin, outage[1])
+        await asyncio.to_thread(victim.start)
+    done = [Report(**json.loads(line)) for line in await reports]
+    after = await _script_calls(where)
+    calls = None if before is None or after is None else counted + after - before
     arrivals = [(instant - begin, sender) for instant, sender in await fetch_senders(site)]
     grants = sorted(instant - begin for each in done for instant in each.grants)
-    console.print(Text(f"  {name}: {sum(each.answered for each in done)} requests answered in {orders[0].seconds:g} s"))
-    return Act(name, orders[0].seconds, arrivals, grants, [error for each in done for error in each.errors], calls, kill_at)
+    console.print(Text(f"  {name}: {sum(each.answered for each in done)} requests answered in {seconds:g} s"))
+    errors = [error for each in done for error in each.errors]
+    return Act(name, seconds, arrivals, grants, errors, calls, max(each.answer for each in done), outage)
+
+
+async def _until(begin: int, seconds: float) -> None:
+    await asyncio.sleep(max(0.0, seconds - (monotonic_ns() - begin) / NS_PER_SECOND))
+
+
+async def _script_calls(url: str) -> int | None:
+    """How many scripts the store ran since it was started, for whomever; None if it may not be asked, or there is none."""
+    if not url:
+        return None
+    try:
+        statistics = await asyncio.to_thread(_ask, url, "INFO", "commandstats")
+    except MemberError:
+        return None
+    calls: int = sum(statistics.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+    return calls
+
+
+def _ask(url: str, *words: str) -> Any:
+    """The answer of the server to a command, PING if there is none. Raises MemberError."""
+    try:
+        with Redis.from_url(url, socket_timeout=_ANSWER, socket_connect_timeout=_ANSWER) as client:
+            return client.execute_command(*(words or ("PING",)))
+    except (RedisError, OSError, ValueError) as error:
+        raise MemberError(f"--server {_without_password(url)}: {error}") from error
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(?<=:)[^:@/]+(?=@)", "***", url)
 
 
 @asynccontextmanager
-async def _members(orders: Sequence[Order]) -> AsyncIterator[list[asyncio.subprocess.Process]]:
-    members: list[asyncio.subprocess.Process] = []
+async def _members(count: int) -> AsyncIterator[list[Process]]:
+    members: list[Process] = []
     try:
-        for number, order in enumerate(orders):
-            words = {**asdict(order), "url": f"{order.url}/{number}"}
-            members.append(
+        for _ in range(count):
+            members.append(  # noqa: PERF401  # those that started end, should one fail to
                 await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "aiorate._demo.member", json.dumps(list(words.values()))),
+                    *(sys.executable, "-m", "aiorate._demo.member"),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
-                    limit=1 << 26,
-                    start_new_session=True,
+                    limit=1 << 26,  # a report is one line
+                    start_new_session=True,  # Ctrl-C reaches the demo only
                 )
             )
-        for member in members:
-            assert member.stdout is not None
-            if (await member.stdout.readline()).strip() != b"ready":
-                raise MemberError(await _last_words(member))
         yield members
     finally:
         for member in members:
@@ -154,18 +205,19 @@ async def _members(orders: Sequence[Order]) -> AsyncIterator[list[asyncio.subpro
             await member.wait()
 
 
-async def _report(member: asyncio.subprocess.Process) -> Report:
+def _tell(member: Process, line: str) -> None:
+    assert member.stdin is not None
+    member.stdin.write(f"{line}\n".encode())
+
+
+async def _line(member: Process) -> bytes:
     assert member.stdout is not None
+    assert member.stderr is not None
     line = await member.stdout.readline()
     if not line:
-        raise MemberError(await _last_words(member))
-    return Report(**json.loads(line))
-
-
-async def _last_words(member: asyncio.subprocess.Process) -> str:
-    assert member.stderr is not None
-    lines = (await member.stderr.read()).decode(errors="replace").strip().splitlines()
-    return f"a client process ended: {lines[-1] if lines else 'it does not say why'}"
+        words = (await member.stderr.read()).decode(errors="replace").strip().splitlines()[-1:]
+        raise MemberError(": ".join([f"a client process ended with exit code {await member.wait()}", *words]))
+    return line
 
 
 def show(console: Console, rate: Rate, processes: int, acts: Sequence[Act]) -> bool:
@@ -181,8 +233,8 @@ def show(console: Console, rate: Rate, processes: int, acts: Sequence[Act]) -> b
     table.add_row("all / asked", *(f"{act.per_second() / asked:.1%}" for act in acts))
     second = [worst_window(sorted(act.instants), NS_PER_SECOND) for act in acts]
     table.add_row("fullest second", *map(str, second))
-    table.add_row("calls to the store", *("-" if not act.calls else str(act.calls) for act in acts))
-    table.add_row("calls per request", *("-" if not act.calls else f"{act.calls / max(1, len(act.grants)):.3f}" for act in acts))
+    table.add_row("calls to the store", *("-" if act.calls is None else str(act.calls) for act in acts))
+    table.add_row("calls per request", *("-" if act.calls is None else f"{act.calls / max(1, len(act.grants)):.3f}" for act in acts))
     console.print(table)
 
     ends = [sum(act.seconds for act in acts[:number]) for number in range(len(acts) + 1)]
@@ -190,10 +242,15 @@ def show(console: Console, rate: Rate, processes: int, acts: Sequence[Act]) -> b
     console.print(report.plot(console, acts[0].instants, late, asked, ends[1], ends[-1], "arrivals per second of all processes"))
 
     verdicts = [_verdict(rate, act) for act in acts[1:]]
-    console.print(report.windows_table(verdicts[0]))
+    for act, verdict in zip(acts[1:], verdicts, strict=True):
+        windows = report.windows_table(verdict)
+        windows.title = act.name
+        console.print(windows)
     for act in acts:
-        if act.killed_at is not None:
-            console.print(Text(_outage(act, asked)))
+        if act.outage is not None:
+            console.print(Text(_outage(act, act.outage, asked)))
+    slowest = max(act.answer for act in acts) / 1e6
+    console.print(Text(f"The guarantee allows for a permit that is used 5 ms late, and for the slowest answer, {slowest:.1f} ms."))
     kept = all(verdict.kept for verdict in verdicts)
     words = "Kept: no window holds more than the bound allows." if kept else "BROKEN: some window holds more than the bound allows."
     console.print(Text(words, "bold green" if kept else "bold red"))
@@ -201,29 +258,29 @@ def show(console: Console, rate: Rate, processes: int, acts: Sequence[Act]) -> b
 
 
 def _verdict(rate: Rate, act: Act) -> Verdict:
-    """The grants against the bound, which is one permit and the rate, with 5 ms for a slot that is used late.
+    """The grants against the bound: one permit, and the rate, with 5 ms for a slot that is used late and the time of an answer.
 
     After the loss of the store it also has what was booked then: at most the horizon of 20 ms, as long as anybody remembers.
     """
-    late = 5_000_000 + (0 if act.killed_at is None else 20_000_000)
+    late = _SLACK + act.answer + (0 if act.outage is None else _HORIZON)
 
     def bound(window: int) -> int:
-        return 1 + rate.permits_in(window + late) + 1
+        return 1 + rate.permits_in(window + late)
 
     windows = [window for window in (_TENTH, NS_PER_SECOND) if window <= act.seconds * NS_PER_SECOND]
-    return judge(bound, act.grants, act.instants, windows or [_TENTH])
+    return judge(bound, act.grants, act.instants, windows)
 
 
-def _outage(act: Act, asked: float) -> str:
-    assert act.killed_at is not None
-    away, back = (round(seconds * NS_PER_SECOND) for seconds in (act.killed_at, act.killed_at + _AWAY))
+def _outage(act: Act, outage: tuple[float, float], asked: float) -> str:
+    away, back = (round(seconds * NS_PER_SECOND) for seconds in outage)
     instants = sorted(act.instants)
     during = sum(away <= instant < back for instant in instants)
     first = next((instant for instant in instants if instant >= back), None)
-    again = "nothing came after it" if first is None else f"requests came again {max(0, first - back) / 1e6:.0f} ms after its return"
+    again = "none came after its return" if first is None else f"the first came {(first - back) / 1e6:.0f} ms after its return"
+    long = outage[1] - outage[0]
     return (
-        f"The store was killed at {act.killed_at:g} s and came back empty {_AWAY:g} s later. Meanwhile {during} requests came, whose"
-        f" permits were booked before ({asked * _AWAY:.0f} would be the rate); {again}. No request failed."
+        f"The store was killed at {outage[0]:g} s and was back, empty, {long:g} s later. Meanwhile {during} requests came, whose permits"
+        f" had been booked before ({asked * long:.0f} would be the rate); {again}. No request failed."
     )
 
 
