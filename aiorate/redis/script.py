@@ -83,7 +83,7 @@ if want > 0 and paused == 0 then
   granted = want
   for j = 1, rates do
     local most
-    if first > 0 then most = horizon * min(1, horizon / first) else most = horizon - starts[j] end
+    if first > 0 then most = horizon * min(1, horizon / first) else most = max(horizon, interval[j]) - starts[j] end
     granted = min(granted, math.floor(most / interval[j]))
   end
   granted = max(granted, 1)
@@ -169,7 +169,8 @@ def read_answer(reply: object, rates: int) -> Answer:
         granted, *first = slots.split(" ")
         paused, *nexts = map(float, left)
         starts = list(map(float, first))
-        if mark == "aiorate" and len(nexts) == len(starts) == rates and max(map(abs, (paused, *nexts, *starts))) < _FAR:
+        near = all([-_FAR < number < _FAR for number in (paused, *nexts, *starts)])
+        if mark == "aiorate" and len(nexts) == len(starts) == rates and near:
             return Answer(value, paused, nexts, int(granted), starts)
     except ValueError:
         pass

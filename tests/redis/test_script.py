@@ -1,0 +1,268 @@
+"""The script that assigns time slots, run by a real server that is told what time it is. All figures are exact, in us."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers.stores import RealServer
+
+from aiorate import Rate
+from aiorate.redis.script import TEXT, Answer, BadAnswer, Question, limits_of, read_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TIMED = TEXT.replace("redis.call('TIME')", "{0, ARGV[3]}")
+EPOCH = 1_800_000_000_000_000
+MS, SECOND = 1_000, 1_000_000
+
+
+class Client:
+    """What a process does: it remembers what it was told last, and when."""
+
+    def __init__(self, store: RealServer, *rates: str, burst: int | Sequence[int] = 1, horizon: float = 20 * MS, name: str = "x") -> None:
+        self.store = store
+        self.rates = [Rate.parse(rate) for rate in rates or ("1000/s",)]
+        bursts = [burst] * len(self.rates) if isinstance(burst, int) else burst
+        self.limits = limits_of(self.rates, bursts)
+        self.horizon = horizon
+        self.key = f"aiorate:{name}"
+        self.value, self.told_at = "", 0
+
+    def ask(self, now: int, want: int = 0, since_told: int | None = None, **more: Any) -> Answer:
+        """The answer at so many us after the beginning. ``since_told`` is by the client's clock."""
+        age = now - self.told_at if since_told is None else since_told
+        question = Question(want, horizon=self.horizon, age=age, remembered=self.value, **more)
+        reply = self.store.send("EVAL", TIMED, 1, self.key, *question.words(self.limits), EPOCH + now)
+        answer = read_answer(reply, len(self.rates))
+        self.value, self.told_at = answer.value, now
+        return answer
+
+    def slots(self, now: int, want: int, **more: Any) -> list[float]:
+        """When the slots are, in us after the beginning."""
+        answer = self.ask(now, want, **more)
+        intervals = [rate.period_ns / rate.permits / 1000 for rate in self.rates]
+        return [
+            now + max(start + index * interval for start, interval in zip(answer.starts, intervals, strict=True))
+            for index in range(answer.granted)
+        ]
+
+
+def test_the_test_runs_the_text_with_nothing_but_another_clock() -> None:
+    """Or it would prove nothing of it."""
+    assert 1 == TEXT.count("redis.call('TIME')")
+    assert 2 == TIMED.count("ARGV[3]") + TEXT.count("redis.call('GET'")
+
+
+def test_slots_follow_each_other_whoever_asks(store: RealServer) -> None:
+    """Each is assigned once, at the rate."""
+    one, other = Client(store), Client(store)
+
+    assert [0, 1 * MS, 2 * MS] == one.slots(0, 3)
+    assert [3 * MS, 4 * MS] == other.slots(100, 2)
+    assert [5 * MS] == one.slots(200, 1)
+
+
+def test_time_that_nobody_uses_is_lost(store: RealServer) -> None:
+    """With a burst of 1 nothing is saved up."""
+    client = Client(store)
+    client.slots(0, 1)
+
+    assert [SECOND, SECOND + MS] == client.slots(SECOND, 2)
+
+
+def test_a_burst_is_saved_up(store: RealServer) -> None:
+    """Slots of the past are due at once."""
+    client = Client(store, "10/s", burst=3)
+
+    assert [-200 * MS, -100 * MS, 0] == client.slots(0, 4)
+    assert [100 * MS] == client.slots(0, 4)
+
+
+def test_who_asks_for_more_than_the_horizon_gets_what_lies_within(store: RealServer) -> None:
+    """A process books no further ahead, and less the further all have booked."""
+    client = Client(store, horizon=20 * MS)
+
+    assert 20 == client.ask(0, 1000).granted
+    assert 20 == client.ask(0, 1000).granted  # 20 ms ahead
+    assert 10 == client.ask(0, 1000).granted  # 40 ms ahead
+    assert 8 == client.ask(0, 1000).granted  # 50 ms ahead
+    assert 20 == client.ask(58 * MS, 1000).granted
+
+
+def test_who_asks_gets_one_slot_however_far_all_have_booked(store: RealServer) -> None:
+    """At a slow rate one slot is longer than the horizon."""
+    client = Client(store, "1/s")
+
+    assert [0] == client.slots(0, 5)
+    assert [1 * SECOND] == client.slots(0, 5)
+    assert [2 * SECOND] == client.slots(0, 5)
+
+
+def test_a_rate_that_is_no_whole_number_of_microseconds_does_not_drift(store: RealServer) -> None:
+    """Three per second, a thousand times: to the microsecond."""
+    client = Client(store, "3/s")
+    slots = [client.slots(index * 300_000, 1)[0] for index in range(1_000)]
+
+    assert pytest.approx(333_000_000, abs=1) == slots[-1] - slots[0]
+
+
+def test_several_rates_all_hold(store: RealServer) -> None:
+    """Five at ten per second, then one each second, as the slower rate has a burst of five."""
+    client = Client(store, "10/s", "1/s", burst=(1, 5), horizon=10 * SECOND)
+
+    assert [pytest.approx(slot * SECOND) for slot in (0, 0.1, 0.2, 0.3, 0.4, 1, 2)] == client.slots(0, 7)
+    assert [3 * SECOND] == client.slots(0, 1)
+
+
+def test_a_rate_that_did_not_rule_is_not_saved_up_for(store: RealServer) -> None:
+    """A slot that one rate delayed counts for the others when it is, not when it might have been."""
+    client = Client(store, "10/s", "1/s", burst=(3, 1), horizon=10 * SECOND)
+    client.slots(0, 4)  # at 0, 1, 2 and 3 s
+
+    assert pytest.approx((3 - 0.2 + 0.1) * SECOND) == client.ask(0).nexts[0]
+
+
+def test_a_charge_delays_everybody(store: RealServer) -> None:
+    """Permits that were used without a slot."""
+    one, other = Client(store), Client(store)
+    one.ask(0, charge=5)
+
+    assert [5 * MS] == other.slots(0, 1)
+
+
+def test_slots_come_back_while_they_are_the_last(store: RealServer) -> None:
+    """A process that closes leaves no gap, unless somebody has booked beyond it."""
+    one, other = Client(store), Client(store)
+    one.slots(0, 10)
+    one.ask(0, back=7)
+    assert [3 * MS] == other.slots(0, 1)
+
+    one.ask(0, back=3)  # what it remembers is of before the other's
+    assert [4 * MS] == other.slots(0, 1)
+
+
+# Pauses.
+
+
+def test_a_pause_holds_everybody_and_merges_by_the_later_end(store: RealServer) -> None:
+    """A server's Retry-After, told to one process."""
+    one, other = Client(store), Client(store)
+    one.ask(0, pause=5 * SECOND)
+    one.ask(0, pause=1 * SECOND)
+    answer = other.ask(2 * SECOND, 3)
+
+    assert (0, 3 * SECOND) == (answer.granted, answer.paused)
+    assert [5 * SECOND, 5 * SECOND + MS] == other.slots(5 * SECOND, 2)
+
+
+def test_a_pause_leaves_no_burst_behind(store: RealServer) -> None:
+    """Nothing is saved up while nobody may go, or the line would come back as a herd."""
+    client = Client(store, "10/s", burst=10)
+    client.slots(0, 10)
+    client.ask(0, pause=60 * SECOND)
+
+    assert [60 * SECOND, 60 * SECOND + 100 * MS] == client.slots(60 * SECOND + 150 * MS, 2)
+
+
+def test_a_pause_ends_for_everybody(store: RealServer) -> None:
+    """Whoever asked for it."""
+    one, other = Client(store), Client(store)
+    one.ask(0, pause=60 * SECOND)
+    other.ask(1 * SECOND, pause=0)
+
+    assert [1 * SECOND] == one.slots(1 * SECOND, 1)
+
+
+# A clock that is wrong, and state that is lost.
+
+
+def test_a_clock_that_goes_back_has_not_moved(store: RealServer) -> None:
+    """Nothing is booked twice, and nobody waits until the clock is where it was."""
+    one, other = Client(store), Client(store)
+    one.slots(0, 10)
+
+    answer = other.ask(-3600 * SECOND, 1)
+    assert [10 * MS] == answer.starts
+    answer = one.ask(-3600 * SECOND, 1, since_told=0)
+    assert [11 * MS] == answer.starts
+
+
+def test_state_that_an_old_replica_lacks_is_told_by_who_remembers(store: RealServer) -> None:
+    """A failover to a replica that had heard of less."""
+    one, other = Client(store), Client(store)
+    other.slots(0, 2)
+    before = store.send("GET", one.key)
+    one.slots(0, 18)
+    store.send("SET", one.key, before)
+
+    assert [20 * MS] == one.slots(1 * MS, 1)
+
+
+def test_state_that_is_gone_is_told_by_who_remembers_with_a_horizon_on_top(store: RealServer) -> None:
+    """The others may have booked as far ahead, and nothing is booked twice for that."""
+    one, other = Client(store, burst=300), Client(store, burst=300)
+    one.slots(0, 300)
+    one.slots(0, 10)
+    store.send("FLUSHALL")
+
+    assert [(11 - 4 + 20) * MS] == one.ask(4 * MS, 1).starts
+    assert [(12 - 4 + 20) * MS] == other.ask(4 * MS, 1).starts
+
+
+def test_state_that_is_gone_because_it_said_nothing_is_not_missed(store: RealServer) -> None:
+    """A key that expired leaves a whole burst, without a horizon on top."""
+    client = Client(store, burst=5)
+    client.slots(0, 5)
+    store.send("FLUSHALL")
+
+    assert [-4 * MS] == client.ask(10 * SECOND, 1).starts
+
+
+def test_a_pause_that_is_gone_is_told_by_who_remembers(store: RealServer) -> None:
+    """A store that is restarted must not end it."""
+    client = Client(store)
+    client.ask(0, pause=60 * SECOND)
+    store.send("FLUSHALL")
+
+    assert 50 * SECOND == client.ask(10 * SECOND, 1).paused
+
+
+# The key.
+
+
+def test_the_key_goes_when_it_says_no_more_than_a_new_one(store: RealServer) -> None:
+    """Never a fixed time: an hourly limit is kept for an hour, a fast one for a second."""
+    Client(store, "1/h", name="slow").slots(0, 1)
+    Client(store, "1000/s", burst=100, name="fast").slots(0, 1)
+
+    assert 3600_000 < int(store.send("PTTL", "aiorate:slow")[1:]) <= 3601_000
+    assert 0 < int(store.send("PTTL", "aiorate:fast")[1:]) <= 1_101
+
+
+def test_a_key_is_kept_as_long_as_a_pause(store: RealServer) -> None:
+    """However short the rate's own memory is."""
+    Client(store).ask(0, pause=3600 * SECOND)
+
+    assert 3600_000 < int(store.send("PTTL", "aiorate:x")[1:])
+
+
+@pytest.mark.parametrize("value", ["", "5", "aiorate", "aiorate x y z", "hello aiorate 1 2 3"])
+def test_a_value_of_somebody_else_is_left_alone(store: RealServer, value: str) -> None:
+    """An error that says so, and nothing is overwritten."""
+    store.send("SET", "aiorate:x", value)
+
+    question = Question(1, horizon=1.0).words(limits_of([Rate(1)], [1]))
+    assert store.send("EVAL", TIMED, 1, "aiorate:x", *question, EPOCH).startswith("-WRONGTYPE")
+    assert value == store.send("GET", "aiorate:x")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"", "", None, 7, "OK", b"\xff", "aiorate 1 0 0; 1", "aiorate 1 0 nan; 1 0", "aiorate 1 0 1e300; 1 0", "aiorate 1 0 0; x 0", [1]],
+)
+def test_what_the_script_never_says_is_no_answer(reply: object) -> None:
+    """A proxy, or another server: nothing is granted for it."""
+    with pytest.raises(BadAnswer):
+        read_answer(reply, 1)
