@@ -7,7 +7,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from aiorate.errors import LimiterClosed, LimiterError, LineFull, WaitTooLong
+from aiorate.errors import EngineUnavailable, LimiterClosed, LimiterError, LineFull, WaitTooLong
 from aiorate.limiter import SCOPES, Limiter
 from aiorate.rate import Rate
 from aiorate.waiting.clock import Clock
@@ -40,6 +40,7 @@ __all__ = [
     "BurstRatio",
     "CalendarWindow",
     "Clock",
+    "EngineUnavailable",
     "Event",
     "KeyedLimiter",
     "Lease",

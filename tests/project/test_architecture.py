@@ -25,7 +25,8 @@ errors rate events
 spec feedback
 schedulers.interface schedulers.peaks
 schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket schedulers.window schedulers.all_of
-schedulers.capped schedulers.room
+schedulers.capped schedulers.room schedulers.next_free schedulers.slot_run
+schedulers.booked
 schedulers.dimensions
 schedulers
 
@@ -55,6 +56,12 @@ http.feedback
 http.requests
 http.hooks http.transport aiohttp
 http
+
+redis.script redis.connections redis.outage
+redis.booking redis.store
+redis.booker
+redis.limiter
+redis
 
 testing.clock testing.loop testing.histories testing.transcript
 testing.laws testing.simulation
@@ -202,6 +209,7 @@ THIRD = {
     "aiorate.aiohttp": {"aiohttp"},
     "aiorate.http.transport": {"httpx", "httpx2"},  # httpx2 is a fork of httpx
     "aiorate.http.feedback": {"http_sf"},
+    "aiorate.redis.store": {"redis", "valkey"},
 }
 
 
