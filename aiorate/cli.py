@@ -86,14 +86,14 @@ def _demo(strategy: str, rate: Rate | None = None, processes: int | None = None,
             from aiorate._demo import processes as several
 
             # The strategy is the store's own.
-            return several.run(rate or Rate(200), processes=processes, url=server, **options)  # type: ignore[arg-type]  # as parsed
+            return several.run(rate=rate or Rate(200), processes=processes, url=server, **options)  # type: ignore[arg-type]  # as parsed
         from aiorate._demo import run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRAS:
             raise
         print(f'aiorate demo needs {error.name}, which is not installed: pip install "aiorate[demo]"', file=sys.stderr)
         return 2
-    return run.run(rate or Rate(50), strategy, **options)  # type: ignore[arg-type]  # as parsed
+    return run.run(rate=rate or Rate(50), strategy=strategy, **options)  # type: ignore[arg-type]  # as parsed
 
 
 def _add_simulate(commands: Commands) -> None:

@@ -28,7 +28,8 @@ def test_help_names_every_option_and_strategy(capsys: pytest.CaptureFixture[str]
     assert cli.main(["demo", "--help"]) == 0
 
     shown = capsys.readouterr().out
-    for word in ("--rate", "--strategy", "--seconds", "--clients", "--port", "default: 50/s", "SmoothWarmingUp", "CalendarWindow"):
+    options = ("--rate", "--strategy", "--seconds", "--clients", "--port", "--processes", "--server")
+    for word in (*options, "by default 50/s, and 200/s for processes", "SmoothWarmingUp", "CalendarWindow"):
         assert word in " ".join(shown.split())
 
 
@@ -56,6 +57,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["demo", "--seconds", "long"], "not a number from 0.2"),
         (["demo", "--clients", "1"], "'1' is not a whole number from 2 to 1000"),
         (["demo", "--clients", "2.5"], "not a whole number from 2"),
+        (["demo", "--processes", "1"], "'1' is not a whole number from 2 to 64"),
         (["demo", "--port", "65536"], "not a whole number from 0 to 65535"),
         (["simulate", "--requests", "0"], "not a whole number from 1"),
         (["simulate", "--requests", "1" * 5_000], "not a whole number from 1"),
