@@ -42,7 +42,7 @@ def fleet(orders: Sequence[Order], *events: Event) -> tuple[int, list[Record | N
     finally:
         for worker in workers:
             worker.kill()
-            worker.wait()
+            worker.communicate()  # closes its pipes
 
 
 def _start(order: Order) -> subprocess.Popen[str]:

