@@ -9,18 +9,22 @@ import pickle
 import signal
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, suppress
+from operator import methodcaller
 from threading import Event
 from time import monotonic_ns
 from typing import Any
 
+import httpx2
 import pytest
 import trio
 from helpers.driving import LONG, SECOND, one_loop
 from helpers.threads import KINDS, LoopThread, Recorded, TrioThread, call_in_thread, in_thread, loop_thread, waiting
 
 import aiorate
+from aiorate.http import hooks, read_feedback
 from aiorate.testing import ManualClock
 
 EACH = pytest.mark.parametrize("kind", KINDS)
@@ -372,9 +376,15 @@ def _forget(tasks: list[Any]) -> None:
     gc.collect()
 
 
+def _refused(limiter: aiorate.Limiter) -> None:
+    with pytest.raises(aiorate.WaitTooLong):
+        limiter.acquire_blocking(max_wait=0)
+
+
+@pytest.mark.parametrize("look", [methodcaller("try_acquire"), methodcaller("statistics"), methodcaller("delay"), _refused])
 @pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
-def test_a_grant_that_a_closed_loop_never_heard_of_goes_to_the_next(kind: str) -> None:
-    """It was decided while the loop stood still, and then the loop was closed."""
+def test_a_grant_that_a_closed_loop_never_heard_of_goes_to_the_next(kind: str, look: Callable[[aiorate.Limiter], object]) -> None:
+    """Whoever looks first finds it. It was decided while the loop stood still, and then the loop was closed."""
     clock = ManualClock()
     limiter = made(clock)
     kept: list[Any] = []
@@ -390,7 +400,7 @@ def test_a_grant_that_a_closed_loop_never_heard_of_goes_to_the_next(kind: str) -
             blocked.finally_call = thread.loop.stop
         thread.thread.join(LONG)
         thread.loop.close()
-        assert limiter.try_acquire() is False  # the first to look
+        look(limiter)
 
     assert survivor.result(LONG) == 0.1
     assert (1, 2) == (limiter.statistics().cancelled, limiter.statistics().granted)
@@ -437,6 +447,25 @@ def test_a_loop_that_stands_still_holds_up_nobody_and_keeps_its_places(kind: str
         assert (0.1, 0.3) == (round(first.result(LONG), 9), round(third.result(LONG), 9))
 
 
+def test_a_thousand_grants_that_a_loop_has_yet_to_hear_of_hold_up_nobody() -> None:
+    """In one loop, no more than a thousand are woken before it turns; here others would wait for the one that does not."""
+    limiter = aiorate.Limiter(aiorate.TokenBucket("1/day", burst=3000, initial=0), scope="process")
+
+    async def many() -> None:
+        await asyncio.gather(*(limiter.acquire() for _ in range(1500)))
+
+    with LoopThread() as still:
+        asked = still.start(many)
+        waiting(limiter, 1500)
+        behind = in_thread(limiter.acquire_blocking)
+        waiting(limiter, 1501)
+        with still.stand_still():
+            limiter.refund(2000)
+            behind.result(LONG)
+            assert not asked.done()
+        asked.result(LONG)
+
+
 def test_many_loops_one_after_the_other_leave_nothing_behind() -> None:
     """As the threads of a server do, each with an asyncio.run()."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("1000/s", burst=1), scope="process")
@@ -447,7 +476,9 @@ def test_many_loops_one_after_the_other_leave_nothing_behind() -> None:
         await asyncio.gather(*(limiter.acquire() for _ in range(3)))
 
     for _ in range(5):
-        call_in_thread(lambda: asyncio.run(main()))
+        thread = threading.Thread(target=lambda: asyncio.run(main()))
+        thread.start()
+        thread.join()
     assert 0 == limiter.statistics().waiting
     gc.collect()
 
@@ -737,6 +768,49 @@ def test_closed_while_waiting_for_a_place() -> None:
         held.result(LONG)
 
 
+def test_closed_on_the_way_from_the_place_to_the_permit() -> None:
+    """The place is free again, when the limiter is opened anew."""
+    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process", max_concurrency=1, clock=ManualClock())
+    with LoopThread() as holder, LoopThread() as thread:
+        gate = asyncio.Event()
+
+        async def hold() -> None:
+            async with limiter:
+                await gate.wait()
+
+        held = holder.start(hold)
+        late = thread.start(limiter.__aenter__)
+        waiting(limiter, 1)
+        with thread.stand_still():
+            holder.call(gate.set)
+            held.result(LONG)  # the place is the other's, which has yet to hear of it
+            asyncio.run(limiter.aclose())
+        with pytest.raises(aiorate.LimiterClosed):
+            late.result(LONG)
+        limiter.apply("10,1,start")
+        limiter.reset()
+
+        assert 0.0 == holder.start(limiter.__aenter__).result(LONG)
+
+
+def test_requests_of_two_loops_are_limited_together() -> None:
+    """An HTTP adapter takes it for what it is: a limiter."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process", clock=clock)
+
+    async def get() -> int:
+        transport = httpx2.MockTransport(lambda request: httpx2.Response(200))
+        async with httpx2.AsyncClient(transport=transport, event_hooks=hooks(limiter)) as client:
+            return (await client.get("http://a.test")).status_code
+
+    with LoopThread() as first, LoopThread() as second:
+        assert 200 == first.start(get).result(LONG)
+        other = second.start(get)
+        waiting(limiter, 1)
+        clock.advance(0.1)
+        assert 200 == other.result(LONG)
+
+
 def test_a_decorated_function_is_limited_in_every_loop() -> None:
     """The decorator stands on the same calls."""
     clock = ManualClock()
@@ -818,8 +892,6 @@ def test_an_event_may_ask_the_limiter() -> None:
     limiter = aiorate.Limiter(
         "10/s", scope="process", clock=ManualClock(), on_event=lambda event: told.append((event.kind, limiter.delay()))
     )
-    from aiorate.http import read_feedback
-
     call_in_thread(lambda: limiter.observe(read_feedback(429, {"Retry-After": "7"})))
 
     assert [("paused", 7.0)] == told

@@ -45,6 +45,22 @@ def test_alarms_come_in_order_and_never_early() -> None:
     assert all(at >= least for (_, at), least in zip(seen, (10_000_000, 20_000_000, 30_000_000), strict=True))
 
 
+def test_an_alarm_before_all_others_does_not_wait_for_them() -> None:
+    """Nor for the next look, a second later. The machine may be slow once, but not each time."""
+    section = Section()
+    keeper = kept("early", section)
+    section.run(keeper.call_at, monotonic_ns() + 3600 * SECOND, int)
+    for _ in range(20):
+        done = threading.Event()
+        threading.Event().wait(0.01)  # it sleeps again
+        begin = monotonic_ns()
+        section.run(keeper.call_at, begin, done.set)
+        assert done.wait(LONG)
+        if monotonic_ns() - begin < SECOND // 2:
+            return
+    pytest.fail("it slept on, each time")
+
+
 def test_one_thread_however_many_alarms_are_set() -> None:
     """Also by many threads at once; and it is a daemon."""
     section = Section()
