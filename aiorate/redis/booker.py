@@ -23,7 +23,7 @@ __all__ = ["Booker", "booker_of"]
 
 _TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
 _IDLE = 1.0
-_RETRY, _LONGEST_RETRY = 0.01, 0.5
+_RETRY, _LONGEST_RETRY_IN_GRACE, _LONGEST_RETRY = 0.01, 0.1, 0.5
 
 
 class Booker:
@@ -165,7 +165,8 @@ class Booker:
             booking.unreachable(cause)
             self._wanting[booking] = None
         self._asking = []
-        self._retry = min(max(2 * self._retry, _RETRY), _LONGEST_RETRY)
+        longest = _LONGEST_RETRY_IN_GRACE if any([booking.in_grace for booking in asked]) else _LONGEST_RETRY
+        self._retry = min(max(2 * self._retry, _RETRY), longest)
         await self._store.close()
         await asyncio.sleep(self._retry * uniform(0.5, 1.0))
 

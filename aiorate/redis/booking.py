@@ -52,6 +52,7 @@ _US = 1_000  # ns
 _SHORTEST_NS = 1_000_000  # over which use is measured
 _INTEREST_NS = NS_PER_SECOND  # a store that is lost is asked so long after the last who wanted it
 _LONGEST_NS = NS_PER_SECOND  # a round trip counts for no more
+_RECHECK_US = 1_000_000  # so often a process in which somebody waits asks whether a pause still goes on
 
 
 class Booking:
@@ -80,6 +81,8 @@ class Booking:
         "_outage",
         "_pause_at",
         "_paused_here",
+        "_recheck",
+        "_rechecks",
         "_remembered",
         "_remembered_at",
         "_returned",
@@ -130,7 +133,9 @@ class Booking:
         self._sent: int = 0
         self._sent_charge: int = 0
         self._sent_pause: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # to the end of the grace
+        self._recheck: asyncio.TimerHandle | None = None
+        self._rechecks: bool = False  # whether to ask if a pause still goes on
         scheduler.on_want = self._on_want
         scheduler.on_charge = self._on_charge
         scheduler.on_pause = self._on_pause
@@ -194,7 +199,7 @@ class Booking:
         """Another process goes on with the slots in hand, and with the connection."""
         self._scheduler.clear()
         self._scheduler.unanswered()
-        self._booker = self._timer = None
+        self._booker = self._timer = self._recheck = None
 
     async def aclose(self) -> None:
         """Return the slots in hand, if nobody has asked the store since; leave no task, no timer, and no connection of our own."""
@@ -202,6 +207,7 @@ class Booking:
         native = running_loop()
         self._closed = True
         self._cancel_timer()
+        self._cancel_recheck()
         if booker is not None and booker.loop is native:
             if self._scheduler.last_run(self._now()) and self._outage.began is None:
                 self._returned = booker.loop.create_future()
@@ -229,16 +235,19 @@ class Booking:
         back = 0 if returned is None else self._scheduler.last_run(now)
         want = 0 if self._closed else self._wanted(reading, now)
         pause_at = self._pause_at
-        if not (want or back or self._charged or pause_at is not None or self._probes(reading)):
+        if not (want or back or self._charged or pause_at is not None or self._rechecks or self._probes(reading)):
             if not self._outage.degraded:
                 self._outage.began = None  # nobody waits any more
                 self._cancel_timer()
             self._scheduler.unanswered()
             if returned is not None:
                 self._settle()
-            elif self._dispatcher.line:
-                self._dispatcher.changed()  # nothing is on its way that would wake them
+            else:
+                first = self._dispatcher.line.first()
+                if first is not None and self._scheduler.ready(first[1], now) < first[1]:
+                    self._dispatcher.changed()  # nothing is on its way that would wake it
             return None
+        self._rechecks = False
         self._sent, self._sent_charge, self._sent_pause = reading, self._charged, pause_at
         horizon, trip = self._ahead, 2 * self._answer_ns
         return Question(
@@ -291,6 +300,8 @@ class Booking:
         """The store did not answer. It will be asked again."""
         outage = self._outage
         outage.failed(self._sent, cause)
+        if outage.degraded:
+            self._scheduler.unanswered()  # to hear whether anybody still wants something
         if self._returned is not None:
             self._settle()
         elif self._timer is None and outage.due is not None and self._booker is not None:
@@ -349,6 +360,11 @@ class Booking:
         self._metered, self._metered_at = self._scheduler.spent, reading
         return min(used * self._lease // length, self._scheduler.rate.permits_in(self._lease))
 
+    @property
+    def in_grace(self) -> bool:
+        """Whether an outage is no change yet."""
+        return self._outage.due is not None
+
     def _probes(self, reading: int) -> bool:
         """Whether the store is asked for nothing but an answer."""
         return self._outage.degraded and reading - self._interest < _INTEREST_NS
@@ -366,9 +382,19 @@ class Booking:
         if answer.paused > 0:
             self._paused_here = True
             timeline.pause(ceil(answer.paused * _US), dispatcher.on_pause_end)
+            if self._booker is not None and answer.paused > _RECHECK_US:
+                self._cancel_recheck()
+                self._recheck = self._booker.loop.call_later(_RECHECK_US / 1_000_000, self._on_recheck)
         elif self._paused_here and self._pause_at is None:
             self._paused_here = False
             timeline.resume()
+
+    def _on_recheck(self) -> None:
+        """Somebody else may have ended the pause."""
+        self._recheck = None
+        if self._dispatcher.line and self._dispatcher.timeline.paused:
+            self._rechecks = True
+            self._tell()
 
     def _on_grace(self) -> None:
         self._timer = None
@@ -397,6 +423,11 @@ class Booking:
         returned, self._returned = self._returned, None
         if returned is not None and not returned.done():
             returned.set_result(None)
+
+    def _cancel_recheck(self) -> None:
+        if self._recheck is not None:
+            self._recheck.cancel()
+            self._recheck = None
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -169,7 +169,7 @@ def read_answer(reply: object, rates: int) -> Answer:
         granted, *first = slots.split(" ")
         paused, *nexts = map(float, left)
         starts = list(map(float, first))
-        near = all([-_FAR < number < _FAR for number in (paused, *nexts, *starts)])
+        near = all(-_FAR < number < _FAR for number in (paused, *nexts, *starts))
         if mark == "aiorate" and len(nexts) == len(starts) == rates and near:
             return Answer(value, paused, nexts, int(granted), starts)
     except ValueError:

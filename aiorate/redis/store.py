@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["CALL_SECONDS", "Refusal", "Store", "Unreachable", "check_source"]
 
 CALL_SECONDS = 0.5  # for one answer
+_CLIENTS = ("redis.asyncio", "valkey.asyncio")
 _SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 # By name, because redis-py and valkey-py have classes of their own with the same ones.
 _OUTAGE_CLASSES = {"ConnectionError", "TimeoutError", "InvalidResponse", "BusyLoadingError", "ClusterDownError", "ClusterError", "OSError"}
@@ -76,16 +77,11 @@ def check_source(source: object) -> None:
             raise ValueError(f"RedisLimiter() takes a client or a URL such as 'redis://127.0.0.1:6379/0', not {_shown(source)!r}.")
         _library(source)
         return
-    kind = type(source)
-    if isinstance(source, type) or kind.__module__.partition(".")[0] not in ("redis", "valkey") or ".asyncio" not in _modules(kind):
+    if isinstance(source, type) or not any(base.__module__.startswith(_CLIENTS) for base in type(source).__mro__):
         raise TypeError(
             f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {_shown(source)}."
             " A synchronous client cannot be shared with an event loop."
         )
-
-
-def _modules(kind: type) -> str:
-    return " ".join([base.__module__ for base in kind.__mro__])
 
 
 def _shown(source: object) -> str:

@@ -22,7 +22,9 @@ class NextFree:
     """When would so many permits be due, if nobody else took any?
 
     A slot lies idle for at most ``burst - 1`` intervals of its rate, and all rates have to allow a request. One for more permits than
-    the burst goes when the burst is there, and those after it wait for the rest. ``nexts`` are instants (ns) of the next free slots; None: nothing was ever taken.
+    the burst goes when the burst is there, and those after it wait for the rest.
+
+    ``nexts`` are instants (ns) of the next free slots; None: nothing was ever taken.
     """
 
     __slots__ = ("_bursts", "_next", "_rates", "not_before")

@@ -15,16 +15,23 @@ import time
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
+from aiorate.redis.script import TEXT
 from helpers.driving import LONG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-__all__ = ["RealServer", "fake_server", "server_binary"]
+__all__ = ["TIMED", "RealServer", "TimedClient", "fake_server", "server_binary"]
+
+TIMED = TEXT.replace("redis.call('TIME')", "{0, ARGV[3]}")
+"""The script, told what time it is by one more argument (us)."""
+EPOCH_SECONDS = 1_800_000_000
 
 
 def server_binary() -> str | None:
@@ -135,3 +142,52 @@ async def fake_server(serve: Callable[[asyncio.StreamReader, asyncio.StreamWrite
         server.close()
         for writer in writers:
             writer.transport.abort()
+
+
+class TimedClient(Redis):
+    """A client of a real server that is told what time it is: that of the running loop, and ``skew`` seconds more.
+
+    ``latency`` is how many seconds each way takes. ``error`` is raised in place of an answer, and ``hangs`` gives none.
+    """
+
+    def __init__(self, store: RealServer, latency: float = 0.0, skew: float = 0.0) -> None:
+        self.store, self.latency, self.skew = store, latency, skew
+        self.calls = 0
+        self.error: Exception | None = None
+        self.hangs = False
+
+    def __del__(self, *args: object) -> None:
+        """Nothing is open."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        self.calls += 1
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+        _, _, count, *words = args
+        now = round((EPOCH_SECONDS + asyncio.get_running_loop().time() + self.skew) * 1_000_000)
+        reply = self.store.send("EVAL", TIMED, count, *words, now)
+        if reply.startswith("-"):
+            raise ResponseError(reply[1:])
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        return reply
+
+    def pipeline(self, *args: Any, **options: Any) -> Any:
+        return _Pipe(self)
+
+
+class _Pipe:
+    def __init__(self, client: TimedClient) -> None:
+        self.client = client
+        self.commands: list[tuple[Any, ...]] = []
+
+    def execute_command(self, *args: Any) -> None:
+        self.commands.append(args)
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        self.client.calls -= len(self.commands) - 1
+        return [await self.client.execute_command(*command) for command in self.commands]

@@ -1,0 +1,451 @@
+"""RedisLimiter in virtual time: the real server is told what the loop's clock says, so every instant is exact.
+
+Two limiters with a client each are two processes: they share nothing but the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from helpers.driving import others
+from helpers.stores import RealServer, TimedClient
+
+import aiorate
+from aiorate.http import Feedback
+from aiorate.redis import RedisLimiter
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Process:
+    """A limiter with a client of its own, and tasks that note when they were granted."""
+
+    def __init__(self, store: RealServer, rate: Any = "10/s", *, latency: float = 0.0, skew: float = 0.0, **options: Any) -> None:
+        self.client = TimedClient(store, latency, skew)
+        self.limiter = RedisLimiter(self.client, "x", rate, **options)
+        self.granted: list[float] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def one(self, permits: int = 1) -> None:
+        await self.limiter.acquire(permits)
+        self.granted.append(now())
+
+    async def forever(self, timeout: float | None = None) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self.one()
+            except TimeoutError:
+                continue
+
+    def ask(self, count: int = 1, permits: int = 1) -> list[asyncio.Task[None]]:
+        """So many tasks that each acquire once."""
+        self.tasks += [asyncio.create_task(self.one(permits)) for _ in range(count)]
+        return self.tasks[-count:]
+
+    def load(self, count: int, timeout: float | None = None) -> None:
+        """So many tasks that ask again and again."""
+        self.tasks += [asyncio.create_task(self.forever(timeout)) for _ in range(count)]
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks or [asyncio.create_task(asyncio.sleep(0))])
+        await self.limiter.aclose()
+
+
+def most_in(instants: list[float], window: float) -> int:
+    """The most in any half-open window of that length."""
+    ordered, first, most = sorted(instants), 0, 0
+    for last, instant in enumerate(ordered):
+        while ordered[first] <= instant - window:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
+async def test_a_line_is_served_at_the_rate(store: RealServer) -> None:
+    """In order, each at its slot, and the store hears of them once in a while."""
+    process = Process(store, "1000/s")
+    await asyncio.gather(*process.ask(100))
+
+    assert [pytest.approx(index / 1000, abs=1e-4) for index in range(100)] == process.granted
+    assert process.client.calls <= 12
+    assert "shared" == process.limiter.statistics().state
+    await process.stop()
+    assert not others()
+
+
+async def test_it_is_a_limiter(store: RealServer) -> None:
+    """Whatever takes a limiter takes this one: ``async with``, decorators, hooks."""
+    process = Process(store)
+
+    @process.limiter
+    async def called() -> float:
+        return now()
+
+    assert isinstance(process.limiter, aiorate.Limiter)
+    async with process.limiter as waited:
+        assert 0 <= waited < 0.001
+    assert pytest.approx(0.1, abs=1e-4) == await called()
+    async with process.limiter.of(2):
+        assert pytest.approx(0.3, abs=1e-4) == now()
+    await process.stop()
+
+
+async def test_two_processes_share_the_rate_evenly(store: RealServer) -> None:
+    """However many tasks each has: a process is a client, not its tasks."""
+    processes = [Process(store, "1000/s") for _ in range(4)]
+    for process, tasks in zip(processes, (150, 15, 15, 15), strict=True):
+        process.load(tasks)
+    await asyncio.sleep(1.0)
+
+    instants = [instant for process in processes for instant in process.granted]
+    assert 990 <= len(instants) <= 1006
+    assert most_in(instants, 0.1) <= 106
+    assert [pytest.approx(0.25, abs=0.05)] * 4 == [len(process.granted) / len(instants) for process in processes]
+    assert sum(process.client.calls for process in processes) <= 0.15 * len(instants)
+    for process in processes:
+        await process.stop()
+
+
+@pytest.mark.parametrize("skew", [5.0, -5.0, 1e6])
+async def test_a_clock_that_is_wrong_changes_nothing(store: RealServer, skew: float) -> None:
+    """Only durations cross the wire."""
+    process = Process(store, skew=skew)
+    await asyncio.gather(*process.ask(3))
+
+    assert [pytest.approx(index / 10, abs=1e-4) for index in range(3)] == process.granted
+    await process.stop()
+
+
+async def test_a_server_whose_clock_jumps_books_nothing_twice(store: RealServer) -> None:
+    """Back: no time has passed. Forward: no more than a fresh start."""
+    process = Process(store, "1000/s")
+    process.load(50)
+    for skew in (-3600.0, 0.0, 7200.0):
+        await asyncio.sleep(0.5)
+        process.client.skew = skew
+    await asyncio.sleep(0.5)
+
+    assert most_in(process.granted, 0.5) <= process.limiter.bound(0.5) + 40  # two horizons, of the two jumps forward
+    assert 1800 <= len(process.granted)
+    await process.stop()
+
+
+async def test_a_store_that_is_far_away_costs_no_rate(store: RealServer) -> None:
+    """Slots are booked two round trips ahead."""
+    process = Process(store, "1000/s", latency=0.025)
+    process.load(200)
+    await asyncio.sleep(0.5)
+    before = len(process.granted)
+    await asyncio.sleep(2.0)
+
+    assert 0.98 * 2000 <= len(process.granted) - before <= 2006
+    await process.stop()
+
+
+# Giving up.
+
+
+async def test_a_slot_of_a_caller_that_gives_up_is_the_next_ones(store: RealServer) -> None:
+    """In the same process, at the same instant."""
+    process = Process(store)
+    tasks = process.ask(4)
+    await asyncio.sleep(0.05)
+    tasks[1].cancel()
+    await asyncio.wait(tasks)
+
+    assert [pytest.approx(index / 10, abs=1e-4) for index in (0, 1, 2)] == process.granted
+    await process.stop()
+
+
+async def test_a_caller_cancelled_as_it_is_granted_gives_the_slot_back(store: RealServer) -> None:
+    """Granted and cancelled in one turn of the loop: the next has it at once."""
+    process = Process(store)
+    await process.one()
+    tasks = process.ask(2)
+    await asyncio.sleep(0.05)
+    asyncio.get_running_loop().call_later(0.05, tasks[0].cancel)  # which is when its slot is due
+    await asyncio.wait(tasks)
+
+    assert tasks[0].cancelled()
+    assert [pytest.approx(0, abs=1e-4), pytest.approx(0.1, abs=2e-4)] == process.granted
+    await process.stop()
+
+
+async def test_callers_that_all_give_up_in_time_cost_no_rate(store: RealServer) -> None:
+    """Slots that die with their callers would push the line out faster than it drains."""
+    processes = [Process(store, "100/s") for _ in range(4)]
+    for process in processes:
+        process.load(25, timeout=0.2)
+    await asyncio.sleep(4.0)
+
+    total = sum(len(process.granted) for process in processes)
+    assert 0.98 * 400 <= total <= 402
+    for process in processes:
+        await process.stop()
+
+
+async def test_ten_thousand_that_wait_keep_nobody_else_waiting(store: RealServer) -> None:
+    """A line in one process is not a line in the store."""
+    busy, other = Process(store, "1000/s"), Process(store, "1000/s")
+    busy.ask(10_000)
+    await asyncio.sleep(1.0)
+    began = now()
+    await other.one()
+
+    assert other.granted[0] - began <= 0.2
+    await busy.stop()
+    await other.stop()
+
+
+# Several permits, several rates.
+
+
+@pytest.mark.parametrize("horizon", [0.001, 0.02, 1.0])
+async def test_a_large_request_gathers_its_slots(store: RealServer, horizon: float) -> None:
+    """However few are booked at a time, they come, and do not lapse meanwhile."""
+    process = Process(store, "100/s", horizon=horizon)
+    process.ask(1, permits=10)
+    process.ask(1)
+    await asyncio.wait(process.tasks)
+
+    assert [pytest.approx(0.09, abs=2e-3), pytest.approx(0.1, abs=2e-3)] == process.granted
+    await process.stop()
+
+
+async def test_large_requests_of_two_processes_both_come(store: RealServer) -> None:
+    """Neither starves the other."""
+    processes = [Process(store, "100/s"), Process(store, "100/s")]
+    for process in processes:
+        process.ask(5, permits=10)
+    await asyncio.wait([task for process in processes for task in process.tasks], timeout=2.0)
+
+    assert [5, 5] == [len(process.granted) for process in processes]
+    for process in processes:
+        await process.stop()
+
+
+async def test_several_rates_are_kept_in_one_call(store: RealServer) -> None:
+    """Ten per second, and sixty per minute with a burst of five."""
+    process = Process(store, ["10/s", "60/min"], burst=[1, 5])
+    await asyncio.gather(*process.ask(7))
+
+    assert [pytest.approx(slot, abs=1e-3) for slot in (0, 0.1, 0.2, 0.3, 0.4, 1, 2)] == process.granted
+    await process.stop()
+
+
+async def test_a_burst_is_one_for_all(store: RealServer) -> None:
+    """Not one for each process."""
+    processes = [Process(store, "10/s", burst=5), Process(store, "10/s", burst=5)]
+    for process in processes:
+        process.ask(4)
+    await asyncio.wait([task for process in processes for task in process.tasks])
+
+    instants = sorted(instant for process in processes for instant in process.granted)
+    assert 5 == sum(instant < 0.01 for instant in instants)
+    assert most_in(instants, 0.3) <= 8
+    for process in processes:
+        await process.stop()
+
+
+# Leases.
+
+
+async def test_without_a_lease_nothing_is_had_without_waiting(store: RealServer) -> None:
+    """And a refusal books nothing."""
+    process = Process(store, "1000/s")
+    for _ in range(3):
+        assert not process.limiter.try_acquire()
+        await asyncio.sleep(0.01)
+
+    assert 0 == process.client.calls
+    await process.stop()
+
+
+async def test_a_lease_has_permits_ready(store: RealServer) -> None:
+    """Few calls, no waiting, and never more than the bound."""
+    process = Process(store, "1000/s", lease=0.05, horizon=0.05)
+    taken: list[float] = []
+    for _ in range(4_000):
+        if process.limiter.try_acquire():
+            taken.append(now())
+        await asyncio.sleep(0.0005)
+
+    assert 0.95 * 2000 <= len(taken) <= 2000 + 51
+    assert most_in(taken, 0.5) <= (process.limiter.bound(0.5) or 0)
+    assert process.client.calls <= 0.06 * len(taken)
+    await process.stop()
+
+
+async def test_a_lease_that_nobody_uses_ends(store: RealServer) -> None:
+    """A process that is idle keeps nothing from the others."""
+    idle, busy = Process(store, "1000/s", lease=0.05), Process(store, "1000/s", lease=0.05)
+    idle.load(50)
+    await asyncio.sleep(0.5)
+    for task in idle.tasks:
+        task.cancel()
+    await asyncio.sleep(0.2)
+    busy.load(50)
+    await asyncio.sleep(0.2)
+    before = len(busy.granted)
+    await asyncio.sleep(0.5)
+
+    assert 0.97 * 500 <= len(busy.granted) - before
+    await idle.stop()
+    await busy.stop()
+
+
+# What changes for all.
+
+
+async def test_a_pause_holds_all_processes(store: RealServer) -> None:
+    """One was told to wait; afterwards all go on, paced."""
+    one, other = Process(store), Process(store)
+    await one.one()
+    one.limiter.pause(5.0)
+    await asyncio.sleep(0.5)
+    other.ask(3)
+    one.ask(2)
+    await asyncio.wait([*one.tasks, *other.tasks])
+
+    assert [pytest.approx(5 + index / 10, abs=1e-2) for index in range(5)] == sorted(one.granted[1:] + other.granted)
+    await one.stop()
+    await other.stop()
+
+
+async def test_what_a_server_said_is_heeded_by_all_processes(store: RealServer) -> None:
+    """A 429 with Retry-After."""
+    one, other = Process(store), Process(store)
+    one.limiter.observe(Feedback(429, pause=3.0))
+    await asyncio.sleep(0.01)
+    await other.one()
+
+    assert [pytest.approx(3.0, abs=1e-2)] == other.granted
+    await one.stop()
+    await other.stop()
+
+
+async def test_a_pause_is_ended_for_all_processes(store: RealServer) -> None:
+    """Those that wait ask now and then."""
+    one, other = Process(store), Process(store)
+    one.limiter.pause(3600)
+    await asyncio.sleep(0.01)
+    other.ask()
+    await asyncio.sleep(10)
+    one.limiter.resume()
+    await asyncio.wait(other.tasks, timeout=5)
+
+    assert [pytest.approx(10.5, abs=0.6)] == other.granted
+    await one.stop()
+    await other.stop()
+
+
+async def test_a_charge_is_everybodys(store: RealServer) -> None:
+    """And a refund nobody's: its slots have delayed others already."""
+    one, other = Process(store), Process(store)
+    one.limiter.charge(5)
+    one.limiter.refund(2)
+    await asyncio.sleep(0.01)
+    await other.one()
+
+    assert [pytest.approx(0.5, abs=1e-3)] == other.granted
+    assert 5 == one.limiter.statistics().charged
+    await one.stop()
+    await other.stop()
+
+
+async def test_another_rate_is_that_of_the_process_that_sets_it(store: RealServer) -> None:
+    """Slots that are booked stay, with the interval after them; those that follow come at the new rate."""
+    process = Process(store)
+    process.ask(4)
+    await asyncio.sleep(0.05)
+    process.limiter.set_rate("100/s")
+    await asyncio.wait(process.tasks)
+
+    assert [pytest.approx(slot, abs=1e-3) for slot in (0, 0.1, 0.2, 0.21)] == process.granted
+    assert aiorate.Rate.parse("100/s") == process.limiter.rate
+    await process.stop()
+
+
+async def test_what_cannot_be_done_for_one_process_alone_is_refused(store: RealServer) -> None:
+    """With an error that says what to do instead."""
+    process = Process(store, ["10/s", "1/s"])
+    with pytest.raises(RuntimeError, match="Delete the key 'aiorate:x'"):
+        process.limiter.reset()
+    with pytest.raises(RuntimeError, match="Make another"):
+        process.limiter.set_rate("20/s")
+    await process.stop()
+
+
+async def test_how_long_it_would_take_is_known(store: RealServer) -> None:
+    """By what the store said last, the line included."""
+    process = Process(store)
+    process.ask(3)
+    await asyncio.sleep(0.05)
+
+    assert pytest.approx(0.25, abs=1e-3) == process.limiter.delay()
+    with pytest.raises(aiorate.WaitTooLong):
+        await process.limiter.acquire(max_wait=0.2)
+    await process.limiter.acquire(max_wait=0.3)
+    assert pytest.approx(0.3, abs=1e-3) == now()
+    await process.stop()
+
+
+async def test_closing_gives_slots_back_and_leaves_nothing(store: RealServer) -> None:
+    """The next process finds the next slot free, and no task stays."""
+    one, other = Process(store, "100/s", horizon=1.0), Process(store, "100/s")
+    tasks = one.ask(50)
+    await asyncio.sleep(0.095)
+    await one.limiter.aclose()
+    await asyncio.wait(tasks)
+    assert not others()
+    await other.one()
+
+    assert [pytest.approx(0.1, abs=1e-3)] == other.granted
+    assert {aiorate.LimiterClosed} == {type(task.exception()) for task in tasks[10:]}
+    with pytest.raises(aiorate.LimiterClosed):
+        await one.limiter.acquire()
+    one.limiter.apply("100,1,start")
+    await one.one()
+    await one.stop()
+    await other.stop()
+
+
+async def test_an_idle_limiter_leaves_no_task_behind(store: RealServer) -> None:
+    """A program may forget to close it."""
+    process = Process(store)
+    await process.one()
+    assert others()
+    await asyncio.sleep(2)
+
+    assert not others()
+    await process.one()
+    await process.stop()
+
+
+# State that is lost.
+
+
+@pytest.mark.parametrize("burst", [1, 300])
+async def test_state_that_is_lost_is_told_by_who_remembers(store: RealServer, burst: int) -> None:
+    """A flush in the middle: nothing is granted twice."""
+    processes = [Process(store, "1000/s", burst=burst) for _ in range(4)]
+    for process in processes:
+        process.load(25)
+    await asyncio.sleep(1.0)
+    store.send("FLUSHALL")
+    await asyncio.sleep(1.0)
+
+    instants = [instant for process in processes for instant in process.granted]
+    assert most_in(instants, 0.5) <= 1.05 * (processes[0].limiter.bound(0.5) or 0)
+    assert len(instants) >= 0.97 * 2000
+    for process in processes:
+        await process.stop()

@@ -1,0 +1,268 @@
+"""A store that does not answer, in virtual time: four policies, a grace before any of them, and what comes back afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from helpers.driving import others
+from helpers.stores import RealServer, TimedClient
+from redis.exceptions import AuthenticationError, BusyLoadingError, InvalidResponse, NoPermissionError, ReadOnlyError, ResponseError
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import TimeoutError as NoAnswer
+
+import aiorate
+from aiorate.redis import RedisLimiter
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "raise": {},
+    "wait": {"on_unavailable": "wait"},
+    "local": {"on_unavailable": "local", "local_share": 0.5},
+    "open": {"on_unavailable": "open"},
+}
+OUTAGES = [
+    NoConnection("refused"),
+    NoAnswer("late"),
+    BusyLoadingError("LOADING"),
+    ReadOnlyError("READONLY"),
+    InvalidResponse("?"),
+    OSError(104, "reset"),
+]
+REFUSALS = [
+    AuthenticationError("WRONGPASS invalid username-password pair"),
+    NoPermissionError("NOPERM this user has no permissions to run the 'evalsha' command"),
+    ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
+    ResponseError("ERR unknown command 'EVALSHA'"),
+]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def limiter_of(store: RealServer, policy: str = "raise", **options: Any) -> tuple[RedisLimiter, TimedClient]:
+    client = TimedClient(store)
+    return RedisLimiter(client, "x", options.pop("rate", "10/s"), **POLICIES[policy], **options), client
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "aiorate"]
+
+
+async def outcome(awaitable: Any) -> Any:
+    """The exception that it raises, or the time it took."""
+    began = now()
+    try:
+        await awaitable
+    except Exception as error:
+        return error
+    return now() - began
+
+
+@pytest.mark.parametrize("error", OUTAGES, ids=lambda error: type(error).__name__)
+async def test_everybody_is_told_after_the_grace(store: RealServer, error: Exception) -> None:
+    """Those in line then, and newcomers at once, each with an error of its own and its cause."""
+    limiter, client = limiter_of(store)
+    client.error = error
+    tasks = [asyncio.create_task(outcome(limiter.acquire())) for _ in range(3)]
+    results = await asyncio.gather(*tasks)
+
+    assert pytest.approx(1.0, abs=1e-3) == now()
+    assert [aiorate.EngineUnavailable] * 3 == [type(result) for result in results]
+    assert 3 == len({id(result) for result in results})
+    assert {error} == {result.__cause__ for result in results}
+    assert isinstance(results[0], ConnectionError)
+    began = now()
+    with pytest.raises(aiorate.EngineUnavailable, match="does not answer"):
+        await limiter.acquire()
+    assert began == now()
+    assert "degraded" == limiter.statistics().state
+    await limiter.aclose()
+    assert not others()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_an_outage_shorter_than_the_grace_is_no_change(store: RealServer, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A restart of a second is waited out under every policy."""
+    caplog.set_level(logging.DEBUG, "aiorate")
+    limiter, client = limiter_of(store, policy)
+    client.error = NoConnection()
+    asyncio.get_running_loop().call_later(0.8, client.__setattr__, "error", None)
+
+    assert 0.8 <= await limiter.acquire() <= 0.95
+    assert [] == lines(caplog)
+    assert "shared" == limiter.statistics().state
+    await limiter.aclose()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_an_outage_is_two_lines_of_log(store: RealServer, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    """However many wait, and however often it is tried."""
+    caplog.set_level(logging.DEBUG, "aiorate")
+    events: list[aiorate.Event] = []
+    limiter, client = limiter_of(store, policy, on_event=events.append)
+    client.error = NoConnection("nobody there")
+    tasks = [asyncio.create_task(outcome(limiter.acquire())) for _ in range(5)]
+    for _ in range(20):
+        await asyncio.sleep(0.25)
+        tasks.append(asyncio.create_task(outcome(limiter.acquire())))
+    client.error = None
+    await asyncio.sleep(3)
+    await asyncio.gather(*tasks)
+
+    assert ["degraded", "restored"] == [event.kind for event in events]
+    degraded, restored = lines(caplog)
+    assert "'x': the store does not answer (nobody there" in degraded
+    assert policy in degraded
+    assert "answers again" in restored
+    assert "shared" == limiter.statistics().state
+    await limiter.aclose()
+
+
+async def test_waiting_for_the_store_is_waiting(store: RealServer) -> None:
+    """No error, in order, and at the rate again when it is back. Who may not wait is told at once."""
+    limiter, client = limiter_of(store, "wait")
+    client.error = NoConnection()
+    tasks = [asyncio.create_task(outcome(limiter.acquire())) for _ in range(3)]
+    await asyncio.sleep(10)
+    assert isinstance(await outcome(limiter.acquire(max_wait=5)), aiorate.WaitTooLong)
+    assert float("inf") == limiter.delay() or limiter.delay() > 1e9
+    client.error = None
+    waited = await asyncio.gather(*tasks)
+
+    assert 10 <= waited[0] <= 10.5
+    assert [pytest.approx(0.1, abs=1e-3)] * 2 == [waited[1] - waited[0], waited[2] - waited[1]]
+    await limiter.aclose()
+
+
+async def test_a_part_of_the_rate_is_granted_locally(store: RealServer) -> None:
+    """From the end of the grace, without a burst, and the store hears of it."""
+    limiter, client = limiter_of(store, "local", rate="10/s", burst=4)
+    client.error = NoConnection()
+    granted = []
+    for _ in range(6):
+        await limiter.acquire()
+        granted.append(now())
+
+    assert [pytest.approx(1 + index / 5, abs=2e-2) for index in range(6)] == granted
+    client.error = None
+    while "shared" != limiter.statistics().state:
+        await outcome(limiter.acquire())
+        await asyncio.sleep(0.01)
+    await limiter.aclose()
+
+
+async def test_without_a_limit_is_what_it_says(store: RealServer) -> None:
+    """Only when it was chosen, and only after the grace."""
+    limiter, client = limiter_of(store, "open")
+    client.error = NoConnection()
+    waited = await asyncio.gather(*[outcome(limiter.acquire()) for _ in range(100)])
+
+    assert [pytest.approx(1.0, abs=1e-3)] * 100 == waited
+    await limiter.aclose()
+
+
+@pytest.mark.parametrize("policy", ["raise", "wait"])
+async def test_what_is_booked_is_granted_meanwhile(store: RealServer, policy: str) -> None:
+    """Slots are slots, whether the store that assigned them lives or not."""
+    limiter, client = limiter_of(store, policy, rate="1000/s", horizon=0.5, grace=0)
+    tasks = [asyncio.create_task(outcome(limiter.acquire())) for _ in range(400)]
+    await asyncio.sleep(0.001)
+    client.error = NoConnection()
+    await asyncio.sleep(0.3)
+
+    assert 290 <= limiter.statistics().granted <= 302
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await limiter.aclose()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_store_that_never_answers_is_given_up(store: RealServer, policy: str) -> None:
+    """A call that hangs is an outage like any other, within half a second."""
+    limiter, client = limiter_of(store, policy)
+    client.hangs = True
+    task = asyncio.create_task(outcome(limiter.acquire()))
+    await asyncio.sleep(4)
+
+    assert 2 <= client.calls <= 8
+    if policy == "raise":
+        assert isinstance(await task, aiorate.EngineUnavailable)
+    elif policy == "wait":
+        assert not task.done()
+    else:
+        assert 1.0 <= await task <= 1.8
+    client.hangs = False
+    await asyncio.sleep(2)
+    assert task.done()
+    await limiter.aclose()
+    assert not others()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: str(error).split(" ")[0] + str(error)[-12:])
+async def test_a_store_that_refuses_is_an_error_at_once(store: RealServer, error: Exception, policy: str) -> None:
+    """Under every policy: neither local nor open, or a wrong password would be unlimited traffic. Put right, it works."""
+    limiter, client = limiter_of(store, policy)
+    client.error = error
+    for _ in range(2):
+        result = await outcome(limiter.acquire())
+        assert isinstance(result, aiorate.EngineUnavailable)
+        assert error is result.__cause__
+    assert 0 == now()
+    assert "shared" == limiter.statistics().state
+    client.error = None
+
+    assert 0 == await limiter.acquire()
+    await limiter.aclose()
+
+
+async def test_nobody_asks_a_store_that_nobody_needs(store: RealServer) -> None:
+    """A program that is idle during an outage keeps no task for it; the next to ask finds out."""
+    limiter, client = limiter_of(store)
+    client.error = NoConnection()
+    await outcome(limiter.acquire())
+    await asyncio.sleep(5)
+    calls = client.calls
+    await asyncio.sleep(5)
+    assert calls == client.calls
+    assert not others()
+
+    client.error = None
+    assert isinstance(await outcome(limiter.acquire()), aiorate.EngineUnavailable)  # which has it asked again
+    await asyncio.sleep(1)
+    assert 0 == await limiter.acquire()
+    await limiter.aclose()
+
+
+async def test_closing_during_an_outage_does_not_wait_for_the_store(store: RealServer) -> None:
+    """Those in line are sent away, and no task stays."""
+    limiter, client = limiter_of(store, "wait")
+    client.hangs = True
+    task = asyncio.create_task(outcome(limiter.acquire()))
+    await asyncio.sleep(0.1)
+    await limiter.aclose()
+
+    assert isinstance(await task, aiorate.LimiterClosed)
+    assert pytest.approx(0.1, abs=1e-3) == now()
+    assert not others()
+
+
+async def test_a_task_that_somebody_cancelled_leaves_nobody_hanging(store: RealServer) -> None:
+    """A program that cancels all its tasks and goes on."""
+    limiter, client = limiter_of(store)
+    client.hangs = True
+    waiting = asyncio.create_task(outcome(limiter.acquire()))
+    await asyncio.sleep(0.01)
+    for task in others() - {waiting}:
+        task.cancel()
+
+    assert isinstance(await waiting, RuntimeError)
+    client.hangs = False
+    assert 0 <= await limiter.acquire() < 0.01
+    await limiter.aclose()
