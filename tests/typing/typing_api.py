@@ -182,3 +182,11 @@ async def clients() -> None:
         pass
     async with aiohttp.ClientSession(middlewares=[middleware(limiter, cost=lambda request: 1 if request.method == "GET" else 5)]):
         pass
+
+
+def across_threads() -> None:
+    limiter = Limiter("10/s", scope="process")
+    assert_type(limiter, Limiter)
+    assert_type(limiter.acquire_blocking(2, max_wait=1.5), float)
+    Limiter("10/s", scope="loop")
+    Limiter("10/s", scope="thread")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
