@@ -165,7 +165,7 @@ class Booker:
             booking.unreachable(cause)
             self._wanting[booking] = None
         self._asking = []
-        longest = _LONGEST_RETRY_IN_GRACE if any([booking.in_grace for booking in asked]) else _LONGEST_RETRY
+        longest = _LONGEST_RETRY_IN_GRACE if any(booking.in_grace for booking in asked) else _LONGEST_RETRY
         self._retry = min(max(2 * self._retry, _RETRY), longest)
         await self._store.close()
         await asyncio.sleep(self._retry * uniform(0.5, 1.0))

@@ -36,10 +36,10 @@ class Process:
         await self.limiter.acquire(permits)
         self.granted.append(now())
 
-    async def forever(self, timeout: float | None = None) -> None:
+    async def forever(self, patience: float | None = None) -> None:
         while True:
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(patience):
                     await self.one()
             except TimeoutError:
                 continue
@@ -49,9 +49,9 @@ class Process:
         self.tasks += [asyncio.create_task(self.one(permits)) for _ in range(count)]
         return self.tasks[-count:]
 
-    def load(self, count: int, timeout: float | None = None) -> None:
+    def load(self, count: int, patience: float | None = None) -> None:
         """So many tasks that ask again and again."""
-        self.tasks += [asyncio.create_task(self.forever(timeout)) for _ in range(count)]
+        self.tasks += [asyncio.create_task(self.forever(patience)) for _ in range(count)]
 
     async def stop(self) -> None:
         for task in self.tasks:
@@ -184,7 +184,7 @@ async def test_callers_that_all_give_up_in_time_cost_no_rate(store: RealServer) 
     """Slots that die with their callers would push the line out faster than it drains."""
     processes = [Process(store, "100/s") for _ in range(4)]
     for process in processes:
-        process.load(25, timeout=0.2)
+        process.load(25, patience=0.2)
     await asyncio.sleep(4.0)
 
     total = sum(len(process.granted) for process in processes)

@@ -1,0 +1,116 @@
+"""What RedisLimiter is given: wrong arguments fail at once, where they were written. No server is needed."""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import aiorate.redis
+from aiorate import Rate
+from aiorate.redis import RedisLimiter
+
+URL = "redis://127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"name": ""}, "must not be empty"),
+        ({"rate": "0"}, "greater than 0"),
+        ({"rate": []}, "a list of one or more"),
+        ({"rate": "10 per fortnight"}, "not a rate"),
+        ({"horizon": 0}, "more than 0"),
+        ({"horizon": -1}, "0 seconds or more"),
+        ({"slack": -0.001}, "0 seconds or more"),
+        ({"lease": math.nan}, "finite"),
+        ({"grace": -1}, "0 seconds or more"),
+        ({"burst": 0}, "1 or more"),
+        ({"burst": [1, 2]}, "2 were given for 1"),
+        ({"rate": ["10/s", "1/s"], "burst": [1]}, "1 were given for 2"),
+        ({"on_unavailable": "ignore"}, "raise, wait, local, open"),
+        ({"on_unavailable": "local"}, "needs local_share"),
+        ({"on_unavailable": "local", "local_share": 0}, "more than 0"),
+        ({"on_unavailable": "local", "local_share": 1.5}, "at most 1"),
+        ({"local_share": 0.5}, "is for on_unavailable='local'"),
+        ({"client_or_url": "127.0.0.1:6379"}, "a URL such as"),
+        ({"client_or_url": "http://127.0.0.1"}, "a URL such as"),
+        ({"max_waiting": -1}, "0 or more"),
+    ],
+)
+def test_a_wrong_value_is_refused_at_once(changes: dict[str, Any], hint: str) -> None:
+    """Not at the first request, far from where it was written."""
+    given = {"client_or_url": URL, "name": "x", "rate": "10/s", **changes}
+
+    with pytest.raises(ValueError, match=hint):
+        RedisLimiter(given.pop("client_or_url"), given.pop("name"), given.pop("rate"), **given)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": None},
+        {"name": b"x"},
+        {"rate": None},
+        {"rate": {"10/s"}},
+        {"burst": 1.5},
+        {"burst": True},
+        {"burst": "3"},
+        {"burst": ["3"]},
+        {"lease": "1"},
+        {"horizon": None},
+        {"client_or_url": None},
+        {"client_or_url": redis.Redis.from_url(URL)},
+        {"client_or_url": redis.asyncio.Redis},
+        {"client_or_url": object()},
+        {"clock": 5},
+    ],
+)
+def test_a_wrong_kind_is_refused_at_once(changes: dict[str, Any]) -> None:
+    """A synchronous client among them, which would stop the loop."""
+    given = {"client_or_url": URL, "name": "x", "rate": "10/s", **changes}
+
+    with pytest.raises(TypeError):
+        RedisLimiter(given.pop("client_or_url"), given.pop("name"), given.pop("rate"), **given)
+
+
+def test_a_password_is_not_shown() -> None:
+    """An error is logged."""
+    with pytest.raises(ValueError, match="URL") as caught:
+        RedisLimiter("http://user:secret@host", "x", "10/s")
+
+    assert "secret" not in str(caught.value)
+
+
+def test_the_bound_is_printed() -> None:
+    """b + R (W + max(slack, lease)), and the largest request more."""
+    assert 1 + 1005 == RedisLimiter(URL, "x", "1000/s").bound(1)
+    assert 300 + 1050 == RedisLimiter(URL, "x", "1000/s", burst=300, lease=0.05).bound(1)
+    assert 1 + 1005 + 8 == RedisLimiter(URL, "x", "1000/s").bound(1, largest=8)
+    assert 5 + 60 == RedisLimiter(URL, "x", ["10/s", "60/min"], burst=[1, 5], slack=0).bound(60)
+
+
+def test_it_says_what_it_is() -> None:
+    """In a debugger."""
+    limiter = RedisLimiter(URL, "search", ["10/s", "60/min"], burst=[1, 5])
+
+    assert "'search'" in repr(limiter)
+    assert "60/min burst 5" in repr(limiter)
+    assert "aiorate:search" == limiter.key
+    assert Rate.parse("60/min") == limiter.rate
+    assert "shared" == limiter.statistics().state
+
+
+def test_no_part_of_it_looks_at_the_wall_clock() -> None:
+    """A machine whose clock is wrong would take the others' share, or get none."""
+    for path in Path(aiorate.redis.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = {node.attr} if isinstance(node, ast.Attribute) else {node.module} if isinstance(node, ast.ImportFrom) else set()
+            names |= {alias.name for alias in node.names} if isinstance(node, (ast.Import, ast.ImportFrom)) else set()
+            assert not names & {"datetime", "time_ns", "gmtime", "localtime", "utcnow"}, f"{path.name}: {ast.unparse(node)}"
+            if isinstance(node, ast.Attribute) and node.attr == "time":
+                assert ast.unparse(node) == "self.loop.time", path.name
