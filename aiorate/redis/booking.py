@@ -72,6 +72,7 @@ class Booking:
         "_dispatcher",
         "_find",
         "_interest",
+        "_lapsed",
         "_last",
         "_lease",
         "_limits",
@@ -120,6 +121,7 @@ class Booking:
         self._limits_of: Rate | None = None  # the rate for which they were written
         self._remembered: str = ""
         self._remembered_at: int = 0
+        self._lapsed: int = 0  # of the schedule, as far as it was told
         self._last: int = 0  # how many slots came last
         self._answer_ns: int = 0  # how long an answer takes, smoothed
         self._charged: int = 0  # permits the store has yet to hear of
@@ -294,7 +296,12 @@ class Booking:
         scheduler.book(starts, answer.granted, now, nexts, self._answer_ns)
         if answer.paused or self._paused_here:
             self._heed_pause(answer, dispatcher)
+        waited = bool(dispatcher.line)
         dispatcher.changed()
+        if scheduler.lapsed > self._lapsed:
+            if waited:
+                dispatcher.skip(scheduler.lapsed - self._lapsed)
+            self._lapsed = scheduler.lapsed
 
     def unreachable(self, cause: BaseException) -> None:
         """The store did not answer. It will be asked again."""

@@ -49,6 +49,10 @@ class RedisLimiter(Limiter):
     process, so that the shares of all processes should add up to 1; ``"open"``, no limit at all. What is booked is granted meanwhile.
     A store that refuses (a wrong password, a missing permission, a key of another type) is `EngineUnavailable` under every policy.
 
+    `pause`, `observe` and `resume` are for all processes: those in which somebody waits notice within a second, and what was booked is
+    granted first. A quota that a response told of is kept by the process that heard it. `set_rate` is for this process, and a `refund`
+    brings nothing back: its slots have delayed others already.
+
     The other arguments are those of `Limiter`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
     """
 

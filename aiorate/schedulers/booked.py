@@ -59,11 +59,11 @@ class Booked(Scheduler):
         "_rates",
         "_rehearsal",
         "_runs",
-        "_spilled",
         "_taken",
         "_wait",
         "beyond",
         "in_hand",
+        "lapsed",
         "on_charge",
         "on_pause",
         "on_resume",
@@ -88,11 +88,12 @@ class Booked(Scheduler):
         self._wait: int = _FIRST_ANSWER_NS
         self._patient: bool = False
         self._rehearsal: bool = False
-        self._spilled: int = 0
         self.receipts: bool = True
         self.rate = _slowest(self._rates)
         self.in_hand: int = 0
         """Slots, those included that have lapsed."""
+        self.lapsed: int = 0
+        """Nanoseconds of schedule that nobody used in time."""
         self.spent: int = 0
         """Permits granted so far."""
         self.refused: int = 0
@@ -285,10 +286,6 @@ class Booked(Scheduler):
         self._patient = True
 
     @property
-    def spilled(self) -> int:
-        return self._spilled
-
-    @property
     def state(self) -> str:  # type: ignore[override]
         return "shared" if self.beyond is None else "degraded"
 
@@ -380,7 +377,7 @@ class Booked(Scheduler):
                 gone = run.split(min(skip, run.left))
                 skip -= gone.left
                 self.in_hand -= gone.left
-                self._spilled += gone.left * run.step // run.unit
+                self.lapsed += gone.left * run.step // run.unit
             if run.left and wanted:
                 slots.append(run.split(min(wanted, run.left)))
                 wanted -= slots[-1].left

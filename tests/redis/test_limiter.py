@@ -449,3 +449,74 @@ async def test_state_that_is_lost_is_told_by_who_remembers(store: RealServer, bu
     assert len(instants) >= 0.97 * 2000
     for process in processes:
         await process.stop()
+
+
+# What stands upon a limiter.
+
+
+async def test_a_budget_takes_limits_that_processes_share(store: RealServer) -> None:
+    """Requests of this process and tokens of all, both or neither; what a request used more is owed by everybody."""
+    process, other = Process(store, "1000/s", burst=100), Process(store, "1000/s", burst=100)
+    budget = aiorate.Budget(requests="10/s", tokens=process.limiter)
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            async with budget.reserve(tokens=100) as lease:
+                lease.settle(tokens=150)
+    await asyncio.sleep(0.01)
+    await other.one()
+
+    assert 300 == process.limiter.statistics().granted
+    assert 150 == process.limiter.statistics().charged
+    assert pytest.approx(0.35, abs=0.02) == now()
+    await process.stop()
+    await other.stop()
+
+
+async def test_keys_behind_a_shared_limit_of_a_store(store: RealServer) -> None:
+    """A slot does not lapse while its owner waits for the other limit."""
+    client = TimedClient(store)
+    shared = RedisLimiter(client, "all", "10/s")
+    keyed = aiorate.KeyedLimiter(lambda key: RedisLimiter(client, f"key:{key}", "5/s"), shared=shared)
+    granted: list[float] = []
+
+    async def one(key: int) -> None:
+        await keyed.acquire(key)
+        granted.append(now())
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*[one(key) for key in range(4) for _ in range(5)])
+    assert 20 == len(granted)
+    assert most_in(granted, 1.0) <= 12
+    assert now() <= 4.0
+    await keyed.aclose()
+    await shared.aclose()
+    assert not others()
+
+
+async def test_open_loop_pacing_goes_by_the_slots(store: RealServer) -> None:
+    """One after the other, at the rate."""
+    process = Process(store)
+    began: list[float] = []
+    async for slot in process.limiter.slots():
+        began.append(now())
+        if slot.index == 4:
+            break
+
+    assert [pytest.approx(index / 10, abs=1e-3) for index in range(5)] == began
+    await process.stop()
+
+
+async def test_a_loop_that_stood_still_does_not_send_at_once_what_it_missed(store: RealServer) -> None:
+    """The slots have lapsed, and are counted."""
+    process = Process(store, "1000/s", horizon=0.1)
+    process.load(200)
+    await asyncio.sleep(0.05)
+    asyncio.get_running_loop()._jump(0.2)  # type: ignore[attr-defined]  # noqa: SLF001  # time passes, and nothing runs
+    before = len(process.granted)
+    await asyncio.sleep(0.001)
+
+    assert len(process.granted) - before <= 8
+    await asyncio.sleep(0.5)
+    assert most_in(process.granted, 0.1) <= (process.limiter.bound(0.1) or 0)
+    assert 1 <= process.limiter.statistics().skipped
+    await process.stop()

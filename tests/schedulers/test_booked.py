@@ -68,7 +68,7 @@ def test_a_slot_lapses_after_the_slack() -> None:
     at = NOW + 7 * MS
     assert [2, 3, 4, 5, 6, 7] == [(scheduler.take(1, at) - NOW) // MS for _ in range(6)]
     assert at < scheduler.take(1, at)
-    assert 2 * MS == scheduler.spilled
+    assert 2 * MS == scheduler.lapsed
 
 
 def test_who_wants_several_gathers_slots_that_do_not_lapse_meanwhile() -> None:
