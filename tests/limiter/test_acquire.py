@@ -291,6 +291,7 @@ async def test_statistics_say_what_happened() -> None:
         rate=aiorate.Rate.parse("10/s"),
         paused_until=2.1,
         next_at=None,
+        state="local",
     )
     with pytest.raises(AttributeError):
         seen.granted = 0  # type: ignore[misc]
