@@ -98,10 +98,10 @@ class Shares:
 
 
 def together(orders: Sequence[Order], store: Store, *events: Event) -> Shares:
-    """The grants of a process for each order, which share one limit in that store."""
+    """The grants of a process for each order, which share one limit in that store, or in the one whose URL the order names."""
     store.send("FLUSHALL")
     before = store.script_calls()
-    begin, records = fleet([replace(order, url=store.url) for order in orders], *events)
+    begin, records = fleet([replace(order, url=order.url or store.url) for order in orders], *events)
     left = [record for record in records if record is not None]
     errors: dict[str, int] = {}
     for record in left:

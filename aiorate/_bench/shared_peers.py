@@ -12,14 +12,49 @@ from aiorate._bench.subjects import Calls, rate_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SHARED"]
+__all__ = ["CLIENTS", "SHARED"]
 
 
 def _aiorate(url: str, rate: float, options: dict[str, Any]) -> Calls:
     from aiorate.redis import RedisLimiter
 
-    limiter = RedisLimiter(url, "bench", rate, **options)
-    return Calls(limiter.acquire, limiter, close=limiter.aclose, limiter=limiter)
+    options = dict(options)
+    make = CLIENTS[options.pop("client", "")]
+    source = make(url)
+    limiter = RedisLimiter(source, "bench", rate, **options)
+
+    async def close() -> None:
+        await limiter.aclose()
+        if source is not url:
+            await source.aclose()
+
+    return Calls(limiter.acquire, limiter, close=close, limiter=limiter)
+
+
+def _url(url: str) -> Any:
+    return url
+
+
+def _redis_py(url: str) -> Any:
+    from redis.asyncio import Redis
+
+    return Redis.from_url(url)
+
+
+def _redis_py_cluster(url: str) -> Any:
+    from redis.asyncio.cluster import RedisCluster
+
+    return RedisCluster.from_url(url)
+
+
+def _valkey_py(url: str) -> Any:
+    from valkey.asyncio import Valkey
+
+    return Valkey.from_url(url)
+
+
+CLIENTS: dict[str, Callable[[str], Any]] = {"": _url, "redis-py": _redis_py, "redis-py cluster": _redis_py_cluster, "valkey-py": _valkey_py}
+"""What a `RedisLimiter` is made with: by the option ``client`` of aiorate's own, the URL itself by default."""
 
 
 def _limits(kind: str) -> Callable[[str, float, dict[str, Any]], Calls]:

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from time import monotonic_ns, process_time
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,12 @@ class Order:
     subject: str = "aiorate"
     options: dict[str, Any] = field(default_factory=dict)
     tasks: int = 50
+    permits: int = 1
+    """Of each acquire."""
+    after: float = 0.0
+    """Seconds after the beginning at which the tasks begin."""
     seconds: float = 5.0
+    """From the beginning to the end."""
     timeout: float | None = None
     """Seconds after which a task gives an acquire up, and asks again."""
     clock: float = 0.0
@@ -48,7 +54,7 @@ class Record:
     """What became of it."""
 
     grants: list[int]
-    """Instants (ns, of the clock that all processes of a machine share), in order."""
+    """The instants (ns, of the clock that all processes of a machine share) of all permits, in order."""
     errors: dict[str, int]
     """How often an acquire raised, by the name of the class."""
     first_errors: list[int]
@@ -60,8 +66,10 @@ class Record:
 async def work(order: Order, begin: Callable[[], Awaitable[int]]) -> Record:
     """Carry the order out from the instant that ``begin`` returns."""
     calls = SHARED[order.subject](order.url, order.rate, order.options)
-    acquire = calls.acquire
-    assert acquire is not None
+    assert calls.acquire is not None
+    acquire: Callable[..., Awaitable[object]] = calls.acquire
+    if order.permits > 1:
+        acquire = partial(acquire, order.permits)
     grants: list[int] = []
     errors: dict[str, int] = {}
     first_errors: list[int] = []
@@ -85,15 +93,16 @@ async def work(order: Order, begin: Callable[[], Awaitable[int]]) -> Record:
                     first_errors.append(now)
                 await asyncio.sleep(0.01)
                 continue
-            grants.append(monotonic_ns())
+            now = monotonic_ns()
+            grants.extend([now] * order.permits)
             count += 1
             if not count % _TURN:
                 await asyncio.sleep(0)
 
-    await asyncio.sleep(max(0, started - monotonic_ns()) / 1e9)
+    await asyncio.sleep(max(0.0, (started - monotonic_ns()) / 1e9 + order.after))
     cpu = process_time()
     tasks = [asyncio.create_task(one()) for _ in range(order.tasks)]
-    await asyncio.wait(tasks, timeout=order.seconds)
+    await asyncio.wait(tasks, timeout=order.seconds - order.after)
     cpu = process_time() - cpu
     for task in tasks:
         task.cancel()

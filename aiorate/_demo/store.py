@@ -1,6 +1,6 @@
 """A real Valkey or Redis on loopback: started, killed, and started again with nothing in it.
 
-Knows nothing of limiters. It keeps nothing on disk, and ends with its parent's call of `Store.stop`.
+Knows nothing of limiters. It reads nothing from disk and keeps nothing there, and ends with its parent's call of `Store.stop`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import subprocess
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,9 +45,14 @@ class Store:
         self._command = path
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
+        self._folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="aiorate-store-")
         self.port: int = port or _free_port()
         """Of loopback; the same after a new start."""
-        self.start()
+        try:
+            self.start()
+        except NoStore:
+            self.stop()
+            raise
 
     @property
     def url(self) -> str:
@@ -60,7 +66,8 @@ class Store:
 
     def start(self) -> None:
         """Start it, empty, and return once it answers."""
-        quiet = ("--save", "", "--appendonly", "no", "--loglevel", "warning")
+        # In the current directory it would find, and load, what another server left there.
+        quiet = ("--save", "", "--appendonly", "no", "--loglevel", "warning", "--dir", self._folder.name)
         self._process = subprocess.Popen(
             [self._command, "--port", str(self.port), "--bind", "127.0.0.1", *quiet, *self._options],
             stdin=subprocess.DEVNULL,
@@ -82,7 +89,10 @@ class Store:
             self._process.wait()
             self._process = None
 
-    stop = kill  # it keeps nothing
+    def stop(self) -> None:
+        """End it, and leave nothing behind."""
+        self.kill()
+        self._folder.cleanup()
 
     def send(self, *words: str) -> str:
         """The reply to one command, as text."""

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +223,19 @@ def test_a_store_is_real_and_forgets_everything_when_it_is_killed() -> None:
     assert not mine.running
     with pytest.raises(OSError, match="refused"):
         mine.send("PING")
+
+
+@needs_binary
+def test_a_store_keeps_nothing_and_loads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current directory may hold what another server saved, and that is neither read nor written."""
+    (tmp_path / "dump.rdb").write_bytes(b"not of a server at all")
+    monkeypatch.chdir(tmp_path)
+
+    with Store() as mine:
+        assert mine.send("SAVE") == "OK"
+
+    assert (tmp_path / "dump.rdb").read_bytes() == b"not of a server at all"
+    assert [path.name for path in tmp_path.iterdir()] == ["dump.rdb"]
 
 
 @needs_binary
