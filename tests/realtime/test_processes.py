@@ -100,7 +100,7 @@ def test_a_client_of_ones_own_does_as_well(store: Store, client: str) -> None:
         assert shares.errors == {}
         assert seen == [before + 4]
         return {
-            "missing": missing(shares.delivered(), machine.delivered(), 0.99),
+            "missing": missing(shares.delivered(0.5), machine.delivered(0.5), 0.99),
             "any 1 s": (shares.fullest(1.0), 1.01 + slack(machine, 1.0)),
             "unevenness": missing(shares.evenness, machine.evenness, 0.9),
         }
@@ -345,8 +345,8 @@ def test_requests_for_several_permits_have_the_whole_rate_too(store: Store) -> N
     in_one_round(measured)
 
 
-@pytest.mark.parametrize(("seconds", "tasks"), [(0.05, 50), (0.2, 100)], ids=["far", "slow"])
-def test_a_store_that_answers_late_costs_no_rate(store: Store, seconds: float, tasks: int) -> None:
+@pytest.mark.parametrize(("seconds", "tasks", "part"), [(0.05, 50, 0.97), (0.1, 100, 0.9)], ids=["50-ms", "100-ms"])
+def test_a_store_that_answers_late_costs_no_rate(store: Store, seconds: float, tasks: int, part: float) -> None:
     """Slots are booked ahead of time, for as many waiters as come while a call is under way."""
 
     def measured() -> dict[str, tuple[float, float]]:
@@ -356,7 +356,7 @@ def test_a_store_that_answers_late_costs_no_rate(store: Store, seconds: float, t
             assert shares.errors == {}
             assert long.connections == 4
         return {
-            "missing": missing(shares.delivered(1.0), machine.delivered(), 0.97),
+            "missing": missing(shares.delivered(1.0), machine.delivered(), part),
             "any 1 s": (shares.fullest(1.0), 1.01 + slack(machine, 1.0)),
         }
 
@@ -393,8 +393,8 @@ def test_a_process_is_faster_than_any_peer(store: Store) -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("client", ["", "redis-py"])
-def test_one_task_alone_waits_little_longer_than_for_a_script_that_does_nothing(store: Store, client: str, loop: str) -> None:
+@pytest.mark.parametrize(("client", "most"), [("", 1.5), ("redis-py", 2.5)], ids=["url", "client"])
+def test_one_task_alone_waits_little_longer_than_for_a_script_that_does_nothing(store: Store, client: str, most: float, loop: str) -> None:
     """There is one call to the store for each permit then, and with a lease hardly any."""
 
     def once(subject: str, options: dict[str, Any]) -> float:
@@ -404,6 +404,6 @@ def test_one_task_alone_waits_little_longer_than_for_a_script_that_does_nothing(
     def measured() -> dict[str, tuple[float, float]]:
         rounds = [(once("", {}), once("aiorate", {"client": client}), once("aiorate", {**LEASE, "client": client})) for _ in range(3)]
         bare, exact, leased = (min(each) for each in zip(*rounds, strict=True))
-        return {"exact": (exact, 1.5 * bare), "lease": (leased, min(2.0, 0.05 * bare))}
+        return {"exact": (exact, most * bare), "lease": (leased, min(2.0, 0.05 * bare))}
 
     in_one_round(measured)
