@@ -46,7 +46,7 @@ def once_each(count: int) -> int:
     return sys.getallocatedblocks() - before
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 async def test_keys_that_are_used_once_leave_nothing_behind(count: int) -> None:
     """K1, cristipufu/aspnetcore-redis-rate-limiting#61, #157: 100 000 idle limiters a day, until the process was killed."""
     once_each(100)
