@@ -13,7 +13,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from aiorate.redis.booking import bookings
 from aiorate.redis.script import BadAnswer
-from aiorate.redis.store import CALL_SECONDS, Refusal, Store, Unreachable
+from aiorate.redis.store import CALL_SECONDS, CONNECT_SECONDS, Refusal, Store, Unreachable
 
 if TYPE_CHECKING:
     from aiorate.redis.booking import Booking
@@ -31,9 +31,11 @@ class Booker:
 
     __slots__ = (
         "__weakref__",
+        "_answered",
         "_asking",
         "_attached",
         "_called_at",
+        "_doubted",
         "_idle",
         "_idle_since",
         "_late",
@@ -58,6 +60,8 @@ class Booker:
         self._idle: asyncio.Future[None] | None = None  # what the task awaits while there is nothing to ask
         self._idle_since: float = 0.0
         self._called_at: float | None = None  # when the call in flight began
+        self._answered: bool = False  # whether the last call was, so that there is a connection
+        self._doubted: bool = False  # whether those who asked know that the call in flight takes long
         self._late: bool = False  # whether it was given up
         self._over: bool = False
         self._retry: float = 0.0
@@ -107,6 +111,7 @@ class Booker:
             if not isinstance(error, (Exception, asyncio.CancelledError)):
                 raise
         finally:
+            self._answered = False
             if self._tick is not None:
                 self._tick.cancel()
             self._task = self._tick = self._idle = None
@@ -123,7 +128,7 @@ class Booker:
         if not asked:
             return
         self._asking = [booking for booking, _ in asked]
-        self._called_at = self.loop.time()
+        self._called_at, self._doubted = self.loop.time(), False
         try:
             replies = await self._store.ask([(booking.key, question.words(booking.limits)) for booking, question in asked])
         except asyncio.CancelledError:
@@ -132,7 +137,7 @@ class Booker:
             task = self._task
             if task is not None:
                 task.uncancel()
-            await self._give_up(self._asking, Unreachable(f"no answer within {CALL_SECONDS:g} s"))
+            await self._give_up(self._asking, _no_answer(CALL_SECONDS if self._answered else CONNECT_SECONDS))
             return
         except Unreachable as error:
             await self._give_up(self._asking, error)
@@ -142,6 +147,7 @@ class Booker:
         finally:
             self._called_at, self._late = None, False
         self._retry = 0.0
+        self._answered = True
         bad: list[Booking] = []
         cause: Unreachable | None = None
         asking, self._asking = self._asking, []
@@ -159,7 +165,7 @@ class Booker:
 
     async def _give_up(self, asked: list[Booking], error: Unreachable) -> None:
         """Nobody got an answer: ask again a little later, for all of them."""
-        self._called_at, self._late = None, False
+        self._called_at, self._late, self._answered = None, False, False
         cause = error.__cause__ or error
         for booking in asked:
             booking.unreachable(cause)
@@ -185,15 +191,23 @@ class Booker:
         task = self._task
         if task is None:
             return
-        if self._called_at is not None and now - self._called_at > CALL_SECONDS:
+        if self._called_at is not None and now - self._called_at > (CALL_SECONDS if self._answered else CONNECT_SECONDS):
             self._late = True
             task.cancel()
+        elif self._called_at is not None and now - self._called_at > CALL_SECONDS and not self._doubted:
+            self._doubted = True  # it may still connect; but who waits for the end of the grace need not wait for that
+            for booking in self._asking:
+                booking.unreachable(_no_answer(CALL_SECONDS))
         elif self._idle is not None and now - self._idle_since > _IDLE:
             self._over = True
             idle, self._idle = self._idle, None
             if not idle.done():
                 idle.set_result(None)
         self._tick = self.loop.call_later(_TICK, self._on_tick)
+
+
+def _no_answer(seconds: float) -> Unreachable:
+    return Unreachable(f"no answer within {seconds:g} s")
 
 
 _bookers: WeakValueDictionary[tuple[object, int], Booker] = WeakValueDictionary()

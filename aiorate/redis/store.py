@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
     from aiorate.redis.connections import Connection
 
-__all__ = ["CALL_SECONDS", "Refusal", "Store", "Unreachable", "check_source"]
+__all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "Refusal", "Store", "Unreachable", "check_source"]
 
 CALL_SECONDS = 0.5  # for one answer
+CONNECT_SECONDS = 2.0  # for the first, which takes a connection, a password and a script: some round trips
 _CLIENTS = ("redis.asyncio", "valkey.asyncio")
 _SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 # By name, because redis-py and valkey-py have classes of their own with the same ones.
@@ -37,7 +38,7 @@ class Store:
 
     def __init__(self, source: object) -> None:
         self._connection: Connection = (
-            OwnConnection(source, _library(source), CALL_SECONDS) if isinstance(source, str) else GivenClient(source)
+            OwnConnection(source, _library(source), CONNECT_SECONDS) if isinstance(source, str) else GivenClient(source)
         )
 
     async def ask(self, questions: Sequence[tuple[str, Sequence[str]]]) -> list[object]:
