@@ -3,7 +3,8 @@
 A block may await at its top level, and the tests it defines are run. The blocks of one page share names and an event loop in
 virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` has a loop of its own, in virtual time
 too, and a comment behind that is a line that it must print. A block that speaks of ``https://api.example.com`` or ``server_url`` runs
-in real time instead, and finds a local server there. One that imports an SDK is skipped where that is not installed.
+in real time instead, and finds a local server there; so does one that speaks of ``redis://localhost``, which finds a real Valkey or
+Redis. A block that imports an SDK is skipped where that is not installed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ast
 import asyncio
 import inspect
 import io
+import os
 import re
 import threading
 from collections import deque
@@ -26,6 +28,7 @@ from sybil import Sybil
 from sybil.evaluators.python import pad
 from sybil.parsers.myst import CodeBlockParser
 
+from aiorate._demo.store import NoStore, Store
 from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:
@@ -34,27 +37,41 @@ if TYPE_CHECKING:
     from sybil import Example
 
 EXAMPLE_URL = "https://api.example.com"
+STORE_URL = "redis://localhost"
 SDKS = ("anthropic", "fastapi", "openai")
 
 
 class Page:
-    """What the blocks of one page share: two loops and, once a block needs it, a server."""
+    """What the blocks of one page share: two loops and, once a block needs them, servers."""
 
     def __init__(self) -> None:
         self.virtual = asyncio.Runner(loop_factory=VirtualLoop)
         self.real = asyncio.Runner()
         self._server: Server | None = None
+        self._store: Store | None = None
 
     def server(self) -> Server:
         if self._server is None:
             self._server = Server()
         return self._server
 
+    def store(self) -> Store:
+        if self._store is None:
+            try:
+                self._store = Store()
+            except NoStore as error:
+                if os.environ.get("AIORATE_REQUIRE_SERVER"):
+                    raise
+                raise SkipTest(str(error)) from None
+        return self._store
+
     def close(self) -> None:
         self.virtual.close()
         self.real.close()
         if self._server is not None:
             self._server.close()
+        if self._store is not None:
+            self._store.stop()
 
 
 class Server:
@@ -139,6 +156,9 @@ def evaluate(example: Example) -> None:
     if on_the_wire:
         example.namespace["server_url"] = page.server().url
         source = source.replace(EXAMPLE_URL, page.server().url)
+    if STORE_URL in source:
+        on_the_wire = True
+        source = source.replace(STORE_URL, page.store().url)
     tests = [node.name for node in ast.parse(source).body if getattr(node, "name", "").startswith("test_")]
     padded = pad(source, example.line + example.parsed.line_offset)
     code = compile(padded, example.path, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

@@ -2,17 +2,19 @@
 
     python docs/make_figures.py
 
-No timing, no randomness and no third party: the same code gives the same bytes, and a test compares them with what is committed.
+No timing and no randomness: the same code gives the same bytes, and a test compares them with what is committed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiorate
+from aiorate.redis import RedisLimiter
 from aiorate.testing import ManualClock, simulate
 
 if TYPE_CHECKING:
@@ -154,6 +156,43 @@ def stall_picture() -> str:
     return _svg(720, 240, title, parts)
 
 
+def scopes_picture() -> str:
+    """The bounds of limiters of each scope, at 1000/s, in windows of up to 100 ms."""
+    url, longest, top = "redis://localhost", 100, 160
+    bucket = aiorate.TokenBucket
+    scopes: list[tuple[str, str, aiorate.Limiter]] = [
+        ("RedisLimiter(lease=0.05)", BAD, RedisLimiter(url, "name", "1000/s", lease=0.05)),
+        ('one loop, and scope="process": TokenBucket(burst=1)', CATCHING, aiorate.Limiter(bucket("1000/s", 1), scope="process")),
+        ("RedisLimiter", GOOD, RedisLimiter(url, "name", "1000/s")),
+    ]
+    left, right, floor, ceiling = 52, 700, 236, 20
+
+    def x(ms: float) -> float:
+        return left + (right - left) * ms / longest
+
+    def y(permits: float) -> float:
+        return floor - (floor - ceiling) * permits / top
+
+    parts = []
+    for permits in (0, 50, 100, 150):
+        parts += [
+            f'<line x1="{left}" y1="{y(permits):.1f}" x2="{right}" y2="{y(permits):.1f}" stroke="{INK}" stroke-width="0.5" opacity="0.5"/>',
+            _text(left - 6, y(permits) + 4, str(permits), INK, "end"),
+        ]
+    parts += [_text(x(ms), floor + 16, f"{ms} ms", INK, "middle") for ms in range(0, longest + 1, 20)]
+    parts += [
+        f'<line x1="{x(0):.1f}" y1="{y(0):.1f}" x2="{x(longest):.1f}" y2="{y(longest):.1f}" stroke="{ASKED}" stroke-width="1.5"'
+        f' stroke-dasharray="5 4"/>',
+        _text(x(52), y(52) + 18, "the rate: 1000/s", ASKED),
+    ]
+    for number, (name, colour, limiter) in enumerate(scopes):
+        bounds = [(ms, limiter.bound(Fraction(ms, 1_000)) or 0) for ms in range(1, longest + 1)]
+        points = " ".join(f"{x(ms):.1f},{y(permits):.1f}" for ms, permits in bounds)
+        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round" points="{points}"/>')
+        parts.append(_text(x(4), ceiling + 4 + 18 * number, name, colour))
+    return _svg(720, 262, "The most permits in a window, by its length, at 1000 per second", parts)
+
+
 def grants_picture(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
     """A dot for each grant of a strategy, stacked where several come at one instant; one row per scenario."""
     until, left, right, row, dot = 4 * SECOND, 140, 700, 62, 4.4
@@ -211,7 +250,7 @@ def grants_table(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
 
 def files() -> dict[Path, str]:
     """What belongs in the folder: every picture that is drawn here, and the page with the tables."""
-    made = {HERE / "figures" / "stall.svg": stall_picture()}
+    made = {HERE / "figures" / "stall.svg": stall_picture(), HERE / "figures" / "scopes.svg": scopes_picture()}
     for name, make in STRATEGIES.items():
         made[HERE / "figures" / f"{slug(name)}.svg"] = grants_picture(name, make)
     page = HERE / "strategies.md"
