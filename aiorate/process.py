@@ -7,7 +7,7 @@ is never held across a wait. Made by ``Limiter(..., scope="process")``. Computes
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import ref
 
 from aiorate.errors import LimiterClosed
@@ -20,7 +20,6 @@ from aiorate.waiting.section import Section
 from aiorate.waiting.turns import turns_here
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import AsyncGenerator, Callable
     from datetime import timedelta
 
@@ -33,9 +32,11 @@ if TYPE_CHECKING:
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.inbox import ProcessTicket
+    from aiorate.waiting.turns import Turns
 
 __all__ = ["ProcessLimiter"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
@@ -71,10 +72,11 @@ class ProcessLimiter(Limiter):
             self._check("acquire()", permits)
         limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
         driver = self._driver
-        turns = None if driver.loop.manual else turns_here()
-        if turns is not None and turns.starved():
-            await turns.let_turn()  # before it asks: nothing is spent meanwhile
-        ticket = driver.loop.section.run(self._ask, permits, limit)
+        turns = self._starved_turns()
+        if turns is not None:
+            ticket = await self._ask_in_turn(turns, len(self._dispatcher.line) > 0, self._ask, permits, limit)
+        else:
+            ticket = driver.loop.section.run(self._ask, permits, limit)
         return 0.0 if ticket is None else (await _wait(driver, ticket))[0] / NS_PER_SECOND
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
@@ -110,12 +112,15 @@ class ProcessLimiter(Limiter):
         if self._room is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        driver, places = self._driver, _process_driver(self._room.dispatcher)
-        turns = None if driver.loop.manual else turns_here()
-        if turns is not None and turns.starved():
-            await turns.let_turn()
+        driver, room = self._driver, self._room.dispatcher
+        places = _process_driver(room)
         section = driver.loop.section
-        asked, inside, ticket = section.run(self._ask_for_place, permits)
+        turns = self._starved_turns()
+        if turns is not None:
+            waits = len(room.line) > 0 or len(self._dispatcher.line) > 0
+            asked, inside, ticket = await self._ask_in_turn(turns, waits, self._ask_for_place, permits)
+        else:
+            asked, inside, ticket = section.run(self._ask_for_place, permits)
         waited = 0.0
         if not inside:
             assert ticket is not None
@@ -144,8 +149,8 @@ class ProcessLimiter(Limiter):
         driver = self._driver
         index, since = 0, None
         while True:
-            turns = None if driver.loop.manual else turns_here()
-            if turns is not None and turns.starved():
+            turns = self._starved_turns()
+            if turns is not None:
                 await turns.let_turn()
             opened, skipped, spilled, since, ticket = driver.loop.section.run(self._ask_for_slot, index, since)
             if ticket is not None:
@@ -153,6 +158,25 @@ class ProcessLimiter(Limiter):
             slot, since = driver.loop.section.run(self._slot, index, since, opened, skipped, spilled)
             yield slot
             index = slot.index + 1
+
+    def _starved_turns(self) -> Turns | None:
+        """Those of the loop that runs here, if it must run its other tasks before a caller is answered at once."""
+        turns = None if self._driver.loop.manual else turns_here()
+        return turns if turns is not None and turns.starved() else None
+
+    async def _ask_in_turn(self, turns: Turns, waits: bool, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Ask in the section, and let the loop turn: before, since nothing is spent then; unless others wait.
+
+        Who stands in line lets it turn anyway. Of thousands that come at once, none is to yield again and again before it may do so.
+        """
+        if not waits:
+            await turns.let_turn()
+        try:
+            return self._driver.loop.section.run(ask, *args, **options)
+        except Exception:
+            if waits:  # refused at once, and perhaps asked again at once
+                await turns.let_turn()
+            raise
 
     # What is asked, in the section.
 
@@ -280,18 +304,16 @@ class ProcessLimiter(Limiter):
         self._driver.loop.section.command(call)
 
     async def aclose(self) -> None:
-        loop = self._driver.loop
-        thread = loop.section.run(self._shut)
-        while thread is not None and thread.is_alive():
-            await loop.yield_once()
+        driver = self._driver
+        driver.loop.section.run(self._shut)
+        await driver.aclose()
 
-    def _shut(self) -> threading.Thread | None:
+    def _shut(self) -> None:
         error = LimiterClosed("acquire(): while this request stood in line, the limiter was closed.")
         if self._room is not None:
             self._room.dispatcher.fail(error)
             self._room.dispatcher.serve()
         self._dispatcher.shut(error)
-        return self._driver.loop.stop()
 
     # Looking.
 

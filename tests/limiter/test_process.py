@@ -1009,3 +1009,43 @@ def test_callers_that_are_always_granted_let_their_loop_turn(kind: str) -> None:
 
     with loop_thread(kind) as thread:
         assert thread.start(greedy).result(LONG)
+
+
+def test_in_a_busy_loop_nobody_yields_before_standing_in_line() -> None:
+    """Else each of thousands that come at once would yield again and again, and those of other threads would pass them."""
+    limiter = made(rate="1/1000s")
+
+    async def ask() -> int:
+        first = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0)
+        busy_from = monotonic_ns()
+        while monotonic_ns() < busy_from + 20_000_000:
+            with suppress(aiorate.WaitTooLong):
+                limiter.acquire(max_wait=0).send(None)  # refused, and the loop is watched
+                break  # it had to yield
+        request = limiter.acquire()
+        request.send(None)
+        seen = limiter.statistics().waiting
+        request.close()
+        first.cancel()
+        return seen
+
+    assert 2 == asyncio.run(ask())
+
+
+def test_callers_that_are_always_refused_let_their_loop_turn() -> None:
+    """Else a task that asks again at once would never hear that it is cancelled."""
+    limiter = made(rate="1/1000s")
+
+    async def insist() -> bool:
+        first = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0)
+        turned: list[bool] = []
+        asyncio.get_running_loop().call_soon(turned.append, True)
+        while not turned:
+            with suppress(aiorate.WaitTooLong):
+                await limiter.acquire(max_wait=1)
+        first.cancel()
+        return True
+
+    assert asyncio.run(insist())
