@@ -83,13 +83,17 @@ class Section:
         So it is fit for finalizers. They may run within the section of another limiter too, where waiting could be for ever.
         """
         self._deferred.append(call)
-        self._catch_up()
-        if self._after:
-            self._finish()
+        self.catch_up()
 
     def after(self, call: Callable[[], object]) -> None:
         """Have it called once the section is over, without the lock: it may call the limiter. Called from inside."""
         self._after.append(call)
+
+    def catch_up(self) -> None:
+        """Do what was put off, unless somebody is inside, who does it then."""
+        self._catch_up()
+        if self._after:
+            self._finish()
 
     def _catch_up(self) -> None:
         # Whoever holds the lock looks here after its release: what is added before this thread fails to take it is not overlooked.
@@ -120,7 +124,7 @@ class Section:
         self._lock.acquire()
 
     def release(self) -> None:
-        """Let others in again."""
+        """Let others in again. What they put off meanwhile is for `catch_up`."""
         self._lock.release()
 
     def begin_anew(self) -> None:
@@ -156,10 +160,13 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
-    for section in _held:
-        section.release()
+    held = _held.copy()
     _held.clear()
+    for section in held:
+        section.release()
     _sections_lock.release()
+    for section in held:
+        section.catch_up()
 
 
 def _after_fork_in_child() -> None:

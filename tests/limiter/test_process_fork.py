@@ -141,3 +141,34 @@ asyncio.run(main())
 """)
 
     assert "0 True\nTrue 2\n" == printed
+
+
+def test_whoever_left_while_a_fork_was_made_is_heeded_after_it() -> None:
+    """Leaving waits for nobody, and a fork lets nobody in: without a look afterwards the next would wait for a place that is free."""
+    script = """
+import os, threading
+def leave():
+    thread = threading.Thread(target=left.pop())
+    thread.start()
+    thread.join()
+left = []
+os.register_at_fork(after_in_parent=leave)  # before the limiters' own
+import asyncio, aiorate
+async def main():
+    limiter = aiorate.Limiter(aiorate.TokenBucket("100/s", burst=2), scope="process", max_concurrency=1)
+    await limiter.enter(1)
+    second = asyncio.create_task(limiter.enter(1))
+    await asyncio.sleep(0)
+    left.append(limiter.leave)
+    process = os.fork()
+    if process == 0:
+        os._exit(0)
+    os.waitpid(process, 0)
+    async with asyncio.timeout(20):
+        await second
+    print("inside")
+asyncio.run(main())
+"""
+    outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+    assert "inside\n" == outcome.stdout, outcome.stderr
