@@ -72,7 +72,7 @@ class ProcessLimiter(Limiter):
             self._check("acquire()", permits)
         limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
         driver = self._driver
-        turns = self._starved_turns()
+        turns = _starved_turns(driver.loop)
         if turns is not None:
             ticket = await self._ask_in_turn(turns, len(self._dispatcher.line) > 0, self._ask, permits, limit)
         else:
@@ -115,7 +115,7 @@ class ProcessLimiter(Limiter):
         driver, room = self._driver, self._room.dispatcher
         places = _process_driver(room)
         section = driver.loop.section
-        turns = self._starved_turns()
+        turns = _starved_turns(driver.loop)
         if turns is not None:
             waits = len(room.line) > 0 or len(self._dispatcher.line) > 0
             asked, inside, ticket = await self._ask_in_turn(turns, waits, self._ask_for_place, permits)
@@ -149,7 +149,7 @@ class ProcessLimiter(Limiter):
         driver = self._driver
         index, since = 0, None
         while True:
-            turns = self._starved_turns()
+            turns = _starved_turns(driver.loop)
             if turns is not None:
                 await turns.let_turn()
             opened, skipped, spilled, since, ticket = driver.loop.section.run(self._ask_for_slot, index, since)
@@ -158,11 +158,6 @@ class ProcessLimiter(Limiter):
             slot, since = driver.loop.section.run(self._slot, index, since, opened, skipped, spilled)
             yield slot
             index = slot.index + 1
-
-    def _starved_turns(self) -> Turns | None:
-        """Those of the loop that runs here, if it must run its other tasks before a caller is answered at once."""
-        turns = None if self._driver.loop.manual else turns_here()
-        return turns if turns is not None and turns.starved() else None
 
     async def _ask_in_turn(self, turns: Turns, waits: bool, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Ask in the section, and let the loop turn: before, since nothing is spent then; unless others wait.
@@ -356,6 +351,12 @@ def _process_driver(dispatcher: Dispatcher) -> ProcessDriver:
     driver = dispatcher.driver
     assert isinstance(driver, ProcessDriver)  # since its limiter was adopted
     return driver
+
+
+def _starved_turns(loop: ProcessLoop) -> Turns | None:
+    """Those of the event loop that runs here, if it must run its other tasks before a caller is answered at once."""
+    turns = None if loop.manual else turns_here()
+    return turns if turns is not None and turns.starved() else None
 
 
 def _join(dispatcher: Dispatcher, permits: int, at: int, now: int, since: int, mine: list[ProcessTicket] | None = None) -> ProcessTicket:
