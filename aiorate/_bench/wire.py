@@ -30,6 +30,7 @@ class Wire:
         """The port to which connections lead that are made from now on."""
         self._delay = delay
         self._ends: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
     async def serve(self) -> asyncio.Server:
         """Listen on any free port."""
@@ -42,10 +43,15 @@ class Wire:
         for end in self._ends:
             end.transport.abort()
         self._ends.clear()
-        await asyncio.sleep(0)  # in which they close
+        if self._tasks:
+            await asyncio.wait(self._tasks)  # until all have seen it
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:

@@ -58,6 +58,7 @@ def in_one_round(measured: Callable[[], dict[str, tuple[float, float]]]) -> None
     rounds: list[dict[str, tuple[float, float]]] = []
     for _ in range(ROUNDS):
         rounds.append(measured())
+        print({name: f"{figure:.4f} of {most:.4f}" for name, (figure, most) in rounds[-1].items()})  # shown by pytest -rP
         if all(figure <= most for figure, most in rounds[-1].values()):
             return
     shown = [", ".join(f"{name} {figure:.4f} > {most:.4f}" for name, (figure, most) in each.items() if figure > most) for each in rounds]
@@ -243,7 +244,7 @@ def test_a_cluster_of_two_primaries_serves_a_limit() -> None:
             assert shares.errors == {}
             assert shares.calls > 0
             return {
-                "missing": missing(shares.delivered(), machine.delivered(), 0.97),
+                "missing": missing(shares.delivered(0.5), machine.delivered(0.5), 0.97),
                 "any 1 s": (shares.fullest(1.0), 1.01 + slack(machine, 1.0)),
                 "unevenness": missing(shares.evenness, machine.evenness, 0.9),
             }
@@ -345,7 +346,7 @@ def test_requests_for_several_permits_have_the_whole_rate_too(store: Store) -> N
     in_one_round(measured)
 
 
-@pytest.mark.parametrize(("seconds", "tasks", "part"), [(0.05, 50, 0.97), (0.1, 100, 0.9)], ids=["50-ms", "100-ms"])
+@pytest.mark.parametrize(("seconds", "tasks", "part"), [(0.05, 50, 0.97), (0.2, 100, 0.9)], ids=["50-ms", "200-ms"])
 def test_a_store_that_answers_late_costs_no_rate(store: Store, seconds: float, tasks: int, part: float) -> None:
     """Slots are booked ahead of time, for as many waiters as come while a call is under way."""
 
@@ -356,7 +357,7 @@ def test_a_store_that_answers_late_costs_no_rate(store: Store, seconds: float, t
             assert shares.errors == {}
             assert long.connections == 4
         return {
-            "missing": missing(shares.delivered(1.0), machine.delivered(), part),
+            "missing": missing(shares.delivered(2.0), machine.delivered(), part),
             "any 1 s": (shares.fullest(1.0), 1.01 + slack(machine, 1.0)),
         }
 
