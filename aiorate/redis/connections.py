@@ -1,15 +1,15 @@
-"""How commands reach the server: through a client that was given, or over one connection of our own."""
+"""How commands reach the server: over one connection of our own where that can be, else through the client that was given."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     Command = tuple[str | int, ...]
 
-__all__ = ["Connection", "GivenClient", "OwnConnection", "said_by_server"]
+__all__ = ["Connection", "GivenClient", "OwnConnection", "connection_to", "said_by_server"]
 
 
 class Connection(Protocol):
@@ -25,7 +25,7 @@ class Connection(Protocol):
 
 
 class GivenClient:
-    """An asyncio client of redis-py or valkey-py, for one server, a cluster or through sentinels. It is never closed here."""
+    """An asyncio client of redis-py or valkey-py, such as one for a cluster, or of a class of the user's. It is never closed here."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -49,22 +49,20 @@ class GivenClient:
 
 
 class OwnConnection:
-    """One connection to the server of a URL, by the library's class for it. That takes half the time of a call through a client.
+    """One connection, of the library's class for it. A call takes half the time of one through a client.
 
-    It has no timeout but for connecting, and does not try again: whoever calls sees to both.
+    ``make`` makes one that is not connected yet. It should have no timeout but for connecting, and does not try again: whoever calls
+    sees to both.
     """
 
-    def __init__(self, url: str, library: Any, connect_seconds: float) -> None:
-        self._url = url
-        self._library = library
-        self._connect_seconds = connect_seconds
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
         self._connection: Any = None
 
     async def run(self, commands: Sequence[Command]) -> list[object]:
         connection = self._connection
         if connection is None:
-            pool = self._library.ConnectionPool.from_url(self._url, socket_timeout=None, socket_connect_timeout=self._connect_seconds)
-            self._connection = connection = pool.make_connection()
+            self._connection = connection = self._make()
             await connection.connect()
         if len(commands) == 1:
             await connection.send_command(*commands[0])
@@ -88,6 +86,22 @@ class OwnConnection:
                 await connection.disconnect()
             except Exception:  # it is broken already
                 return
+
+
+def connection_to(source: Any, library: Any, connect_seconds: float) -> Connection:
+    """The way to the server of a client, or to that of a URL by the library.
+
+    A plain client has the settings of a connection, and lends them: one of our own takes none of its pool.
+    """
+    if isinstance(source, str):
+        pool = library.ConnectionPool.from_url(source, socket_timeout=None, socket_connect_timeout=connect_seconds)
+        return OwnConnection(pool.make_connection)
+    kind = type(source)
+    plain = kind.__name__ in ("Redis", "Valkey") and kind.__module__ in ("redis.asyncio.client", "valkey.asyncio.client")
+    if not plain or source.connection is not None:  # of a class of the user's, or with one connection for all it does
+        return GivenClient(source)
+    pool = source.connection_pool
+    return OwnConnection(lambda: pool.connection_class(**{**pool.connection_kwargs, "socket_timeout": None}))
 
 
 def said_by_server(error: object) -> bool:

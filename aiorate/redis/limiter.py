@@ -31,8 +31,9 @@ __all__ = ["RedisLimiter"]
 class RedisLimiter(Limiter):
     """A limit that all processes share that give the same name, through Redis or Valkey.
 
-    ``client_or_url`` is an asyncio client of redis-py or valkey-py, which is never closed here, or a URL. ``rate`` is one rate or a
-    list of them, that all hold; ``burst`` is an int of 1 or more, or a list as long. The key in the store is ``aiorate:{name}``.
+    ``client_or_url`` is a URL, or an asyncio client of redis-py or valkey-py, which is never closed here. A plain client lends its
+    settings to a connection of our own, which it need not have in its pool. ``rate`` is one rate or a list
+    of them, that all hold; ``burst`` is an int of 1 or more, or a list as long. The key in the store is ``aiorate:{name}``.
 
     The store assigns time slots, by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together
     are granted at most ``b + R * (W + max(slack, lease))`` permits in it, and the largest request more if requests are for several.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aiorate.redis.connections import GivenClient, OwnConnection
+from aiorate.redis.connections import connection_to
 from aiorate.redis.script import SHA, TEXT
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ class Store:
     """A client of redis-py or valkey-py (asyncio), which is never closed here, or a URL, for a connection of our own."""
 
     def __init__(self, source: object) -> None:
-        self._connection: Connection = (
-            OwnConnection(source, _library(source), CONNECT_SECONDS) if isinstance(source, str) else GivenClient(source)
-        )
+        library = _library(source) if isinstance(source, str) else None
+        self._connection: Connection = connection_to(source, library, CONNECT_SECONDS)
 
     async def ask(self, questions: Sequence[tuple[str, Sequence[str]]]) -> list[object]:
         """The script's reply for each key and its arguments, or a `Refusal` in its place.

@@ -25,10 +25,18 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio
 
+
+class Wrapped(redis.asyncio.Redis):
+    """A client of the user's: what it does with commands is its own business, so they go through it."""
+
+
 CLIENTS: dict[str, Callable[[str], Any]] = {
     "redis-py": redis.asyncio.Redis.from_url,
     "redis-py, text": lambda url: redis.asyncio.Redis.from_url(url, decode_responses=True),
     "redis-py, RESP2": lambda url: redis.asyncio.Redis.from_url(url, protocol=2),
+    "redis-py, one connection in all": lambda url: redis.asyncio.Redis.from_url(url, max_connections=1),
+    "redis-py, one connection for all": lambda url: redis.asyncio.Redis.from_url(url, single_connection_client=True),
+    "redis-py, a class of one's own": Wrapped.from_url,
     "valkey-py": valkey.asyncio.Valkey.from_url,
     "url": lambda url: url,
     "valkey url": lambda url: url.replace("redis://", "valkey://"),
