@@ -201,7 +201,7 @@ def run(plan: Plan) -> Iterator[Measured]:
         for rate in plan.pick((1_000,), (1_000, 10_000), (100, 1_000, 10_000)):
             jobs = {
                 name: lambda job=job, loop=loop, rate=rate: _figures(job(crew, loop, rate, seconds))
-                for name, job in (("floor", of_floor), ("aiorate TokenPool", of_aiorate))
+                for name, job in (("floor: hand out what is due", of_floor), ("aiorate TokenPool", of_aiorate))
             }
             for name, values in alternate(plan, jobs).items():
                 for place, unit in enumerate((DELIVERED, LEAST, CORE)):
