@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import signal
@@ -11,17 +12,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.driving import LONG, SECOND
+from helpers.driving import LONG, SECOND, one_loop
 from rich.console import Console
 
 import aiorate
 from aiorate import cli
-from aiorate._demo import processes
+from aiorate._demo import member, processes
+from aiorate._demo.member import Order, Report
 from aiorate._demo.processes import Act
+from aiorate._demo.server import fetch_senders, server
 from aiorate._demo.store import Store, binary
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")}
@@ -200,6 +204,31 @@ def test_a_short_run_with_a_server_that_is_there(store: Store, capsys: pytest.Ca
     assert 0 < float(permit)
     assert "killed" not in printed.out  # that server is not ours to kill
     assert store.running
+
+
+@needs_binary
+@one_loop
+async def test_a_client_process_carries_orders_out_until_its_input_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a limiter of its own, and with the one that is shared; however the demo ends, no process stays behind."""
+    async with server() as site:
+        alone = Order(f"{site}/7", "", "name", "100/s", 0.2, 2)
+        lines = [word for order in (alone, replace(alone, store=store.url)) for word in (json.dumps(asdict(order)), "0")]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+
+        await member.main()
+
+        arrivals = await fetch_senders(site)
+    words = capsys.readouterr().out.splitlines()
+    assert words[::2] == ["ready", "ready"]
+    reports = [Report(**json.loads(word)) for word in words[1::2]]
+    assert [] == [error for each in reports for error in each.errors]
+    assert len(arrivals) == sum(each.answered for each in reports)
+    assert all(each.answered <= len(each.grants) for each in reports)
+    assert {sender for _, sender in arrivals} <= {7}
+    assert [0, True] == [reports[0].answer, reports[1].answer > 0]
+    assert store.send("EXISTS", "aiorate:name") == "1"
 
 
 @needs_binary
