@@ -393,10 +393,13 @@ def test_a_process_is_faster_than_any_peer(store: Store) -> None:
     in_one_round(measured)
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize(("client", "most"), [("", 1.5), ("redis-py", 2.5)], ids=["url", "client"])
-def test_one_task_alone_waits_little_longer_than_for_a_script_that_does_nothing(store: Store, client: str, most: float, loop: str) -> None:
-    """There is one call to the store for each permit then, and with a lease hardly any."""
+@pytest.mark.parametrize(("loop", "most"), [("asyncio", 1.5), ("uvloop", 1.7)], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("client", ["", "redis-py"], ids=["url", "client"])
+def test_one_task_alone_waits_little_longer_than_for_a_script_that_does_nothing(store: Store, client: str, loop: str, most: float) -> None:
+    """There is one call to the store for each permit then, and with a lease hardly any.
+
+    On uvloop the script that does nothing takes less, and what the store needs for the other one is the same.
+    """
 
     def once(subject: str, options: dict[str, Any]) -> float:
         store.send("FLUSHALL")
