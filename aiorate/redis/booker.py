@@ -41,6 +41,7 @@ class Booker:
         "_late",
         "_over",
         "_retry",
+        "_source",
         "_store",
         "_task",
         "_tick",
@@ -51,19 +52,20 @@ class Booker:
     def __init__(self, source: object, loop: asyncio.AbstractEventLoop) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
         """In which its task runs."""
+        self._source: object = source  # kept: while this lives, no other client has its id
         self._store: Store = Store(source)
         self._wanting: dict[Booking, None] = {}
         self._asking: list[Booking] = []
         self._attached: WeakSet[Booking] = WeakSet()
         self._task: asyncio.Task[None] | None = None
         self._tick: asyncio.TimerHandle | None = None
-        self._idle: asyncio.Future[None] | None = None  # what the task awaits while there is nothing to ask
+        self._idle: asyncio.Future[bool] | None = None  # what the task awaits while there is nothing to ask; True: long enough
         self._idle_since: float = 0.0
         self._called_at: float | None = None  # when the call in flight began
         self._answered: bool = False  # whether the last call was, so that there is a connection
         self._doubted: bool = False  # whether those who asked know that the call in flight takes long
         self._late: bool = False  # whether it was given up
-        self._over: bool = False
+        self._over: bool = False  # whether nobody is left, and the task is being cancelled
         self._retry: float = 0.0
 
     def wake(self, booking: Booking) -> None:
@@ -76,7 +78,7 @@ class Booker:
         if idle is not None:
             self._idle = None
             if not idle.done():
-                idle.set_result(None)
+                idle.set_result(False)
 
     def attach(self, booking: Booking) -> None:
         """Stay until it is detached, or no more."""
@@ -105,9 +107,11 @@ class Booker:
                 else:
                     self._idle_since = self.loop.time()
                     self._idle = idle = self.loop.create_future()
-                    await idle
+                    if await idle and not self._wanting:  # somebody may have come in the same turn of the loop
+                        break
         except BaseException as error:
-            self._fail(error)
+            if not self._over:
+                self._fail(error)
             if not isinstance(error, (Exception, asyncio.CancelledError)):
                 raise
         finally:
@@ -115,6 +119,8 @@ class Booker:
             if self._tick is not None:
                 self._tick.cancel()
             self._task = self._tick = self._idle = None
+            if self._wanting:  # who came while it was being cancelled
+                self._start()
             await self._store.close()
 
     async def _ask(self) -> None:
@@ -199,10 +205,9 @@ class Booker:
             for booking in self._asking:
                 booking.unreachable(_no_answer(CALL_SECONDS))
         elif self._idle is not None and now - self._idle_since > _IDLE:
-            self._over = True
             idle, self._idle = self._idle, None
             if not idle.done():
-                idle.set_result(None)
+                idle.set_result(True)
         self._tick = self.loop.call_later(_TICK, self._on_tick)
 
 

@@ -431,6 +431,36 @@ async def test_an_idle_limiter_leaves_no_task_behind(store: RealServer) -> None:
     await process.stop()
 
 
+@pytest.mark.parametrize("offset", [-1e-9, 0, 1e-9])
+async def test_who_comes_as_the_idle_task_ends_is_served(store: RealServer, offset: float) -> None:
+    """In the very turn of the loop in which the task finds that nobody has wanted anything for a second."""
+    process = Process(store, "1000/s")
+    await process.one()
+    await asyncio.sleep(1.25 + offset)
+    async with asyncio.timeout(1):
+        await process.one()
+
+    assert [0, pytest.approx(1.25)] == process.granted
+    await process.stop()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_who_comes_as_the_last_limiter_closes_is_served(store: RealServer, turns: int) -> None:
+    """The task is being cancelled, and that is no business of a new limiter of the same client."""
+    process = Process(store)
+    other = RedisLimiter(process.client, "y", "10/s")
+    await process.one()
+    closing = asyncio.create_task(process.limiter.aclose())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+    assert 0.0 == await other.acquire()
+    await closing
+    await other.acquire()
+    await other.aclose()
+    assert not others()
+
+
 # State that is lost.
 
 

@@ -6,6 +6,8 @@ What is said of time here holds on any machine: never early, the bound, and that
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +189,23 @@ async def test_all_limiters_of_a_client_share_a_task_and_a_connection(store: Rea
     assert {f"aiorate:chat:{key}" for key in range(200)} >= {store.send("RANDOMKEY") for _ in range(10)}
     await keyed.aclose()
     await until(lambda: not ours())
+
+
+async def test_another_client_in_the_place_of_one_that_is_gone_has_its_own_server(store: RealServer) -> None:
+    """A client is known by its identity, which is free for another once it is gone, while the task that asks still lives."""
+    client = redis.asyncio.Redis.from_url(store.url)
+    await RedisLimiter(client, "x", "1000/s").acquire()
+    kept = weakref.ref(client)
+    del client
+    gc.collect()
+
+    assert ours()
+    assert kept() is not None
+    for task in ours():
+        task.cancel()
+    await asyncio.wait(ours())
+    gc.collect()
+    assert kept() is None
 
 
 async def test_a_key_behind_a_shared_limit_of_all_processes_makes_progress(store: RealServer) -> None:
