@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOBODY_KNOWS", "Scheduler"]
 
-NOBODY_KNOWS = 1 << 62
+NOBODY_KNOWS = 1 << 198
 """An answer of `Scheduler.take` in place of an instant: what changes it will tell the limiter, which sets no timer until then."""
 
 
