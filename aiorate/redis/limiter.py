@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from aiorate.errors import WaitTooLong
 from aiorate.limiter import Limiter
-from aiorate.rate import Rate, exact, seconds_to_ns
+from aiorate.rate import Rate, exact, ns_to_seconds, seconds_to_ns
 from aiorate.redis.booker import booker_of
 from aiorate.redis.booking import Booking
 from aiorate.redis.outage import POLICIES, Outage
 from aiorate.redis.store import check_source
 from aiorate.schedulers.booked import Booked
 from aiorate.schedulers.interface import check_permits
+from aiorate.waiting.loops import running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +60,7 @@ class RedisLimiter(Limiter):
     The other arguments are those of `Limiter`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
     """
 
-    __slots__ = ("_booking",)
+    __slots__ = ("_booking", "_slack")
 
     def __init__(
         self,
@@ -108,12 +111,36 @@ class RedisLimiter(Limiter):
             on_event=on_event,
         )
         leased = seconds_to_ns(lease, "RedisLimiter(lease)")
+        self._slack: float | None = None if clock is not None else ns_to_seconds(seconds_to_ns(slack, "RedisLimiter(slack)"))
         self._booking = Booking(client_or_url, f"aiorate:{name}", self.dispatcher, booked, leased, ahead, outage, booker_of)
 
     @property
     def key(self) -> str:
         """In the store: text, written anew by every call, and gone soon after the last."""
         return self._booking.key
+
+    async def acquire(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
+        """As `Limiter.acquire`. Where only the store knows how long it would take, `WaitTooLong` comes after ``max_wait`` seconds."""
+        if max_wait is None:
+            return await Limiter.acquire(self, permits)
+        slack = self._slack
+        native = isinstance(running_loop(), asyncio.AbstractEventLoop)  # else it is refused, with more to say
+        if slack is None or not native or (permits == 1 and self.dispatcher.available()):
+            return await super().acquire(permits, max_wait=max_wait)
+        seconds = ns_to_seconds(seconds_to_ns(max_wait, "acquire(max_wait)"))
+        patience = asyncio.timeout(seconds + slack)
+        try:
+            async with patience:
+                return await super().acquire(permits, max_wait=max_wait)
+        except TimeoutError:  # or the one that is raised at once
+            if not patience.expired():
+                raise
+        raise WaitTooLong(
+            f"acquire({permits}) has waited for {seconds:g} s, which is max_wait, and the store had no slots for it that early."
+            " Nothing was spent; try later, or allow more.",
+            seconds + self.delay(permits),
+            seconds,
+        )
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if their slots are in hand and due, and nobody is in line; never waits, also not for the store.

@@ -743,6 +743,8 @@ class Dispatcher:
         if self._gate is not None and self.line:
             return self._gate.estimate_in_line(self, permits)
         instant = self._estimate.instant(self.scheduler, timeline, self.line, permits, now, self.catch_up)
+        if instant >= NOBODY_KNOWS:
+            return None
         if instant == now and timeline.held_at is None:
             wait = 0
         else:

@@ -431,6 +431,22 @@ async def test_an_idle_limiter_leaves_no_task_behind(store: RealServer) -> None:
     await process.stop()
 
 
+async def test_nobody_waits_for_longer_than_allowed_because_the_store_knew_better(store: RealServer) -> None:
+    """A newcomer does not know how far the others have booked; it hears of it too late to be refused at once."""
+    one, other = Process(store, "0.1/s"), Process(store, "0.1/s")
+    await one.one()
+    with pytest.raises(aiorate.WaitTooLong, match=r"acquire\(1\) has waited for 0\.5 s") as told:
+        await other.limiter.acquire(max_wait=0.5)
+
+    assert (0.505, 0.5) == (now(), told.value.max_wait)
+    assert 10 == pytest.approx(told.value.wait, abs=0.01)
+    with pytest.raises(aiorate.WaitTooLong, match=r"would wait 9\.495 s"):
+        await other.limiter.acquire(max_wait=0.5)
+    assert pytest.approx(9.495) == await other.limiter.acquire(max_wait=9.5)
+    await one.stop()
+    await other.stop()
+
+
 @pytest.mark.parametrize("offset", [-1e-9, 0, 1e-9])
 async def test_who_comes_as_the_idle_task_ends_is_served(store: RealServer, offset: float) -> None:
     """In the very turn of the loop in which the task finds that nobody has wanted anything for a second."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from functools import partial
 from time import monotonic_ns
 
 import pytest
@@ -33,6 +34,8 @@ def test_trio_is_told_that_it_will_not_do(store: RealServer) -> None:
 
     with pytest.raises(RuntimeError, match="asyncio and uvloop"):
         trio.run(limiter.acquire)
+    with pytest.raises(RuntimeError, match="asyncio and uvloop"):
+        trio.run(partial(limiter.acquire, max_wait=1))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")

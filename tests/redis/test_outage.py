@@ -139,6 +139,22 @@ async def test_waiting_for_the_store_is_waiting(store: RealServer) -> None:
     await limiter.aclose()
 
 
+async def test_max_wait_holds_from_the_first_moment_of_an_outage(store: RealServer) -> None:
+    """Who was let in line before anybody knew of it waits no longer; whoever comes later is refused at once."""
+    limiter, client = limiter_of(store, "wait")
+    client.error = NoConnection("refused")
+    assert isinstance(await outcome(limiter.acquire(max_wait=0.2)), aiorate.WaitTooLong)
+    assert pytest.approx(0.205) == now()
+    waiting = asyncio.create_task(limiter.acquire())
+    await asyncio.sleep(2)
+
+    assert float("inf") == limiter.delay()
+    with pytest.raises(aiorate.WaitTooLong, match="would wait inf s"):
+        await limiter.acquire(max_wait=0.2)
+    await limiter.aclose()
+    await asyncio.wait([waiting])
+
+
 async def test_a_part_of_the_rate_is_granted_locally(store: RealServer) -> None:
     """From the end of the grace, without a burst, and the store hears of it."""
     limiter, client = limiter_of(store, "local", rate="10/s", burst=4)
