@@ -90,6 +90,7 @@ class Booking:
         "_scheduler",
         "_sent",
         "_sent_charge",
+        "_sent_last",
         "_sent_pause",
         "_source",
         "_timer",
@@ -134,6 +135,7 @@ class Booking:
         self._metered_at: int = 0
         self._sent: int = 0
         self._sent_charge: int = 0
+        self._sent_last: bool = False  # whether it was asked once the limiter was closed
         self._sent_pause: int | None = None
         self._timer: asyncio.TimerHandle | None = None  # to the end of the grace
         self._recheck: asyncio.TimerHandle | None = None
@@ -204,14 +206,18 @@ class Booking:
         self._booker = self._timer = self._recheck = None
 
     async def aclose(self) -> None:
-        """Return the slots in hand, if nobody has asked the store since; leave no task, no timer, and no connection of our own."""
+        """Tell the store what it has yet to hear of, and return the slots in hand, if nobody has asked it since.
+
+        No task, no timer, and no connection of our own is left.
+        """
         booker = self._booker
         native = running_loop()
         self._closed = True
         self._cancel_timer()
         self._cancel_recheck()
         if booker is not None and booker.loop is native:
-            if self._scheduler.last_run(self._now()) and self._outage.began is None:
+            unsaid = self._charged or self._pause_at is not None
+            if (unsaid or self._scheduler.last_run(self._now())) and self._outage.began is None:
                 self._returned = booker.loop.create_future()
                 booker.wake(self)
                 await self._returned
@@ -250,7 +256,7 @@ class Booking:
                     self._dispatcher.changed()  # nothing is on its way that would wake it
             return None
         self._rechecks = False
-        self._sent, self._sent_charge, self._sent_pause = reading, self._charged, pause_at
+        self._sent, self._sent_charge, self._sent_pause, self._sent_last = reading, self._charged, pause_at, self._closed
         horizon, trip = self._ahead, 2 * self._answer_ns
         return Question(
             want,
@@ -283,17 +289,19 @@ class Booking:
         if self._pause_at == self._sent_pause:
             self._pause_at = None
         self._remembered, self._remembered_at = answer.value, received
-        if self._returned is not None:
-            self._scheduler.clear()
+        scheduler = self._scheduler
+        if self._returned is not None and self._sent_last:
+            scheduler.clear()
             self._settle()
             return
-        scheduler = self._scheduler
         if answer.granted:
             self._last = answer.granted
             if self._lease:
                 scheduler.low(self._last // 2)
         starts, nexts = _instants(answer.starts, now), _instants(answer.nexts, now)
         scheduler.book(starts, answer.granted, now, nexts, self._answer_ns)
+        if self._closed:  # while this call was under way; the next one returns these
+            return
         if answer.paused or self._paused_here:
             self._heed_pause(answer, dispatcher)
         waited = bool(dispatcher.line)
