@@ -34,8 +34,12 @@ horizon, age = tonumber(horizon), tonumber(age)
 local function read(text)
   local written, pause, rest = string.match(text, '^aiorate (%d+) (%S+) (.+)$')
   local values = {}
-  for word in string.gmatch(rest or '', '%S+') do values[#values + 1] = tonumber(word) end
-  return tonumber(written), tonumber(pause), values
+  for word in string.gmatch((pause or '') .. ' ' .. (rest or ''), '%S+') do
+    local value = tonumber(word)
+    if not (value and value > -1e18 and value < 1e18) then return nil, nil, {} end
+    values[#values + 1] = value
+  end
+  return tonumber(written), table.remove(values, 1), values
 end
 
 local stored = redis.call('GET', KEYS[1])

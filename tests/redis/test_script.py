@@ -247,7 +247,20 @@ def test_a_key_is_kept_as_long_as_a_pause(store: RealServer) -> None:
     assert 3600_000 < int(store.send("PTTL", "aiorate:x")[1:])
 
 
-@pytest.mark.parametrize("value", ["", "5", "aiorate", "aiorate x y z", "hello aiorate 1 2 3"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "5",
+        "aiorate",
+        "aiorate x y z",
+        "hello aiorate 1 2 3",
+        "aiorate 1 nan 0",
+        "aiorate 1 0 nan",
+        "aiorate 1 0 1e300",
+        "aiorate 1 0 0 -inf",
+    ],
+)
 def test_a_value_of_somebody_else_is_left_alone(store: RealServer, value: str) -> None:
     """An error that says so, and nothing is overwritten."""
     store.send("SET", "aiorate:x", value)
