@@ -449,20 +449,6 @@ async def test_what_was_said_just_before_closing_is_heard(store: RealServer) -> 
     assert not others()
 
 
-async def test_closing_during_a_call_returns_what_it_brings(store: RealServer) -> None:
-    """The slots that are on their way come too late for everybody."""
-    one, other = Process(store, "100/s", horizon=1.0, latency=0.01), Process(store, "100/s")
-    tasks = one.ask(50)
-    await asyncio.sleep(0.01)
-    await one.limiter.aclose()
-    await asyncio.wait(tasks)
-    await other.one()
-
-    assert 0.1 > other.granted[0]
-    await other.stop()
-    assert not others()
-
-
 async def test_nobody_waits_for_longer_than_allowed_because_the_store_knew_better(store: RealServer) -> None:
     """A newcomer does not know how far the others have booked; it hears of it too late to be refused at once."""
     one, other = Process(store, "0.1/s"), Process(store, "0.1/s")
