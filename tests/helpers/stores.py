@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,10 +115,15 @@ class RealServer:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One of loopback; so is the one 10 000 above it, where a server of a cluster listens too."""
+    while True:
+        with socket.socket() as probe, socket.socket() as bus:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            if port + 10_000 < 1 << 16:
+                with suppress(OSError):
+                    bus.bind(("127.0.0.1", port + 10_000))
+                    return port
 
 
 @asynccontextmanager
