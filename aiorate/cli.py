@@ -69,7 +69,10 @@ def _add_demo(commands: Commands) -> None:
     parser.add_argument("--clients", type=_between(2, 1_000, int), default=32, help="requests at a time, half of them by each library")
     parser.add_argument("--port", type=_between(0, 65_535, int), default=0, help="the server's port; 0: any free port")
     parser.add_argument(
-        "--processes", type=_between(2, 64, int), default=argparse.SUPPRESS, help="so many client processes, which share one limit"
+        "--processes",
+        type=_between(2, 64, int),
+        default=argparse.SUPPRESS,
+        help="so many client processes, which share one limit by time slots, whatever --strategy says",
     )
     parser.add_argument(
         "--server", metavar="URL", default=argparse.SUPPRESS, help="with --processes: the Valkey or Redis to use, such as redis://localhost"
