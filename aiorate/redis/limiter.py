@@ -39,7 +39,8 @@ class RedisLimiter(Limiter):
     of them, that all hold; ``burst`` is an int of 1 or more, or a list as long. The key in the store is ``aiorate:{name}``.
 
     The store assigns time slots, by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together
-    are granted at most ``b + R * (W + max(slack, lease))`` permits in it, and the largest request more if requests are for several.
+    are granted at most ``b + R * (W + max(slack, lease))`` permits in it. If requests are for several, it is the largest one more for
+    each process in which such a request gathers its slots.
     When the store loses its state, at most what was booked ahead is granted a second time, and b once more where no process
     remembers.
 

@@ -146,8 +146,9 @@ class Outage:
 
     def error(self) -> EngineUnavailable:
         """What those who cannot be served are told."""
+        why = str(self.cause).rstrip(".")
         error = EngineUnavailable(
-            f"acquire(): the store does not answer: {self.cause}. It is asked again; on_unavailable= says what happens meanwhile."
+            f"acquire(): the store does not answer: {why}. It is asked again; on_unavailable= says what happens meanwhile."
         )
         error.__cause__ = self.cause
         return error

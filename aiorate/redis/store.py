@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from aiorate.redis.connections import connection_to
 from aiorate.redis.script import SHA, TEXT
@@ -75,6 +76,10 @@ def check_source(source: object) -> None:
         scheme, mark, _ = source.partition("://")
         if not mark or scheme not in _SCHEMES:
             raise ValueError(f"RedisLimiter() takes a client or a URL such as 'redis://127.0.0.1:6379/0', not {_shown(source)!r}.")
+        try:
+            _ = urlsplit(source).port
+        except ValueError as error:
+            raise ValueError(f"RedisLimiter() takes a URL such as 'redis://127.0.0.1:6379/0', not {_shown(source)!r}: {error}.") from None
         _library(source)
         return
     if isinstance(source, type) or not any(base.__module__.startswith(_CLIENTS) for base in type(source).__mro__):

@@ -244,7 +244,10 @@ class Booked(Scheduler):
         return 0 if missing else max(now - at, 0)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """b + R (W + lapse), of all processes together, and ``largest`` more if requests are for several permits."""
+        """b + R (W + lapse), of all processes together.
+
+        If requests are for several permits, ``largest`` more; and as many again for each further process in which they are.
+        """
         check_window(window, largest)
         most = min(burst + rate.permits_in(window + self._lapse) for rate, burst in zip(self._rates, self._bursts, strict=True))
         return most + (largest if largest > 1 else 0)

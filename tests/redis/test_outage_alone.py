@@ -39,6 +39,14 @@ def test_an_outage_within_the_grace_had_no_length() -> None:
     assert (0, 0) == outage("raise").ended(6 * SECOND - 1, 0)
 
 
+def test_the_error_has_one_full_stop_after_each_sentence() -> None:
+    """The client's own errors end with one already."""
+    made = outage("raise")
+    made.failed(6 * SECOND, OSError("Connect call failed."))
+
+    assert str(made.error()).startswith("acquire(): the store does not answer: Connect call failed. It is asked again;")
+
+
 def test_what_decides() -> None:
     """An error for everybody, nobody knows, at once."""
     refused, waiting, unlimited = (outage(policy).over(9 * SECOND, 0) for policy in ("raise", "wait", "open"))
