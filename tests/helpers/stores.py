@@ -15,6 +15,7 @@ import time
 from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,8 +68,8 @@ class RealServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start it, empty, on the same port as before."""
-        quiet = ("--save", "", "--appendonly", "no", "--loglevel", "warning")
+        """Start it, empty, on the same port as before. A dump that another server left in the folder of the tests would be loaded."""
+        quiet = ("--save", "", "--appendonly", "no", "--loglevel", "warning", "--dbfilename", f"{self.port}.rdb", "--dir", gettempdir())
         self.process = subprocess.Popen(
             [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", *quiet, *self.options],
             stdin=subprocess.DEVNULL,
