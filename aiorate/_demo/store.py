@@ -136,6 +136,6 @@ def _reply(connection: socket.socket) -> str:
         line = stream.readline()
         if not line or line[:1] == b"-":
             raise OSError(line.decode(errors="replace").strip() or "the server closed the connection")
-        if line[:1] == b"$":
+        if line[:1] == b"$" and line[:2] != b"$-":  # which is nothing
             return stream.read(int(line[1:])).decode()
         return line[1:].decode().strip()

@@ -40,7 +40,8 @@ class RedisLimiter(Limiter):
 
     The store assigns time slots, by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together
     are granted at most ``b + R * (W + max(slack, lease))`` permits in it. If requests are for several, it is the largest one more for
-    each process in which such a request gathers its slots.
+    each process in which such a request gathers its slots. Slots begin when the store's answer arrives, so W also grows by as much as
+    answers take longer to one process than to another.
     When the store loses its state, at most what was booked ahead is granted a second time, and b once more where no process
     remembers.
 
