@@ -34,7 +34,7 @@ class Booker:
         "_answered",
         "_asking",
         "_attached",
-        "_called_at",
+        "_calling",
         "_doubted",
         "_idle",
         "_idle_since",
@@ -45,6 +45,7 @@ class Booker:
         "_store",
         "_task",
         "_tick",
+        "_ticks",
         "_wanting",
         "loop",
     )
@@ -61,7 +62,8 @@ class Booker:
         self._tick: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[bool] | None = None  # what the task awaits while there is nothing to ask; True: long enough
         self._idle_since: float = 0.0
-        self._called_at: float | None = None  # when the call in flight began
+        self._calling: bool = False  # whether a call is in flight
+        self._ticks: int = 0  # since it began
         self._answered: bool = False  # whether the last call was, so that there is a connection
         self._doubted: bool = False  # whether those who asked know that the call in flight takes long
         self._late: bool = False  # whether it was given up
@@ -134,7 +136,7 @@ class Booker:
         if not asked:
             return
         self._asking = [booking for booking, _ in asked]
-        self._called_at, self._doubted = self.loop.time(), False
+        self._ticks, self._calling, self._doubted = 0, True, False
         try:
             replies = await self._store.ask([(booking.key, question.words(booking.limits)) for booking, question in asked])
         except asyncio.CancelledError:
@@ -151,7 +153,7 @@ class Booker:
         except Refusal as error:
             replies = [error] * len(asked)
         finally:
-            self._called_at, self._late = None, False
+            self._calling = self._late = False
         self._retry = 0.0
         self._answered = True
         bad: list[Booking] = []
@@ -171,7 +173,7 @@ class Booker:
 
     async def _give_up(self, asked: list[Booking], error: Unreachable) -> None:
         """Nobody got an answer: ask again a little later, for all of them."""
-        self._called_at, self._late, self._answered = None, False, False
+        self._calling = self._late = self._answered = False
         cause = error.__cause__ or error
         for booking in asked:
             booking.unreachable(cause)
@@ -197,10 +199,13 @@ class Booker:
         task = self._task
         if task is None:
             return
-        if self._called_at is not None and now - self._called_at > (CALL_SECONDS if self._answered else CONNECT_SECONDS):
+        # Counted, and not read from the clock: an answer to a loop that stood still lies ready, and is no outage.
+        self._ticks += 1
+        waited = (self._ticks - 1) * _TICK
+        if self._calling and waited >= (CALL_SECONDS if self._answered else CONNECT_SECONDS):
             self._late = True
             task.cancel()
-        elif self._called_at is not None and now - self._called_at > CALL_SECONDS and not self._doubted:
+        elif self._calling and waited >= CALL_SECONDS and not self._doubted:
             self._doubted = True  # it may still connect; but who waits for the end of the grace need not wait for that
             for booking in self._asking:
                 booking.unreachable(_no_answer(CALL_SECONDS))
