@@ -1,0 +1,54 @@
+"""The schedulers within: of a Budget, and of a limit of concurrency. What they answer where no budget asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorate import Rate, SlidingWindow, TokenBucket
+from aiorate.schedulers.dimensions import Amounts, Dimensions
+from aiorate.schedulers.room import Room
+
+SECOND = 1_000_000_000
+
+
+def test_dimensions_grant_when_all_of_them_do() -> None:
+    """By their own amounts, and from none of them before."""
+    dimensions = Dimensions((TokenBucket("1/s", burst=2), TokenBucket("10/s", burst=10)))
+
+    assert dimensions.take(Amounts((1, 10)), 0) <= 0
+    assert dimensions.take(Amounts((1, 5)), 0) == SECOND // 2
+    assert dimensions.take(Amounts((1, 5)), SECOND // 2) <= SECOND // 2
+    assert dimensions.peek(Amounts((1, 1)), SECOND // 2) == SECOND
+
+
+def test_dimensions_are_charged_rest_and_lag_as_their_parts() -> None:
+    """A debt in one of them delays all."""
+    dimensions = Dimensions((TokenBucket("1/s", burst=1), SlidingWindow("10/s")))
+    assert dimensions.rested(0)
+    assert dimensions.books_since
+
+    dimensions.charge(Amounts((2, 1)), 0)
+
+    assert dimensions.peek(Amounts((1, 1)), 0) == 2 * SECOND
+    assert not dimensions.rested(SECOND)
+    assert dimensions.rested(2 * SECOND)
+    assert dimensions.lag(0) == 0
+    assert dimensions.bound(SECOND) is None
+    assert repr(dimensions).startswith("Dimensions(TokenBucket(")
+    with pytest.raises(RuntimeError, match="a rate for each dimension"):
+        dimensions.set_rate(Rate(1), 0)
+
+
+def test_a_room_has_a_size_and_no_rate() -> None:
+    """Time changes nothing: whoever leaves makes room."""
+    room = Room(2)
+    assert [room.take(1, 0) <= 0 for _ in range(3)] == [True, True, False]
+    assert room.peek(1, 10 * SECOND) > 20 * SECOND
+
+    room.give_back(1, 0)
+
+    assert room.take(1, 0) == 0
+    assert (room.lag(0), room.bound(SECOND)) == (0, None)
+    assert repr(room) == "2 of 2 places taken"
+    with pytest.raises(RuntimeError, match="no rate"):
+        room.set_rate(Rate(1), 0)
