@@ -236,6 +236,7 @@ async def test_a_client_process_carries_orders_out_until_its_input_ends(
 def test_the_command_in_a_pipe_prints_plain_text_and_exits_with_0() -> None:
     """As users and their scripts start it, with a server of its own, which is killed in the middle."""
     command = [sys.executable, "-m", "aiorate", *SMALL[:-4], "--seconds", "2", "--clients", "6"]
+    assert cli.main(command[3:]) == 0  # the same in this process
 
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=LONG)
 

@@ -138,3 +138,29 @@ def test_it_is_freed() -> None:
     del section
 
     assert gone() is None
+
+
+def test_after_a_fork_nobody_holds_the_lock_of_the_child() -> None:
+    """Whoever held it, waits for it, or was to be called, is in the parent."""
+    section, heard = Section(), list[str]()
+    section.on_fork = lambda: heard.append("anew")
+    section.hold()
+    call_in_thread(lambda: section.post(lambda: heard.append("of the parent")))
+
+    section.begin_anew()
+
+    assert "free" == call_in_thread(lambda: section.run(lambda: "free"))
+    assert ["anew"] == heard
+
+
+def test_what_is_put_off_while_a_fork_is_made_is_done_after_it() -> None:
+    """In the parent, where it was said."""
+    section, heard = Section(), list[str]()
+    section.hold()
+    call_in_thread(lambda: section.post(lambda: heard.append("late")))
+    assert [] == heard
+
+    section.release()
+    section.run(lambda: None)
+
+    assert ["late"] == heard
