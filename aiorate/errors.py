@@ -11,7 +11,7 @@ A call that raises has changed nothing.
 
 from __future__ import annotations
 
-__all__ = ["LimiterClosed", "LimiterError", "LineFull", "WaitTooLong"]
+__all__ = ["LimiterClosed", "LimiterError", "LineFull", "WaitTooLong", "kind_of"]
 
 
 class LimiterError(Exception):
@@ -42,3 +42,8 @@ class LimiterClosed(LimiterError, RuntimeError):
 
     Make another limiter, or reopen the closed one: ``limiter.apply("100,1.0,start")`` opens it at 100 per second.
     """
+
+
+def kind_of(value: object) -> str:
+    """What an error says was given in place of something else: the name of its class, and of a class that it is one."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
