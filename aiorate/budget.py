@@ -5,14 +5,13 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 
 from __future__ import annotations
 
-from random import randrange
 from typing import TYPE_CHECKING
 
-from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
+from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, kind_of
 from aiorate.events import Event, emit
 from aiorate.feedback import check_feedback
 from aiorate.limiter import Limiter, pause_to_ns
-from aiorate.rate import NS_PER_SECOND, Rate, ns_to_seconds, seconds_to_ns
+from aiorate.rate import Rate, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     OnError = Literal["keep", "refund"]
 
 __all__ = ["Budget", "Lease"]
-
-_TOLD_AGAIN_NS = NS_PER_SECOND  # a pause that becomes longer by less is no event, as in Limiter
 
 
 class Budget:
@@ -162,7 +159,7 @@ class Budget:
         for place, amount in used.items():
             self._check_name("settle", place)
             if isinstance(amount, bool) or not isinstance(amount, int):
-                raise TypeError(f"settle({place}) must be an int of 0 or more, not {_kind(amount)}.")
+                raise TypeError(f"settle({place}) must be an int of 0 or more, not {kind_of(amount)}.")
             if amount < 0:
                 raise ValueError(f"settle({place}) must be 0 or more, which is what was used; {amount} was given.")
         dispatcher = self._dispatcher
@@ -187,19 +184,11 @@ class Budget:
 
     def pause(self, seconds: Number | timedelta) -> None:
         """Grant nothing for so long, in seconds or as a timedelta, as `Limiter.pause` does. A shared Limiter is not paused."""
-        self._pause(pause_to_ns(seconds))
-
-    def _pause(self, ns: int) -> None:
-        dispatcher = self._dispatcher
-        dispatcher.look()
-        dispatcher.timeline.pause(ns, dispatcher.on_pause_end)
-        dispatcher.changed()
+        self._dispatcher.pause(pause_to_ns(seconds))
 
     def resume(self) -> None:
         """End a pause now, whoever asked for it."""
-        self._dispatcher.look()
-        self._dispatcher.timeline.resume()
-        self._dispatcher.changed()
+        self._dispatcher.resume()
 
     def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said; None does nothing. A pause holds all; a quota lowers the dimension of its name, or of its unit.
@@ -216,19 +205,15 @@ class Budget:
         ]
         dispatcher = self._dispatcher
         now, timeline = dispatcher.look(), dispatcher.timeline
-        until, before = timeline.read() + ns, timeline.paused_until
-        later = ns > 0 and (before is None or until > before)
-        if later:
-            ns += randrange(extra) if extra else 0  # once for responses that come together, as in Limiter.observe()
-            self._pause(ns)
+        news = dispatcher.pause_longer(ns, extra)
         for number, left, length in caps:
             if number < len(self._dimensions.parts):
                 self._dimensions.cap(number, left, now, now + timeline.held_for + length)
             elif self._shared is not None:
                 self._shared.dispatcher.cap(left, length)
         dispatcher.changed()
-        if later and (before is None or until - before >= _TOLD_AGAIN_NS):
-            emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.on_event)
+        if news:
+            emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(news), source=feedback.source), dispatcher.on_event)
 
     async def aclose(self) -> None:
         """Send those in line away with `LimiterClosed`. A shared Limiter stays open, and leases may still be settled."""
@@ -423,7 +408,7 @@ def _strategy(place: str, limit: Scheduler | Rate | str | Number) -> Scheduler:
     try:
         return TokenPool(limit)
     except TypeError as error:
-        raise TypeError(f"Budget({place}) must be a rate such as '500/min', a strategy or a Limiter, not {_kind(limit)}.") from error
+        raise TypeError(f"Budget({place}) must be a rate such as '500/min', a strategy or a Limiter, not {kind_of(limit)}.") from error
 
 
 def _by_name(limits: object) -> str:
@@ -477,10 +462,6 @@ def _check_named(call: str, names: tuple[str, ...], misplaced: tuple[object, ...
 def _check_on_error(what: str, on_error: object) -> None:
     if on_error not in ("keep", "refund"):
         raise ValueError(f"{what} must be 'keep' or 'refund'; {on_error!r} was given.")
-
-
-def _kind(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 _CLOSED = "the budget is closed. Make another."

@@ -12,7 +12,7 @@ A call that raises has changed nothing.
 
 from __future__ import annotations
 
-__all__ = ["EngineUnavailable", "LimiterClosed", "LimiterError", "LineFull", "WaitTooLong"]
+__all__ = ["EngineUnavailable", "LimiterClosed", "LimiterError", "LineFull", "WaitTooLong", "kind_of"]
 
 
 class LimiterError(Exception):
@@ -47,3 +47,8 @@ class LimiterClosed(LimiterError, RuntimeError):
 
 class EngineUnavailable(LimiterError, ConnectionError):
     """The store of a limit that processes share does not answer, or refuses. Its ``__cause__`` says why. Nothing is spent."""
+
+
+def kind_of(value: object) -> str:
+    """What an error says was given in place of something else: the name of its class, and of a class that it is one."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

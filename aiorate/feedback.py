@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from aiorate.errors import kind_of
 from aiorate.rate import seconds_to_ns
 
 if TYPE_CHECKING:
@@ -88,11 +89,11 @@ def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[tuple[int, 
         told = [(quota.remaining, quota.limit, quota.reset, quota.window, quota.unit, quota.full_at_reset) for quota in quotas]
     except (AttributeError, TypeError):
         raise TypeError(
-            f"{call} takes what aiorate.http.read_feedback(status, headers) returns, not {_kind(feedback)}."
+            f"{call} takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}."
             " One of your own is an aiorate.http.Feedback: Feedback(429, pause=2.5)."
         ) from None
     if not isinstance(source, str):
-        raise TypeError(f"{call}: the source must be text, not {_kind(source)}.")
+        raise TypeError(f"{call}: the source must be text, not {kind_of(source)}.")
     for remaining, limit, reset, window, *_ in told:
         _check_count(f"{call}: what remains of a quota", remaining)
         _check_count(f"{call}: the limit of a quota", limit)
@@ -124,10 +125,6 @@ def _check_count(what: str, count: object) -> None:
     if count is None:
         return
     if isinstance(count, bool) or not isinstance(count, int):
-        raise TypeError(f"{what} must be an int of 0 or more, or None (not told), not {_kind(count)}.")
+        raise TypeError(f"{what} must be an int of 0 or more, or None (not told), not {kind_of(count)}.")
     if count < 0:
         raise ValueError(f"{what} must be 0 or more, or None (not told); {count} was given.")
-
-
-def _kind(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

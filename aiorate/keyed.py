@@ -11,7 +11,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
-from aiorate.errors import LimiterClosed
+from aiorate.errors import LimiterClosed, kind_of
 from aiorate.events import Event, emit
 from aiorate.limiter import Limiter
 from aiorate.rate import Rate, seconds_to_ns
@@ -74,13 +74,13 @@ class KeyedLimiter(Generic[K]):
     ) -> None:
         if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)):
             raise TypeError(
-                f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {_kind(factory)}:"
+                f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
                 " each key needs a limit of its own."
             )
         check_permits("KeyedLimiter(max_keys)", max_keys)
         self._idle = None if idle is None else seconds_to_ns(idle, "KeyedLimiter(idle)")
         if on_event is not None and not callable(on_event):
-            raise TypeError(f"KeyedLimiter(on_event) must be a function of an aiorate.Event, not {_kind(on_event)}.")
+            raise TypeError(f"KeyedLimiter(on_event) must be a function of an aiorate.Event, not {kind_of(on_event)}.")
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
@@ -136,7 +136,7 @@ class KeyedLimiter(Generic[K]):
             pass
         except TypeError as error:
             raise TypeError(
-                f"KeyedLimiter: a key must be hashable, such as text or a tuple of texts, not {_kind(key)} ({error})."
+                f"KeyedLimiter: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
             ) from error
         return self._add(key)
 
@@ -208,7 +208,7 @@ class KeyedLimiter(Generic[K]):
             if isinstance(made, CoroutineType):
                 made.close()  # or Python warns that it was never awaited, besides
             wanted = "a Limiter, a strategy or a rate such as '10/s'"
-            raise TypeError(f"KeyedLimiter: the factory must return {wanted}; for {key!r} it returned {_kind(made)}.") from error
+            raise TypeError(f"KeyedLimiter: the factory must return {wanted}; for {key!r} it returned {kind_of(made)}.") from error
         except ValueError as error:
             raise ValueError(f"KeyedLimiter: the factory returned {made!r} for {key!r}: {error}") from error
         return limiter
@@ -244,7 +244,3 @@ class KeyedLimiter(Generic[K]):
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             emit(Event("evicted", dispatcher.name, key=key), self._on_event)
         return True
-
-
-def _kind(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

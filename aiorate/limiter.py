@@ -39,7 +39,6 @@ SCOPES: dict[str, Callable[[Limiter, Clock | None, bool], None]] = {}
 """What makes a limiter one of a wider scope than an event loop. `aiorate` says which there are; no limiter knows them."""
 
 _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit by digit for every limiter
-_TOLD_AGAIN_NS = 1_000_000_000  # a pause that becomes longer by less is no event: responses of many requests come one after the other
 _LOOP: Literal["loop"] = "loop"  # compared by identity; an equal text takes the longer way
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
@@ -381,14 +380,7 @@ class Limiter:
         Pauses merge by the later end; afterwards the line goes on where it was held up. Raises TypeError for text: a header such as
         ``Retry-After`` is read by `aiorate.http.read_feedback`, for `observe`.
         """
-        self._pause(pause_to_ns(seconds))
-
-    def _pause(self, ns: int) -> None:
-        dispatcher = self._dispatcher
-        dispatcher.look()
-        dispatcher.timeline.pause(ns, dispatcher.on_pause_end)
-        dispatcher.strategy.paused(ns)
-        dispatcher.changed()
+        self._dispatcher.pause(pause_to_ns(seconds))
 
     def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said, as `aiorate.http.read_feedback` reads it from a response; None does nothing.
@@ -405,30 +397,17 @@ class Limiter:
         ns, caps = check_feedback("observe()", feedback)
         extra = seconds_to_ns(jitter, "observe(jitter)")
         dispatcher = self._dispatcher
-        dispatcher.look()
-        timeline = dispatcher.timeline
-        before, until = timeline.paused_until, timeline.read() + ns
-        later = ns > 0 and (before is None or until > before)
-        if later:
-            if extra:
-                from random import randrange
-
-                # Drawn once for responses that come together: the longest of many draws would be the same for every client.
-                ns += randrange(extra)
-            self._pause(ns)
+        news = dispatcher.pause_longer(ns, extra)
         for left, length in caps:
             dispatcher.cap(left, length)
-        if later and (before is None or until - before >= _TOLD_AGAIN_NS):
+        if news:
             from aiorate.events import Event
 
-            dispatcher.tell(Event("paused", dispatcher.name, seconds=ns_to_seconds(ns), source=feedback.source))
+            dispatcher.tell(Event("paused", dispatcher.name, seconds=ns_to_seconds(news), source=feedback.source))
 
     def resume(self) -> None:
         """End a pause now, whoever asked for it."""
-        self._dispatcher.look()
-        self._dispatcher.timeline.resume()
-        self._dispatcher.strategy.resumed()
-        self._dispatcher.changed()
+        self._dispatcher.resume()
 
     def refund(self, permits: int) -> None:
         """Give permits back after the fact, never above capacity: those in line may move up. 0 does nothing."""

@@ -12,6 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from aiorate import Budget, KeyedLimiter, Limiter
+from aiorate.errors import kind_of
 from aiorate.http.feedback import Feedback
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class RequestLimit(Generic[R]):
         self._budget: Budget | None = None
         self._limiters: Limiters = {}
         if not isinstance(feedback, bool):
-            raise TypeError(f"{call}: feedback must be True or False, not {_kind(feedback)}.")
+            raise TypeError(f"{call}: feedback must be True or False, not {kind_of(feedback)}.")
         if isinstance(limiter, Budget):
             self._budget = limiter
             if key is not None or cost is not None or max_wait is not None or not feedback:
@@ -78,7 +79,8 @@ class RequestLimit(Generic[R]):
             self._limiters = limiter
         else:
             raise TypeError(
-                f"{call} takes a Limiter, a KeyedLimiter or a dict of limiters, or a Budget, not {_kind(limiter)}. Write Limiter('100/s')."
+                f"{call} takes a Limiter, a KeyedLimiter or a dict of limiters, or a Budget, not {kind_of(limiter)}."
+                " Write Limiter('100/s')."
             )
         _check_function(f"{call}: key", key, "lambda request: str(request.url)")
         _check_function(f"{call}: cost", cost, "lambda request: 1")
@@ -111,7 +113,7 @@ class RequestLimit(Generic[R]):
 
     def _chosen(self, key: object) -> Limiter:
         if key is None or inspect.isawaitable(key):  # a new coroutine each time would be a new key each time, and no limit at all
-            raise TypeError(f"{self._call}: key must return text, or another key of the limiters, not {_kind(key)}.")
+            raise TypeError(f"{self._call}: key must return text, or another key of the limiters, not {kind_of(key)}.")
         try:
             limiter = self._limiters[key]
         except KeyError as error:
@@ -131,7 +133,7 @@ class RequestLimit(Generic[R]):
 def parse_overrides(what: str, overrides: object) -> Mapping[str, Any]:
     """The overrides of a request. Raises TypeError or ValueError, beginning with ``what``, for any other object."""
     if not isinstance(overrides, dict):
-        raise TypeError(f"{what} must be a dict such as {{'cost': 7}}, not {_kind(overrides)}.")
+        raise TypeError(f"{what} must be a dict such as {{'cost': 7}}, not {kind_of(overrides)}.")
     known = cast("dict[str, Any]", overrides)
     for name in known:
         if name not in _OVERRIDES:
@@ -142,7 +144,7 @@ def parse_overrides(what: str, overrides: object) -> Mapping[str, Any]:
 def check_cost(what: str, permits: object) -> int:
     """The permits, an int of 0 or more. Raises TypeError or ValueError, beginning with ``what``, for any other object."""
     if isinstance(permits, bool) or not isinstance(permits, int):
-        raise TypeError(f"{what} must be an int of 0 or more (0: not limited), not {_kind(permits)}.")
+        raise TypeError(f"{what} must be an int of 0 or more (0: not limited), not {kind_of(permits)}.")
     if permits < 0:
         raise ValueError(f"{what} must be 0 or more (0: not limited); {permits} was given.")
     return permits
@@ -162,13 +164,13 @@ def origin(scheme: str, host: str, port: int | None) -> str:
 
 def _checked(what: str, limiter: object) -> Limiter:
     if not isinstance(limiter, Limiter):
-        raise TypeError(f"{what} there must be a Limiter, not {_kind(limiter)}. Write Limiter('100/s').")
+        raise TypeError(f"{what} there must be a Limiter, not {kind_of(limiter)}. Write Limiter('100/s').")
     return limiter
 
 
 def _check_function(what: str, function: object, example: str) -> None:
     if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
-        given = "a coroutine function" if callable(function) else _kind(function)
+        given = "a coroutine function" if callable(function) else kind_of(function)
         raise TypeError(f"{what} must be a plain function of the request, such as `{example}`, not {given}.")
 
 
@@ -180,13 +182,9 @@ def _check_max_wait(what: str, max_wait: float | None) -> None:
     except (ValueError, OverflowError):  # a signalling NaN; a number too large for a float
         sensible = False
     except TypeError:
-        raise TypeError(f"{what} must be a number of seconds or None (no bound), not {_kind(max_wait)}.") from None
+        raise TypeError(f"{what} must be a number of seconds or None (no bound), not {kind_of(max_wait)}.") from None
     if not sensible:
         raise ValueError(f"{what} must be 0 seconds or more, or None (no bound); {max_wait!r} was given.")
-
-
-def _kind(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def origin_of(request: Any) -> str:

@@ -83,14 +83,15 @@ class Dimensions(Scheduler):
         return max([part.take(amount, now, since) for part, amount in self._pairs(permits)])
 
     def peek(self, permits: int, now: int) -> int:
-        at = max([part.peek(amount, now) for part, amount in self._pairs(permits)])
+        dues = self._dues(permits, now)
+        at = max(dues)
         if at > now:
-            self.waited_for = self.last(permits, now)
+            self.waited_for = dues.index(at)
         return at
 
     def last(self, permits: int, now: int) -> int | None:
         """The place of the dimension for which the request would wait longest; None: none."""
-        dues = [part.peek(amount, now) for part, amount in self._pairs(permits)]
+        dues = self._dues(permits, now)
         latest = max(dues)
         return dues.index(latest) if latest > now else None
 
@@ -143,6 +144,9 @@ class Dimensions(Scheduler):
     def bound(self, window: int, largest: int = 1) -> int | None:
         """None: the bounds are those of the dimensions."""
         return None
+
+    def _dues(self, permits: int, now: int) -> list[int]:
+        return [part.peek(amount, now) for part, amount in self._pairs(permits)]
 
     def _pairs(self, permits: int) -> list[tuple[Scheduler, int]]:
         # A plain number is one request that takes 1 of each.

@@ -38,6 +38,7 @@ _NEVER = 1 << 62  # in place of an instant
 _AT_ONCE = 64  # requests that one question may count
 _SAME_WAKE_UP_NS = 1_500_000  # as long as wake-ups are apart, on the average
 _LOOP_CHECK_NS = 5_000_000  # the loop is looked at twice within the 10 ms for which callers may keep it busy
+_TOLD_AGAIN_NS = 1_000_000_000  # a pause that becomes longer by less is no news: responses of many requests come one after the other
 _PORTION = 1_000  # requests woken in one iteration of the loop; more would keep it from the next for too long
 _NOBODY = Line()  # shared by all limiters for which nobody ever waited: a line weighs as much as the rest of a limiter
 
@@ -650,6 +651,37 @@ class Dispatcher:
         self._estimate.forget()
         self._late = None
         self.serve()
+
+    def pause(self, ns: int) -> None:
+        """Let time stand still for so long. Pauses merge by the later end."""
+        self.look()
+        self.timeline.pause(ns, self.on_pause_end)
+        self.strategy.paused(ns)
+        self.changed()
+
+    def pause_longer(self, ns: int, jitter: int) -> int:
+        """As `pause`, but only if that ends later than a pause that is on, and longer by a random part of ``jitter`` ns then.
+
+        Returns how long it is, or 0 where that is no news: it ends no later, or hardly.
+        """
+        self.look()
+        before, until = self.timeline.paused_until, self.timeline.read() + ns
+        if ns <= 0 or (before is not None and until <= before):
+            return 0
+        if jitter:
+            from random import randrange
+
+            # Drawn once for responses that come together: the longest of many draws would be the same for every client.
+            ns += randrange(jitter)
+        self.pause(ns)
+        return ns if before is None or until - before >= _TOLD_AGAIN_NS else 0
+
+    def resume(self) -> None:
+        """End a pause now."""
+        self.look()
+        self.timeline.resume()
+        self.strategy.resumed()
+        self.changed()
 
     def cap(self, left: int, ns: int) -> None:
         """Grant at most so many more permits within ns from now. While other caps are in force, none is exceeded."""

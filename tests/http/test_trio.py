@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from time import monotonic_ns
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 from helpers.driving import LONG, SECOND
-from helpers.server import Server, bucket
+from helpers.server import Server, bucket, in_thread
 
 from aiorate import Limiter, LimiterClosed, LineFull, TokenBucket, WaitTooLong
 from aiorate.http import hooks, limit_transport
@@ -26,24 +25,8 @@ PACKAGES = {"httpx2": httpx2, "httpx": httpx}
 @pytest.fixture
 def remote() -> Iterator[Server]:
     """A server in a thread of its own, since it runs on asyncio."""
-    begun = threading.Event()
-    stops: list[Callable[[], object]] = []
-    servers: list[Server] = []
-
-    async def serve() -> None:
-        async with Server() as server:
-            over, loop = asyncio.Event(), asyncio.get_running_loop()
-            servers.append(server)
-            stops.append(lambda: loop.call_soon_threadsafe(over.set))
-            begun.set()
-            await over.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    begun.wait()
-    yield servers[0]
-    stops[0]()
-    thread.join()
+    with in_thread() as server:
+        yield server
 
 
 @pytest.fixture(params=["httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport"])
