@@ -47,23 +47,21 @@ class Store:
         Raises `Unreachable` if one of them got no answer, and `Refusal` if none can.
         """
         run = self._connection.run
+        calls = [("EVALSHA", SHA, 1, key, *words) for key, words in questions]
         try:
-            replies = await run([("EVALSHA", SHA, 1, key, *words) for key, words in questions])
-            for place, reply in enumerate(replies):
-                if isinstance(reply, Exception):
-                    if _is_missing(reply):
-                        key, words = questions[place]
-                        (reply,) = await run([("EVAL", TEXT, 1, key, *words)])
-                    if isinstance(reply, Exception):
-                        kind = _kind(reply)
-                        if isinstance(kind, Unreachable):
-                            raise reply
-                        kind.__cause__ = reply
-                        reply = kind
+            replies = await run(calls)
+            missing = [place for place, reply in enumerate(replies) if _is_missing(reply)]
+            while missing:
+                # The first brings the script along, and its server has it for the others then; of a cluster, each server wants it.
+                first, *others = missing
+                key, words = questions[first]
+                again = await run([("EVAL", TEXT, 1, key, *words), *[calls[place] for place in others]])
+                for place, reply in zip(missing, again, strict=True):
                     replies[place] = reply
+                missing = [place for place in others if _is_missing(replies[place])]
+            return [_said(reply) for reply in replies]
         except Exception as error:
             raise _kind(error) from error
-        return replies
 
     async def close(self) -> None:
         """Close the connection, if it is our own."""
@@ -115,8 +113,19 @@ def _library(url: str) -> Any:
     return other
 
 
-def _is_missing(error: BaseException) -> bool:
-    return type(error).__name__ == "NoScriptError" or "NOSCRIPT" in str(error)[:60]
+def _is_missing(reply: object) -> bool:
+    return isinstance(reply, Exception) and (type(reply).__name__ == "NoScriptError" or "NOSCRIPT" in str(reply)[:60])
+
+
+def _said(reply: object) -> object:
+    """The reply, or the `Refusal` that it is. Raises the error if it is an outage."""
+    if not isinstance(reply, Exception):
+        return reply
+    kind = _kind(reply)
+    if isinstance(kind, Unreachable):
+        raise reply
+    kind.__cause__ = reply
+    return kind
 
 
 def _kind(error: Exception) -> Unreachable | Refusal:

@@ -191,6 +191,33 @@ async def test_all_limiters_of_a_client_share_a_task_and_a_connection(store: Rea
     await until(lambda: not ours())
 
 
+async def test_one_text_of_the_script_is_enough_for_all_keys_of_a_call(store: RealServer) -> None:
+    """A server that has lost it hears it once: 200 times one after the other would take longer than a call may."""
+    keyed = KeyedLimiter(lambda key: RedisLimiter(store.url, f"chat:{key}", "1000/s"))
+    for _ in range(2):
+        store.send("SCRIPT", "FLUSH")
+        before = store.calls("eval")
+        await asyncio.gather(*[keyed.acquire(key) for key in range(200)])
+        assert 1 == store.calls("eval") - before
+    await keyed.aclose()
+
+
+async def test_more_keys_than_one_call_takes_ride_on_the_next(store: RealServer) -> None:
+    """The first in the first call, so that the loop turns in between."""
+    limiters = [RedisLimiter(store.url, f"host:{key}", "1000/s") for key in range(600)]
+    order: list[int] = []
+
+    async def one(key: int) -> None:
+        await limiters[key].acquire()
+        order.append(key)
+
+    await asyncio.gather(*[one(key) for key in range(600)])
+    assert sorted(order) == list(range(600))
+    assert set(range(200)) <= set(order[:256])
+    for limiter in limiters:
+        await limiter.aclose()
+
+
 async def test_another_client_in_the_place_of_one_that_is_gone_has_its_own_server(store: RealServer) -> None:
     """A client is known by its identity, which is free for another once it is gone, while the task that asks still lives."""
     client = redis.asyncio.Redis.from_url(store.url)
