@@ -18,7 +18,6 @@ from aiorate.redis.store import CALL_SECONDS, CONNECT_SECONDS, Refusal, Store, U
 
 if TYPE_CHECKING:
     from aiorate.redis.booking import Booking
-    from aiorate.redis.script import Question
 
 __all__ = ["Booker", "booker_of"]
 
@@ -129,38 +128,40 @@ class Booker:
 
     async def _ask(self) -> None:
         """One call for those who want something, in order."""
-        asked: list[tuple[Booking, Question]] = []
+        asking: list[Booking] = []
+        questions: list[tuple[str, list[str]]] = []
         for booking in list(islice(self._wanting, _MOST)):
             del self._wanting[booking]
             question = booking.question()
             if question is not None:
-                asked.append((booking, question))
-        if not asked:
+                asking.append(booking)
+                questions.append((booking.key, question.words(booking.limits)))
+        if not asking:
             return
-        self._asking = [booking for booking, _ in asked]
+        self._asking = asking
         self._ticks, self._calling, self._doubted = 0, True, False
         try:
-            replies = await self._store.ask([(booking.key, question.words(booking.limits)) for booking, question in asked])
+            replies = await self._store.ask(questions)
         except asyncio.CancelledError:
             if not self._late or self._over:
                 raise
             task = self._task
             if task is not None:
                 task.uncancel()
-            await self._give_up(self._asking, _no_answer(CALL_SECONDS if self._answered else CONNECT_SECONDS))
+            await self._give_up(asking, _no_answer(CALL_SECONDS if self._answered else CONNECT_SECONDS))
             return
         except Unreachable as error:
-            await self._give_up(self._asking, error)
+            await self._give_up(asking, error)
             return
         except Refusal as error:
-            replies = [error] * len(asked)
+            replies = [error] * len(asking)
         finally:
             self._calling = self._late = False
         self._retry = 0.0
         self._answered = True
         bad: list[Booking] = []
         cause: Unreachable | None = None
-        asking, self._asking = self._asking, []
+        self._asking = []
         for booking, reply in zip(asking, replies, strict=True):
             if isinstance(reply, Refusal):
                 booking.refused(reply.__cause__ or reply)

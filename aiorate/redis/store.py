@@ -11,7 +11,7 @@ from aiorate.redis.script import SHA, TEXT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiorate.redis.connections import Connection
+    from aiorate.redis.connections import Command, Connection
 
 __all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "Refusal", "Store", "Unreachable", "check_source"]
 
@@ -47,10 +47,10 @@ class Store:
         Raises `Unreachable` if one of them got no answer, and `Refusal` if none can.
         """
         run = self._connection.run
-        calls = [("EVALSHA", SHA, 1, key, *words) for key, words in questions]
+        calls: list[Command] = [("EVALSHA", SHA, 1, key, *words) for key, words in questions]
         try:
             replies = await run(calls)
-            missing = [place for place, reply in enumerate(replies) if _is_missing(reply)]
+            missing = [place for place, reply in enumerate(replies) if isinstance(reply, Exception) and _is_missing(reply)]
             while missing:
                 # The first brings the script along, and its server has it for the others then; of a cluster, each server wants it.
                 first, *others = missing
@@ -59,7 +59,7 @@ class Store:
                 for place, reply in zip(missing, again, strict=True):
                     replies[place] = reply
                 missing = [place for place in others if _is_missing(replies[place])]
-            return [_said(reply) for reply in replies]
+            return [_said(reply) if isinstance(reply, Exception) else reply for reply in replies]
         except Exception as error:
             raise _kind(error) from error
 

@@ -106,7 +106,7 @@ class RealServer:
                 line = stream.readline()
                 if line[:1] == b"$" and line != b"$-1\r\n":
                     return stream.read(int(line[1:])).decode()
-                return line.decode().strip()
+                return line.decode().strip().removeprefix("+")
 
     def calls(self, *commands: str) -> int:
         """How many of these commands it ran, scripts if none is named."""
