@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,28 @@ def test_a_password_is_not_shown() -> None:
         RedisLimiter("http://user:secret@host", "x", "10/s")
 
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("missing", "url"), [(["redis"], URL), (["redis", "valkey"], URL), (["valkey"], URL.replace("redis", "valkey"))])
+def test_a_url_wants_one_of_two_clients(monkeypatch: pytest.MonkeyPatch, missing: list[str], url: str) -> None:
+    """Either of them will do for redis://, and where there is none, the error says what to install."""
+    for name in missing:
+        monkeypatch.setitem(sys.modules, f"{name}.asyncio", None)
+
+    if missing == ["redis"]:
+        assert "aiorate:x" == RedisLimiter(url, "x", "10/s").key
+    else:
+        with pytest.raises(ImportError, match=r"pip install 'aiorate\[redis\]'"):
+            RedisLimiter(url, "x", "10/s")
+
+
+def test_outside_an_event_loop_nothing_is_asked() -> None:
+    """Nothing waits there, and nobody could hear the answer: a refusal, and an estimate by what is known."""
+    limiter = RedisLimiter(URL, "x", "10/s", lease=1)
+
+    assert not limiter.try_acquire()
+    assert 0 <= limiter.delay() < 0.1
+    assert 1 == limiter.statistics().refused
 
 
 def test_the_bound_is_printed() -> None:

@@ -348,6 +348,90 @@ async def test_a_pause_is_ended_for_all_processes(store: RealServer) -> None:
     await other.stop()
 
 
+async def test_the_longer_of_two_pauses_holds_for_all(store: RealServer) -> None:
+    """Two responses told to wait, in either order, and also while the first is on its way to the store."""
+    one, other = Process(store, latency=0.01), Process(store)
+    one.limiter.pause(2)
+    await asyncio.sleep(0.005)
+    one.limiter.pause(5)
+    one.limiter.pause(1)
+    await asyncio.sleep(0.1)
+    await other.one()
+
+    assert [pytest.approx(5.005, abs=0.03)] == other.granted
+    await one.stop()
+    await other.stop()
+
+
+async def test_a_pause_of_ones_own_outlasts_that_of_all(store: RealServer) -> None:
+    """The answer that the other is over was on its way when this one was made."""
+    one, other = Process(store), Process(store, latency=0.05)
+    one.limiter.pause(3)
+    await asyncio.sleep(0.01)
+    other.ask()
+    await asyncio.sleep(0.5)
+    one.limiter.resume()
+    await asyncio.sleep(0.62)  # it has just asked again
+    other.limiter.pause(5)
+    await asyncio.wait(other.tasks)
+
+    assert [pytest.approx(6.33, abs=0.01)] == other.granted  # each of two round trips came on top
+    await one.stop()
+    await other.stop()
+
+
+async def test_closing_ends_the_wait_for_a_long_pause(store: RealServer) -> None:
+    """Who waits is sent away, and no timer is left that would ask whether it still goes on."""
+    one, other = Process(store), Process(store)
+    one.limiter.pause(3600)
+    await asyncio.sleep(0.01)
+    (waiting,) = other.ask()
+    await asyncio.sleep(0.5)
+    other.limiter.charge(1)  # the answer says once more how long the pause is
+    await asyncio.sleep(0.1)
+    await other.limiter.aclose()
+    await asyncio.wait([waiting])
+    calls = other.client.calls
+    await asyncio.sleep(10)
+
+    assert isinstance(waiting.exception(), aiorate.LimiterClosed)
+    assert calls == other.client.calls
+    await one.stop()
+    assert not others()
+
+
+async def test_who_gives_up_at_once_has_no_slot_booked(store: RealServer) -> None:
+    """Cancelled before the store was asked: its slot would only delay the others."""
+    one, other = Process(store, horizon=1.0), Process(store)
+    tasks = one.ask(3)
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.wait(tasks)
+    await other.one()
+
+    assert [pytest.approx(slot, abs=1e-3) for slot in (0, 0.1)] == one.granted
+    assert [pytest.approx(0.2, abs=1e-3)] == other.granted
+    await one.stop()
+    await other.stop()
+
+
+async def test_to_charge_books_no_slots(store: RealServer) -> None:
+    """While there are enough in hand."""
+    process = Process(store, "1000/s", lease=0.5, horizon=0.5)
+    process.load(20)
+    await asyncio.sleep(0.5)
+    for task in process.tasks:
+        task.cancel()
+    await asyncio.sleep(0)
+    before, calls = process.limiter.scheduler.in_hand, process.client.calls
+    process.limiter.charge(5)
+    await asyncio.sleep(0.001)
+
+    assert 1 == process.client.calls - calls
+    assert before == process.limiter.scheduler.in_hand
+    await process.stop()
+
+
 async def test_a_charge_is_everybodys(store: RealServer) -> None:
     """And a refund nobody's: its slots have delayed others already."""
     one, other = Process(store), Process(store)
@@ -493,6 +577,78 @@ async def test_who_comes_as_the_last_limiter_closes_is_served(store: RealServer,
     await other.acquire()
     await other.aclose()
     assert not others()
+
+
+async def test_a_closed_limiter_that_is_only_configured_stays_closed(store: RealServer) -> None:
+    """And asks the store for nothing; ``start`` opens it."""
+    process = Process(store)
+    await process.one()
+    await process.limiter.aclose()
+    calls = process.client.calls
+    process.limiter.apply("100,1,configure")
+    process.limiter.delay()
+    with pytest.raises(aiorate.LimiterClosed):
+        await process.one()
+    assert calls == process.client.calls
+
+    process.limiter.apply("100,1,start")
+    await process.one()
+    assert 2 == len(process.granted)
+    await process.stop()
+
+
+async def test_slots_that_pass_while_it_closes_are_not_given_back(store: RealServer) -> None:
+    """The task is busy with another limiter's call, and afterwards there is nothing left to say."""
+    process = Process(store, "1000/s", horizon=0.02)
+    other = RedisLimiter(process.client, "y", "10/s")
+    tasks = process.ask(10)
+    await asyncio.sleep(0.001)
+    process.client.latency = 0.05
+    asking = asyncio.create_task(other.acquire())
+    await asyncio.sleep(0.001)
+    calls = process.client.calls
+    await process.limiter.aclose()
+
+    assert 0 == process.client.calls - calls
+    assert pytest.approx(0.101, abs=1e-3) == now()
+    await asking
+    await asyncio.wait(tasks)
+    await other.aclose()
+    assert not others()
+
+
+async def test_closing_that_is_cancelled_breaks_nothing(store: RealServer) -> None:
+    """A program that is in a hurry: the answer comes, and nobody waits for it any more."""
+    one, other = Process(store, latency=0.05), Process(store)
+    one.limiter.charge(5)
+    closing = asyncio.create_task(one.limiter.aclose())
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    await asyncio.wait([closing])
+    await asyncio.sleep(0.2)
+    await other.one()
+
+    assert closing.cancelled()
+    assert [pytest.approx(0.55, abs=0.01)] == other.granted
+    await one.limiter.aclose()
+    await other.stop()
+    assert not others()
+
+
+async def test_what_lapsed_while_nobody_waited_is_not_counted_as_skipped(store: RealServer) -> None:
+    """Slots of a lease that were there for whoever might come, and nobody came."""
+    process = Process(store, "1000/s", lease=0.05, horizon=0.05)
+    for _ in range(1_000):
+        process.limiter.try_acquire()
+        await asyncio.sleep(0.0005)
+    await asyncio.sleep(0.06)
+    for _ in range(100):
+        process.limiter.try_acquire()
+        await asyncio.sleep(0.0005)
+
+    assert 0 < process.limiter.scheduler.lapsed
+    assert 0 == process.limiter.statistics().skipped
+    await process.stop()
 
 
 # State that is lost.

@@ -11,9 +11,11 @@ from time import monotonic_ns
 import pytest
 import trio
 from helpers.driving import until
-from helpers.stores import RealServer
+from helpers.stores import RealServer, TimedClient
 
 from aiorate.redis import RedisLimiter
+from aiorate.redis.booking import bookings
+from aiorate.testing import VirtualLoop
 
 
 def test_one_limiter_serves_one_loop_after_the_other(store: RealServer) -> None:
@@ -36,6 +38,58 @@ def test_trio_is_told_that_it_will_not_do(store: RealServer) -> None:
         trio.run(limiter.acquire)
     with pytest.raises(RuntimeError, match="asyncio and uvloop"):
         trio.run(partial(limiter.acquire, max_wait=1))
+
+
+def test_what_is_said_outside_a_loop_is_heard_with_the_first_request(store: RealServer) -> None:
+    """A script that has used permits, or was told to wait, before it starts its loop."""
+    limiter = RedisLimiter(TimedClient(store), "x", "10/s")
+    limiter.charge(5)
+
+    async def acquire() -> float:
+        waited = await limiter.acquire()
+        await limiter.aclose()
+        return waited
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert pytest.approx(0.5, abs=1e-3) == runner.run(acquire())
+
+
+def test_ctrl_c_in_the_middle_of_a_call_ends_the_program(store: RealServer) -> None:
+    """As anywhere else; and whoever runs another loop then is served."""
+    client = TimedClient(store)
+    limiter = RedisLimiter(client, "x", "10/s")
+    client.error = KeyboardInterrupt()  # type: ignore[assignment]  # it is raised where an answer would be
+    with pytest.raises(KeyboardInterrupt), asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(limiter.acquire())
+    client.error = None
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert pytest.approx(0.0, abs=1e-3) == runner.run(limiter.acquire())
+
+
+def test_after_a_fork_the_slots_in_hand_are_the_parents(store: RealServer) -> None:
+    """What the hook does in a child, said to this process: its slots are gone, and it asks for others."""
+    client = TimedClient(store)
+    limiter = RedisLimiter(client, "x", "1000/s", lease=1, horizon=1)
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(limiter.acquire()) for _ in range(50)]
+        await asyncio.wait(tasks)
+        limiter.try_acquire()
+        await asyncio.sleep(0.001)
+        assert limiter.scheduler.in_hand  # type: ignore[attr-defined]
+        before = client.calls
+        for booking in list(bookings):
+            if booking.key == limiter.key:
+                booking.forked()
+
+        assert 0 == limiter.scheduler.in_hand  # type: ignore[attr-defined]
+        await limiter.acquire()
+        assert 1 == client.calls - before
+        await limiter.aclose()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")

@@ -296,3 +296,83 @@ async def test_a_first_answer_may_take_a_connection_and_some_round_trips(store: 
         await limiter.acquire()
     assert "shared" == limiter.statistics().state
     await limiter.aclose()
+
+
+async def test_a_limiter_closed_during_an_outage_is_asked_for_no_more(store: RealServer) -> None:
+    """While another of the same client waits for the store, and is served when it is back."""
+    limiter, client = limiter_of(store, "wait")
+    closed = RedisLimiter(client, "y", "10/s")
+    client.error, client.latency = NoConnection(), 0.01
+    waiting = [asyncio.create_task(outcome(each.acquire())) for each in (limiter, closed)]
+    await asyncio.sleep(0.055)  # in the middle of a call
+    await closed.aclose()
+    await asyncio.sleep(1)
+    client.error = None
+    waited, sent_away = await asyncio.gather(*waiting)
+
+    assert isinstance(sent_away, aiorate.LimiterClosed)
+    assert 1.05 <= waited <= 1.6
+    assert [":1", ":0"] == [store.send("EXISTS", each.key) for each in (limiter, closed)]
+    await limiter.aclose()
+    assert not others()
+
+
+async def test_a_refusal_while_it_closes_is_nobodys(store: RealServer) -> None:
+    """Nobody is in line, and whoever closes a limiter can do nothing about it."""
+    limiter, client = limiter_of(store)
+    client.error = NoPermissionError("NOPERM")
+    limiter.charge(5)
+    await limiter.aclose()
+
+    assert 1 == client.calls
+    assert not others()
+
+
+async def test_a_task_that_is_cancelled_while_a_limiter_closes_does_not_keep_it(store: RealServer) -> None:
+    """A program that cancels all its tasks and ends."""
+    limiter, client = limiter_of(store)
+    client.hangs = True
+    limiter.charge(5)
+    closing = asyncio.create_task(limiter.aclose())
+    await asyncio.sleep(0.1)
+    for task in others() - {closing}:
+        task.cancel()
+    await closing
+
+    assert pytest.approx(0.1, abs=1e-3) == now()
+    assert not others()
+
+
+async def test_a_pause_of_all_goes_on_through_an_outage(store: RealServer) -> None:
+    """Nobody needs the store meanwhile, so nobody is told of an outage that ended before the pause did."""
+    limiter, client = limiter_of(store)
+    other, _ = limiter_of(store)
+    other.pause(4)
+    await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(outcome(limiter.acquire()))
+    await asyncio.sleep(0.5)
+    client.error = NoConnection()
+    await asyncio.sleep(3)
+    client.error = None
+
+    assert pytest.approx(3.99, abs=0.02) == await waiting
+    assert "shared" == limiter.statistics().state
+    await limiter.aclose()
+    await other.aclose()
+
+
+@pytest.mark.parametrize(("each_way", "booked"), [(0.2, 80), (0.7, 200)])
+async def test_a_slow_answer_books_two_seconds_ahead_at_most(store: RealServer, each_way: float, booked: int) -> None:
+    """Two round trips; but of a store that takes that long, nobody knows how long the next answer takes."""
+    limiter, client = limiter_of(store, rate="100/s", grace=5)
+    client.latency = each_way
+    tasks = [asyncio.create_task(limiter.acquire()) for _ in range(1_000)]
+    await asyncio.sleep(each_way + 0.01)  # on its way back
+    client.latency = 0
+    await asyncio.sleep(each_way)
+
+    assert booked == pytest.approx(limiter.scheduler.in_hand, abs=2)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await limiter.aclose()
