@@ -249,3 +249,88 @@ def test_the_bound_is_the_printed_formula() -> None:
 
     assert 5 + 1_005 == scheduler.bound(SECOND)
     assert 5 + 1_005 + 10 == scheduler.bound(SECOND, 10)
+
+
+def test_what_only_all_processes_can_decide_is_refused_here() -> None:
+    """The store would not know of it."""
+    with pytest.raises(RuntimeError, match="Delete its key"):
+        booked().reset(NOW)
+    with pytest.raises(RuntimeError, match="a limiter of several rates"):
+        booked("10/s", "1/s").set_rate(Rate.parse("5/s"), NOW)
+
+
+def test_it_lags_by_as_much_as_its_first_slot_is_late() -> None:
+    """Without a slot in hand nobody can say, and a slot that is yet to come is on time."""
+    scheduler = booked(slots=3, start=NOW + MS)
+
+    assert [0, 0, 2 * MS] == [scheduler.lag(NOW + ms * MS) for ms in (0, 1, 3)]
+    assert 0 == booked().lag(NOW)
+
+
+def test_nobody_has_to_listen() -> None:
+    """A scheduler by itself may be paused, resumed and charged, as any other."""
+    scheduler = booked(slots=2)
+    scheduler.paused(SECOND)
+    scheduler.resumed()
+    scheduler.charge(1, NOW)
+
+    assert [0, 1] == granted(scheduler, 10 * MS)
+
+
+def test_an_answer_that_is_on_its_way_is_as_far_away_after_a_pause() -> None:
+    """The store was asked before the limiter's time stood still, and its own time went on."""
+    scheduler = booked()
+    scheduler.book([NOW], 0, NOW, [NOW], 10 * MS)
+    scheduler.on_want = lambda now: True
+    scheduler.take(1, NOW)
+    assert NOW + 10 * MS == deepcopy(scheduler).peek(1, NOW)
+
+    scheduler.shift(4 * MS)
+    assert NOW + 6 * MS == deepcopy(scheduler).peek(1, NOW)
+    twin = deepcopy(scheduler)
+    twin.shift(2 * MS)
+    assert NOW + 4 * MS == twin.peek(1, NOW)
+
+
+def test_a_rehearsal_has_the_slots_of_every_answer() -> None:
+    """Two answers left a gap between them: it is the same in the copy, and what the copy grants is not granted here."""
+    scheduler = booked(slots=2)
+    scheduler.book([NOW + 10 * MS], 2, NOW, [NOW + 12 * MS], MS)
+    twin = deepcopy(scheduler)
+
+    assert [0, 1, 10, 11, 12] == granted(twin, 13 * MS)
+    assert 4 == scheduler.in_hand
+    assert [0, 1, 10, 11] == granted(scheduler, 13 * MS)
+
+
+def test_a_lease_asks_when_a_request_for_several_leaves_little() -> None:
+    """As it does for one."""
+    told: list[int] = []
+    scheduler = booked("1/ns", slots=10)
+    scheduler.on_want = lambda now: told.append(scheduler.in_hand) is None
+    scheduler.low(5)
+
+    assert scheduler.take(4, NOW + 100) <= NOW + 100
+    assert [] == told
+    assert scheduler.take(3, NOW + 100) <= NOW + 100
+    assert [3] == told
+
+
+def test_a_store_that_is_away_for_good_leaves_nobody_an_estimate() -> None:
+    """To ask how long it would take raises nothing; to take raises what the policy says."""
+
+    class Refused:
+        def at(self, permits: int, now: int) -> int:
+            raise ConnectionError("gone")
+
+        def spend(self, permits: int, now: int) -> None:
+            raise AssertionError("nothing was granted")
+
+    scheduler = booked(slots=1)
+    scheduler.beyond = Refused()
+
+    assert NOW == scheduler.peek(1, NOW)
+    assert NOBODY_KNOWS == scheduler.peek(2, NOW)
+    with pytest.raises(ConnectionError, match="gone"):
+        scheduler.take(2, NOW)
+    assert NOW == scheduler.take(1, NOW)

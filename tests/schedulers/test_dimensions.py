@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from aiorate import Rate, SlidingWindow, TokenBucket
@@ -37,6 +39,17 @@ def test_dimensions_are_charged_rest_and_lag_as_their_parts() -> None:
     assert repr(dimensions).startswith("Dimensions(TokenBucket(")
     with pytest.raises(RuntimeError, match="a rate for each dimension"):
         dimensions.set_rate(Rate(1), 0)
+
+
+def test_in_another_process_nobody_is_in_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fork, those who were inside are so in the parent."""
+    room = Room(1)
+    assert room.take(1, 0) == 0
+    assert room.peek(1, 0) > 0
+
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+
+    assert [room.take(1, 0) <= 0 for _ in range(2)] == [True, False]
 
 
 def test_a_room_has_a_size_and_no_rate() -> None:

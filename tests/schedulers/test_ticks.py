@@ -177,3 +177,23 @@ def test_what_comes_back_was_not_given_up(receipt: bool) -> None:
     scheduler.give_back(1, S, S if receipt else None)
 
     assert scheduler.spilled == (0 if receipt else 9 * S // 10)
+
+
+def test_before_the_first_call_nothing_is_in_stock() -> None:
+    """The schedule begins with it: a limiter that was made long ago has no burst."""
+    pace = TicksAccumulator("10/s")
+    assert pace.stock(5 * S) == 0
+
+    assert pace.take(1, 5 * S) == 5 * S
+    assert [pace.stock(5 * S + S // 20 * place) for place in range(1, 5)] == [0, 1, 1, 2]
+
+
+def test_a_ratio_that_is_changed_before_the_first_call_starts_no_schedule() -> None:
+    """Without an instant there is none to begin at."""
+    pace = BurstRatio("10/s", ratio=2)
+
+    pace.apply("5/s", 3)
+
+    assert pace.ratio == 3
+    assert repr(pace) == "BurstRatio('5/s', ratio=3)"
+    assert waits(pace, "7 7 7") == "0 0.2 0.4"

@@ -45,6 +45,27 @@ def test_a_sliding_window_without_a_receipt_forgets_its_oldest_entries() -> None
     assert waits(window, "0.6:2 0.6") == "0 0.9"
 
 
+def test_a_sliding_window_that_never_granted_has_nothing_to_forget() -> None:
+    """A refund by mistake makes no room beyond the rate, and a receipt that it never gave changes nothing."""
+    window = SlidingWindow("3/s")
+
+    window.give_back(2, S)
+    window.give_back(1, S, taken=S // 2)
+
+    assert waits(window, "1 1 1 1") == "0 0 0 1"
+
+
+def test_a_sliding_window_of_which_a_later_entry_comes_back_keeps_the_earlier_ones() -> None:
+    """And a receipt of an instant at which nothing was granted finds none."""
+    window = SlidingWindow("3/s")
+    waits(window, "0 0.25 0.5")
+
+    window.give_back(1, S // 2, taken=S * 3 // 8)
+    assert window.peek(1, S // 2) == S
+    window.give_back(1, S // 2, taken=S // 4)
+    assert waits(window, "0.5 0.5") == "0 0.5"
+
+
 @pytest.mark.parametrize("permits", [1, 4, 5, 6, 11, 17, 123, 124])
 def test_a_charged_window_stands_as_if_the_permits_had_been_taken_one_by_one(permits: int) -> None:
     """In one step, however many they are."""

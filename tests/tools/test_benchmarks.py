@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import platform
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.driving import LONG
 
 from aiorate import cli
-from aiorate._bench import main, measure, report, subjects
+from aiorate._bench import head, main, measure, progress, report, subjects
 
 Measured, Failed = measure.Measured, measure.Failed
 
@@ -92,6 +96,62 @@ def test_a_subject_that_hangs_is_remarked_and_not_asked_again(monkeypatch: pytes
 
     assert {((), "stopped after 0.05 s")} == {(row.samples, row.remark) for row in rows}
     assert len([line for line in said if "hanging" in line]) == 1
+
+
+def test_what_fails_as_it_is_stopped_is_remarked_once() -> None:
+    """A peer whose cancellation fails is one that hangs, and its error is no news on the screen."""
+
+    async def failing() -> None:
+        try:
+            await never()
+        except asyncio.CancelledError:
+            raise ZeroDivisionError from None
+
+    async def both() -> None:
+        await asyncio.wait([asyncio.ensure_future(failing()), asyncio.ensure_future(never())])
+
+    with pytest.raises(Failed, match=r"stopped after 0\.05 s"):
+        measure.run_in("asyncio", both, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [("raise ValueError('no rate')", "ValueError: no rate"), ("raise SystemExit(3)", "exit code 3"), ("while True: pass", "stopped after")],
+)
+def test_another_interpreter_that_fails_is_remarked(code: str, hint: str) -> None:
+    """By the last line that it wrote, or by how it ended."""
+    with pytest.raises(Failed, match=hint):
+        measure.python(code, timeout=0.5 if "stopped" in hint else LONG)
+
+
+def test_the_head_of_a_run_names_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that is not there has no version, and a machine without a list of processors is still named."""
+    monkeypatch.setattr(head, "Path", lambda path: Path("/nowhere/cpuinfo"))
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    monkeypatch.setattr(platform, "machine", lambda: "toaster")
+
+    facts = head.head("drain", ["pytest", "no-such-library"])
+
+    assert facts["versions"] == {"pytest": pytest.__version__}
+    assert str(facts["machine"]).startswith("toaster, ")
+
+
+def test_on_a_terminal_one_line_tells_of_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes, and is gone at the end: what is left on the screen are the tables."""
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=iter((10.0, 75.0, 76.0)).__next__))
+    monkeypatch.setenv("TERM", "xterm")
+
+    with progress.progress() as say:
+        say("drain: round 1")
+        assert "1:05 drain: round 1" in screen.getvalue()
+        assert "\n" not in screen.getvalue()
+        say("drain: round 2")
+
+    assert "1:06 drain: round 2" in screen.getvalue()
+    assert "\x1b[2K" in screen.getvalue().rpartition("round 2")[2]  # erased
 
 
 def test_all_take_turns_and_each_round_begins_with_the_next() -> None:
