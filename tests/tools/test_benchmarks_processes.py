@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,40 @@ async def test_a_worker_counts_what_is_raised_and_goes_on(monkeypatch: pytest.Mo
     assert record.errors["ZeroDivisionError"] >= 1
     assert len(record.first_errors) == min(10, record.errors["ZeroDivisionError"])
     assert record.grants
+
+
+@pytest.mark.asyncio
+async def test_tasks_of_a_worker_that_never_wait_let_one_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each after 64 acquires; and each of several permits is a grant of its own."""
+    asked: list[tuple[object, int]] = []
+
+    async def acquire(permits: int = 1) -> None:
+        asked.append((asyncio.current_task(), permits))
+
+    async def begin() -> int:
+        return 0
+
+    monkeypatch.setitem(shared_peers.SHARED, "through", lambda url, rate, options: subjects.Calls(acquire))
+    monkeypatch.setattr(worker, "monotonic_ns", count(0, SECOND // 4).__next__)  # a quarter of a second passes from look to look
+
+    record = await worker.work(Order("", 1.0, "through", tasks=2, permits=3, seconds=LONG), begin)
+
+    one, other = asked[0], asked[64]
+    assert one != other
+    assert [one] * 64 + [other] * 64 + [one] * 64 == asked[:192]
+    assert record.grants == [instant for instant in record.grants[::3] for _ in range(3)]
+    assert record.grants == sorted(record.grants)
+
+
+def test_a_worker_whose_clock_is_right_leaves_it_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Most are; and it ends though the instant at which to begin has long passed."""
+    clocks = time.time, time.time_ns
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{time.monotonic_ns() - 10 * SECOND}\n"))
+
+    worker.main(json.dumps(asdict(FLOOR)))
+
+    assert clocks == (time.time, time.time_ns)
+    assert [] == json.loads(capsys.readouterr().out.splitlines()[1])["grants"]
 
 
 def test_a_worker_reads_an_order_and_prints_a_record(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
