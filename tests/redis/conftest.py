@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[RealServer]:
-    server = RealServer()
-    yield server
-    server.kill()
+    with RealServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -236,15 +236,15 @@ def test_the_key_goes_when_it_says_no_more_than_a_new_one(store: RealServer) -> 
     Client(store, "1/h", name="slow").slots(0, 1)
     Client(store, "1000/s", burst=100, name="fast").slots(0, 1)
 
-    assert 3600_000 < int(store.send("PTTL", "aiorate:slow")[1:]) <= 3601_000
-    assert 0 < int(store.send("PTTL", "aiorate:fast")[1:]) <= 1_101
+    assert 3600_000 < int(store.send("PTTL", "aiorate:slow")) <= 3601_000
+    assert 0 < int(store.send("PTTL", "aiorate:fast")) <= 1_101
 
 
 def test_a_key_is_kept_as_long_as_a_pause(store: RealServer) -> None:
     """However short the rate's own memory is."""
     Client(store).ask(0, pause=3600 * SECOND)
 
-    assert 3600_000 < int(store.send("PTTL", "aiorate:x")[1:])
+    assert 3600_000 < int(store.send("PTTL", "aiorate:x"))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,8 @@ def test_a_value_of_somebody_else_is_left_alone(store: RealServer, value: str) -
     store.send("SET", "aiorate:x", value)
 
     question = Question(1, horizon=1.0).words(limits_of([Rate(1)], [1]))
-    assert store.send("EVAL", TIMED, 1, "aiorate:x", *question, EPOCH).startswith("-WRONGTYPE")
+    with pytest.raises(OSError, match="WRONGTYPE"):
+        store.send("EVAL", TIMED, 1, "aiorate:x", *question, EPOCH)
     assert value == store.send("GET", "aiorate:x")
 
 

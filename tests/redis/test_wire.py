@@ -84,8 +84,7 @@ async def test_a_script_that_was_flushed_is_sent_again(store: RealServer, source
 
 async def test_a_server_that_is_killed_and_comes_back_empty_goes_unnoticed(running: RealServer) -> None:
     """Connections break, scripts and state are gone; who waits goes on waiting."""
-    server = RealServer()
-    try:
+    with RealServer() as server:
         limiter = RedisLimiter(server.url, "x", "1000/s", on_unavailable="wait")
         await limiter.acquire()
         server.kill()
@@ -95,14 +94,12 @@ async def test_a_server_that_is_killed_and_comes_back_empty_goes_unnoticed(runni
         await asyncio.gather(*waiting)
         assert server.send("GET", limiter.key).startswith("aiorate ")
         await limiter.aclose()
-    finally:
-        server.kill()
 
 
 async def test_nobody_at_the_address_is_told_after_the_grace(running: RealServer) -> None:
     """A wrong port, or a server that was never started."""
-    server = RealServer()
-    server.kill()
+    with RealServer() as server:
+        server.kill()
     limiter = RedisLimiter(server.url, "x", "1000/s", grace=0.05)
 
     with pytest.raises(EngineUnavailable) as caught:

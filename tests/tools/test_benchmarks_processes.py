@@ -243,7 +243,7 @@ def test_a_store_is_real_and_forgets_everything_when_it_is_killed() -> None:
         assert mine.send("SET", "key", "välue") == "OK"
         assert mine.send("GET", "key") == "välue"
         assert mine.send("EVAL", "return 'x'", "0") == "x"
-        assert mine.script_calls() == 1
+        assert mine.calls() == 1
         port = mine.port
 
         mine.kill()
@@ -251,7 +251,7 @@ def test_a_store_is_real_and_forgets_everything_when_it_is_killed() -> None:
         mine.start()
 
         assert mine.running
-        assert (mine.port, mine.script_calls()) == (port, 0)
+        assert (mine.port, mine.calls()) == (port, 0)
         assert mine.send("EXISTS", "key") == "0"
         with pytest.raises(OSError, match="wrong number of arguments"):
             mine.send("GET")
@@ -316,12 +316,12 @@ def test_what_raises_has_no_figure(store: Store, monkeypatch: pytest.MonkeyPatch
 @needs_binary
 def test_a_script_that_does_nothing_is_the_floor_of_one_task(store: Store) -> None:
     """Whatever the machine, both are microseconds, and each of them is a call."""
-    before = store.script_calls()
+    before = store.calls()
 
     took = asyncio.run(processes.alone(store.url, "", {}, 20))
 
     assert took > 0
-    assert store.script_calls() == before + 20
+    assert store.calls() == before + 20
 
 
 def test_a_missing_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,7 +200,7 @@ def test_a_short_run_with_a_server_that_is_there(store: Store, capsys: pytest.Ca
     assert 0 < shared <= 60  # 100/s for half a second
     assert alone > 0
     calls, permit = re.search(r"calls to the store +- +(\d+) *\n calls per request +- +([\d.]+)", printed.out).groups()  # type: ignore[union-attr]
-    assert 0 < int(calls) <= store.script_calls()
+    assert 0 < int(calls) <= store.calls()
     assert 0 < float(permit)
     assert "killed" not in printed.out  # that server is not ours to kill
     assert store.running
