@@ -363,3 +363,219 @@ def test_under_trio_a_shared_limit_is_watched_though_no_task_waits_for_it() -> N
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
     assert at == [(0, "a"), (0.5, "b"), (1, "c"), (1.5, "d"), (2, "a"), (2.5, "b"), (3, "c"), (3.5, "d")]
+
+
+# How long it would take, with a line of its own before a line of all.
+
+
+@one_loop
+@pytest.mark.parametrize("waiters", [3, 100])
+async def test_a_newcomer_is_told_when_both_lines_have_passed(waiters: int) -> None:
+    """It stands behind those of its own key, however many they are, and they behind those of the other keys."""
+    clock = SteppedClock()
+    shared = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)
+    keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)
+    assert keyed.try_acquire("a")
+    crowd = Crowd(keyed["a"], clock)
+    await crowd.queue(range(waiters))
+
+    assert waiters + 1 == keyed["a"].delay()
+    with pytest.raises(aiorate.WaitTooLong):
+        await keyed.acquire("a", max_wait=waiters + 0.5)
+    assert 0.1 == keyed["b"].delay()
+    last = crowd.ask("last", max_wait=waiters + 1)
+    await clock.run(waiters + 1)
+
+    assert [(place + 1) * SECOND for place in range(waiters)] == [crowd.granted[place] for place in range(waiters)]
+    assert waiters + 1 == last.result()
+    await keyed.aclose()
+
+
+@one_loop
+async def test_a_key_behind_a_hundred_others_is_told_when_they_have_passed() -> None:
+    """Each of them has one request in the shared line."""
+    clock = SteppedClock()
+    shared = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)
+    keyed = aiorate.KeyedLimiter[Any](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)
+    tasks = [asyncio.ensure_future(keyed.acquire(key)) for key in range(101)]
+    await turns(3)
+
+    assert 10.1 == keyed["new"].delay()
+    assert 10.1 == keyed[1].delay()
+    await clock.run(10)
+    assert [key / 10 for key in range(101)] == [pytest.approx(task.result()) for task in tasks]
+    await keyed.aclose()
+
+
+@one_loop
+async def test_a_limit_that_will_not_grant_leaves_nobody_an_estimate() -> None:
+    """Stopped, or closed: neither has an end that anybody could know."""
+    clock = SteppedClock()
+    shared = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)
+    keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)
+    assert keyed.try_acquire("a")
+    crowd = Crowd(keyed["a"], clock)
+    await crowd.queue(range(2))
+    assert 3 == keyed["a"].delay()
+
+    shared.apply("10,1,stop")
+    assert float("inf") == keyed["a"].delay() == keyed["b"].delay()
+    shared.apply("10,1,start")
+    assert 3 == keyed["a"].delay()
+    keyed["a"].apply("1,1,stop")
+    assert [float("inf"), 0.1] == [keyed["a"].delay(), keyed["b"].delay()]
+    keyed["a"].apply("1,1,start")
+    await shared.aclose()
+    assert float("inf") == keyed["b"].delay()
+    await keyed.aclose()
+
+
+@one_loop
+async def test_whoever_asks_for_more_than_a_new_rate_allows_counts_for_nobody() -> None:
+    """It will be sent away when its turn comes, and those behind it need not wait for it."""
+    clock = SteppedClock()
+    shared = aiorate.Limiter(aiorate.SlidingWindow("4/s"), clock=clock)
+    keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=4), clock=clock), shared=shared)
+    assert keyed.try_acquire("a", 4)
+    crowd = Crowd(keyed["a"], clock)
+    crowd.ask("large", 4)
+    crowd.ask("small", 1)
+    await turns(3)
+    assert 6 == keyed["a"].delay()
+
+    shared.set_rate("2/s")
+
+    assert 2 == keyed["a"].delay()
+    await clock.run(5)
+    with pytest.raises(ValueError, match="2 is the most at once of the limit that is shared"):
+        crowd.tasks["large"].result()
+    assert crowd.tasks["small"].done()
+    await keyed.aclose()
+
+
+# Limits that fail, and loops that end.
+
+
+class Fails(aiorate.TokenBucket):
+    """Raises once, where it would grant."""
+
+    __slots__ = ("fails",)
+
+    def __init__(self, rate: str) -> None:
+        super().__init__(rate, burst=1)
+        self.fails = False
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        if self.fails and self.peek(permits, now) <= now:
+            self.fails = False
+            raise OSError("broken")
+        return super().take(permits, now, since)
+
+
+@one_loop
+@pytest.mark.parametrize("in_line", [True, False])
+async def test_a_key_whose_strategy_fails_spends_nothing_of_the_shared_limit(in_line: bool) -> None:
+    """It was asked first, and has its permit back when the key's own limit fails."""
+    clock = SteppedClock()
+    strategy = Fails("1/s")
+    shared = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=2), clock=clock)
+    keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(strategy, clock=clock), shared=shared)
+    if in_line:
+        assert keyed.try_acquire("a")
+        crowd = Crowd(keyed["a"], clock)
+        await crowd.queue(["first", "second"])
+    strategy.fails = True
+    await clock.run(1)
+
+    if in_line:
+        assert {"OSError: broken"} == {f"{type(task.exception()).__name__}: {task.exception()}" for task in crowd.tasks.values()}
+    else:
+        with pytest.raises(OSError, match="broken"):
+            keyed.try_acquire("a")
+    assert [True, not in_line] == [shared.try_acquire(), shared.try_acquire()]
+    assert (0, clock.timers) == (shared.statistics().waiting, 0)
+    await keyed.aclose()
+
+
+@one_loop
+async def test_a_limiter_in_whose_line_somebody_stands_is_refused_as_a_key() -> None:
+    """Those in line never asked the shared limit. Once they are served, the limiter may be a key."""
+    clock = ManualClock()
+    made = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
+    keyed = aiorate.KeyedLimiter[str](lambda key: made, shared=aiorate.Limiter("10/s", clock=clock))
+    assert made.try_acquire()
+    waiting = asyncio.ensure_future(made.acquire())
+    await turns(2)
+
+    with pytest.raises(ValueError, match="in use already"):
+        keyed["a"]
+    await clock.run(1)
+    assert 1 == await waiting
+    assert not keyed.try_acquire("a")
+    await clock.run(1)
+    assert keyed.try_acquire("a")
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_a_limiter_that_was_used_before_is_a_key_like_any_other() -> None:
+    """What it granted in advance is settled: nothing passes the shared limit unseen."""
+    made = aiorate.Limiter(aiorate.TicksAccumulator("10/s"))
+    for _ in range(3):
+        await made.acquire()
+    await asyncio.sleep(10)
+    assert made.try_acquire()
+    keyed = aiorate.KeyedLimiter[str](lambda key: made, shared=aiorate.TokenBucket("1/s", burst=2))
+
+    assert [True, True, False] == [keyed.try_acquire("a") for _ in range(3)]
+    assert 6 == keyed["a"].statistics().granted
+
+
+@pytest.mark.parametrize("first", ["key", "shared"])
+def test_in_the_next_event_loop_nobody_of_the_last_one_stands_in_either_line(first: str) -> None:
+    """Whichever of the two is asked first there."""
+    clock = ManualClock()
+    shared = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
+    keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)
+    assert keyed.try_acquire("a")
+    clock.advance(1)
+    assert shared.try_acquire()
+    tasks: list[asyncio.Task[float]] = []
+
+    async def wait() -> None:
+        tasks.append(asyncio.ensure_future(keyed.acquire("a")))
+        await turns(3)
+        assert (1, 1) == (shared.statistics().waiting, keyed["a"].statistics().waiting)
+
+    async def ask() -> None:
+        if first == "shared":
+            assert not shared.try_acquire()
+        assert not keyed.try_acquire("a")
+        await clock.run(1)
+        assert keyed.try_acquire("a")
+        assert (0, 0) == (shared.statistics().waiting, keyed["a"].statistics().waiting)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(wait())
+    asyncio.run(ask())
+    with pytest.raises(RuntimeError, match="moved to another event loop"):
+        loop.run_until_complete(tasks[0])
+    loop.close()
+
+
+def test_a_key_in_whose_line_a_closed_loop_left_somebody_is_evicted() -> None:
+    """Nobody will ever be granted there, and it owes nothing any more."""
+    clock = ManualClock()
+    keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock))
+    assert keyed.try_acquire("a")
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending!"
+    task = loop.create_task(keyed.acquire("a"))
+    loop.run_until_complete(turns(3))
+    loop.close()
+    clock.advance(1)
+
+    assert 0 == keyed.evict()  # the task that will never run holds it
+    assert not task.done()
+    del task
+    gc.collect()
+    assert 1 == keyed.evict()

@@ -1049,3 +1049,109 @@ def test_callers_that_are_always_refused_let_their_loop_turn() -> None:
         return True
 
     assert asyncio.run(insist())
+
+
+# Odd ends.
+
+
+def test_the_strategy_is_there_to_look_at() -> None:
+    """As that of any limiter."""
+    strategy = aiorate.TokenBucket("1/s", burst=1)
+
+    assert strategy is aiorate.Limiter(strategy, scope="process").scheduler
+
+
+def test_refused_at_once_the_place_is_free_again() -> None:
+    """Who found a place, and may not stand in the line for permits, leaves it for the next."""
+    limiter = made(ManualClock(), max_concurrency=1, max_waiting=0)
+    for _ in range(2):
+        with pytest.raises(aiorate.LineFull):
+            asyncio.run(limiter.__aenter__())
+    limiter.reset()
+
+    assert 0.0 == asyncio.run(limiter.__aenter__())
+
+
+def test_a_place_and_a_permit_that_come_at_once_are_no_wait() -> None:
+    """Time did not pass between the request and both grants: nothing is counted."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=2), scope="process", max_concurrency=1, clock=clock)
+    with LoopThread() as thread:
+        gate = asyncio.Event()
+
+        async def hold() -> None:
+            async with limiter:
+                await gate.wait()
+
+        held = thread.start(hold)
+        late = thread.start(limiter.__aenter__)
+        waiting(limiter, 1)
+        thread.call(gate.set)
+        held.result(LONG)
+
+        assert 0.0 == late.result(LONG)
+    assert (0.0, 0.0) == (limiter.statistics().waited_total, limiter.statistics().waited_max)
+
+
+def test_an_interrupt_while_it_joins_leaves_nobody_in_line() -> None:
+    """Ctrl-C between the place in line and the timer: the one who was interrupted has gone, and the next is served in time."""
+
+    class Interrupted(ManualClock):
+        interrupts = False
+
+        def call_at(self, instant: int, callback: Callable[[], None]) -> Any:
+            if self.interrupts:
+                self.interrupts = False
+                raise KeyboardInterrupt
+            return super().call_at(instant, callback)
+
+    clock = Interrupted()
+    limiter = made(clock)
+    clock.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        limiter.acquire_blocking()
+    assert (0, 1) == (limiter.statistics().waiting, limiter.statistics().cancelled)
+
+    next_one = in_thread(limiter.acquire_blocking)
+    waiting(limiter, 1)
+    clock.advance(0.1)
+    assert 0.1 == next_one.result(LONG)
+
+
+def test_an_interrupt_before_it_joins_is_no_leaving() -> None:
+    """It had not stood anywhere yet, so nobody is counted as one who gave up."""
+
+    class Interrupted(ManualClock):
+        interrupts = 0
+
+        def now(self) -> int:
+            if self.interrupts:
+                self.interrupts -= 1
+                if not self.interrupts:
+                    raise KeyboardInterrupt
+            return super().now()
+
+    for reading in range(1, 4):
+        clock = Interrupted()
+        limiter = made(clock)
+        clock.interrupts = reading
+        with suppress(KeyboardInterrupt, aiorate.WaitTooLong):
+            limiter.acquire_blocking(max_wait=0)
+        clock.interrupts = 0
+
+        assert (0, 0) == (limiter.statistics().waiting, limiter.statistics().cancelled)
+
+
+def test_after_a_fork_its_line_is_that_of_the_child() -> None:
+    """What the hook does there, said to this process: the budget goes on, and those who wait do so in the parent."""
+    clock = ManualClock()
+    limiter = made(clock, max_concurrency=2)
+    with LoopThread() as thread:
+        thread.start(limiter.acquire)
+        waiting(limiter, 1)
+        limiter.dispatcher.driver.loop.section.begin_anew()  # type: ignore[union-attr]
+
+        assert 0 == limiter.statistics().waiting
+        assert not limiter.try_acquire()
+        clock.advance(0.1)
+        assert [True, False] == [limiter.try_acquire(), limiter.try_acquire()]

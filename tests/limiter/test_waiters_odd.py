@@ -178,3 +178,92 @@ async def test_a_clock_that_fails_at_any_reading_hangs_nobody(make: Callable[[st
     assert outcomes[0] is OSError
     assert outcomes[-1] is float
     assert set(outcomes) == {OSError, float}
+
+
+def test_between_two_runs_of_a_loop_whoever_looks_disturbs_nobody() -> None:
+    """A script that runs its loop piece by piece: those in line are still in line."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
+    assert limiter.try_acquire()
+    with asyncio.Runner() as runner:
+        waiting = runner.get_loop().create_task(limiter.acquire())
+        runner.run(turns(3))
+
+        assert 2 == limiter.delay()
+        assert 1 == limiter.statistics().waiting
+        assert not limiter.try_acquire()
+        runner.run(clock.run(1))
+        assert 1 == waiting.result()
+
+
+def test_a_grant_that_its_owner_hears_of_in_an_old_loop_is_still_its_own() -> None:
+    """The limiter has moved on to another loop meanwhile, where the permit is spent."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
+    assert limiter.try_acquire()
+    with asyncio.Runner() as runner:
+        waiting = runner.get_loop().create_task(limiter.acquire())
+
+        async def elsewhere() -> None:
+            assert not limiter.try_acquire()
+            await clock.run(1)
+            assert limiter.try_acquire()
+
+        runner.run(turns(3))
+        clock.advance(1)
+        assert not waiting.done()  # granted, and its loop stands still
+        with asyncio.Runner() as other:
+            other.run(elsewhere())
+        runner.run(turns(1))
+
+        assert 1 == waiting.result()
+        assert (3, 0) == (limiter.statistics().granted, limiter.statistics().waiting)
+
+
+@one_loop
+async def test_a_long_line_that_is_full_refuses_everybody_in_turn() -> None:
+    """It is not counted again for each of them, and who has left it makes room as ever."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock, max_waiting=200)
+    assert limiter.try_acquire()
+    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(200)]
+    await turns(3)
+    for _ in range(3):
+        with pytest.raises(aiorate.LineFull, match="200 are waiting"):
+            await limiter.acquire()
+
+    tasks[100].cancel()
+    await turns(3)
+    tasks.append(asyncio.ensure_future(limiter.acquire()))
+    await turns(3)
+    assert 200 == limiter.statistics().waiting
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+@one_loop
+async def test_an_error_that_cannot_be_copied_is_raised_as_it_is() -> None:
+    """In everybody who waits: its class wants one instance of it."""
+
+    class Single(Exception):
+        def __copy__(self) -> Single:
+            return self
+
+    class Broken(aiorate.TokenBucket):
+        __slots__ = ("error",)
+
+        def take(self, permits: int, now: int, since: int | None = None) -> int:
+            if self.peek(permits, now) <= now and now:
+                raise self.error
+            return super().take(permits, now, since)
+
+    clock, strategy = ManualClock(), Broken("1/s", burst=1)
+    strategy.error = Single("one of a kind")
+    limiter = aiorate.Limiter(strategy, clock=clock)
+    assert limiter.try_acquire()
+    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(2)]
+    await turns(3)
+    await clock.run(1)
+
+    assert [strategy.error] * 2 == [task.exception() for task in tasks]

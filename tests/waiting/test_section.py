@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import threading
 import weakref
+from functools import partial
 
 import pytest
 from helpers.driving import LONG
@@ -164,3 +166,37 @@ def test_what_is_put_off_while_a_fork_is_made_is_done_after_it() -> None:
     section.run(lambda: None)
 
     assert ["late"] == heard
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_fork_holds_every_section_until_there_are_two_processes() -> None:
+    """The child hears of it and is free to decide, the parent does what was put off; each goes on with its own."""
+    sections, heard = [Section() for _ in range(3)], list[str]()
+    for place, section in enumerate(sections):
+        section.on_fork = partial(heard.append, f"anew {place}")
+    sections[0].on_fork = None
+
+    child = os.fork()
+    if not child:
+        anew = sorted(heard) == ["anew 1", "anew 2"]
+        os._exit(0 if anew and [place for place, section in enumerate(sections) if section.run(lambda: True)] == [0, 1, 2] else 1)
+
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert [] == heard
+    assert [1, 1, 1] == [call_in_thread(lambda section=section: section.run(lambda: 1)) for section in sections]
+
+
+def test_a_fork_in_the_middle_of_a_decision_keeps_what_was_put_off() -> None:
+    """The thread that decides goes on in the child, and does it afterwards; what others put off is in the parent."""
+    section, order = Section(), list[str]()
+
+    def decide() -> None:
+        section.post(lambda: order.append("put off"))
+        section.after(lambda: order.append("after"))
+        section.begin_anew()
+        order.append("decided")
+
+    section.run(decide)
+
+    assert ["decided", "put off"] == order
