@@ -26,6 +26,7 @@ from helpers.threads import KINDS, LoopThread, Recorded, TrioThread, call_in_thr
 import aiorate
 from aiorate.http import hooks, read_feedback
 from aiorate.testing import ManualClock
+from aiorate.waiting.process_driver import ProcessDriver
 
 EACH = pytest.mark.parametrize("kind", KINDS)
 
@@ -1051,6 +1052,85 @@ def test_callers_that_are_always_refused_let_their_loop_turn() -> None:
     assert asyncio.run(insist())
 
 
+def test_callers_that_are_refused_though_nobody_waits_let_their_loop_turn() -> None:
+    """They ask in a loop of their own until a permit is there, and would keep all others from running."""
+    limiter = made(rate="1/1000s")
+
+    async def insist() -> bool:
+        turned: list[bool] = []
+        asyncio.get_running_loop().call_soon(turned.append, True)
+        while not turned:
+            with suppress(aiorate.WaitTooLong):
+                await limiter.acquire(max_wait=1)
+        return True
+
+    assert asyncio.run(insist())
+
+
+def test_callers_that_always_find_a_place_let_their_loop_turn() -> None:
+    """As those that always find a permit."""
+    limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000000000/s"), scope="process", max_concurrency=1)
+
+    async def greedy() -> bool:
+        turned: list[bool] = []
+        asyncio.get_running_loop().call_soon(turned.append, True)
+        while not turned:
+            async with limiter:
+                pass
+        return True
+
+    assert asyncio.run(greedy())
+
+
+def test_a_place_that_was_given_to_a_closed_loop_goes_to_whoever_asks_next() -> None:
+    """It was given while that loop stood still, and nobody there will ever leave it."""
+    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=10), scope="process", max_concurrency=1, clock=ManualClock())
+    kept: list[Any] = []
+    with LoopThread() as holder, LoopThread() as thread:
+        gate = asyncio.Event()
+
+        async def hold() -> None:
+            async with limiter:
+                await gate.wait()
+
+        held = holder.start(hold)
+        thread.start(limiter.__aenter__)
+        kept.append(thread.task)
+        waiting(limiter, 1)
+        with thread.stand_still() as blocked:
+            holder.call(gate.set)
+            held.result(LONG)
+            blocked.finally_call = thread.loop.stop
+        thread.thread.join(LONG)
+        thread.loop.close()
+
+        assert 0.0 == holder.start(limiter.__aenter__).result(LONG)
+    assert 2 == limiter.statistics().granted
+    _forget(kept)
+
+
+def test_a_wait_for_a_place_after_which_a_permit_is_there_is_counted() -> None:
+    """From the request on, though nobody waited for the permit."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=2), scope="process", max_concurrency=1, clock=clock)
+    with LoopThread() as thread:
+        gate = asyncio.Event()
+
+        async def hold() -> None:
+            async with limiter:
+                await gate.wait()
+
+        held = thread.start(hold)
+        late = thread.start(limiter.__aenter__)
+        waiting(limiter, 1)
+        clock.advance(5)
+        thread.call(gate.set)
+        held.result(LONG)
+
+        assert 5.0 == late.result(LONG)
+    assert 5.0 == limiter.statistics().waited_max
+
+
 # Odd ends.
 
 
@@ -1118,6 +1198,18 @@ def test_an_interrupt_while_it_joins_leaves_nobody_in_line() -> None:
     assert 0.1 == next_one.result(LONG)
 
 
+def test_who_has_a_ticket_and_never_stood_in_line_leaves_no_trace() -> None:
+    """Interrupted in between: nothing was spent, and nobody is counted as one who gave up."""
+    limiter = made(ManualClock())
+    driver = limiter.dispatcher.driver
+    assert isinstance(driver, ProcessDriver)
+    section = driver.loop.section
+
+    section.run(driver.withdraw, section.run(driver.ticket))
+
+    assert (0, 0) == (limiter.statistics().waiting, limiter.statistics().cancelled)
+
+
 def test_an_interrupt_before_it_joins_is_no_leaving() -> None:
     """It had not stood anywhere yet, so nobody is counted as one who gave up."""
 
@@ -1149,7 +1241,7 @@ def test_after_a_fork_its_line_is_that_of_the_child() -> None:
     with LoopThread() as thread:
         thread.start(limiter.acquire)
         waiting(limiter, 1)
-        limiter.dispatcher.driver.loop.section.begin_anew()  # type: ignore[union-attr]
+        limiter.dispatcher.driver.loop.section.begin_anew()
 
         assert 0 == limiter.statistics().waiting
         assert not limiter.try_acquire()

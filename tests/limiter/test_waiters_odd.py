@@ -180,6 +180,16 @@ async def test_a_clock_that_fails_at_any_reading_hangs_nobody(make: Callable[[st
     assert set(outcomes) == {OSError, float}
 
 
+def test_who_waits_without_a_loop_is_told_what_works_there() -> None:
+    """A coroutine that is driven by hand: nothing could wake it, and nothing is spent."""
+    limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=1))
+    assert limiter.try_acquire()
+    with pytest.raises(RuntimeError, match=r"only wait in a running event loop; try_acquire\(\) and delay\(\) work without one"):
+        limiter.acquire().send(None)
+
+    assert (0, 1) == (limiter.statistics().waiting, limiter.statistics().granted)
+
+
 def test_between_two_runs_of_a_loop_whoever_looks_disturbs_nobody() -> None:
     """A script that runs its loop piece by piece: those in line are still in line."""
     clock = ManualClock()
