@@ -92,3 +92,22 @@ async def test_a_key_whose_strategy_fails_is_kept_and_nobody_else_hears_of_it() 
     limiters.evict()
 
     assert list(limiters) == ["bad"]
+
+
+async def test_whoever_hears_of_an_evicted_key_may_evict_the_others() -> None:
+    """Each is dropped, and told of, once."""
+    told: list[object] = []
+
+    def on_event(event: aiorate.Event) -> None:
+        told.append(event.key)
+        limiters.evict()
+
+    clock = ManualClock()
+    limiters = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), on_event=on_event)
+    assert all(limiters.try_acquire(key) for key in ("ann", "bob", "cid"))
+    clock.advance(1)
+
+    assert 1 == limiters.evict()  # whose callback dropped the others
+
+    assert ["ann", "bob", "cid"] == told
+    assert len(limiters) == 0

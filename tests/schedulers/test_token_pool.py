@@ -153,3 +153,12 @@ def test_tokens_are_whole_and_never_negative(call: str) -> None:
         with pytest.raises(error):
             getattr(pool, call)(wrong)
     assert pool.active == S // 10
+
+
+def test_a_burst_that_no_float_can_tell_is_still_exact() -> None:
+    """A ratio without a bound, in practice: the pool is as large as the product of both, and it grants."""
+    pool = TokenPool("1/1000s", burst=1e308)
+
+    assert pool.max_active == 2_000 * S
+    assert pool.max_over_active == 2_000 * S * 10**308
+    assert grants(pool, 2) == "0 1000"

@@ -433,3 +433,34 @@ class Breaking:
     def now(self) -> int:
         self.reads += 1
         return None if self.broken else SECOND  # type: ignore[return-value]
+
+
+@one_loop
+@pytest.mark.parametrize("before", [*range(120, 136), *range(240, 264), *range(376, 400)])
+async def test_a_batch_in_the_middle_of_which_time_passes_grants_no_more_than_there_was(before: int) -> None:
+    """Whichever of its portions it was in: what is left of it is asked for anew."""
+    clock = ManualClock(SECOND)
+    limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000/s", start=0), clock=clock)
+    for _ in range(before):
+        assert 0 == await limiter.acquire()
+    clock.advance(1)
+
+    assert 0 == await limiter.acquire()
+    granted = before + 1
+    while limiter.try_acquire():
+        granted += 1
+    assert 2001 == granted == limiter.statistics().granted
+
+
+@one_loop
+async def test_a_block_takes_from_the_batch_too() -> None:
+    """``async with`` is an acquire: it is counted, and ends where the others end."""
+    clock = ManualClock(SECOND)
+    limiter = aiorate.Limiter(aiorate.TicksAccumulator("10/s", start=0), clock=clock)
+    for _ in range(5):
+        async with limiter as waited:
+            assert 0 == waited
+        assert limiter.try_acquire()
+
+    assert 10 == limiter.statistics().granted
+    assert [True, False] == [limiter.try_acquire(), limiter.try_acquire()]
