@@ -96,10 +96,10 @@ async def test_a_key_whose_strategy_fails_is_kept_and_nobody_else_hears_of_it() 
 
 async def test_whoever_hears_of_an_evicted_key_may_evict_the_others() -> None:
     """Each is dropped, and told of, once."""
-    told: list[object] = []
+    told: list[str] = []
 
     def on_event(event: aiorate.Event) -> None:
-        told.append(event.key)
+        told.append(str(event.key))
         limiters.evict()
 
     clock = ManualClock()
@@ -109,5 +109,5 @@ async def test_whoever_hears_of_an_evicted_key_may_evict_the_others() -> None:
 
     assert 1 == limiters.evict()  # whose callback dropped the others
 
-    assert ["ann", "bob", "cid"] == told
+    assert ["ann", "bob", "cid"] == sorted(told)
     assert len(limiters) == 0
