@@ -115,7 +115,8 @@ def _throttled(url: str, rate: float, options: dict[str, Any]) -> Calls:
             await asyncio.sleep(result.state.retry_after)
 
     async def close() -> None:
-        await store._backend.get_client().aclose()  # noqa: SLF001  # there is no other way
+        # Its client is one of a pool that outlives it.
+        await store._backend.get_client().connection_pool.disconnect()  # noqa: SLF001  # there is no other way
 
     return Calls(acquire, close=close, limiter=limiter)
 
