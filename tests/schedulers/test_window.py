@@ -240,3 +240,11 @@ def test_wrong_arguments_are_refused(rate: str, zone: str, error: type[Exception
     """At construction, with a hint of what would do."""
     with pytest.raises(error, match=hint):
         CalendarWindow(rate, zone)
+
+
+def test_an_edge_within_the_hour_that_comes_twice_is_there_twice() -> None:
+    """Windows of 2:24 h in Berlin: at 2:10 for the second time, the next begins at 2:24 for the second time, and not an hour ago."""
+    second_time = datetime(2026, 10, 25, 2, 10, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)
+    window = CalendarWindow("1/8640s", "Europe/Berlin", origin=int(second_time.timestamp()) * S)
+
+    assert waits(window, "0 0") == "0 840"
