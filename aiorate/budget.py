@@ -18,7 +18,7 @@ from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.gate import Gate, Receipt
-from aiorate.waiting.request import stand_in_line, yield_to_loop
+from aiorate.waiting.request import Patience, stand_in_line, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +117,8 @@ class Budget:
             if at <= now:
                 await yield_to_loop(dispatcher, amounts, now)
                 return 0.0, now, None
-            waited, _, granted_at = await stand_in_line(dispatcher, amounts, at, now, now)
+            patience = None if limit is None or dispatcher.foretells else Patience("reserve()", limit)
+            waited, _, granted_at = await stand_in_line(dispatcher, amounts, at, now, now, patience=patience)
         except BaseException:
             dispatcher.drop_receipt()
             raise

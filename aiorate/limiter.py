@@ -15,7 +15,7 @@ from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.dispatcher import Dispatcher
-from aiorate.waiting.request import stand_in_line, yield_to_loop
+from aiorate.waiting.request import Patience, stand_in_line, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -175,6 +175,9 @@ class Limiter:
                 if at <= now:
                     return 0.0
             self._admit(permits, now, max_wait)
+            if max_wait is not None and not dispatcher.foretells:
+                patience = Patience(f"acquire({permits})", max_wait)
+                return ns_to_seconds((await stand_in_line(dispatcher, permits, at, now, now, patience=patience))[0])
         ticket, asked = dispatcher.join(permits, at, now, now)
         line, driver = dispatcher.line, dispatcher.driver
         # As stand_in_line(), which would cost each of 100 000 waiters more than the waiting itself.

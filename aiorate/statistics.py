@@ -49,7 +49,7 @@ class Statistics:
     paused_until: float | None
     """Clock reading in seconds at which the pause ends; None: not paused; infinite: stopped."""
     next_at: float | None
-    """Clock reading in seconds for when the first in line is scheduled; None: nobody waits; infinite: stopped."""
+    """Clock reading in seconds for when the first in line is scheduled; None: nobody waits; infinite: stopped, or nobody can say."""
     state: str
     """``local``; of a limit that processes share, ``shared``, or ``degraded`` while its store does not answer."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from itertools import islice
 from random import uniform
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from aiorate.redis.booking import bookings
 from aiorate.redis.script import BadAnswer
-from aiorate.redis.store import CALL_SECONDS, CONNECT_SECONDS, Refusal, Store, Unreachable
+from aiorate.redis.store import CALL_SECONDS, CONNECT_SECONDS, UNKNOWN, Refusal, Store, Unreachable, node_of
 
 if TYPE_CHECKING:
     from aiorate.redis.booking import Booking
@@ -33,6 +34,7 @@ class Booker:
     __slots__ = (
         "__weakref__",
         "_answered",
+        "_aside",
         "_asking",
         "_attached",
         "_calling",
@@ -49,15 +51,19 @@ class Booker:
         "_ticks",
         "_wanting",
         "loop",
+        "provisional",
     )
 
-    def __init__(self, source: object, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, source: object, loop: asyncio.AbstractEventLoop, provisional: bool) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
         """In which its task runs."""
+        self.provisional: bool = provisional
+        """Whether it is for keys of a cluster of which nobody knows yet which node has them."""
         self._source: object = source  # kept: while this lives, no other client has its id
         self._store: Store = Store(source)
         self._wanting: dict[Booking, None] = {}
         self._asking: list[Booking] = []
+        self._aside: dict[Booking, None] = {}  # those that got no answer while others did, until the next tick
         self._attached: WeakSet[Booking] = WeakSet()
         self._task: asyncio.Task[None] | None = None
         self._tick: asyncio.TimerHandle | None = None
@@ -73,6 +79,8 @@ class Booker:
 
     def wake(self, booking: Booking) -> None:
         """Ask the store for it in the loop's next turn, or when the call in flight is answered."""
+        if booking in self._aside:
+            return
         self._wanting[booking] = None
         if self._task is None:
             self._start()
@@ -87,12 +95,20 @@ class Booker:
         """Stay until it is detached, or no more."""
         self._attached.add(booking)
 
+    def release(self, booking: Booking) -> None:
+        """Forget it: another asks for it from now on. After the last, the task ends."""
+        self._wanting.pop(booking, None)
+        self._aside.pop(booking, None)
+        self._attached.discard(booking)
+        if not self._attached and not self._wanting:
+            self._over = True
+            if self._idle is not None and not self._idle.done():
+                self._idle.set_result(True)
+
     async def detach(self, booking: Booking) -> None:
         """Forget it. After the last, no task and no connection stays."""
-        self._wanting.pop(booking, None)
-        self._attached.discard(booking)
+        self.release(booking)
         if not self._attached and not self._wanting and self._task is not None:
-            self._over = True
             self._task.cancel()
             await asyncio.wait([self._task])
 
@@ -110,7 +126,7 @@ class Booker:
                 else:
                     self._idle_since = self.loop.time()
                     self._idle = idle = self.loop.create_future()
-                    if await idle and not self._wanting:  # somebody may have come in the same turn of the loop
+                    if await idle and not (self._wanting or self._aside):  # somebody may have come in the same turn of the loop
                         break
         except BaseException as error:
             if not self._over:
@@ -132,7 +148,11 @@ class Booker:
         questions: list[tuple[str, list[str]]] = []
         for booking in list(islice(self._wanting, _MOST)):
             del self._wanting[booking]
-            question = booking.question()
+            try:
+                question = booking.question()
+            except Exception as error:  # a clock that fails, say: the others are none the worse
+                booking.failed(error)
+                continue
             if question is not None:
                 asking.append(booking)
                 questions.append((booking.key, question.words(booking.limits)))
@@ -159,20 +179,25 @@ class Booker:
             self._calling = self._late = False
         self._retry = 0.0
         self._answered = True
+        garbled: Unreachable | None = None
         bad: list[Booking] = []
-        cause: Unreachable | None = None
-        self._asking = []
         for booking, reply in zip(asking, replies, strict=True):
-            if isinstance(reply, Refusal):
-                booking.refused(reply.__cause__ or reply)
-                continue
             try:
-                booking.answered(reply)
+                if isinstance(reply, Refusal):
+                    booking.refused(reply.__cause__ or reply)
+                elif isinstance(reply, Unreachable):  # a node of a cluster is down: the others are none the worse
+                    self._aside[booking] = None
+                    booking.unreachable(reply.__cause__ or reply)
+                else:
+                    booking.answered(reply)
             except BadAnswer as error:
-                cause = Unreachable(str(error))
+                garbled = Unreachable(str(error))
                 bad.append(booking)
-        if cause is not None:
-            await self._give_up(bad, cause)
+            except Exception as error:
+                booking.failed(error)
+        self._asking = []
+        if garbled is not None:
+            await self._give_up(bad, garbled)
 
     async def _give_up(self, asked: list[Booking], error: Unreachable) -> None:
         """Nobody got an answer: ask again a little later, for all of them."""
@@ -189,9 +214,10 @@ class Booker:
 
     def _fail(self, error: BaseException) -> None:
         """The task ends before its time."""
-        left = [*self._asking, *self._wanting]
+        left = [*self._asking, *self._wanting, *self._aside]
         self._asking = []
         self._wanting.clear()
+        self._aside.clear()
         if isinstance(error, asyncio.CancelledError):
             error = RuntimeError("acquire(): the task that asks the store was cancelled")
         for booking in left:
@@ -202,6 +228,9 @@ class Booker:
         task = self._task
         if task is None:
             return
+        aside, self._aside = self._aside, {}
+        for booking in aside:
+            self.wake(booking)
         # Counted, and not read from the clock: an answer to a loop that stood still lies ready, and is no outage.
         self._ticks += 1
         waited = (self._ticks - 1) * _TICK
@@ -223,15 +252,19 @@ def _no_answer(seconds: float) -> Unreachable:
     return Unreachable(f"no answer within {seconds:g} s")
 
 
-_bookers: WeakValueDictionary[tuple[object, int], Booker] = WeakValueDictionary()
+_bookers: WeakValueDictionary[tuple[object, int, str], Booker] = WeakValueDictionary()
 
 
-def booker_of(source: object, loop: asyncio.AbstractEventLoop) -> Booker:
-    """The one for that client, or that URL, in that loop."""
-    key = (source if isinstance(source, str) else id(source), id(loop))  # both live as long as it does
-    booker = _bookers.get(key)
+def booker_of(source: object, loop: asyncio.AbstractEventLoop, key: str) -> Booker:
+    """The one for that client, or that URL, in that loop; for a cluster, of the node that has the key.
+
+    One for each node, because a node that is down keeps its keys waiting, and must not keep those of the others.
+    """
+    node = node_of(source, key)
+    place = (source if isinstance(source, str) else id(source), id(loop), node)  # source and loop live as long as it does
+    booker = _bookers.get(place)
     if booker is None:
-        _bookers[key] = booker = Booker(source, loop)
+        _bookers[place] = booker = Booker(source, loop, node == UNKNOWN)
     return booker
 
 
@@ -241,4 +274,5 @@ def _forget() -> None:
         booking.forked()
 
 
-os.register_at_fork(after_in_child=_forget)
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forget)

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
     from aiorate.rate import Rate
     from aiorate.redis.outage import Outage
-    from aiorate.schedulers.booked import Booked
+    from aiorate.schedulers.booked import Beyond, Booked
     from aiorate.waiting.dispatcher import Dispatcher
 
     class Booker(Protocol):
         """What a booking knows of the task that asks the store."""
 
         loop: asyncio.AbstractEventLoop
+        provisional: bool
 
         def wake(self, booking: Booking) -> None:
             """Ask the store in the loop's next turn, or when the call in flight is answered."""
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
             """Stay until it is detached, or no more."""
             ...
 
+        def release(self, booking: Booking) -> None:
+            """Forget it: another asks for it from now on."""
+            ...
+
         async def detach(self, booking: Booking) -> None:
             """Forget it. After the last, no task and no connection stays."""
             ...
@@ -41,8 +46,8 @@ if TYPE_CHECKING:
     class FindBooker(Protocol):
         """How it finds the task of the loop that runs."""
 
-        def __call__(self, source: object, loop: asyncio.AbstractEventLoop, /) -> Booker:
-            """The one for that store, in that loop."""
+        def __call__(self, source: object, loop: asyncio.AbstractEventLoop, key: str, /) -> Booker:
+            """The one for that store, or for the node of a cluster that has the key, in that loop."""
             ...
 
 
@@ -52,7 +57,7 @@ _US = 1_000  # ns
 _SHORTEST_NS = 1_000_000  # over which use is measured
 _INTEREST_NS = NS_PER_SECOND  # a store that is lost is asked so long after the last who wanted it
 _LONGEST_NS = NS_PER_SECOND  # a round trip counts for no more
-_RECHECK_US = 1_000_000  # so often a process in which somebody waits asks whether a pause still goes on
+_RECHECK_NS = NS_PER_SECOND  # so often a process in which somebody waits asks whether a pause still goes on
 
 
 class Booking:
@@ -66,6 +71,8 @@ class Booking:
         "__weakref__",
         "_ahead",
         "_answer_ns",
+        "_asking",
+        "_beyond",
         "_booker",
         "_charged",
         "_closed",
@@ -86,13 +93,18 @@ class Booking:
         "_rechecks",
         "_remembered",
         "_remembered_at",
+        "_resumes",
         "_returned",
         "_scheduler",
         "_sent",
         "_sent_charge",
         "_sent_last",
         "_sent_pause",
+        "_sent_rates",
+        "_sent_resume",
+        "_silent",
         "_source",
+        "_tail",
         "_timer",
         "key",
     )
@@ -119,29 +131,37 @@ class Booking:
         self._lease: int = lease
         self._ahead: int = max(horizon, lease)  # how far all processes together aim to book, at least
         self._limits: str = ""
-        self._limits_of: Rate | None = None  # the rate for which they were written
+        self._limits_of: tuple[Rate, ...] = ()  # for which they were written
         self._remembered: str = ""
         self._remembered_at: int = 0
+        self._tail: str = ""  # what was remembered when slots came last: if it is still that, they are the last of all
         self._lapsed: int = 0  # of the schedule, as far as it was told
         self._last: int = 0  # how many slots came last
         self._answer_ns: int = 0  # how long an answer takes, smoothed
         self._charged: int = 0  # permits the store has yet to hear of
-        self._pause_at: int | None = None  # the reading at which a pause of all is to end; now or earlier: it is over. None: nothing to say
+        self._pause_at: int | None = None  # the reading at which a pause of all is to end, of which the store has yet to hear
+        self._resumes: bool = False  # whether it has yet to hear that a pause is over; before that
         self._paused_here: bool = False  # whether the store holds everybody up
         self._returned: asyncio.Future[None] | None = None  # done when the store has heard of slots that come back
         self._closed: bool = False
         self._interest: int = 0  # the reading when slots were wanted last
         self._metered: int = 0
         self._metered_at: int = 0
+        self._asking: bool = False  # whether a call is under way
+        self._silent: bool = False  # whether there was nothing to ask
         self._sent: int = 0
         self._sent_charge: int = 0
         self._sent_last: bool = False  # whether it was asked once the limiter was closed
         self._sent_pause: int | None = None
+        self._sent_resume: bool = False
+        self._sent_rates: tuple[Rate, ...] = ()
+        self._beyond: Beyond | None = None  # what decides during the outage that goes on
         self._timer: asyncio.TimerHandle | None = None  # to the end of the grace
         self._recheck: asyncio.TimerHandle | None = None
         self._rechecks: bool = False  # whether to ask if a pause still goes on
         scheduler.on_want = self._on_want
         scheduler.on_charge = self._on_charge
+        scheduler.on_held_up = self._on_held_up
         scheduler.on_pause = self._on_pause
         scheduler.on_resume = self._on_resume
         bookings.add(self)
@@ -154,7 +174,11 @@ class Booking:
         native = running_loop()
         if native is None or self._closed:
             return False  # try_acquire() and delay() outside a loop
-        self._interest = dispatcher.timeline.read()
+        reading = dispatcher.timeline.read()
+        if self._silent and self._outage.degraded:
+            self._scheduler.beyond = None  # nobody has asked the store since: who comes now waits for an answer, or for none
+        self._silent = False
+        self._interest = reading
         if self._scheduler.in_hand:
             first = dispatcher.line.first()
             if self._enough(1 if first is None else first[1], now):
@@ -176,8 +200,18 @@ class Booking:
         if booker is None or booker.loop is not native:
             if not isinstance(native, asyncio.AbstractEventLoop):
                 raise RuntimeError("RedisLimiter works on asyncio and uvloop, because its client does; this is another event loop.")
-            self._booker = booker = self._find(self._source, native)
+            self._cancel_timer()
+            self._cancel_recheck()
+            self._returned, self._asking = None, False
+            self._booker = booker = self._find(self._source, native, self.key)
             booker.attach(self)
+            self._await_end_of_grace()
+        elif booker.provisional and not self._asking:
+            better = self._find(self._source, booker.loop, self.key)
+            if better is not booker:
+                booker.release(self)
+                better.attach(self)
+                self._booker = booker = better
         booker.wake(self)
 
     def _on_charge(self, permits: int) -> None:
@@ -191,8 +225,16 @@ class Booking:
         self._tell()
 
     def _on_resume(self) -> None:
-        self._pause_at = self._reading()
+        self._pause_at, self._resumes = None, True
         self._tell()
+
+    def _on_held_up(self) -> None:
+        """Somebody waits for the end of a pause, which others may end before."""
+        native, until = running_loop(), self._dispatcher.timeline.paused_until
+        if not self._paused_here or self._recheck is not None or until is None or until - self._reading() <= _RECHECK_NS:
+            return
+        if isinstance(native, asyncio.AbstractEventLoop) and not self._closed:
+            self._recheck = native.call_later(_RECHECK_NS / NS_PER_SECOND, self._on_recheck)
 
     def _tell(self) -> None:
         native = running_loop()
@@ -203,7 +245,8 @@ class Booking:
         """Another process goes on with the slots in hand, and with the connection."""
         self._scheduler.clear()
         self._scheduler.unanswered()
-        self._booker = self._timer = self._recheck = None
+        self._booker = self._timer = self._recheck = self._returned = None
+        self._asking = False
 
     async def aclose(self) -> None:
         """Tell the store what it has yet to hear of, and return the slots in hand, if nobody has asked it since.
@@ -216,11 +259,12 @@ class Booking:
         self._cancel_timer()
         self._cancel_recheck()
         if booker is not None and booker.loop is native:
-            unsaid = self._charged or self._pause_at is not None
-            if (unsaid or self._scheduler.last_run(self._now())) and self._outage.began is None:
+            unsaid = self._charged or self._pause_at is not None or self._resumes
+            if self._returned is None and (unsaid or self._scheduler.last_run(self._now())) and self._outage.began is None:
                 self._returned = booker.loop.create_future()
                 booker.wake(self)
-                await self._returned
+            if self._returned is not None:
+                await asyncio.shield(self._returned)  # for which another call may wait too
             await booker.detach(self)
         self._booker = None
         self._scheduler.clear()
@@ -240,10 +284,17 @@ class Booking:
         if self._closed and returned is None:
             self._scheduler.unanswered()
             return None
-        back = 0 if returned is None else self._scheduler.last_run(now)
+        back = self._scheduler.last_run(now) if returned is not None and self._remembered == self._tail else 0
         want = 0 if self._closed else self._wanted(reading, now)
-        pause_at = self._pause_at
-        if not (want or back or self._charged or pause_at is not None or self._rechecks or self._probes(reading)):
+        if self._pause_at is not None and self._pause_at <= reading:
+            self._pause_at = None
+        resume, pause_at = self._resumes, self._pause_at
+        if resume and pause_at is not None:
+            pause_at = None  # one after the other
+            self._tell()
+        unsaid = self._charged or resume or pause_at is not None
+        if not (want or back or unsaid or self._rechecks or self._probes(reading)):
+            self._silent = True
             if not self._outage.degraded:
                 self._outage.began = None  # nobody waits any more
                 self._cancel_timer()
@@ -255,13 +306,14 @@ class Booking:
                 if first is not None and self._scheduler.ready(first[1], now) < first[1]:
                     self._dispatcher.changed()  # nothing is on its way that would wake it
             return None
-        self._rechecks = False
-        self._sent, self._sent_charge, self._sent_pause, self._sent_last = reading, self._charged, pause_at, self._closed
+        self._asking = True
+        self._sent, self._sent_charge, self._sent_last, self._sent_rates = reading, self._charged, self._closed, self._scheduler.rates
+        self._sent_pause, self._sent_resume, self._resumes = pause_at, resume, False
         horizon, trip = self._ahead, 2 * self._answer_ns
         return Question(
             want,
             self._charged,
-            -1 if pause_at is None else max(pause_at - reading, 0) / _US,
+            0 if resume else -1 if pause_at is None else (pause_at - reading) / _US,
             back,
             (horizon if horizon > trip else trip) / _US,
             (reading - self._remembered_at) / _US,
@@ -271,14 +323,15 @@ class Booking:
     @property
     def limits(self) -> str:
         """Interval and tolerance of each rate, for the script."""
-        if self._limits_of is not self._scheduler.rate:
-            self._limits_of = self._scheduler.rate
-            self._limits = limits_of(self._scheduler.rates, self._scheduler.bursts)
+        if self._limits_of is not self._scheduler.rates:
+            self._limits_of = self._scheduler.rates
+            self._limits = limits_of(self._limits_of, self._scheduler.bursts)
         return self._limits
 
     def answered(self, reply: object) -> None:
         """The script's reply. Raises `BadAnswer` if it is none."""
-        answer = read_answer(reply, len(self._scheduler.rates))
+        self._asking = False
+        answer = read_answer(reply, len(self._sent_rates))
         dispatcher = self._dispatcher
         received = self._reading()
         now = received - dispatcher.timeline.offset
@@ -286,6 +339,7 @@ class Booking:
         if self._outage.began is not None:
             self._restore(received, now)
         self._charged -= self._sent_charge
+        self._rechecks = False
         if self._pause_at == self._sent_pause:
             self._pause_at = None
         self._remembered, self._remembered_at = answer.value, received
@@ -295,11 +349,11 @@ class Booking:
             self._settle()
             return
         if answer.granted:
-            self._last = answer.granted
+            self._last, self._tail = answer.granted, answer.value
             if self._lease:
                 scheduler.low(self._last // 2)
         starts, nexts = _instants(answer.starts, now), _instants(answer.nexts, now)
-        scheduler.book(starts, answer.granted, now, nexts, self._answer_ns)
+        scheduler.book(starts, answer.granted, now, nexts, self._answer_ns, self._sent_rates)
         if self._closed:  # while this call was under way; the next one returns these
             return
         if answer.paused or self._paused_here:
@@ -313,21 +367,26 @@ class Booking:
 
     def unreachable(self, cause: BaseException) -> None:
         """The store did not answer. It will be asked again."""
-        outage = self._outage
+        self._asking = False
+        outage, scheduler = self._outage, self._scheduler
         outage.failed(self._sent, cause)
+        self._resumes |= self._sent_resume
         if outage.degraded:
-            self._scheduler.unanswered()  # to hear whether anybody still wants something
+            scheduler.unanswered()  # to hear whether anybody still wants something
+            if scheduler.beyond is None:
+                scheduler.beyond = self._beyond
+                self._dispatcher.changed()
         if self._returned is not None:
             self._settle()
-        elif self._timer is None and outage.due is not None and self._booker is not None:
-            wait = max(outage.due - self._reading(), 0)
-            self._timer = self._booker.loop.call_later(wait / NS_PER_SECOND, self._on_grace)
+        else:
+            self._await_end_of_grace()
 
     def refused(self, cause: BaseException) -> None:
         """The store will not answer until somebody puts it right: everybody in line hears of it, whatever the policy."""
+        self._asking = False
         self._scheduler.unanswered()
         self._charged -= self._sent_charge
-        self._pause_at = None
+        self._pause_at, self._rechecks = None, False
         if self._returned is not None:
             self._settle()
         error = EngineUnavailable(f"acquire(): the store refuses: {cause}")
@@ -337,6 +396,7 @@ class Booking:
 
     def failed(self, error: BaseException) -> None:
         """The task that asks has ended with an error: nobody hangs."""
+        self._asking = False
         self._scheduler.unanswered()
         if self._returned is not None:
             self._settle()
@@ -396,10 +456,10 @@ class Booking:
         timeline = dispatcher.timeline
         if answer.paused > 0:
             self._paused_here = True
-            timeline.pause(ceil(answer.paused * _US), dispatcher.on_pause_end)
-            if self._booker is not None and answer.paused > _RECHECK_US:
-                self._cancel_recheck()
-                self._recheck = self._booker.loop.call_later(_RECHECK_US / 1_000_000, self._on_recheck)
+            ns, until = ceil(answer.paused * _US), timeline.paused_until
+            if self._pause_at is None and until is not None and until > timeline.read() + ns:
+                timeline.resume()  # a longer one that was ended elsewhere
+            timeline.pause(ns, dispatcher.on_pause_end)
         elif self._paused_here and self._pause_at is None:
             self._paused_here = False
             timeline.resume()
@@ -411,16 +471,20 @@ class Booking:
             self._rechecks = True
             self._tell()
 
+    def _await_end_of_grace(self) -> None:
+        due = self._outage.due
+        if self._timer is None and due is not None and self._booker is not None:
+            self._timer = self._booker.loop.call_later(max(due - self._reading(), 0) / NS_PER_SECOND, self._on_grace)
+
     def _on_grace(self) -> None:
         self._timer = None
         dispatcher = self._dispatcher
         beyond = self._outage.over(self._reading(), self._now())
         if beyond is None:
-            due = self._outage.due
-            if due is not None and self._booker is not None:  # a timer may be early
-                self._timer = self._booker.loop.call_later(max(due - self._reading(), 0) / NS_PER_SECOND, self._on_grace)
+            self._await_end_of_grace()  # a timer may be early
             return
-        self._scheduler.beyond = beyond
+        self._scheduler.beyond = self._beyond = beyond
+        self._scheduler.degraded = True
         source = f"{self._outage.cause}; on_unavailable={self._outage.policy!r}"
         emit(Event("degraded", dispatcher.name, source=source), dispatcher.on_event)
         dispatcher.changed()
@@ -428,7 +492,8 @@ class Booking:
     def _restore(self, reading: int, now: int) -> None:
         self._cancel_timer()
         length, owed = self._outage.ended(reading, now)
-        self._scheduler.beyond = None
+        self._scheduler.beyond = self._beyond = None
+        self._scheduler.degraded = False
         if owed:
             self._on_charge(owed)
         if length:

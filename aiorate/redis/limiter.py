@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from aiorate.errors import WaitTooLong
 from aiorate.limiter import Limiter
-from aiorate.rate import Rate, exact, ns_to_seconds, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, Rate, exact, seconds_to_ns
 from aiorate.redis.booker import booker_of
 from aiorate.redis.booking import Booking
 from aiorate.redis.outage import POLICIES, Outage
 from aiorate.redis.store import check_source
 from aiorate.schedulers.booked import Booked
 from aiorate.schedulers.interface import check_permits
-from aiorate.waiting.loops import running_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Literal
 
     from aiorate.events import Event
@@ -29,6 +26,8 @@ if TYPE_CHECKING:
     OneRate = Rate | str | Number
 
 __all__ = ["RedisLimiter"]
+
+_SHORTEST_SLACK_NS = 1_000_000
 
 
 class RedisLimiter(Limiter):
@@ -62,7 +61,7 @@ class RedisLimiter(Limiter):
     The other arguments are those of `Limiter`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
     """
 
-    __slots__ = ("_booking", "_slack")
+    __slots__ = ("_booking",)
 
     def __init__(
         self,
@@ -90,7 +89,13 @@ class RedisLimiter(Limiter):
             raise ValueError("RedisLimiter(name) must not be empty: processes with the same name share one limit.")
         rates = _rates(rate)
         bursts = _bursts(burst, len(rates))
-        late = max(seconds_to_ns(slack, "RedisLimiter(slack)"), seconds_to_ns(lease, "RedisLimiter(lease)"))
+        leased = seconds_to_ns(lease, "RedisLimiter(lease)")
+        late = max(seconds_to_ns(slack, "RedisLimiter(slack)"), leased)
+        if late < _SHORTEST_SLACK_NS:
+            raise ValueError(
+                f"RedisLimiter(slack) must be at least 0.001 seconds; {slack!r} was given. No event loop uses a slot at its very instant."
+                " 0.005 is the default."
+            )
         ahead = seconds_to_ns(horizon, "RedisLimiter(horizon)")
         if ahead < 1:
             raise ValueError(f"RedisLimiter(horizon) must be more than 0 seconds; {horizon!r} was given. 0.02 is the default.")
@@ -104,7 +109,7 @@ class RedisLimiter(Limiter):
         booked = Booked(rates, bursts, late)
         super().__init__(
             booked,
-            catch_up=Fraction(late, 1_000_000_000),
+            catch_up=Fraction(late, NS_PER_SECOND),
             max_waiting=max_waiting,
             precise=precise,
             clock=clock,
@@ -112,39 +117,12 @@ class RedisLimiter(Limiter):
             max_concurrency=max_concurrency,
             on_event=on_event,
         )
-        leased = seconds_to_ns(lease, "RedisLimiter(lease)")
-        self._slack: float | None = None if clock is not None else ns_to_seconds(seconds_to_ns(slack, "RedisLimiter(slack)"))
         self._booking = Booking(client_or_url, f"aiorate:{name}", self.dispatcher, booked, leased, ahead, outage, booker_of)
 
     @property
     def key(self) -> str:
         """In the store: text, written anew by every call, and gone soon after the last."""
         return self._booking.key
-
-    def acquire(self, permits: int = 1, *, max_wait: Number | None = None) -> Coroutine[Any, Any, float]:
-        """As `Limiter.acquire`. Where only the store knows how long it would take, `WaitTooLong` comes after ``max_wait`` seconds."""
-        # No coroutine around the other one: an acquire whose slot is in hand would take a tenth longer.
-        return Limiter.acquire(self, permits) if max_wait is None else self._acquire_within(permits, max_wait)
-
-    async def _acquire_within(self, permits: int, max_wait: Number) -> float:
-        slack = self._slack
-        native = isinstance(running_loop(), asyncio.AbstractEventLoop)  # else it is refused, with more to say
-        if slack is None or not native or (permits == 1 and self.dispatcher.available()):
-            return await super().acquire(permits, max_wait=max_wait)
-        seconds = ns_to_seconds(seconds_to_ns(max_wait, "acquire(max_wait)"))
-        patience = asyncio.timeout(seconds + slack)
-        try:
-            async with patience:
-                return await super().acquire(permits, max_wait=max_wait)
-        except TimeoutError:  # or the one that is raised at once
-            if not patience.expired():
-                raise
-        raise WaitTooLong(
-            f"acquire({permits}) has waited for {seconds:g} s, which is max_wait, and the store had no slots for it that early."
-            " Nothing was spent; try later, or allow more.",
-            seconds + self.delay(permits),
-            seconds,
-        )
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if their slots are in hand and due, and nobody is in line; never waits, also not for the store.
@@ -154,10 +132,8 @@ class RedisLimiter(Limiter):
         return super().try_acquire(permits)
 
     def reset(self) -> None:
-        """Raises RuntimeError: the state is that of all processes. Delete the key in the store, or take another name."""
-        raise RuntimeError(
-            f"reset(): the limit is shared with other processes. Delete the key {self.key!r} in the store, or take another name."
-        )
+        """Raises RuntimeError: the state is that of all processes, which remember it. Take another name."""
+        self.dispatcher.strategy.reset(0)
 
     def apply(self, spec: RateSpec | str) -> None:
         super().apply(spec)

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
     from aiorate.redis.connections import Command, Connection
 
-__all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "Refusal", "Store", "Unreachable", "check_source"]
+__all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Refusal", "Store", "Unreachable", "check_source", "node_of"]
 
 CALL_SECONDS = 0.5  # for one answer
 CONNECT_SECONDS = 2.0  # for the first, which takes a connection, a password and a script: some round trips
+UNKNOWN = "?"  # a node of which nobody knows yet
 _CLIENTS = ("redis.asyncio", "valkey.asyncio")
 _SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 # By name, because redis-py and valkey-py have classes of their own with the same ones.
@@ -42,9 +43,9 @@ class Store:
         self._connection: Connection = connection_to(source, library, CONNECT_SECONDS)
 
     async def ask(self, questions: Sequence[tuple[str, Sequence[str]]]) -> list[object]:
-        """The script's reply for each key and its arguments, or a `Refusal` in its place.
+        """The script's reply for each key and its arguments, or a `Refusal` or, where some got one, an `Unreachable` in its place.
 
-        Raises `Unreachable` if one of them got no answer, and `Refusal` if none can.
+        Raises `Unreachable` if there is no answer at all, and `Refusal` if there can be none.
         """
         run = self._connection.run
         calls: list[Command] = [("EVALSHA", SHA, 1, key, *words) for key, words in questions]
@@ -59,9 +60,13 @@ class Store:
                 for place, reply in zip(missing, again, strict=True):
                     replies[place] = reply
                 missing = [place for place in others if _is_missing(replies[place])]
-            return [_said(reply) if isinstance(reply, Exception) else reply for reply in replies]
         except Exception as error:
             raise _kind(error) from error
+        said = [_said(reply) if isinstance(reply, Exception) else reply for reply in replies]
+        for reply in said:
+            if not isinstance(reply, Unreachable):
+                return said
+        raise said[0]  # type: ignore[misc]  # nobody has an answer
 
     async def close(self) -> None:
         """Close the connection, if it is our own."""
@@ -85,6 +90,16 @@ def check_source(source: object) -> None:
             f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {_shown(source)}."
             " A synchronous client cannot be shared with an event loop."
         )
+
+
+def node_of(source: Any, key: str) -> str:
+    """Which node of a cluster has the key, as far as its client knows, or `UNKNOWN`; empty: it is no cluster's."""
+    if not any(base.__name__ in ("RedisCluster", "ValkeyCluster") for base in type(source).__mro__):
+        return ""
+    try:
+        return str(source.get_node_from_key(key).name)
+    except Exception:  # it has yet to ask, or the key is on no node at present
+        return UNKNOWN
 
 
 def _shown(source: object) -> str:
@@ -117,14 +132,10 @@ def _is_missing(reply: object) -> bool:
     return isinstance(reply, Exception) and (type(reply).__name__ == "NoScriptError" or "NOSCRIPT" in str(reply)[:60])
 
 
-def _said(reply: object) -> object:
-    """The reply, or the `Refusal` that it is. Raises the error if it is an outage."""
-    if not isinstance(reply, Exception):
-        return reply
-    kind = _kind(reply)
-    if isinstance(kind, Unreachable):
-        raise reply
-    kind.__cause__ = reply
+def _said(error: Exception) -> Unreachable | Refusal:
+    """What that reply means."""
+    kind = _kind(error)
+    kind.__cause__ = error
     return kind
 
 

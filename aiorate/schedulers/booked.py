@@ -62,9 +62,11 @@ class Booked(Scheduler):
         "_taken",
         "_wait",
         "beyond",
+        "degraded",
         "in_hand",
         "lapsed",
         "on_charge",
+        "on_held_up",
         "on_pause",
         "on_resume",
         "on_want",
@@ -74,9 +76,10 @@ class Booked(Scheduler):
     )
     rate: Rate
     books_since: bool = False
+    foretells: bool = False
 
     def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], lapse: int) -> None:
-        self._rates: list[Rate] = list(rates)
+        self._rates: tuple[Rate, ...] = tuple(rates)
         self._bursts: list[int] = list(bursts)
         self._lapse: int = lapse
         self._follow: NextFree = NextFree(rates, bursts)  # what the store said is free after all that it has assigned
@@ -102,21 +105,27 @@ class Booked(Scheduler):
         """The permits of the last request for which there were not enough slots."""
         self.beyond: Beyond | None = None
         """What decides about requests for which there are not enough slots; None: they wait for the store."""
+        self.degraded: bool = False
+        """Whether the store does not answer."""
         self.on_want: Callable[[int], bool] | None = None
         """Called with the instant when slots may be wanted: True if they are on their way."""
         self.on_charge: Callable[[int], None] | None = None
+        self.on_held_up: Callable[[], None] | None = None
         self.on_pause: Callable[[int], None] | None = None
         self.on_resume: Callable[[], None] | None = None
 
     # What the store does.
 
-    def book(self, starts: Sequence[int], count: int, now: int, nexts: Sequence[int], wait: int) -> None:
+    def book(
+        self, starts: Sequence[int], count: int, now: int, nexts: Sequence[int], wait: int, rates: Sequence[Rate] | None = None
+    ) -> None:
         """The store assigned so many slots: those of rate j begin at ``starts[j]`` (ns), and a slot is when all rates allow it.
 
-        ``nexts`` are the next free slots of the rates after them, and ``wait`` is how long (ns) an answer takes.
+        ``nexts`` are the next free slots of the rates after them, and ``wait`` is how long (ns) an answer takes. ``rates`` are those
+        for which it was asked, where they have changed since.
         """
         if count:
-            for run in self._runs_of(starts, count, now):
+            for run in _runs_of(starts, rates or self._rates, count, now):
                 if self._first is None:
                     self._first = run
                 else:
@@ -180,17 +189,15 @@ class Booked(Scheduler):
                 return self._look_again_at(now)
         check_ask("take()", permits, now, since)
         at, missing = self._due(permits, now)
+        if missing or at > now:
+            self._tell(now, permits)
         if missing:
             if self.beyond is not None:
-                self._tell(now, permits)
                 at = max(at, self.beyond.at(missing, now))
             elif self._rehearsal:
                 at = max(at, self._follow.at(missing, now))
             else:
-                self._tell(now, permits)
                 return max(at, self._look_again_at(now))
-        elif at > now:
-            self._tell(now, permits)
         if at <= now:
             self._grant(permits, missing, now)
         return at
@@ -206,7 +213,7 @@ class Booked(Scheduler):
             return max(at, self.beyond.at(missing, now) if self._patient else _later(self.beyond, missing, now))
         if self._rehearsal:
             return max(at, self._follow.at(missing, now))
-        return max(at, self._follow.last_slot(missing, now), self._answer_at(now))
+        return max(at, self._follow.last_slot(missing, now), now + self._wait)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put the slots of that grant back, the latest first. Without a receipt they are lost, as where it is old."""
@@ -236,7 +243,7 @@ class Booked(Scheduler):
         if len(self._rates) > 1:
             raise RuntimeError("set_rate(): a limiter of several rates keeps them. Make another, of the same name, with other rates.")
         self._follow.set_rate(0, rate)
-        self._rates[0] = self.rate = rate
+        self._rates, self.rate = (rate,), rate
 
     def lag(self, now: int) -> int:
         """How late the first slot in hand is."""
@@ -254,7 +261,7 @@ class Booked(Scheduler):
 
     def reset(self, now: int) -> None:
         """Refused: what was granted is known to the store, for all processes."""
-        raise RuntimeError("reset(): the limit is shared with other processes. Delete its key in the store, or take another name.")
+        raise RuntimeError("reset(): the limit is shared with other processes, which remember it. Take another name.")
 
     def available(self, now: int) -> int:
         """The slots that are due."""
@@ -284,17 +291,26 @@ class Booked(Scheduler):
         if self.on_resume is not None:
             self.on_resume()
 
+    def held_up(self) -> None:
+        """Somebody waits for the end of a pause."""
+        if self.on_held_up is not None:
+            self.on_held_up()
+
+    def deserted(self) -> None:
+        """The event loop is no more in which the store was asked."""
+        self.unanswered()
+
     def share(self) -> None:
         """Another limit is asked after this one: who is first in line keeps its slots meanwhile."""
         self._patient = True
 
     @property
     def state(self) -> str:  # type: ignore[override]
-        return "shared" if self.beyond is None else "degraded"
+        return "degraded" if self.degraded else "shared"
 
     @property
-    def rates(self) -> Sequence[Rate]:
-        """All of them, as they were given."""
+    def rates(self) -> tuple[Rate, ...]:
+        """All of them, as they were given; another tuple once one is changed."""
         return self._rates
 
     @property
@@ -327,10 +343,6 @@ class Booked(Scheduler):
 
     def _all(self) -> list[SlotRun]:
         return [] if self._first is None else [self._first, *self._runs]
-
-    def _answer_at(self, now: int) -> int:
-        """When the store will have answered a request made now."""
-        return now + self._wait
 
     def _look_again_at(self, now: int) -> int:
         """When a request looks again for which there are not enough slots. If more are on their way, they tell when they are here."""
@@ -418,35 +430,31 @@ class Booked(Scheduler):
         self._first = runs[0]
         self._runs = deque(runs[1:])
 
-    def _runs_of(self, starts: Sequence[int], count: int, floor: int) -> list[SlotRun]:
-        """The slots at the latest of ``starts[j] + i * interval[j]``, as runs at equal distances.
 
-        The slower a rate, the later it is the one that decides, and once it does no faster one does again.
-        """
-        rates = self._rates
-        if len(rates) == 1:
-            unit = rates[0].permits
-            return [SlotRun(starts[0] * unit, rates[0].period_ns, unit, count, floor)]
-        runs: list[SlotRun] = []
-        done = 0
-        while done < count:
-            slots = [
-                ceil_div(start * rate.permits + done * rate.period_ns, rate.permits) for start, rate in zip(starts, rates, strict=True)
-            ]
-            latest = max(slots)
-            ruling = max(
-                [j for j, slot in enumerate(slots) if slot == latest], key=lambda j: ceil_div(rates[j].period_ns, rates[j].permits)
-            )
-            rate, start, left = rates[ruling], starts[ruling], count - done
-            for j, other in enumerate(rates):
-                # The first index at which the slower one is later: start + i * interval > own start + i * own interval.
-                gain = other.period_ns * rate.permits - rate.period_ns * other.permits
-                if gain > 0:
-                    index = (start - starts[j]) * rate.permits * other.permits // gain + 1
-                    left = min(left, max(index - done, 1))
-            runs.append(SlotRun(start * rate.permits + done * rate.period_ns, rate.period_ns, rate.permits, left, floor))
-            done += left
-        return runs
+def _runs_of(starts: Sequence[int], rates: Sequence[Rate], count: int, floor: int) -> list[SlotRun]:
+    """The slots at the latest of ``starts[j] + i * interval[j]``, as runs at equal distances.
+
+    The slower a rate, the later it is the one that decides, and once it does no faster one does again.
+    """
+    if len(rates) == 1:
+        unit = rates[0].permits
+        return [SlotRun(starts[0] * unit, rates[0].period_ns, unit, count, floor)]
+    runs: list[SlotRun] = []
+    done = 0
+    while done < count:
+        slots = [ceil_div(start * rate.permits + done * rate.period_ns, rate.permits) for start, rate in zip(starts, rates, strict=True)]
+        latest = max(slots)
+        ruling = max([j for j, slot in enumerate(slots) if slot == latest], key=lambda j: ceil_div(rates[j].period_ns, rates[j].permits))
+        rate, start, left = rates[ruling], starts[ruling], count - done
+        for j, other in enumerate(rates):
+            # The first index at which the slower one is later: start + i * interval > own start + i * own interval.
+            gain = other.period_ns * rate.permits - rate.period_ns * other.permits
+            if gain > 0:
+                index = (start - starts[j]) * rate.permits * other.permits // gain + 1
+                left = min(left, max(index - done, 1))
+        runs.append(SlotRun(start * rate.permits + done * rate.period_ns, rate.period_ns, rate.permits, left, floor))
+        done += left
+    return runs
 
 
 def _slowest(rates: Sequence[Rate]) -> Rate:

@@ -59,6 +59,9 @@ class Scheduler(ABC):
     receipts: bool
     """Whether permits may come back by receipt. While a limiter sets it to False, the scheduler need not keep a record of takes."""
 
+    foretells: bool = True
+    """Whether it knows when a request will be granted. If it can but estimate that, a timer sees to who would not wait so long."""
+
     @property
     def spilled(self) -> int:
         """Nanoseconds of schedule that nobody used and that are lost; 0 where the strategy makes up for all missed time."""
@@ -161,6 +164,12 @@ class Scheduler(ABC):
 
     def resumed(self) -> None:
         """A pause was ended. Only strategies whose state others share need it."""
+
+    def held_up(self) -> None:
+        """Somebody waits for the end of a pause. Only strategies whose state others share need it, because these may end it."""
+
+    def deserted(self) -> None:
+        """The event loop is no more in which it was asked so far. Only strategies that are told something in a loop need it."""
 
     def share(self) -> None:
         """Another limit is asked after this one. Only strategies whose permits lapse need it."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from aiorate.events import Event
     from aiorate.schedulers.interface import Scheduler
-    from aiorate.waiting.clock import Clock, EventLoop, ReadClock
+    from aiorate.waiting.clock import Clock, EventLoop, Handle, ReadClock
     from aiorate.waiting.driver import Driver
     from aiorate.waiting.gate import Gate, Passes, Receipt
     from aiorate.waiting.group import Group
@@ -267,6 +267,23 @@ class Dispatcher:
         elif not isinstance(outcome, BaseException):
             self.cancel_in_line(permits, outcome[1])
 
+    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+        """Call back when the clock reads so much, or roughly then. For somebody in line."""
+        assert self._loop is not None  # in which the line stands
+        return self._loop.call_at(reading, callback)
+
+    def send_away(self, line: Line, ticket: Ticket, error: Callable[[], Exception]) -> None:
+        """Refuse a request that stands in that line, unless it is due or decided already. ``error`` is asked once it has left."""
+        if line is self.line:
+            self.look()
+        if line is self.line and outcome_of(ticket) is None:
+            self.counters.refused += 1
+            line.leave(ticket)
+            self._estimate.departed()
+            ticket.set_result(error())
+            if ticket is self._head:
+                self.serve()
+
     def cancel_in_line(self, permits: int, granted_at: int) -> None:
         """As `cancel`, for a grant out of the line."""
         self.resuming -= 1
@@ -357,6 +374,8 @@ class Dispatcher:
                 self._gate.withdraw()
             if timeline.held_at is not None:
                 self._due = None
+                if request is not None:
+                    self.strategy.held_up()
             elif request is not None:
                 request = self._grant(request, now)
         except Exception as error:
@@ -567,6 +586,7 @@ class Dispatcher:
                 self.driver.retire()
         if self._gate is not None:
             self._gate.withdraw()
+        self.strategy.deserted()
         self.line = _NOBODY
         self.driver = self._due = self._head = self._late = self._watched_since = None
         # Grants whose owners will never go on cannot come back; those that somebody holds may.
@@ -727,6 +747,11 @@ class Dispatcher:
         return self.scheduler if self._cap is None else self._cap.inner
 
     @property
+    def foretells(self) -> bool:
+        """Whether `estimate` is more than an estimate."""
+        return self.strategy.foretells and (self._gate is None or self._gate.foretells)
+
+    @property
     def max_permits(self) -> int | None:
         """The largest request that can ever be granted; None: any."""
         own = self.scheduler.max_permits
@@ -799,7 +824,7 @@ class Dispatcher:
         due = self._due
         if due is None:
             due = self._estimate.instant(self.scheduler, self.timeline, _NOBODY, request[1], self.timeline.now(), 0)
-        return self.timeline.reading_at(due)
+        return None if due >= NOBODY_KNOWS else self.timeline.reading_at(due)
 
     def on_pause_end(self, held_for: int) -> None:
         """Time goes on after it has stood still for so long."""

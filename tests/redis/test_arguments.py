@@ -116,7 +116,7 @@ def test_the_bound_is_printed() -> None:
     assert 1 + 1005 == RedisLimiter(URL, "x", "1000/s").bound(1)
     assert 300 + 1050 == RedisLimiter(URL, "x", "1000/s", burst=300, lease=0.05).bound(1)
     assert 1 + 1005 + 8 == RedisLimiter(URL, "x", "1000/s").bound(1, largest=8)
-    assert 5 + 60 == RedisLimiter(URL, "x", ["10/s", "60/min"], burst=[1, 5], slack=0).bound(60)
+    assert 5 + 60 == RedisLimiter(URL, "x", ["10/s", "60/min"], burst=[1, 5], slack=0.001).bound(60)
 
 
 def test_it_says_what_it_is() -> None:

@@ -462,7 +462,7 @@ async def test_another_rate_is_that_of_the_process_that_sets_it(store: RealServe
 async def test_what_cannot_be_done_for_one_process_alone_is_refused(store: RealServer) -> None:
     """With an error that says what to do instead."""
     process = Process(store, ["10/s", "1/s"])
-    with pytest.raises(RuntimeError, match="Delete the key 'aiorate:x'"):
+    with pytest.raises(RuntimeError, match="Take another name"):
         process.limiter.reset()
     with pytest.raises(RuntimeError, match="Make another"):
         process.limiter.set_rate("20/s")
@@ -540,11 +540,11 @@ async def test_nobody_waits_for_longer_than_allowed_because_the_store_knew_bette
     with pytest.raises(aiorate.WaitTooLong, match=r"acquire\(1\) has waited for 0\.5 s") as told:
         await other.limiter.acquire(max_wait=0.5)
 
-    assert (0.505, 0.5) == (now(), told.value.max_wait)
+    assert (0.5, 0.5) == (now(), told.value.max_wait)
     assert 10 == pytest.approx(told.value.wait, abs=0.01)
-    with pytest.raises(aiorate.WaitTooLong, match=r"would wait 9\.495 s"):
+    with pytest.raises(aiorate.WaitTooLong, match=r"would wait 9\.5 s"):
         await other.limiter.acquire(max_wait=0.5)
-    assert pytest.approx(9.495) == await other.limiter.acquire(max_wait=9.5)
+    assert pytest.approx(9.5) == await other.limiter.acquire(max_wait=9.5)
     await one.stop()
     await other.stop()
 

@@ -253,7 +253,7 @@ def test_the_bound_is_the_printed_formula() -> None:
 
 def test_what_only_all_processes_can_decide_is_refused_here() -> None:
     """The store would not know of it."""
-    with pytest.raises(RuntimeError, match="Delete its key"):
+    with pytest.raises(RuntimeError, match="Take another name"):
         booked().reset(NOW)
     with pytest.raises(RuntimeError, match="a limiter of several rates"):
         booked("10/s", "1/s").set_rate(Rate.parse("5/s"), NOW)
