@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["SCOPES", "Limiter", "pause_to_ns"]
+__all__ = ["CLOSED", "SCOPES", "Limiter", "pause_to_ns"]
 
 SCOPES: dict[str, Callable[[Limiter, Clock | None, bool], None]] = {}
 """What makes a limiter one of a wider scope than an event loop. `aiorate` says which there are; no limiter knows them."""
@@ -206,7 +206,7 @@ class Limiter:
             return True
         dispatcher.find_loop()  # raises if another running loop uses the limiter
         if dispatcher.is_closed:
-            raise LimiterClosed(f"try_acquire(): {_CLOSED}")
+            raise LimiterClosed(f"try_acquire(): {CLOSED}")
         dispatcher.counters.refused += 1
         return False
 
@@ -251,7 +251,7 @@ class Limiter:
                 raise
         dispatcher.look()
         if dispatcher.is_closed:
-            raise LimiterClosed(f"acquire(): {_CLOSED}")
+            raise LimiterClosed(f"acquire(): {CLOSED}")
         if self._max_waiting is not None:
             self._refuse_if_full(permits)
         asked = dispatcher.timeline.read()
@@ -261,7 +261,7 @@ class Limiter:
             at, now = dispatcher.try_take(permits)
             if at > now:
                 if dispatcher.is_closed:
-                    raise LimiterClosed(f"acquire(): {_CLOSED}")
+                    raise LimiterClosed(f"acquire(): {CLOSED}")
                 return ns_to_seconds((await stand_in_line(dispatcher, permits, at, now, now, asked))[0])
             waited = dispatcher.timeline.read() - asked
             await yield_to_loop(dispatcher, permits, now)
@@ -298,36 +298,25 @@ class Limiter:
         A slot stands in line from the moment the one before it was granted, so a slow body is made up for, up to
         ``catch_up``; slots beyond are skipped, which shows as a gap in ``index`` and in ``statistics().skipped``.
         """
-        from aiorate.slots import slot_of
+        from aiorate.slots import SlotCount
 
-        dispatcher, counters = self._dispatcher, self._dispatcher.counters
-        index, since = 0, None
+        dispatcher, count = self._dispatcher, SlotCount(self._dispatcher)
         while True:
-            opened, skipped = dispatcher.look(), counters.skipped
-            spilled = dispatcher.scheduler.spilled
-            # In line since the slot before: a slow body is made up for, as far as the limiter allows.
-            since = opened if since is None else max(since, opened - dispatcher.catch_up)
+            since = count.open()
             at, now = dispatcher.try_take(1, since)
             if at <= now:
-                since, granted_at = at, now
-                if index:
-                    dispatcher.skip(dispatcher.scheduler.spilled - spilled)
+                count.granted_at_once()
             else:
                 self._admit(1, now, None)
-                _, since, granted_at = await stand_in_line(dispatcher, 1, at, now, since)
-            await yield_to_loop(dispatcher, 1, granted_at)
-            if index:
-                index += max(0, counters.skipped - skipped)  # they are counted anew after a reset()
-                if since < opened - dispatcher.catch_up:
-                    since += dispatcher.scheduler.spilled - spilled  # the slot of that index, where the late one was granted
-            yield slot_of(index, since, dispatcher.look(), dispatcher.timeline)
-            index += 1
+                _, at, now = await stand_in_line(dispatcher, 1, at, now, since)
+            await yield_to_loop(dispatcher, 1, now)
+            yield count.slot(at)
 
     def _admit(self, permits: int, now: int, limit: int | None) -> None:
         """Raise unless the request may stand in line."""
         dispatcher = self._dispatcher
         if dispatcher.is_closed:
-            raise LimiterClosed(f"acquire(): {_CLOSED}")
+            raise LimiterClosed(f"acquire(): {CLOSED}")
         if self._max_waiting is not None:
             self._refuse_if_full(permits)
         if limit is not None:
@@ -464,7 +453,7 @@ class Limiter:
 
     async def aclose(self) -> None:
         """Send those in line away with `LimiterClosed`; no task and no timer stays."""
-        error = LimiterClosed(f"acquire(): while this request stood in line, {_CLOSED}")
+        error = LimiterClosed(f"acquire(): while this request stood in line, {CLOSED}")
         if self._room is not None:
             self._room.dispatcher.fail(error)
             self._room.dispatcher.serve()
@@ -545,7 +534,7 @@ def pause_to_ns(seconds: Number | timedelta) -> int:
     return seconds_to_ns(seconds, "pause()") if isinstance(seconds, (int, float)) else duration_to_ns(seconds, "pause()")
 
 
-_CLOSED = "the limiter is closed. Make another, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
+CLOSED = "the limiter is closed. Make another, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
 
 
 def _pool(rate: Rate | str | Number) -> TokenPool:

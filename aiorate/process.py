@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import ref
 
 from aiorate.errors import LimiterClosed
-from aiorate.limiter import Limiter
+from aiorate.limiter import CLOSED, Limiter
 from aiorate.rate import NS_PER_SECOND, ns_to_seconds, seconds_to_ns
 from aiorate.waiting.loops import running_loop
 from aiorate.waiting.process_driver import ProcessDriver
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiorate.feedback import Feedback
     from aiorate.rate import Number, Rate
     from aiorate.schedulers.interface import Scheduler
-    from aiorate.slots import Slot
+    from aiorate.slots import Slot, SlotCount
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
     from aiorate.waiting.clock import Clock
@@ -146,18 +146,17 @@ class ProcessLimiter(Limiter):
             self._driver.loop.section.post(super().leave)
 
     async def slots(self) -> AsyncGenerator[Slot, None]:
-        driver = self._driver
-        index, since = 0, None
+        from aiorate.slots import SlotCount
+
+        driver, count = self._driver, SlotCount(self._dispatcher)
         while True:
             turns = _starved_turns(driver.loop)
             if turns is not None:
                 await turns.let_turn()
-            opened, skipped, spilled, since, ticket = driver.loop.section.run(self._ask_for_slot, index, since)
+            at, ticket = driver.loop.section.run(self._ask_for_slot, count)
             if ticket is not None:
-                since = (await _wait(driver, ticket))[1]
-            slot, since = driver.loop.section.run(self._slot, index, since, opened, skipped, spilled)
-            yield slot
-            index = slot.index + 1
+                at = (await _wait(driver, ticket))[1]
+            yield driver.loop.section.run(count.slot, at)
 
     async def _ask_in_turn(self, turns: Turns, waits: bool, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Ask in the section, and let the loop turn: before, since nothing is spent then; unless others wait.
@@ -240,34 +239,20 @@ class ProcessLimiter(Limiter):
             super().leave()
             raise
 
-    def _ask_for_slot(self, index: int, since: int | None) -> tuple[int, int, int, int, ProcessTicket | None]:
-        """As in `Limiter.slots`, up to the wait."""
+    def _ask_for_slot(self, count: SlotCount) -> tuple[int, ProcessTicket | None]:
+        """The instant for which the next slot is scheduled, and the ticket if it is to be waited for."""
         dispatcher = self._dispatcher
-        opened, skipped = dispatcher.look(), dispatcher.counters.skipped
-        spilled = dispatcher.scheduler.spilled
-        since = opened if since is None else max(since, opened - dispatcher.catch_up)
+        since = count.open()
         at, now = dispatcher.try_take(1, since)
         if at > now:
             self._admit(1, now, None)
-            return opened, skipped, spilled, since, _join(dispatcher, 1, at, now, since)
-        if index:
-            dispatcher.skip(dispatcher.scheduler.spilled - spilled)
-        return opened, skipped, spilled, at, None
-
-    def _slot(self, index: int, since: int, opened: int, skipped: int, spilled: int) -> tuple[Slot, int]:
-        """As in `Limiter.slots`, after the wait: the slot, and since when the next stands in line."""
-        from aiorate.slots import slot_of
-
-        dispatcher = self._dispatcher
-        if index:
-            index += max(0, dispatcher.counters.skipped - skipped)
-            if since < opened - dispatcher.catch_up:
-                since += dispatcher.scheduler.spilled - spilled
-        return slot_of(index, since, dispatcher.look(), dispatcher.timeline), since
+            return at, _join(dispatcher, 1, at, now, since)
+        count.granted_at_once()
+        return at, None
 
     def _refuse_if_closed(self) -> None:
         if self._dispatcher.is_closed:
-            raise LimiterClosed("acquire(): the limiter is closed. Make another, or reopen this one with limiter.apply().")
+            raise LimiterClosed(f"acquire(): {CLOSED}")
 
     # Changing, for those in line too.
 

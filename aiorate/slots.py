@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from aiorate.rate import ns_to_seconds
 
 if TYPE_CHECKING:
-    from aiorate.waiting.timeline import Timeline
+    from aiorate.waiting.dispatcher import Dispatcher
 
-__all__ = ["Slot", "slot_of"]
+__all__ = ["Slot", "SlotCount"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,36 @@ class Slot:
     """Seconds by which it starts late."""
 
 
-def slot_of(index: int, at: int, now: int, timeline: Timeline) -> Slot:
-    """The slot that was scheduled for one instant and starts at another."""
-    reading = timeline.reading_at(at)
-    return Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))
+class SlotCount:
+    """The numbers of one schedule: which slot is next, and since when it stands in line."""
+
+    __slots__ = ("_dispatcher", "_index", "_opened", "_since", "_skipped", "_spilled")
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._index = 0
+        self._since: int | None = None
+        self._opened = self._skipped = self._spilled = 0
+
+    def open(self) -> int:
+        """Since when the next slot stands in line: since the one before. A slow body is made up for, as far as the limiter allows."""
+        dispatcher = self._dispatcher
+        self._opened, self._skipped = dispatcher.look(), dispatcher.counters.skipped
+        self._spilled = dispatcher.scheduler.spilled
+        return self._opened if self._since is None else max(self._since, self._opened - dispatcher.catch_up)
+
+    def granted_at_once(self) -> None:
+        """It did not have to wait, so that nobody else noticed what was skipped before it."""
+        if self._index:
+            self._dispatcher.skip(self._dispatcher.scheduler.spilled - self._spilled)
+
+    def slot(self, at: int) -> Slot:
+        """The slot, which was granted for that instant."""
+        dispatcher = self._dispatcher
+        if self._index:
+            self._index += max(0, dispatcher.counters.skipped - self._skipped)  # they are counted anew after a reset()
+            if at < self._opened - dispatcher.catch_up:
+                at += dispatcher.scheduler.spilled - self._spilled  # the slot of that index, where the late one was granted
+        index, now, reading = self._index, dispatcher.look(), dispatcher.timeline.reading_at(at)
+        self._index, self._since = index + 1, at
+        return Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))

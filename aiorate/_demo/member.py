@@ -78,6 +78,7 @@ async def carry_out(order: Order) -> Report:
     begin = int(await asyncio.to_thread(sys.stdin.readline))
     await asyncio.sleep(max(0, begin - monotonic_ns()) / 1e9)
     await run_load(order.url, load, order.clients, limiter)
+    await limiter.aclose()
     if client is None:
         return Report(load.total, load.errors, grants)
     await client.aclose()

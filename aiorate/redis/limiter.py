@@ -34,8 +34,8 @@ class RedisLimiter(Limiter):
     """A limit that all processes share that give the same name, through Redis or Valkey.
 
     ``client_or_url`` is a URL, or an asyncio client of redis-py or valkey-py, which is never closed here. A plain client lends its
-    settings to a connection of our own, which it need not have in its pool. ``rate`` is one rate or a list
-    of them, that all hold; ``burst`` is an int of 1 or more, or a list as long. The key in the store is ``aiorate:{name}``.
+    settings to a connection of our own, which it need not have in its pool. ``rate`` is one rate or a list of them, that all hold;
+    ``burst`` is an int of 1 or more, or a list as long. The key in the store is ``aiorate:{name}``.
 
     The store assigns time slots, by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together
     are granted at most ``b + R * (W + max(slack, lease))`` permits in it. If requests are for several, it is the largest one more for
@@ -44,10 +44,11 @@ class RedisLimiter(Limiter):
     When the store loses its state, at most what was booked ahead is granted a second time, and b once more where no process
     remembers.
 
-    ``slack`` is how many seconds a slot may be used late: a busy event loop needs some. ``horizon`` is how far ahead, in seconds, all
+    ``slack`` is how many seconds a slot may be used late, 0.001 or more: a busy event loop needs some. ``horizon`` is how far ahead, in seconds, all
     processes together aim to book; a process that dies takes no more with it. ``lease`` lets a process book what it will use in so
     many seconds, if use goes on as it does: callers then have a permit without waiting for the store, and a slot may be used so
-    late. Without it, an `acquire` waits for an answer of the store at least, and `try_acquire` finds nothing.
+    late. Without it, an `acquire` waits for an answer of the store at least, and `try_acquire` finds nothing. Only the store knows
+    how long a wait is: `delay` is an estimate, and where that was too short, `WaitTooLong` comes after ``max_wait`` seconds.
 
     When the store cannot be reached for longer than ``grace`` seconds, ``on_unavailable`` says what happens: ``"raise"``
     `EngineUnavailable` for everybody; ``"wait"`` until it is back; ``"local"``, which grants ``local_share`` (of 1) of the rate in this

@@ -90,10 +90,11 @@ class Outage:
     ``rates`` and ``bursts`` are this process's own for the policy ``"local"``.
     """
 
-    __slots__ = ("_bursts", "_grace", "_local", "_policy", "_rates", "began", "cause", "degraded")
+    __slots__ = ("_bursts", "_grace", "_local", "_rates", "began", "cause", "degraded", "policy")
 
     def __init__(self, policy: str, grace: int, rates: Sequence[Rate], bursts: Sequence[int]) -> None:
-        self._policy: str = policy
+        self.policy: str = policy
+        """Its name."""
         self._grace: int = grace
         self._rates: Sequence[Rate] = rates
         self._bursts: Sequence[int] = bursts
@@ -122,11 +123,11 @@ class Outage:
         if due is None or reading < due:
             return None
         self.degraded = True
-        if self._policy == "raise":
+        if self.policy == "raise":
             return _Refused(self.error())
-        if self._policy == "wait":
+        if self.policy == "wait":
             return _Waiting()
-        if self._policy == "open":
+        if self.policy == "open":
             return _Open()
         self._local = _Local(self._rates, self._bursts, now)
         return self._local
@@ -138,11 +139,6 @@ class Outage:
         self.began = self.cause = self._local = None
         self.degraded = False
         return length, 0 if local is None else local.owed(now)
-
-    @property
-    def policy(self) -> str:
-        """Its name."""
-        return self._policy
 
     def error(self) -> EngineUnavailable:
         """What those who cannot be served are told."""

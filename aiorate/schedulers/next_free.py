@@ -29,13 +29,11 @@ class NextFree:
 
     __slots__ = ("_bursts", "_next", "_rates", "not_before")
 
-    def __init__(
-        self, rates: Sequence[Rate], bursts: Sequence[int], nexts: Sequence[int] | None = None, not_before: int | None = None
-    ) -> None:
+    def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], nexts: Sequence[int] | None = None) -> None:
         self._rates: list[Rate] = list(rates)
         self._bursts: list[int] = list(bursts)
         self._next: list[int | None] = [None] * len(self._rates)
-        self.not_before: int | None = not_before
+        self.not_before: int | None = None
         """The instant (ns) before which nothing is due; None: no such instant."""
         if nexts is not None:
             self.follow(nexts)

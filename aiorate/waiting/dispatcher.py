@@ -17,7 +17,7 @@ from aiorate.waiting.batch import Batch
 from aiorate.waiting.counters import Counters
 from aiorate.waiting.estimate import Estimate
 from aiorate.waiting.line import Line, outcome_of
-from aiorate.waiting.loops import AsyncioLoop, event_loop, running_loop
+from aiorate.waiting.loops import LOOP_CHECK_NS, AsyncioLoop, event_loop, running_loop
 from aiorate.waiting.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ NOT_ASKED = 1 << 200  # in place of an instant: the scheduler was not asked, bec
 _NEVER = 1 << 62  # in place of an instant
 _AT_ONCE = 64  # requests that one question may count
 _SAME_WAKE_UP_NS = 1_500_000  # as long as wake-ups are apart, on the average
-_LOOP_CHECK_NS = 5_000_000  # the loop is looked at twice within the 10 ms for which callers may keep it busy
 _TOLD_AGAIN_NS = 1_000_000_000  # a pause that becomes longer by less is no news: responses of many requests come one after the other
 _PORTION = 1_000  # requests woken in one iteration of the loop; more would keep it from the next for too long
 _NOBODY = Line()  # shared by all limiters for which nobody ever waited: a line weighs as much as the rest of a limiter
@@ -625,7 +624,7 @@ class Dispatcher:
                 self._watched_since = now
                 self._loop.call_soon(self._on_iteration)
             since = self._watched_since
-        self.check_loop_after = since + _LOOP_CHECK_NS
+        self.check_loop_after = since + LOOP_CHECK_NS
 
     def _settle_next_iteration(self, now: int) -> None:
         if self._watched_since is None and self._loop is not None:

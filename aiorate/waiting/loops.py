@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from aiorate.waiting.section import Section
     from aiorate.waiting.timerfd import KernelTimers
 
-__all__ = ["AsyncioLoop", "event_loop", "running_loop"]
+__all__ = ["LOOP_CHECK_NS", "AsyncioLoop", "event_loop", "running_loop"]
 
 GRAIN_NS = 1_000_000  # wake-ups are kept so far apart: a timer that fires early, as loops' do, must not become a spin (uvloop#233)
+LOOP_CHECK_NS = 5_000_000  # a loop is looked at twice within the 10 ms for which callers may keep it busy
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # loops cannot all wait for longer; the clock is asked again then
 
 

@@ -15,6 +15,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakSet
 
+from aiorate.waiting.callback import call_back
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -78,7 +80,7 @@ class Section:
         return self.run(call)
 
     def post(self, call: Callable[[], object]) -> None:
-        """Have it called in the section, soon: now if the section is free, else by whoever is in it. Never waits, and never raises.
+        """Have it called in the section, soon: now if the section is free, else by whoever is in it. Never waits for the section, and never raises.
 
         So it is fit for finalizers. They may run within the section of another limiter too, where waiting could be for ever.
         """
@@ -104,7 +106,7 @@ class Section:
                 self._owner = get_ident()
                 try:
                     while self._deferred:
-                        _call(self._deferred.popleft())
+                        call_back(self._deferred.popleft(), "in a critical section")
                 finally:
                     self._owner = 0
             finally:
@@ -117,7 +119,7 @@ class Section:
                 call = self._after.popleft()
             except IndexError:  # another thread took it
                 return
-            _call(call)
+            call_back(call, "after a critical section")
 
     def hold(self) -> None:
         """Let nobody in: a fork is about to come."""
@@ -135,15 +137,6 @@ class Section:
         self._after.clear()
         if self.on_fork is not None:
             self.on_fork()
-
-
-def _call(call: Callable[[], object]) -> None:
-    try:
-        call()
-    except Exception:  # the caller is somebody else, who asked for something else
-        import logging
-
-        logging.getLogger("aiorate").exception("A limiter could not do what was put off.")
 
 
 # No decision is half made in a child: a fork waits for those that other threads are in the middle of, which is microseconds.

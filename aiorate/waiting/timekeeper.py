@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from aiorate.rate import NS_PER_SECOND
+from aiorate.waiting.callback import call_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,9 +99,9 @@ class Timekeeper:
         for alarm in sorted(self._alarms, key=_reading):
             if alarm in self._alarms and alarm.reading <= self._now(alarm.reading):
                 self._alarms.remove(alarm)
-                _call(alarm.callback)
+                call_back(alarm.callback, "in the thread that keeps the time")
         if self._alarms:
-            _call(self._chore)
+            call_back(self._chore, "in the thread that keeps the time")
         if self._alarms:
             self._idle_since = None
             first = min(self._alarms, key=_reading).reading
@@ -150,15 +151,6 @@ def _keep(keeper: ref[Timekeeper], bell: threading.Lock) -> None:
         if seconds is None:
             return
         bell.acquire(timeout=seconds)
-
-
-def _call(callback: Callable[[], object]) -> None:
-    try:
-        callback()
-    except Exception:  # without the thread, all who wait would wait for ever
-        import logging
-
-        logging.getLogger("aiorate").exception("A limiter's timekeeper could not do what was due.")
 
 
 def _reading(alarm: Alarm) -> int:

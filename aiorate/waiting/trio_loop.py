@@ -14,6 +14,7 @@ import anyio.lowlevel
 import trio
 
 from aiorate.rate import NS_PER_SECOND
+from aiorate.waiting.callback import call_back
 from aiorate.waiting.clock import TimedClock
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class TrioLoop:
         return self._process != os.getpid()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self._token.run_sync_soon(_call, callback)
+        self._token.run_sync_soon(call_back, callback, "under trio")
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
         if self._timers is not None:
@@ -143,7 +144,7 @@ async def _keep(timer: TrioTimer) -> None:
     assert timer.scope is not None
     with timer.scope:
         await trio.sleep_forever()
-    _call(timer.fire)
+    call_back(timer.fire, "under trio")
 
 
 def _reader(clock: trio.abc.Clock) -> ReadClock:
@@ -156,15 +157,6 @@ def _reader(clock: trio.abc.Clock) -> ReadClock:
 def _whole(seconds: float) -> int:
     """Nanoseconds, to the nearest."""
     return round(seconds * NS_PER_SECOND)
-
-
-def _call(callback: Callable[[], None]) -> None:
-    try:
-        callback()
-    except Exception:  # which would end the run, with all its tasks; asyncio logs it too
-        import logging
-
-        logging.getLogger("aiorate").exception("A limiter's callback failed under trio.")
 
 
 def _nothing() -> None:

@@ -9,14 +9,12 @@ import threading
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate.waiting.loops import event_loop, running_loop
+from aiorate.waiting.loops import LOOP_CHECK_NS, event_loop, running_loop
 
 if TYPE_CHECKING:
     from aiorate.waiting.clock import EventLoop
 
 __all__ = ["Turns", "turns_here"]
-
-_CHECK_NS = 5_000_000  # the loop is looked at twice within the 10 ms for which callers may keep it busy
 
 
 class Turns:
@@ -39,7 +37,7 @@ class Turns:
         if self._since is None:
             self._since = now
             self._loop.call_soon(self._on_iteration)
-        self._check_after = self._since + _CHECK_NS
+        self._check_after = self._since + LOOP_CHECK_NS
         return now >= self._check_after
 
     async def let_turn(self) -> None:

@@ -30,7 +30,8 @@ schedulers.booked
 schedulers.dimensions
 schedulers
 
-waiting waiting.line waiting.batch waiting.counters waiting.section waiting.ports waiting.trio_port
+waiting waiting.line waiting.batch waiting.counters waiting.callback waiting.ports waiting.trio_port
+waiting.section
 waiting.inbox
 
 waiting.clock waiting.timerfd

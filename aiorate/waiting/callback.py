@@ -1,0 +1,20 @@
+"""Calling back where an error is nobody's own: it is logged, as asyncio does, and whoever calls goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["call_back"]
+
+
+def call_back(callback: Callable[[], object], where: str) -> None:
+    """Call it; an error is logged, with where it happened."""
+    try:
+        callback()
+    except Exception:
+        import logging
+
+        logging.getLogger("aiorate").exception("A limiter's callback failed %s.", where)
