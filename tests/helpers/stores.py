@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
 
 from aiorate._demo.store import Store, binary
+from aiorate.redis import RedisLimiter
 from aiorate.redis.script import TEXT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-__all__ = ["TIMED", "RealServer", "TimedClient", "fake_server", "port_of_cluster"]
+__all__ = ["TIMED", "Process", "RealServer", "TimedClient", "fake_server", "now", "port_of_cluster"]
 
 TIMED = TEXT.replace("redis.call('TIME')", "{0, ARGV[3]}")
 """The script, told what time it is by one more argument (us)."""
@@ -80,7 +82,8 @@ async def fake_server(serve: Callable[[asyncio.StreamReader, asyncio.StreamWrite
 class TimedClient(Redis):
     """A client of a real server that is told what time it is: that of the running loop, and ``skew`` seconds more.
 
-    ``latency`` is how many seconds each way takes. ``error`` is raised in place of an answer, and ``hangs`` gives none.
+    ``latency`` is how many seconds each way takes. ``error`` is raised in place of an answer, and ``hangs`` gives none. ``lost`` are keys
+    whose node is down, as one of a cluster may be: other keys of the same call are answered.
     """
 
     def __init__(self, store: RealServer, latency: float = 0.0, skew: float = 0.0) -> None:
@@ -88,6 +91,7 @@ class TimedClient(Redis):
         self.calls = 0
         self.error: Exception | None = None
         self.hangs = False
+        self.lost: set[str] = set()
 
     def __del__(self, *args: object) -> None:
         """Nothing is open."""
@@ -101,9 +105,11 @@ class TimedClient(Redis):
         if self.error is not None:
             raise self.error
         _, _, count, *words = args
-        now = round((EPOCH_SECONDS + asyncio.get_running_loop().time() + self.skew) * 1_000_000)
+        if words[0] in self.lost:
+            raise NoConnection("its node is down")
+        time = round((EPOCH_SECONDS + asyncio.get_running_loop().time() + self.skew) * 1_000_000)
         try:
-            reply = self.store.send("EVAL", TIMED, count, *words, now)
+            reply = self.store.send("EVAL", TIMED, count, *words, time)
         except OSError as error:
             raise ResponseError(str(error).removeprefix("-")) from error
         if self.latency:
@@ -124,4 +130,54 @@ class _Pipe:
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         self.client.calls -= len(self.commands) - 1
-        return [await self.client.execute_command(*command) for command in self.commands]
+        return [await self._one(command) for command in self.commands]
+
+    async def _one(self, command: tuple[Any, ...]) -> Any:
+        try:
+            return await self.client.execute_command(*command)
+        except NoConnection as error:
+            if command[3] not in self.client.lost:
+                raise
+            return error
+
+
+def now() -> float:
+    """What the running loop's clock says, in seconds."""
+    return asyncio.get_running_loop().time()
+
+
+class Process:
+    """A limiter of the name "x" with a client of its own, and tasks that note when they were granted. Two of them share only the store."""
+
+    def __init__(self, store: RealServer, rate: Any = "10/s", *, latency: float = 0.0, skew: float = 0.0, **options: Any) -> None:
+        self.client = TimedClient(store, latency, skew)
+        self.limiter = RedisLimiter(self.client, "x", rate, **options)
+        self.granted: list[float] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def one(self, permits: int = 1) -> None:
+        await self.limiter.acquire(permits)
+        self.granted.append(now())
+
+    async def forever(self, patience: float | None = None) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(patience):
+                    await self.one()
+            except TimeoutError:
+                continue
+
+    def ask(self, count: int = 1, permits: int = 1) -> list[asyncio.Task[None]]:
+        """So many tasks that each acquire once."""
+        self.tasks += [asyncio.create_task(self.one(permits)) for _ in range(count)]
+        return self.tasks[-count:]
+
+    def load(self, count: int, patience: float | None = None) -> None:
+        """So many tasks that ask again and again."""
+        self.tasks += [asyncio.create_task(self.forever(patience)) for _ in range(count)]
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks or [asyncio.create_task(asyncio.sleep(0))])
+        await self.limiter.aclose()

@@ -6,68 +6,16 @@ Two limiters with a client each are two processes: they share nothing but the st
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from helpers.driving import others
-from helpers.stores import RealServer, TimedClient
+from helpers.server import most_in_any_window
+from helpers.stores import Process, RealServer, TimedClient, now
 
 import aiorate
-from aiorate.http import Feedback
 from aiorate.redis import RedisLimiter
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-class Process:
-    """A limiter with a client of its own, and tasks that note when they were granted."""
-
-    def __init__(self, store: RealServer, rate: Any = "10/s", *, latency: float = 0.0, skew: float = 0.0, **options: Any) -> None:
-        self.client = TimedClient(store, latency, skew)
-        self.limiter = RedisLimiter(self.client, "x", rate, **options)
-        self.granted: list[float] = []
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def one(self, permits: int = 1) -> None:
-        await self.limiter.acquire(permits)
-        self.granted.append(now())
-
-    async def forever(self, patience: float | None = None) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(patience):
-                    await self.one()
-            except TimeoutError:
-                continue
-
-    def ask(self, count: int = 1, permits: int = 1) -> list[asyncio.Task[None]]:
-        """So many tasks that each acquire once."""
-        self.tasks += [asyncio.create_task(self.one(permits)) for _ in range(count)]
-        return self.tasks[-count:]
-
-    def load(self, count: int, patience: float | None = None) -> None:
-        """So many tasks that ask again and again."""
-        self.tasks += [asyncio.create_task(self.forever(patience)) for _ in range(count)]
-
-    async def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.wait(self.tasks or [asyncio.create_task(asyncio.sleep(0))])
-        await self.limiter.aclose()
-
-
-def most_in(instants: list[float], window: float) -> int:
-    """The most in any half-open window of that length."""
-    ordered, first, most = sorted(instants), 0, 0
-    for last, instant in enumerate(ordered):
-        while ordered[first] <= instant - window:
-            first += 1
-        most = max(most, last - first + 1)
-    return most
 
 
 async def test_a_line_is_served_at_the_rate(store: RealServer) -> None:
@@ -108,7 +56,7 @@ async def test_two_processes_share_the_rate_evenly(store: RealServer) -> None:
 
     instants = [instant for process in processes for instant in process.granted]
     assert 990 <= len(instants) <= 1006
-    assert most_in(instants, 0.1) <= 106
+    assert most_in_any_window(instants, 0.1) <= 106
     assert [pytest.approx(0.25, abs=0.05)] * 4 == [len(process.granted) / len(instants) for process in processes]
     assert sum(process.client.calls for process in processes) <= 0.15 * len(instants)
     for process in processes:
@@ -134,7 +82,7 @@ async def test_a_server_whose_clock_jumps_books_nothing_twice(store: RealServer)
         process.client.skew = skew
     await asyncio.sleep(0.5)
 
-    assert most_in(process.granted, 0.5) <= process.limiter.bound(0.5) + 40  # two horizons, of the two jumps forward
+    assert most_in_any_window(process.granted, 0.5) <= process.limiter.bound(0.5) + 40  # two horizons, of the two jumps forward
     assert 1800 <= len(process.granted)
     await process.stop()
 
@@ -251,7 +199,7 @@ async def test_a_burst_is_one_for_all(store: RealServer) -> None:
 
     instants = sorted(instant for process in processes for instant in process.granted)
     assert 5 == sum(instant < 0.01 for instant in instants)
-    assert most_in(instants, 0.3) <= 8
+    assert most_in_any_window(instants, 0.3) <= 8
     for process in processes:
         await process.stop()
 
@@ -280,7 +228,7 @@ async def test_a_lease_has_permits_ready(store: RealServer) -> None:
         await asyncio.sleep(0.0005)
 
     assert 0.95 * 2000 <= len(taken) <= 2000 + 51
-    assert most_in(taken, 0.5) <= (process.limiter.bound(0.5) or 0)
+    assert most_in_any_window(taken, 0.5) <= (process.limiter.bound(0.5) or 0)
     assert process.client.calls <= 0.06 * len(taken)
     await process.stop()
 
@@ -304,100 +252,6 @@ async def test_a_lease_that_nobody_uses_ends(store: RealServer) -> None:
 
 
 # What changes for all.
-
-
-async def test_a_pause_holds_all_processes(store: RealServer) -> None:
-    """One was told to wait; afterwards all go on, paced."""
-    one, other = Process(store), Process(store)
-    await one.one()
-    one.limiter.pause(5.0)
-    await asyncio.sleep(0.5)
-    other.ask(3)
-    one.ask(2)
-    await asyncio.wait([*one.tasks, *other.tasks])
-
-    assert [pytest.approx(5 + index / 10, abs=1e-2) for index in range(5)] == sorted(one.granted[1:] + other.granted)
-    await one.stop()
-    await other.stop()
-
-
-async def test_what_a_server_said_is_heeded_by_all_processes(store: RealServer) -> None:
-    """A 429 with Retry-After."""
-    one, other = Process(store), Process(store)
-    one.limiter.observe(Feedback(429, pause=3.0))
-    await asyncio.sleep(0.01)
-    await other.one()
-
-    assert [pytest.approx(3.0, abs=1e-2)] == other.granted
-    await one.stop()
-    await other.stop()
-
-
-async def test_a_pause_is_ended_for_all_processes(store: RealServer) -> None:
-    """Those that wait ask now and then."""
-    one, other = Process(store), Process(store)
-    one.limiter.pause(3600)
-    await asyncio.sleep(0.01)
-    other.ask()
-    await asyncio.sleep(10)
-    one.limiter.resume()
-    await asyncio.wait(other.tasks, timeout=5)
-
-    assert [pytest.approx(10.5, abs=0.6)] == other.granted
-    await one.stop()
-    await other.stop()
-
-
-async def test_the_longer_of_two_pauses_holds_for_all(store: RealServer) -> None:
-    """Two responses told to wait, in either order, and also while the first is on its way to the store."""
-    one, other = Process(store, latency=0.01), Process(store)
-    one.limiter.pause(2)
-    await asyncio.sleep(0.005)
-    one.limiter.pause(5)
-    one.limiter.pause(1)
-    await asyncio.sleep(0.1)
-    await other.one()
-
-    assert [pytest.approx(5.005, abs=0.03)] == other.granted
-    await one.stop()
-    await other.stop()
-
-
-async def test_a_pause_of_ones_own_outlasts_that_of_all(store: RealServer) -> None:
-    """The answer that the other is over was on its way when this one was made."""
-    one, other = Process(store), Process(store, latency=0.05)
-    one.limiter.pause(3)
-    await asyncio.sleep(0.01)
-    other.ask()
-    await asyncio.sleep(0.5)
-    one.limiter.resume()
-    await asyncio.sleep(0.62)  # it has just asked again
-    other.limiter.pause(5)
-    await asyncio.wait(other.tasks)
-
-    assert [pytest.approx(6.33, abs=0.01)] == other.granted  # each of two round trips came on top
-    await one.stop()
-    await other.stop()
-
-
-async def test_closing_ends_the_wait_for_a_long_pause(store: RealServer) -> None:
-    """Who waits is sent away, and no timer is left that would ask whether it still goes on."""
-    one, other = Process(store), Process(store)
-    one.limiter.pause(3600)
-    await asyncio.sleep(0.01)
-    (waiting,) = other.ask()
-    await asyncio.sleep(0.5)
-    other.limiter.charge(1)  # the answer says once more how long the pause is
-    await asyncio.sleep(0.1)
-    await other.limiter.aclose()
-    await asyncio.wait([waiting])
-    calls = other.client.calls
-    await asyncio.sleep(10)
-
-    assert isinstance(waiting.exception(), aiorate.LimiterClosed)
-    assert calls == other.client.calls
-    await one.stop()
-    assert not others()
 
 
 async def test_who_gives_up_at_once_has_no_slot_booked(store: RealServer) -> None:
@@ -483,26 +337,6 @@ async def test_how_long_it_would_take_is_known(store: RealServer) -> None:
     await process.stop()
 
 
-async def test_closing_gives_slots_back_and_leaves_nothing(store: RealServer) -> None:
-    """The next process finds the next slot free, and no task stays."""
-    one, other = Process(store, "100/s", horizon=1.0), Process(store, "100/s")
-    tasks = one.ask(50)
-    await asyncio.sleep(0.095)
-    await one.limiter.aclose()
-    await asyncio.wait(tasks)
-    assert not others()
-    await other.one()
-
-    assert [pytest.approx(0.1, abs=1e-3)] == other.granted
-    assert {aiorate.LimiterClosed} == {type(task.exception()) for task in tasks[10:]}
-    with pytest.raises(aiorate.LimiterClosed):
-        await one.limiter.acquire()
-    one.limiter.apply("100,1,start")
-    await one.one()
-    await one.stop()
-    await other.stop()
-
-
 async def test_an_idle_limiter_leaves_no_task_behind(store: RealServer) -> None:
     """A program may forget to close it."""
     process = Process(store)
@@ -513,24 +347,6 @@ async def test_an_idle_limiter_leaves_no_task_behind(store: RealServer) -> None:
     assert not others()
     await process.one()
     await process.stop()
-
-
-async def test_what_was_said_just_before_closing_is_heard(store: RealServer) -> None:
-    """A program that is told to pause, or that charges for what it used, may end with that."""
-    one, other = Process(store, latency=0.01), Process(store)
-    await one.one()
-    one.limiter.pause(30)
-    await one.limiter.aclose()
-    await other.one()
-    assert [pytest.approx(30.04, abs=0.02)] == other.granted
-
-    third = RedisLimiter(one.client, "x", "10/s")
-    third.charge(100)
-    await third.aclose()
-    await other.one()
-    assert pytest.approx(40.2, abs=0.2) == other.granted[1]
-    await other.stop()
-    assert not others()
 
 
 async def test_nobody_waits_for_longer_than_allowed_because_the_store_knew_better(store: RealServer) -> None:
@@ -560,79 +376,6 @@ async def test_who_comes_as_the_idle_task_ends_is_served(store: RealServer, offs
 
     assert [0, pytest.approx(1.25)] == process.granted
     await process.stop()
-
-
-@pytest.mark.parametrize("turns", range(6))
-async def test_who_comes_as_the_last_limiter_closes_is_served(store: RealServer, turns: int) -> None:
-    """The task is being cancelled, and that is no business of a new limiter of the same client."""
-    process = Process(store)
-    other = RedisLimiter(process.client, "y", "10/s")
-    await process.one()
-    closing = asyncio.create_task(process.limiter.aclose())
-    for _ in range(turns):
-        await asyncio.sleep(0)
-
-    assert 0.0 == await other.acquire()
-    await closing
-    await other.acquire()
-    await other.aclose()
-    assert not others()
-
-
-async def test_a_closed_limiter_that_is_only_configured_stays_closed(store: RealServer) -> None:
-    """And asks the store for nothing; ``start`` opens it."""
-    process = Process(store)
-    await process.one()
-    await process.limiter.aclose()
-    calls = process.client.calls
-    process.limiter.apply("100,1,configure")
-    process.limiter.delay()
-    with pytest.raises(aiorate.LimiterClosed):
-        await process.one()
-    assert calls == process.client.calls
-
-    process.limiter.apply("100,1,start")
-    await process.one()
-    assert 2 == len(process.granted)
-    await process.stop()
-
-
-async def test_slots_that_pass_while_it_closes_are_not_given_back(store: RealServer) -> None:
-    """The task is busy with another limiter's call, and afterwards there is nothing left to say."""
-    process = Process(store, "1000/s", horizon=0.02)
-    other = RedisLimiter(process.client, "y", "10/s")
-    tasks = process.ask(10)
-    await asyncio.sleep(0.001)
-    process.client.latency = 0.05
-    asking = asyncio.create_task(other.acquire())
-    await asyncio.sleep(0.001)
-    calls = process.client.calls
-    await process.limiter.aclose()
-
-    assert 0 == process.client.calls - calls
-    assert pytest.approx(0.101, abs=1e-3) == now()
-    await asking
-    await asyncio.wait(tasks)
-    await other.aclose()
-    assert not others()
-
-
-async def test_closing_that_is_cancelled_breaks_nothing(store: RealServer) -> None:
-    """A program that is in a hurry: the answer comes, and nobody waits for it any more."""
-    one, other = Process(store, latency=0.05), Process(store)
-    one.limiter.charge(5)
-    closing = asyncio.create_task(one.limiter.aclose())
-    await asyncio.sleep(0.01)
-    closing.cancel()
-    await asyncio.wait([closing])
-    await asyncio.sleep(0.2)
-    await other.one()
-
-    assert closing.cancelled()
-    assert [pytest.approx(0.55, abs=0.01)] == other.granted
-    await one.limiter.aclose()
-    await other.stop()
-    assert not others()
 
 
 async def test_what_lapsed_while_nobody_waited_is_not_counted_as_skipped(store: RealServer) -> None:
@@ -665,7 +408,7 @@ async def test_state_that_is_lost_is_told_by_who_remembers(store: RealServer, bu
     await asyncio.sleep(1.0)
 
     instants = [instant for process in processes for instant in process.granted]
-    assert most_in(instants, 0.5) <= 1.05 * (processes[0].limiter.bound(0.5) or 0)
+    assert most_in_any_window(instants, 0.5) <= 1.05 * (processes[0].limiter.bound(0.5) or 0)
     assert len(instants) >= 0.97 * 2000
     for process in processes:
         await process.stop()
@@ -706,7 +449,7 @@ async def test_keys_behind_a_shared_limit_of_a_store(store: RealServer) -> None:
     async with asyncio.timeout(20):
         await asyncio.gather(*[one(key) for key in range(4) for _ in range(5)])
     assert 20 == len(granted)
-    assert most_in(granted, 1.0) <= 12
+    assert most_in_any_window(granted, 1.0) <= 12
     assert now() <= 4.0
     await keyed.aclose()
     await shared.aclose()
@@ -737,6 +480,6 @@ async def test_a_loop_that_stood_still_does_not_send_at_once_what_it_missed(stor
 
     assert len(process.granted) - before <= 8
     await asyncio.sleep(0.5)
-    assert most_in(process.granted, 0.1) <= (process.limiter.bound(0.1) or 0)
+    assert most_in_any_window(process.granted, 0.1) <= (process.limiter.bound(0.1) or 0)
     assert 1 <= process.limiter.statistics().skipped
     await process.stop()
