@@ -176,8 +176,7 @@ class Limiter:
                     return 0.0
             self._admit(permits, now, max_wait)
             if max_wait is not None and not dispatcher.foretells:
-                patience = Patience(f"acquire({permits})", max_wait)
-                return ns_to_seconds((await stand_in_line(dispatcher, permits, at, now, now, patience=patience))[0])
+                return await self._wait_patiently(permits, at, now, max_wait)
         ticket, asked = dispatcher.join(permits, at, now, now)
         line, driver = dispatcher.line, dispatcher.driver
         # As stand_in_line(), which would cost each of 100 000 waiters more than the waiting itself.
@@ -192,6 +191,10 @@ class Limiter:
         if dispatcher.resuming and dispatcher.now() >= dispatcher.check_loop_after:
             await yield_to_loop(dispatcher, permits, now)
         return waited / NS_PER_SECOND
+
+    async def _wait_patiently(self, permits: int, at: int, now: int, limit: int) -> float:
+        patience = Patience(f"acquire({permits})", limit)
+        return ns_to_seconds((await stand_in_line(self._dispatcher, permits, at, now, now, patience=patience))[0])
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
