@@ -159,16 +159,12 @@ class Booking:
         self._timer: asyncio.TimerHandle | None = None  # to the end of the grace
         self._recheck: asyncio.TimerHandle | None = None
         self._rechecks: bool = False  # whether to ask if a pause still goes on
-        scheduler.on_want = self._on_want
-        scheduler.on_charge = self._on_charge
-        scheduler.on_held_up = self._on_held_up
-        scheduler.on_pause = self._on_pause
-        scheduler.on_resume = self._on_resume
+        scheduler.desk = self
         bookings.add(self)
 
     # What the scheduler and the limiter say.
 
-    def _on_want(self, now: int) -> bool:
+    def wanted(self, now: int) -> bool:
         """Slots may be wanted at that instant. True if the store will be asked."""
         dispatcher = self._dispatcher
         native = running_loop()
@@ -196,13 +192,12 @@ class Booking:
         return 2 * (ready if ready >= first else scheduler.ahead(now)) > self._last
 
     def _wake(self, native: object) -> None:
+        if self._booker is not None and self._booker.loop is not native:
+            self.deserted()
         booker = self._booker
-        if booker is None or booker.loop is not native:
+        if booker is None:
             if not isinstance(native, asyncio.AbstractEventLoop):
                 raise RuntimeError("RedisLimiter works on asyncio and uvloop, because its client does; this is another event loop.")
-            self._cancel_timer()
-            self._cancel_recheck()
-            self._returned, self._asking = None, False
             self._booker = booker = self._find(self._source, native, self.key)
             booker.attach(self)
             self._await_end_of_grace()
@@ -214,27 +209,37 @@ class Booking:
                 self._booker = booker = better
         booker.wake(self)
 
-    def _on_charge(self, permits: int) -> None:
+    def charged(self, permits: int) -> None:
+        """The store has to hear of permits that were used without slots."""
         self._charged += permits
         self._tell()
 
-    def _on_pause(self, ns: int) -> None:
+    def paused(self, ns: int) -> None:
+        """The store has to hear of a pause."""
         until = self._reading() + ns
         if self._pause_at is None or until > self._pause_at:
             self._pause_at = until
         self._tell()
 
-    def _on_resume(self) -> None:
+    def resumed(self) -> None:
+        """The store has to hear that a pause is over."""
         self._pause_at, self._resumes = None, True
         self._tell()
 
-    def _on_held_up(self) -> None:
+    def held_up(self) -> None:
         """Somebody waits for the end of a pause, which others may end before."""
         native, until = running_loop(), self._dispatcher.timeline.paused_until
         if not self._paused_here or self._recheck is not None or until is None or until - self._reading() <= _RECHECK_NS:
             return
         if isinstance(native, asyncio.AbstractEventLoop) and not self._closed:
             self._recheck = native.call_later(_RECHECK_NS / NS_PER_SECOND, self._on_recheck)
+
+    def deserted(self) -> None:
+        """The loop in which the store was asked is no more."""
+        self._cancel_timer()
+        self._cancel_recheck()
+        self._booker = self._returned = None
+        self._asking = False
 
     def _tell(self) -> None:
         native = running_loop()
@@ -285,7 +290,7 @@ class Booking:
             self._scheduler.unanswered()
             return None
         back = self._scheduler.last_run(now) if returned is not None and self._remembered == self._tail else 0
-        want = 0 if self._closed else self._wanted(reading, now)
+        want = 0 if self._closed else self._missing(reading, now)
         if self._pause_at is not None and self._pause_at <= reading:
             self._pause_at = None
         resume, pause_at = self._resumes, self._pause_at
@@ -406,7 +411,7 @@ class Booking:
 
     # How much.
 
-    def _wanted(self, reading: int, now: int) -> int:
+    def _missing(self, reading: int, now: int) -> int:
         """How many slots are missing, if it is time to ask for them."""
         dispatcher, scheduler = self._dispatcher, self._scheduler
         if dispatcher.timeline.held_at is not None:
@@ -495,7 +500,7 @@ class Booking:
         self._scheduler.beyond = self._beyond = None
         self._scheduler.degraded = False
         if owed:
-            self._on_charge(owed)
+            self.charged(owed)
         if length:
             emit(Event("restored", self._dispatcher.name, seconds=ns_to_seconds(length)), self._dispatcher.on_event)
 

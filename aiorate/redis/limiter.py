@@ -44,10 +44,10 @@ class RedisLimiter(Limiter):
     When the store loses its state, at most what was booked ahead is granted a second time, and b once more where no process
     remembers.
 
-    ``slack`` is how many seconds a slot may be used late, 0.001 or more: a busy event loop needs some. ``horizon`` is how far ahead, in seconds, all
-    processes together aim to book; a process that dies takes no more with it. ``lease`` lets a process book what it will use in so
-    many seconds, if use goes on as it does: callers then have a permit without waiting for the store, and a slot may be used so
-    late. Without it, an `acquire` waits for an answer of the store at least, and `try_acquire` finds nothing. Only the store knows
+    ``slack`` is how many seconds a slot may be used late, 0.001 or more: a busy event loop needs some. ``horizon`` is how far ahead, in
+    seconds, all processes together aim to book; a process that dies takes no more with it. ``lease`` lets a process book what it will
+    use in so many seconds, if use goes on as it does: callers then have a permit without waiting for the store, and a slot may be used
+    so late. Without it, an `acquire` waits for an answer of the store at least, and `try_acquire` finds nothing. Only the store knows
     how long a wait is: `delay` is an estimate, and where that was too short, `WaitTooLong` comes after ``max_wait`` seconds.
 
     When the store cannot be reached for longer than ``grace`` seconds, ``on_unavailable`` says what happens: ``"raise"``

@@ -16,13 +16,41 @@ from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.slot_run import SlotRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["Beyond", "Booked"]
+__all__ = ["Beyond", "Booked", "Desk"]
 
 _ONE = 1
 _FIRST_ANSWER_NS = 1_000_000  # until one was measured
 _LOOK_AGAIN_NS = 20_000_000
+
+
+class Desk(Protocol):
+    """Who talks to the store, and is told what concerns it."""
+
+    def wanted(self, now: int) -> bool:
+        """Slots may be wanted at that instant. True if they are on their way then."""
+        ...
+
+    def charged(self, permits: int) -> None:
+        """So many permits were used without slots."""
+        ...
+
+    def paused(self, ns: int) -> None:
+        """The limiter was paused for so long from now."""
+        ...
+
+    def resumed(self) -> None:
+        """A pause was ended."""
+        ...
+
+    def held_up(self) -> None:
+        """Somebody waits for the end of a pause, which others may end before."""
+        ...
+
+    def deserted(self) -> None:
+        """The event loop is no more in which the store was asked."""
+        ...
 
 
 class Beyond(Protocol):
@@ -41,7 +69,7 @@ class Booked(Scheduler):
     """Slots in hand, in order, and an estimate of when more are due.
 
     ``rates`` and ``bursts`` are those by which the store assigns. A slot lapses ``lapse`` ns after its time, unless the first in line
-    gathers slots for several permits, or holds them until another limit lets it pass (`share`). `on_want` is called when slots
+    gathers slots for several permits, or holds them until another limit lets it pass (`share`). `Desk.wanted` is called when slots
     may be wanted. Once it has returned True they are on their way, and it is not called again until `book` or `unanswered` is.
 
     A copy is a rehearsal: it assumes that all slots after those in hand are its own, and calls nobody.
@@ -63,13 +91,9 @@ class Booked(Scheduler):
         "_wait",
         "beyond",
         "degraded",
+        "desk",
         "in_hand",
         "lapsed",
-        "on_charge",
-        "on_held_up",
-        "on_pause",
-        "on_resume",
-        "on_want",
         "rate",
         "refused",
         "spent",
@@ -107,12 +131,7 @@ class Booked(Scheduler):
         """What decides about requests for which there are not enough slots; None: they wait for the store."""
         self.degraded: bool = False
         """Whether the store does not answer."""
-        self.on_want: Callable[[int], bool] | None = None
-        """Called with the instant when slots may be wanted: True if they are on their way."""
-        self.on_charge: Callable[[int], None] | None = None
-        self.on_held_up: Callable[[], None] | None = None
-        self.on_pause: Callable[[int], None] | None = None
-        self.on_resume: Callable[[], None] | None = None
+        self.desk: Desk | None = None
 
     # What the store does.
 
@@ -235,8 +254,8 @@ class Booked(Scheduler):
         """Have the store take so many from all processes; here they delay what is booked from now on."""
         check_permits("charge()", permits)
         self._follow.spend(permits, now)
-        if self.on_charge is not None:
-            self.on_charge(permits)
+        if self.desk is not None:
+            self.desk.charged(permits)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate by which this process has slots assigned. Raises RuntimeError where there are several."""
@@ -283,22 +302,24 @@ class Booked(Scheduler):
 
     def paused(self, ns: int) -> None:
         """The limiter is paused, for all processes."""
-        if self.on_pause is not None:
-            self.on_pause(ns)
+        if self.desk is not None:
+            self.desk.paused(ns)
 
     def resumed(self) -> None:
         """The pause is over, for all processes."""
-        if self.on_resume is not None:
-            self.on_resume()
+        if self.desk is not None:
+            self.desk.resumed()
 
     def held_up(self) -> None:
         """Somebody waits for the end of a pause."""
-        if self.on_held_up is not None:
-            self.on_held_up()
+        if self.desk is not None:
+            self.desk.held_up()
 
     def deserted(self) -> None:
         """The event loop is no more in which the store was asked."""
         self.unanswered()
+        if self.desk is not None:
+            self.desk.deserted()
 
     def share(self) -> None:
         """Another limit is asked after this one: who is first in line keeps its slots meanwhile."""
@@ -350,7 +371,7 @@ class Booked(Scheduler):
 
     def _tell(self, now: int, permits: int = 0) -> None:
         self.refused = permits or self.refused
-        if self._asked_at is None and self.on_want is not None and self.on_want(now):
+        if self._asked_at is None and self.desk is not None and self.desk.wanted(now):
             self._asked_at = now
 
     def _lapsed(self, permits: int, now: int) -> int:

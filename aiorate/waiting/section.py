@@ -80,7 +80,7 @@ class Section:
         return self.run(call)
 
     def post(self, call: Callable[[], object]) -> None:
-        """Have it called in the section, soon: now if the section is free, else by whoever is in it. Never waits for the section, and never raises.
+        """Have it called in the section, soon: now if that is free, else by whoever is in it. Never waits for it, and never raises.
 
         So it is fit for finalizers. They may run within the section of another limiter too, where waiting could be for ever.
         """

@@ -20,6 +20,19 @@ SLACK = 5 * MS
 NOW = 100 * SECOND
 
 
+class Teller:
+    """A desk that passes on what it is told."""
+
+    def __init__(self, wanted: Callable[[int], bool] = lambda now: False, charged: Callable[[int], None] = lambda permits: None) -> None:
+        self.wanted, self.charged = wanted, charged
+        self.paused = self.charged
+
+    def resumed(self) -> None:
+        """Nobody asks."""
+
+    held_up = deserted = resumed
+
+
 def booked(*rates: str, burst: int = 1, slots: int = 0, start: int = NOW) -> Booked:
     """With so many slots in hand, the first at ``start``."""
     each = [Rate.parse(rate) for rate in rates or ("1000/s",)]
@@ -153,7 +166,7 @@ def test_that_slots_are_wanted_is_told_once_until_an_answer_comes() -> None:
     """And nobody is woken by a timer for what the answer tells."""
     told: list[int] = []
     scheduler = booked()
-    scheduler.on_want = lambda now: told.append(now) is None
+    scheduler.desk = Teller(lambda now: told.append(now) is None)
 
     assert NOBODY_KNOWS == scheduler.take(1, NOW)
     assert NOBODY_KNOWS == scheduler.take(1, NOW + MS)
@@ -166,7 +179,7 @@ def test_that_slots_are_wanted_is_told_once_until_an_answer_comes() -> None:
 def test_who_is_not_heard_looks_again() -> None:
     """Without an event loop nobody asks the store."""
     scheduler = booked()
-    scheduler.on_want = lambda now: False
+    scheduler.desk = Teller(lambda now: False)
 
     assert NOW < scheduler.take(1, NOW) < NOW + SECOND
 
@@ -175,7 +188,7 @@ def test_a_lease_asks_before_the_last_slot_is_gone() -> None:
     """So that nobody waits for the store."""
     told: list[int] = []
     scheduler = booked("1/ns", slots=10)
-    scheduler.on_want = lambda now: told.append(scheduler.in_hand) is None
+    scheduler.desk = Teller(lambda now: told.append(scheduler.in_hand) is None)
     scheduler.low(5)
     for _ in range(8):
         scheduler.take(1, NOW + 100)
@@ -199,7 +212,7 @@ def test_a_charge_is_told_and_counts_in_estimates_at_once() -> None:
     told: list[int] = []
     scheduler = booked()
     scheduler.book([NOW], 0, NOW, [NOW], MS)
-    scheduler.on_charge = told.append
+    scheduler.desk = Teller(charged=told.append)
     scheduler.charge(100, NOW)
 
     assert NOW + 100 * MS == scheduler.peek(1, NOW)
@@ -281,7 +294,7 @@ def test_an_answer_that_is_on_its_way_is_as_far_away_after_a_pause() -> None:
     """The store was asked before the limiter's time stood still, and its own time went on."""
     scheduler = booked()
     scheduler.book([NOW], 0, NOW, [NOW], 10 * MS)
-    scheduler.on_want = lambda now: True
+    scheduler.desk = Teller(lambda now: True)
     scheduler.take(1, NOW)
     assert NOW + 10 * MS == deepcopy(scheduler).peek(1, NOW)
 
@@ -307,7 +320,7 @@ def test_a_lease_asks_when_a_request_for_several_leaves_little() -> None:
     """As it does for one."""
     told: list[int] = []
     scheduler = booked("1/ns", slots=10)
-    scheduler.on_want = lambda now: told.append(scheduler.in_hand) is None
+    scheduler.desk = Teller(lambda now: told.append(scheduler.in_hand) is None)
     scheduler.low(5)
 
     assert scheduler.take(4, NOW + 100) <= NOW + 100
