@@ -130,7 +130,7 @@ class _Pipe:
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         self.client.calls -= len(self.commands) - 1
-        return [await self._one(command) for command in self.commands]
+        return await asyncio.gather(*[self._one(command) for command in self.commands])
 
     async def _one(self, command: tuple[Any, ...]) -> Any:
         try:

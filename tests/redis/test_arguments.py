@@ -28,6 +28,9 @@ URL = "redis://127.0.0.1:1/0"
         ({"horizon": 0}, "more than 0"),
         ({"horizon": -1}, "0 seconds or more"),
         ({"slack": -0.001}, "0 seconds or more"),
+        ({"slack": 0}, "at least 0.001 seconds; 0 was given"),
+        ({"slack": 0.0009}, "0.005 is the default"),
+        ({"slack": 0, "lease": 0.0009}, "at least 0.001"),
         ({"lease": math.nan}, "finite"),
         ({"grace": -1}, "0 seconds or more"),
         ({"burst": 0}, "1 or more"),
@@ -117,6 +120,7 @@ def test_the_bound_is_printed() -> None:
     assert 300 + 1050 == RedisLimiter(URL, "x", "1000/s", burst=300, lease=0.05).bound(1)
     assert 1 + 1005 + 8 == RedisLimiter(URL, "x", "1000/s").bound(1, largest=8)
     assert 5 + 60 == RedisLimiter(URL, "x", ["10/s", "60/min"], burst=[1, 5], slack=0.001).bound(60)
+    assert 1 + 1010 == RedisLimiter(URL, "x", "1000/s", slack=0, lease=0.01).bound(1)  # a lease is slack enough
 
 
 def test_it_says_what_it_is() -> None:

@@ -7,15 +7,20 @@ import os
 import sys
 from functools import partial
 from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from helpers.driving import until
+import uvloop
+from helpers.driving import LONG, others, until
 from helpers.stores import RealServer, TimedClient
 
 from aiorate.redis import RedisLimiter
 from aiorate.redis.booking import bookings
 from aiorate.testing import VirtualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_one_limiter_serves_one_loop_after_the_other(store: RealServer) -> None:
@@ -65,6 +70,37 @@ def test_ctrl_c_in_the_middle_of_a_call_ends_the_program(store: RealServer) -> N
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         assert pytest.approx(0.0, abs=1e-3) == runner.run(limiter.acquire())
+
+
+@pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop, VirtualLoop])
+@pytest.mark.parametrize("end", ["before the call", "in the call"])
+def test_a_loop_that_was_closed_with_a_call_on_its_way_keeps_nobody_waiting(
+    store: RealServer, factory: Callable[[], asyncio.AbstractEventLoop], end: str
+) -> None:
+    """Its answer will never come, and the next loop asks anew: also where the line was left as it was."""
+    limiter = RedisLimiter(TimedClient(store, latency=0.001), "x", "10/s")
+    left: list[asyncio.Task[Any]] = []
+
+    async def leave() -> None:
+        left.append(asyncio.create_task(limiter.acquire()))
+        for _ in range(1 if end == "before the call" else 4):
+            await asyncio.sleep(0)
+        left.extend(others())
+
+    loop = factory()
+    loop.run_until_complete(leave())
+    loop.close()
+
+    async def twice() -> list[float]:
+        async with asyncio.timeout(LONG):
+            waited = [await limiter.acquire() for _ in range(2)]
+        assert 0 == limiter.statistics().waiting
+        await limiter.aclose()
+        return waited
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        assert runner.run(twice())[1] >= 0.09  # at the rate
+    assert not left[0].done()
 
 
 def test_after_a_fork_the_slots_in_hand_are_the_parents(store: RealServer) -> None:

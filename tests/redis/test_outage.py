@@ -258,6 +258,76 @@ async def test_nobody_asks_a_store_that_nobody_needs(store: RealServer) -> None:
     await limiter.aclose()
 
 
+IDLE = 5.0  # seconds: after one, nobody asks a store that is down any more
+
+
+async def idle_outage(limiter: RedisLimiter, client: TimedClient) -> None:
+    """The store is down, somebody has heard of it, and nobody has asked for a while."""
+    client.error = NoConnection()
+    waiting = asyncio.create_task(outcome(limiter.acquire()))
+    await asyncio.sleep(2)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await asyncio.sleep(IDLE)
+    assert "degraded" == limiter.statistics().state
+    assert not others()
+
+
+@pytest.mark.parametrize("max_wait", [None, 0.15])
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_who_comes_after_an_outage_that_nobody_watched_is_served_by_the_store(
+    store: RealServer, policy: str, max_wait: float | None
+) -> None:
+    """It is back, so nobody is refused, sent on without a limit, or granted a part of the rate: all wait for one answer."""
+    limiter, client = limiter_of(store, policy)
+    client.latency = 0.01
+    await idle_outage(limiter, client)
+    client.error = None
+    waited = await asyncio.gather(*[limiter.acquire(max_wait=max_wait) for _ in range(2)])
+
+    assert [pytest.approx(0.02, abs=1e-3), pytest.approx(0.12, abs=1e-3)] == waited
+    assert "shared" == limiter.statistics().state
+    await limiter.aclose()
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("raise", [aiorate.EngineUnavailable] * 2), ("wait", [aiorate.WaitTooLong] * 2), ("local", [0.01, 0.11]), ("open", [0.01] * 2)],
+)
+async def test_who_comes_in_an_outage_that_nobody_watched_is_told_after_one_call(
+    store: RealServer, policy: str, expected: list[Any]
+) -> None:
+    """It still goes on, and the grace is not granted anew. Who may wait for so long waits no longer for the store."""
+    limiter, client = limiter_of(store, policy, rate="20/s")
+    client.latency = 0.01
+    await idle_outage(limiter, client)
+    results = await asyncio.gather(*[outcome(limiter.acquire(max_wait=0.15)) for _ in range(2)])
+
+    if policy in ("raise", "wait"):
+        assert expected == [type(result) for result in results]
+        assert pytest.approx(7.0 + (0.01 if policy == "raise" else 0.15), abs=1e-3) == now()
+    else:
+        assert pytest.approx(expected, abs=1e-3) == results
+    assert "degraded" == limiter.statistics().state
+    await limiter.aclose()
+
+
+async def test_nobody_can_say_when_the_first_in_line_is_scheduled(store: RealServer) -> None:
+    """While the line waits for the store to come back, and not a number of years."""
+    limiter, client = limiter_of(store, "wait")
+    client.error = NoConnection()
+    waiting = [asyncio.create_task(limiter.acquire(permits)) for permits in (1, 3)]
+    await asyncio.sleep(2)
+
+    assert float("inf") == limiter.statistics().next_at
+    assert float("inf") == limiter.delay()
+    assert "2 waiting" in repr(limiter)
+    client.error = None
+    await asyncio.wait(waiting)
+    assert limiter.statistics().next_at is None
+    await limiter.aclose()
+
+
 async def test_closing_during_an_outage_does_not_wait_for_the_store(store: RealServer) -> None:
     """Those in line are sent away, and no task stays."""
     limiter, client = limiter_of(store, "wait")
