@@ -313,6 +313,26 @@ async def test_another_rate_is_that_of_the_process_that_sets_it(store: RealServe
     await process.stop()
 
 
+@pytest.mark.parametrize(("before", "after"), [("1000/s", "10/s"), ("10/s", "1000/s")])
+async def test_slots_that_are_on_their_way_are_those_of_the_rate_for_which_they_were_asked(
+    store: RealServer, before: str, after: str
+) -> None:
+    """Laid out at another they would be granted faster than the store knows, or once more to another process."""
+    one, other = Process(store, before, latency=0.01, horizon=1.0), Process(store, "1000/s")
+    one.ask(4)
+    await asyncio.sleep(0.005)
+    one.limiter.set_rate(after)
+    await asyncio.sleep(0.01)
+    other.ask()
+    await asyncio.wait(one.tasks + other.tasks)
+
+    interval = 1 / aiorate.Rate.parse(before).per_second
+    assert [pytest.approx(0.02 + index * interval, abs=2e-3) for index in range(4)] == one.granted
+    assert [pytest.approx(max(0.02 + 4 * interval - 0.01, 0.015), abs=2e-3)] == other.granted
+    await one.stop()
+    await other.stop()
+
+
 async def test_what_cannot_be_done_for_one_process_alone_is_refused(store: RealServer) -> None:
     """With an error that says what to do instead."""
     process = Process(store, ["10/s", "1/s"])
