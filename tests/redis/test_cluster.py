@@ -1,34 +1,57 @@
-"""Keys of a cluster of two primaries: one would accept a script that touches a key it does not declare."""
+"""Keys of a cluster of two primaries or more: one would accept a script that touches a key it does not declare."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from typing import TYPE_CHECKING
 
-from helpers.driving import one_loop, until
+from helpers.driving import LONG, one_loop, until
 from helpers.stores import RealServer, port_of_cluster
 from redis.asyncio.cluster import RedisCluster
 
 from aiorate import KeyedLimiter
 from aiorate.redis import RedisLimiter
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 pytestmark = one_loop
+
+
+@contextmanager
+def cluster(*slots: range) -> Iterator[list[RealServer]]:
+    """A primary for each range, that know of each other soon. One that is down does not keep the others from answering."""
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(
+                RealServer(
+                    *("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "500"),
+                    port=port_of_cluster(),
+                )
+            )
+            for _ in slots
+        ]
+        for epoch, (node, its) in enumerate(zip(nodes, slots, strict=True), 1):
+            node.send("CLUSTER", "ADDSLOTS", *its)
+            node.send("CLUSTER", "SET-CONFIG-EPOCH", epoch)
+            if node is not nodes[0]:
+                nodes[0].send("CLUSTER", "MEET", "127.0.0.1", node.port)
+        yield nodes
+
+
+async def complete(nodes: list[RealServer]) -> None:
+    """Return when each node knows all others, and all slots."""
+    for hint in ("cluster_state:ok", f"cluster_known_nodes:{len(nodes)}"):
+        await until(lambda hint=hint: all(hint in node.send("CLUSTER", "INFO") for node in nodes))
 
 
 async def test_keys_of_all_slots_are_served(running: RealServer) -> None:
     """A limiter is one key, so each is on one node, and all are asked for in one go."""
-    with (
-        RealServer("--cluster-enabled", "yes", port=port_of_cluster()) as first,
-        RealServer("--cluster-enabled", "yes", port=port_of_cluster()) as second,
-    ):
-        nodes = first, second
-        for node, slots in ((first, range(8192)), (second, range(8192, 16384))):
-            node.send("CLUSTER", "ADDSLOTS", *slots)
-        second.send("CLUSTER", "SET-CONFIG-EPOCH", 2)
-        first.send("CLUSTER", "MEET", "127.0.0.1", second.port)
-        await until(lambda: all("cluster_state:ok" in node.send("CLUSTER", "INFO") for node in nodes))
-        await until(lambda: all("cluster_known_nodes:2" in node.send("CLUSTER", "INFO") for node in nodes))
-
-        client = RedisCluster.from_url(first.url)
+    with cluster(range(8192), range(8192, 16384)) as nodes:
+        await complete(nodes)
+        client = RedisCluster.from_url(nodes[0].url)
         keyed = KeyedLimiter(lambda key: RedisLimiter(client, f"key:{key}", "1000/s"))
         for _ in range(2):
             await asyncio.gather(*[keyed.acquire(key) for key in range(20) for _ in range(3)])
@@ -36,4 +59,35 @@ async def test_keys_of_all_slots_are_served(running: RealServer) -> None:
         assert 20 == sum(kept)
         assert all(kept)
         await keyed.aclose()
+        await client.aclose()
+
+
+async def test_a_node_that_is_killed_keeps_only_its_keys_waiting(running: RealServer) -> None:
+    """Each node is asked by a task of its own, because a client tries a node that is down again and again."""
+    with cluster(range(5000), range(8192, 16384), range(5000, 8192)) as nodes:
+        await complete(nodes)
+        client = RedisCluster.from_url(nodes[0].url)
+        await client.initialize()
+
+        def limiter_on(node: RealServer) -> RedisLimiter:
+            names = (f"n{number}" for number in count())
+            name = next(name for name in names if client.get_node_from_key(f"aiorate:{name}").port == node.port)
+            return RedisLimiter(client, name, "200/s", on_unavailable="wait")
+
+        alive, dead = limiter_on(nodes[0]), limiter_on(nodes[1])
+        await asyncio.gather(alive.acquire(), dead.acquire())
+        nodes[1].kill()
+        waiting = asyncio.create_task(dead.acquire())
+        await until(lambda: dead.statistics().state == "degraded")
+        before = alive.statistics().granted
+        async with asyncio.timeout(LONG):
+            await asyncio.gather(*[alive.acquire() for _ in range(100)])
+
+        assert 100 == alive.statistics().granted - before
+        assert not waiting.done()
+        assert ["shared", "degraded"] == [alive.statistics().state, dead.statistics().state]
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await alive.aclose()
+        await dead.aclose()
         await client.aclose()
