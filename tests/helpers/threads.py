@@ -24,7 +24,6 @@ __all__ = [
     "call_in_thread",
     "in_thread",
     "loop_thread",
-    "most_within",
     "waiting",
 ]
 
@@ -66,16 +65,6 @@ class Recorded(aiorate.TokenBucket):
         raise AssertionError("a rehearsal would be recorded too")
 
 
-def most_within(grants: list[int], window: int) -> int:
-    """The most grants in any half-open window of so many ns."""
-    most = first = 0
-    for last, instant in enumerate(grants):
-        while instant - grants[first] >= window:
-            first += 1
-        most = max(most, last - first + 1)
-    return most
-
-
 class LoopThread:
     """An asyncio or uvloop event loop that runs in a thread until the block is left."""
 
@@ -94,16 +83,7 @@ class LoopThread:
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call it in the loop; returns what it returns."""
-        done: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(function())
-            except BaseException as error:
-                done.set_exception(error)
-
-        self.loop.call_soon_threadsafe(run)
-        return done.result(LONG)
+        return _run_by(self.loop.call_soon_threadsafe, function).result(LONG)
 
     def start(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
         """Start a task; returns once it has waited for the first time, or is done."""
@@ -227,16 +207,7 @@ def loop_thread(kind: str) -> LoopThread | TrioThread:
 
 def in_thread(function: Callable[[], Any]) -> Future[Any]:
     """Run it in a thread without a loop."""
-    done: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(function())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return done
+    return _run_by(lambda run: threading.Thread(target=run, daemon=True).start(), function)
 
 
 def call_in_thread(function: Callable[[], Any]) -> Any:
@@ -252,3 +223,17 @@ def waiting(limiter: aiorate.Limiter, count: int) -> None:
             return
         ready.wait(0.001)
     raise AssertionError(f"{limiter.statistics().waiting} wait, not {count}")
+
+
+def _run_by(start: Callable[[Callable[[], None]], object], function: Callable[[], Any]) -> Future[Any]:
+    """What the function returns or raises where ``start`` has it run."""
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            done.set_exception(error)
+
+    start(run)
+    return done

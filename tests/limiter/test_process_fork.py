@@ -2,56 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-import aiorate
+from helpers.forks import program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork here")
-
-PROGRAM = """
-import asyncio, os, sys, threading, traceback
-import aiorate
-
-
-def in_child(function):
-    sys.stdout.flush()
-    process = os.fork()
-    if process == 0:
-        try:
-            function()
-            sys.stdout.flush()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    _, status = os.waitpid(process, 0)
-    assert status == 0, "the child failed"
-
-
-def in_line(limiter, count):
-    while limiter.statistics().waiting != count:
-        threading.Event().wait(0.001)
-"""
-
-
-def program(source: str) -> str:
-    """What it prints; an error if it fails or does not end."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(aiorate.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM + source],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (0, "") == (done.returncode, done.stderr)
-    return done.stdout
 
 
 def test_the_child_has_the_budget_and_nobody_in_line() -> None:
@@ -145,15 +101,13 @@ asyncio.run(main())
 
 def test_whoever_left_while_a_fork_was_made_is_heeded_after_it() -> None:
     """Leaving waits for nobody, and a fork lets nobody in: without a look afterwards the next would wait for a place that is free."""
-    script = """
-import os, threading
+    printed = program("""
 def leave():
     thread = threading.Thread(target=left.pop())
     thread.start()
     thread.join()
 left = []
 os.register_at_fork(after_in_parent=leave)  # before the limiters' own
-import asyncio, aiorate
 async def main():
     limiter = aiorate.Limiter(aiorate.TokenBucket("100/s", burst=2), scope="process", max_concurrency=1)
     await limiter.enter(1)
@@ -168,7 +122,6 @@ async def main():
         await second
     print("inside")
 asyncio.run(main())
-"""
-    outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+""")
 
-    assert "inside\n" == outcome.stdout, outcome.stderr
+    assert "inside\n" == printed

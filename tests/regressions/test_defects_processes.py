@@ -1,65 +1,13 @@
-"""Defects of ours in a process that was forked: number 2.
-
-Each history is a program of its own, so that what a fork does to the loop of the tests is no concern of theirs.
-"""
+"""Defects of ours in a process that was forked: number 2. Each history is a program of its own."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-import aiorate
+from helpers.forks import program
 
 pytestmark = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork here")
-
-FORK = """
-import asyncio, multiprocessing, os, sys, traceback, warnings
-from concurrent.futures import ProcessPoolExecutor
-import aiorate
-
-warnings.simplefilter("ignore", DeprecationWarning)  # that a program with threads is forked, as executors do
-PRECISE = {precise}
-
-
-def in_child(function):
-    # Run it in a forked process; nothing of that comes back but what it printed.
-    sys.stdout.flush()
-    process = os.fork()
-    if process == 0:
-        try:
-            function()
-            sys.stdout.flush()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    return process
-
-
-def ended(process):
-    _, status = os.waitpid(process, 0)
-    assert status == 0, "the child failed"
-"""
-
-
-def program(source: str, precise: bool) -> str:
-    """What the program prints; an error if it fails or does not end."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(aiorate.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", FORK.format(precise=precise) + source],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (0, "") == (done.returncode, done.stderr)
-    return done.stdout
 
 
 @pytest.mark.parametrize("precise", [False, True])
@@ -90,7 +38,7 @@ async def main():
 
 asyncio.run(main())
 """,
-        precise,
+        PRECISE=precise,
     )
 
     assert "3\n5 6\n" == printed
@@ -117,7 +65,7 @@ async def main():
     await limiter.acquire()
     waiting = [asyncio.create_task(limiter.acquire()) for _ in range(3)]
     await asyncio.sleep(0)
-    ended(in_child(lambda: asyncio.run(wait_in_vain())))
+    in_child(lambda: asyncio.run(wait_in_vain()))
     async with asyncio.timeout(100):
         waits = await asyncio.gather(*waiting)
     print(*(wait >= 0.1 * place - 1e-6 for place, wait in enumerate(waits, 1)))
@@ -125,7 +73,7 @@ async def main():
 
 asyncio.run(main())
 """,
-        precise,
+        PRECISE=precise,
     )
 
     assert "child\nTrue True True\n" == printed
@@ -162,8 +110,8 @@ async def main():
     assert limiter.try_acquire(4)
     waiting = [asyncio.create_task(limiter.acquire(10)) for _ in range(2)]
     await asyncio.sleep(0)
-    ended(in_child(look))
-    ended(in_child(run))
+    in_child(look)
+    in_child(run)
     print(limiter.statistics().waiting)
     for task in waiting:
         task.cancel()
@@ -173,7 +121,7 @@ async def main():
 
 asyncio.run(main())
 """,
-        precise,
+        PRECISE=precise,
     )
 
     assert "0 True True False\n0.0\n0.0\nwaited in vain\n2\nTrue False\n" == printed

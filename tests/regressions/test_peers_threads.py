@@ -10,7 +10,8 @@ from time import monotonic
 
 import uvloop
 from helpers.driving import LONG, SECOND
-from helpers.threads import Recorded, in_thread, most_within
+from helpers.server import most_in_any_window
+from helpers.threads import Recorded, in_thread
 
 import aiorate
 
@@ -56,6 +57,6 @@ def test_parallel_waiters_never_add_up_to_more_than_the_rate() -> None:
     for window in (1_000_000, 10_000_000, 100_000_000, SECOND):
         bound = limiter.bound(window / SECOND)
         assert bound is not None
-        assert most_within(bucket.kept(), window) <= bound
+        assert most_in_any_window(bucket.kept(), window) <= bound
     statistics = limiter.statistics()
     assert (0, sum(kept)) == (statistics.waiting, statistics.granted)

