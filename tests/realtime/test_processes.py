@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from helpers.driving import LONG
-from helpers.stores import free_port
+from helpers.stores import port_of_cluster
 
 from aiorate._bench.measure import run_in
 from aiorate._bench.processes import RATE, Shares, alone, out_of_reach, together
@@ -209,7 +209,7 @@ def until(condition: Callable[[], bool]) -> None:
 @contextmanager
 def cluster() -> Iterator[list[Store]]:
     """Two primaries, each with half of the slots."""
-    buses = [free_port(), free_port()]
+    buses = [port_of_cluster(), port_of_cluster()]
     first, second = (
         Store(*("--cluster-enabled", "yes", "--cluster-port", str(bus), "--cluster-announce-ip", "127.0.0.1")) for bus in buses
     )
