@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import math
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from helpers.driving import LONG
 
 import aiorate.redis
 from aiorate import Rate
@@ -132,6 +134,17 @@ def test_it_says_what_it_is() -> None:
     assert "aiorate:search" == limiter.key
     assert Rate.parse("60/min") == limiter.rate
     assert "shared" == limiter.statistics().state
+
+
+def test_it_is_imported_where_there_is_no_fork() -> None:
+    """On Windows `os` has no `register_at_fork`."""
+    program = (
+        "import asyncio, logging, os, random, sys; del os.register_at_fork; sys.platform = 'win32';"  # what takes part in forks itself
+        "import aiorate.redis.booker; print('ok')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG, check=False)
+
+    assert ("ok\n", "") == (done.stdout, done.stderr)
 
 
 def test_no_part_of_it_looks_at_the_wall_clock() -> None:
