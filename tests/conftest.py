@@ -6,6 +6,7 @@ import asyncio
 import gc
 from typing import TYPE_CHECKING, Any
 
+import hypothesis  # noqa: F401  # not by its plugin as a run ends: a collection in the middle of that fails the run (CPython 3.11)
 import pytest
 import pytest_asyncio
 import uvloop

@@ -128,19 +128,25 @@ class Booker:
                     self._idle = idle = self.loop.create_future()
                     if await idle and not (self._wanting or self._aside):  # somebody may have come in the same turn of the loop
                         break
+        except GeneratorExit:  # its loop was closed long ago; those whom it asked for wait in another by now
+            raise
         except BaseException as error:
             if not self._over:
                 self._fail(error)
+            await self._end()
             if not isinstance(error, (Exception, asyncio.CancelledError)):
                 raise
-        finally:
-            self._answered = False
-            if self._tick is not None:
-                self._tick.cancel()
-            self._task = self._tick = self._idle = None
-            if self._wanting:  # who came while it was being cancelled
-                self._start()
-            await self._store.close()
+        else:
+            await self._end()
+
+    async def _end(self) -> None:
+        self._answered = False
+        if self._tick is not None:
+            self._tick.cancel()
+        self._task = self._tick = self._idle = None
+        if self._wanting:  # who came while it was being cancelled
+            self._start()
+        await self._store.close()
 
     async def _ask(self) -> None:
         """One call for those who want something, in order."""

@@ -175,6 +175,8 @@ class Process:
     def ask(self, count: int = 1, permits: int = 1) -> list[asyncio.Task[None]]:
         """So many tasks that each acquire once."""
         self.tasks += [asyncio.create_task(self.one(permits)) for _ in range(count)]
+        for task in self.tasks[-count:]:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever is sent away need not be asked
         return self.tasks[-count:]
 
     def load(self, count: int, patience: float | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from functools import partial
@@ -33,6 +34,38 @@ def test_one_limiter_serves_one_loop_after_the_other(store: RealServer) -> None:
 
     for _ in range(2):
         assert 0.005 <= asyncio.run(twice())
+
+
+def test_the_task_of_a_closed_loop_is_collected_without_a_word_to_those_of_the_next(store: RealServer) -> None:
+    """The collector throws GeneratorExit into it, wherever it is, while others wait for the same limiter."""
+    limiter = RedisLimiter(TimedClient(store, latency=0.01), "x", "10/s")
+
+    async def leave() -> None:
+        tasks = [asyncio.create_task(limiter.acquire())]
+        while not (asking := [task for task in others() if task.get_name() == "aiorate-redis"]):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for task in tasks + asking:  # nobody has to hear of it
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+
+    async def go_on() -> float:
+        waiting = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0.005)
+        gc.collect()
+        waited = await waiting
+        await limiter.aclose()
+        return waited
+
+    gc.disable()
+    try:
+        loop = VirtualLoop()
+        loop.run_until_complete(leave())
+        loop.close()
+        del loop
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            assert pytest.approx(0.02, abs=1e-3) == runner.run(go_on())
+    finally:
+        gc.enable()
 
 
 def test_trio_is_told_that_it_will_not_do(store: RealServer) -> None:
