@@ -6,17 +6,13 @@ import random
 
 import pytest
 from helpers.driving import SECOND, Crowd, one_loop, turns
+from helpers.server import most_in_any_window
 from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock, simulate
 
 pytestmark = one_loop
-
-
-def most_within(instants: list[int], window: int) -> int:
-    """The most grants in any half-open window."""
-    return max(sum(at <= other < at + window for other in instants) for at in instants)
 
 
 async def test_hammering_around_an_edge_gives_no_double_batch() -> None:
@@ -28,7 +24,7 @@ async def test_hammering_around_an_edge_gives_no_double_batch() -> None:
     await clock.run(5)
 
     instants = list(crowd.granted.values())
-    assert [most_within(instants, window) for window in (SECOND, SECOND + 1)] == [5, 10]
+    assert [most_in_any_window(instants, window) for window in (SECOND, SECOND + 1)] == [5, 10]
 
 
 @pytest.mark.parametrize("rate", ["0.01/s", "1/ms", "100000/ms", "100000/s", "7/250ms", "100000/day"])
@@ -132,7 +128,7 @@ async def test_no_timing_of_the_asker_beats_the_bound(name: str) -> None:
         instants = sorted([*crowd.granted.values(), *taken])
 
         for seconds in (1e-9, 0.1, 1):
-            assert most_within(instants, round(seconds * SECOND)) <= (limiter.bound(seconds) or 0)
+            assert most_in_any_window(instants, round(seconds * SECOND)) <= (limiter.bound(seconds) or 0)
 
 
 @pytest.mark.parametrize("name", EACH)

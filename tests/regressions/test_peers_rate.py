@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from helpers.server import most_in_any_window
 from helpers.strategies import EACH
 from helpers.transcripts import S, grants, waits
 
@@ -18,22 +19,12 @@ if TYPE_CHECKING:
 BOUNDED = [name for name in EACH if name not in ("TicksAccumulator", "BurstCompensation-half")]
 
 
-def most_within(instants: list[int], window: int) -> int:
-    """The most grants in any half-open window."""
-    first = most = 0
-    for place, instant in enumerate(instants):
-        while instants[first] <= instant - window:
-            first += 1
-        most = max(most, place - first + 1)
-    return most
-
-
 def test_r1_a_strict_window_never_passes_twice_its_number() -> None:
     """mjpieters/aiolimiter#298 and boinkor-net/governor#219: 19 of 10 in the first second."""
     window, bucket = (simulate(s, [0] * 100) for s in (aiorate.SlidingWindow("10/s"), aiorate.TokenBucket("10/s", burst=10)))
 
-    assert most_within(window, S) == 10
-    assert most_within(bucket, S) == 19 <= aiorate.TokenBucket("10/s", burst=10).bound(S)
+    assert most_in_any_window(window, S) == 10
+    assert most_in_any_window(bucket, S) == 19 <= aiorate.TokenBucket("10/s", burst=10).bound(S)
 
 
 @pytest.mark.parametrize("name", BOUNDED)
@@ -47,7 +38,7 @@ def test_r2_no_extra_permit_each_time_the_clock_moves(name: str) -> None:
             granted.append(now)
 
     for window in (1, 10**8, S, 7 * S):
-        assert most_within(granted, window) <= (scheduler.bound(window) or 0)
+        assert most_in_any_window(granted, window) <= (scheduler.bound(window) or 0)
 
 
 @pytest.mark.parametrize("name", BOUNDED)
@@ -79,7 +70,7 @@ def test_r6_the_cap_holds_at_any_size_of_number_and_period(make: Callable[[str],
     granted = simulate(make(f"{permits}/{period}"), [0] * 2_000)
     length = make(f"{permits}/{period}").rate.period_ns
 
-    assert most_within(granted, length) <= (make(f"{permits}/{period}").bound(length) or 0)
+    assert most_in_any_window(granted, length) <= (make(f"{permits}/{period}").bound(length) or 0)
     assert granted[-1] > 0
 
 
@@ -123,7 +114,7 @@ def test_r12_a_careful_caller_earns_no_extra_burst(name: str) -> None:
             now = max(scheduler.peek(permits, now), now) + dice.choice((0, 0, 1, 10**8))
             granted += [now] * permits if scheduler.take(permits, now) <= now else []
         for window in (1, 10**8, S):
-            assert most_within(granted, window) <= (scheduler.bound(window, 3) or 0)
+            assert most_in_any_window(granted, window) <= (scheduler.bound(window, 3) or 0)
 
 
 def test_l6_a_thousand_changes_of_the_rate_leave_it_working() -> None:
