@@ -234,6 +234,7 @@ class Booker:
         task = self._task
         if task is None:
             return
+        self._tick = self.loop.call_later(_TICK, self._on_tick)
         aside, self._aside = self._aside, {}
         for booking in aside:
             self.wake(booking)
@@ -246,12 +247,11 @@ class Booker:
         elif self._calling and waited >= CALL_SECONDS and not self._doubted:
             self._doubted = True  # it may still connect; but who waits for the end of the grace need not wait for that
             for booking in self._asking:
-                booking.unreachable(_no_answer(CALL_SECONDS))
+                booking.late(_no_answer(CALL_SECONDS))
         elif self._idle is not None and now - self._idle_since > _IDLE:
             idle, self._idle = self._idle, None
             if not idle.done():
                 idle.set_result(True)
-        self._tick = self.loop.call_later(_TICK, self._on_tick)
 
 
 def _no_answer(seconds: float) -> Unreachable:

@@ -373,9 +373,13 @@ class Booking:
     def unreachable(self, cause: BaseException) -> None:
         """The store did not answer. It will be asked again."""
         self._asking = False
+        self._resumes |= self._sent_resume
+        self.late(cause)
+
+    def late(self, cause: BaseException) -> None:
+        """The answer takes so long that it counts for an outage, and may yet come."""
         outage, scheduler = self._outage, self._scheduler
         outage.failed(self._sent, cause)
-        self._resumes |= self._sent_resume
         if outage.degraded:
             scheduler.unanswered()  # to hear whether anybody still wants something
             if scheduler.beyond is None:
