@@ -94,6 +94,7 @@ class TimedClient(Redis):
     def __init__(self, store: RealServer, latency: float = 0.0, skew: float = 0.0) -> None:
         self.store, self.latency, self.skew = store, latency, skew
         self.calls = 0
+        self.served: set[str] = set()  # the keys of which the store has heard
         self.error: Exception | None = None
         self.hangs = False
         self.lost: set[str] = set()
@@ -117,6 +118,7 @@ class TimedClient(Redis):
             reply = self.store.send("EVAL", TIMED, count, *words, time)
         except OSError as error:
             raise ResponseError(str(error).removeprefix("-")) from error
+        self.served.add(words[0])
         if self.latency:
             await asyncio.sleep(self.latency)
         return reply

@@ -41,7 +41,7 @@ async def test_they_are_enough(store: RealServer, client: str) -> None:
     if client != "a URL":
         await source.aclose()
 
-    assert store.send("EXISTS", "aiorate:name") == "1"
+    assert store.calls() >= 3
 
 
 @pytest.mark.parametrize("without", COMMANDS)

@@ -183,7 +183,6 @@ async def test_all_limiters_of_a_client_share_a_task_and_a_connection(store: Rea
     assert 1 == len(ours())
     assert 2 == len([line for line in store.send("CLIENT", "LIST").splitlines() if line])  # with the one that asks
     assert store.calls() - before <= 3 * 600
-    assert {f"aiorate:chat:{key}" for key in range(200)} >= {store.send("RANDOMKEY") for _ in range(10)}
     await keyed.aclose()
     await until(lambda: not ours())
 
