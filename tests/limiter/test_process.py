@@ -38,6 +38,25 @@ def made(clock: ManualClock | None = None, rate: str = "10/s", **options: Any) -
     return limiter
 
 
+class Inside:
+    """Somebody in the loop of that thread who has a place, until it is told to leave."""
+
+    def __init__(self, thread: LoopThread, limiter: aiorate.Limiter) -> None:
+        self._thread = thread
+        self._gate = asyncio.Event()
+
+        async def hold() -> None:
+            async with limiter:
+                await self._gate.wait()
+
+        self._held = thread.start(hold)
+
+    def leave(self) -> None:
+        """Return once it has left."""
+        self._thread.call(self._gate.set)
+        self._held.result(LONG)
+
+
 # Who may ask, and what is refused.
 
 
@@ -718,19 +737,14 @@ def test_cancelled_on_the_way_in_the_place_is_free_again(waits_for: str) -> None
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process", max_concurrency=1, clock=clock)
     with LoopThread() as holder, LoopThread() as thread:
-        gate = asyncio.Event()
-
-        async def hold() -> None:
-            async with limiter:
-                await gate.wait()
 
         async def enter() -> float:
             async with limiter as waited:
                 return waited
 
-        held = None
+        inside = None
         if waits_for == "place":
-            held = holder.start(hold)
+            inside = Inside(holder, limiter)
         else:
             assert limiter.try_acquire()
         left = thread.start(enter)
@@ -739,9 +753,8 @@ def test_cancelled_on_the_way_in_the_place_is_free_again(waits_for: str) -> None
         with pytest.raises(asyncio.CancelledError):
             left.result(LONG)
         waiting(limiter, 0)
-        if held is not None:
-            holder.call(gate.set)
-            held.result(LONG)
+        if inside is not None:
+            inside.leave()
         clock.advance(0.1)
 
         assert thread.start(enter).result(LONG) == 0.0
@@ -751,13 +764,7 @@ def test_closed_while_waiting_for_a_place() -> None:
     """Both lines are sent away."""
     limiter = aiorate.Limiter("10/s", scope="process", max_concurrency=1, clock=ManualClock())
     with LoopThread() as thread:
-        gate = asyncio.Event()
-
-        async def hold() -> None:
-            async with limiter:
-                await gate.wait()
-
-        held = thread.start(hold)
+        inside = Inside(thread, limiter)
         away = thread.start(limiter.__aenter__)
         waiting(limiter, 1)
         asyncio.run(limiter.aclose())
@@ -765,26 +772,18 @@ def test_closed_while_waiting_for_a_place() -> None:
             away.result(LONG)
         with pytest.raises(aiorate.LimiterClosed):
             thread.start(limiter.__aenter__).result(LONG)
-        thread.call(gate.set)
-        held.result(LONG)
+        inside.leave()
 
 
 def test_closed_on_the_way_from_the_place_to_the_permit() -> None:
     """The place is free again, when the limiter is opened anew."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process", max_concurrency=1, clock=ManualClock())
     with LoopThread() as holder, LoopThread() as thread:
-        gate = asyncio.Event()
-
-        async def hold() -> None:
-            async with limiter:
-                await gate.wait()
-
-        held = holder.start(hold)
+        inside = Inside(holder, limiter)
         late = thread.start(limiter.__aenter__)
         waiting(limiter, 1)
         with thread.stand_still():
-            holder.call(gate.set)
-            held.result(LONG)  # the place is the other's, which has yet to hear of it
+            inside.leave()  # the place is the other's, which has yet to hear of it
             asyncio.run(limiter.aclose())
         with pytest.raises(aiorate.LimiterClosed):
             late.result(LONG)
@@ -1087,19 +1086,12 @@ def test_a_place_that_was_given_to_a_closed_loop_goes_to_whoever_asks_next() -> 
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=10), scope="process", max_concurrency=1, clock=ManualClock())
     kept: list[Any] = []
     with LoopThread() as holder, LoopThread() as thread:
-        gate = asyncio.Event()
-
-        async def hold() -> None:
-            async with limiter:
-                await gate.wait()
-
-        held = holder.start(hold)
+        inside = Inside(holder, limiter)
         thread.start(limiter.__aenter__)
         kept.append(thread.task)
         waiting(limiter, 1)
         with thread.stand_still() as blocked:
-            holder.call(gate.set)
-            held.result(LONG)
+            inside.leave()
             blocked.finally_call = thread.loop.stop
         thread.thread.join(LONG)
         thread.loop.close()
@@ -1114,18 +1106,11 @@ def test_a_wait_for_a_place_after_which_a_permit_is_there_is_counted() -> None:
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=2), scope="process", max_concurrency=1, clock=clock)
     with LoopThread() as thread:
-        gate = asyncio.Event()
-
-        async def hold() -> None:
-            async with limiter:
-                await gate.wait()
-
-        held = thread.start(hold)
+        inside = Inside(thread, limiter)
         late = thread.start(limiter.__aenter__)
         waiting(limiter, 1)
         clock.advance(5)
-        thread.call(gate.set)
-        held.result(LONG)
+        inside.leave()
 
         assert 5.0 == late.result(LONG)
     assert 5.0 == limiter.statistics().waited_max
@@ -1157,17 +1142,10 @@ def test_a_place_and_a_permit_that_come_at_once_are_no_wait() -> None:
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=2), scope="process", max_concurrency=1, clock=clock)
     with LoopThread() as thread:
-        gate = asyncio.Event()
-
-        async def hold() -> None:
-            async with limiter:
-                await gate.wait()
-
-        held = thread.start(hold)
+        inside = Inside(thread, limiter)
         late = thread.start(limiter.__aenter__)
         waiting(limiter, 1)
-        thread.call(gate.set)
-        held.result(LONG)
+        inside.leave()
 
         assert 0.0 == late.result(LONG)
     assert (0.0, 0.0) == (limiter.statistics().waited_total, limiter.statistics().waited_max)
