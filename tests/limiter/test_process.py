@@ -500,9 +500,10 @@ def test_many_loops_one_after_the_other_leave_nothing_behind() -> None:
         thread.start()
         thread.join()
     assert 0 == limiter.statistics().waiting
-    gc.collect()
 
-    assert not [loop for loop in loops if loop() is not None]
+    while any(loop() is not None for loop in loops):  # the thread that keeps the time may be in the middle of its last turn
+        gc.collect()
+        threading.Event().wait(0.001)
 
 
 # Garbage collection in the middle of a decision.
