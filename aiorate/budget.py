@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, kind_of
-from aiorate.events import Event, emit
+from aiorate.events import Event
 from aiorate.feedback import check_feedback
 from aiorate.limiter import Limiter, pause_to_ns
 from aiorate.rate import Rate, ns_to_seconds, seconds_to_ns
@@ -92,7 +92,7 @@ class Budget:
         for place, amount, lowered in zip(self._names, wanted, self._lowered(wanted), strict=True):
             if lowered < amount and place not in self._clamped:
                 self._clamped.add(place)
-                emit(Event("clamped", self._dispatcher.name, key=place, permits=lowered), self._dispatcher.on_event)
+                self._dispatcher.tell(Event("clamped", self._dispatcher.name, key=place, permits=lowered))
         return Lease(self, Amounts(self._lowered(wanted)), limit, self._on_error if on_error is None else on_error)
 
     async def enter(self, amounts: Amounts, limit: int | None) -> tuple[float, int, str | None]:
@@ -214,7 +214,7 @@ class Budget:
                 self._shared.dispatcher.cap(left, length)
         dispatcher.changed()
         if news:
-            emit(Event("paused", dispatcher.name, seconds=ns_to_seconds(news), source=feedback.source), dispatcher.on_event)
+            dispatcher.tell(Event("paused", dispatcher.name, seconds=ns_to_seconds(news), source=feedback.source))
 
     async def aclose(self) -> None:
         """Send those in line away with `LimiterClosed`. A shared Limiter stays open, and leases may still be settled."""

@@ -84,12 +84,8 @@ class Booker:
         self._wanting[booking] = None
         if self._task is None:
             self._start()
-            return
-        idle = self._idle
-        if idle is not None:
-            self._idle = None
-            if not idle.done():
-                idle.set_result(False)
+        else:
+            self._rouse(False)
 
     def attach(self, booking: Booking) -> None:
         """Stay until it is detached, or no more."""
@@ -102,8 +98,7 @@ class Booker:
         self._attached.discard(booking)
         if not self._attached and not self._wanting:
             self._over = True
-            if self._idle is not None and not self._idle.done():
-                self._idle.set_result(True)
+            self._rouse(True)
 
     async def detach(self, booking: Booking) -> None:
         """Forget it. After the last, no task and no connection stays."""
@@ -111,6 +106,12 @@ class Booker:
         if not self._attached and not self._wanting and self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+    def _rouse(self, enough: bool) -> None:
+        """Have the task go on that has nothing to ask; ``enough``: to its end, unless somebody comes meanwhile."""
+        idle, self._idle = self._idle, None
+        if idle is not None and not idle.done():
+            idle.set_result(enough)
 
     def _start(self) -> None:
         self._over = False
@@ -249,9 +250,7 @@ class Booker:
             for booking in self._asking:
                 booking.late(_no_answer(CALL_SECONDS))
         elif self._idle is not None and now - self._idle_since > _IDLE:
-            idle, self._idle = self._idle, None
-            if not idle.done():
-                idle.set_result(True)
+            self._rouse(True)
 
 
 def _no_answer(seconds: float) -> Unreachable:

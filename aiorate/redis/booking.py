@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from aiorate.errors import EngineUnavailable
-from aiorate.events import Event, emit
+from aiorate.events import Event
 from aiorate.rate import NS_PER_SECOND, ns_to_seconds
 from aiorate.redis.script import Answer, Question, limits_of, read_answer
 from aiorate.waiting.loops import running_loop
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from aiorate.rate import Rate
     from aiorate.redis.outage import Outage
-    from aiorate.schedulers.booked import Beyond, Booked
+    from aiorate.schedulers.booked import Booked
     from aiorate.waiting.dispatcher import Dispatcher
 
     class Booker(Protocol):
@@ -72,7 +72,6 @@ class Booking:
         "_ahead",
         "_answer_ns",
         "_asking",
-        "_beyond",
         "_booker",
         "_charged",
         "_closed",
@@ -155,7 +154,6 @@ class Booking:
         self._sent_pause: int | None = None
         self._sent_resume: bool = False
         self._sent_rates: tuple[Rate, ...] = ()
-        self._beyond: Beyond | None = None  # what decides during the outage that goes on
         self._timer: asyncio.TimerHandle | None = None  # to the end of the grace
         self._recheck: asyncio.TimerHandle | None = None
         self._rechecks: bool = False  # whether to ask if a pause still goes on
@@ -195,18 +193,16 @@ class Booking:
         if self._booker is not None and self._booker.loop is not native:
             self.deserted()
         booker = self._booker
-        if booker is None:
+        if booker is None or (booker.provisional and not self._asking):
             if not isinstance(native, asyncio.AbstractEventLoop):
                 raise RuntimeError("RedisLimiter works on asyncio and uvloop, because its client does; this is another event loop.")
-            self._booker = booker = self._find(self._source, native, self.key)
-            booker.attach(self)
-            self._await_end_of_grace()
-        elif booker.provisional and not self._asking:
-            better = self._find(self._source, booker.loop, self.key)
-            if better is not booker:
-                booker.release(self)
-                better.attach(self)
-                self._booker = booker = better
+            found = self._find(self._source, native, self.key)
+            if found is not booker:
+                if booker is not None:
+                    booker.release(self)
+                found.attach(self)
+                self._booker = booker = found
+                self._await_end_of_grace()
         booker.wake(self)
 
     def charged(self, permits: int) -> None:
@@ -383,7 +379,7 @@ class Booking:
         if outage.degraded:
             scheduler.unanswered()  # to hear whether anybody still wants something
             if scheduler.beyond is None:
-                scheduler.beyond = self._beyond
+                scheduler.beyond = outage.beyond
                 self._dispatcher.changed()
         if self._returned is not None:
             self._settle()
@@ -445,6 +441,11 @@ class Booking:
         return min(used * self._lease // length, self._scheduler.rate.permits_in(self._lease))
 
     @property
+    def degraded(self) -> bool:
+        """Whether the store does not answer, for longer than the grace."""
+        return self._outage.degraded
+
+    @property
     def in_grace(self) -> bool:
         """Whether an outage is no change yet."""
         return self._outage.due is not None
@@ -492,21 +493,19 @@ class Booking:
         if beyond is None:
             self._await_end_of_grace()  # a timer may be early
             return
-        self._scheduler.beyond = self._beyond = beyond
-        self._scheduler.degraded = True
+        self._scheduler.beyond = beyond
         source = f"{self._outage.cause}; on_unavailable={self._outage.policy!r}"
-        emit(Event("degraded", dispatcher.name, source=source), dispatcher.on_event)
+        dispatcher.tell(Event("degraded", dispatcher.name, source=source))
         dispatcher.changed()
 
     def _restore(self, reading: int, now: int) -> None:
         self._cancel_timer()
         length, owed = self._outage.ended(reading, now)
-        self._scheduler.beyond = self._beyond = None
-        self._scheduler.degraded = False
+        self._scheduler.beyond = None
         if owed:
             self.charged(owed)
         if length:
-            emit(Event("restored", self._dispatcher.name, seconds=ns_to_seconds(length)), self._dispatcher.on_event)
+            self._dispatcher.tell(Event("restored", self._dispatcher.name, seconds=ns_to_seconds(length)))
 
     def _settle(self) -> None:
         returned, self._returned = self._returned, None

@@ -90,7 +90,7 @@ class Outage:
     ``rates`` and ``bursts`` are this process's own for the policy ``"local"``.
     """
 
-    __slots__ = ("_bursts", "_grace", "_local", "_rates", "began", "cause", "degraded", "policy")
+    __slots__ = ("_bursts", "_grace", "_rates", "began", "beyond", "cause", "policy")
 
     def __init__(self, policy: str, grace: int, rates: Sequence[Rate], bursts: Sequence[int]) -> None:
         self.policy: str = policy
@@ -98,13 +98,17 @@ class Outage:
         self._grace: int = grace
         self._rates: Sequence[Rate] = rates
         self._bursts: Sequence[int] = bursts
-        self._local: _Local | None = None
         self.began: int | None = None
         """The reading at the first call without an answer; None: the store answers."""
         self.cause: BaseException | None = None
         """Of the last such call."""
-        self.degraded: bool = False
+        self.beyond: Beyond | None = None
+        """What decides, once it has gone on for longer than the grace."""
+
+    @property
+    def degraded(self) -> bool:
         """Whether it has gone on for longer than the grace."""
+        return self.beyond is not None
 
     @property
     def due(self) -> int | None:
@@ -122,23 +126,22 @@ class Outage:
         due = self.due
         if due is None or reading < due:
             return None
-        self.degraded = True
         if self.policy == "raise":
-            return _Refused(self.error())
-        if self.policy == "wait":
-            return _Waiting()
-        if self.policy == "open":
-            return _Open()
-        self._local = _Local(self._rates, self._bursts, now)
-        return self._local
+            self.beyond = _Refused(self.error())
+        elif self.policy == "wait":
+            self.beyond = _Waiting()
+        elif self.policy == "open":
+            self.beyond = _Open()
+        else:
+            self.beyond = _Local(self._rates, self._bursts, now)
+        return self.beyond
 
     def ended(self, reading: int, now: int) -> tuple[int, int]:
         """The store answers again. Returns for how long it did not (0: that was no change), and the permits that it should hear of."""
-        began, local = self.began, self._local
+        began, beyond = self.began, self.beyond
         length = reading - began if self.degraded and began is not None else 0
-        self.began = self.cause = self._local = None
-        self.degraded = False
-        return length, 0 if local is None else local.owed(now)
+        self.began = self.cause = self.beyond = None
+        return length, beyond.owed(now) if isinstance(beyond, _Local) else 0
 
     def error(self) -> EngineUnavailable:
         """What those who cannot be served are told."""

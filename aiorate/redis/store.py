@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from aiorate.errors import kind_of
 from aiorate.redis.connections import connection_to
 from aiorate.redis.script import SHA, TEXT
 
@@ -103,11 +104,7 @@ def node_of(source: Any, key: str) -> str:
 
 
 def _shown(source: object) -> str:
-    if isinstance(source, type):
-        return f"the class {source.__name__}"
-    if isinstance(source, str):
-        return source.rpartition("@")[2][:40]  # no password
-    return type(source).__name__
+    return source.rpartition("@")[2][:40] if isinstance(source, str) else kind_of(source)  # no password
 
 
 def _library(url: str) -> Any:

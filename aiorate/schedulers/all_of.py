@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.errors import kind_of
 from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ class AllOf(Scheduler):
             raise ValueError("AllOf() needs at least one scheduler.")
         for place, member in enumerate(schedulers):
             if not isinstance(member, Scheduler):
-                kind = f"the class {member.__name__}" if isinstance(member, type) else type(member).__name__
                 unpack = " Write AllOf(*schedulers)." if isinstance(member, (list, tuple)) else ""
-                raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind}.{unpack}")
+                raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind_of(member)}.{unpack}")
             before = _leaves(schedulers[:place])
             if any(leaf is other for leaf in _leaves((member,)) for other in before):
                 raise ValueError("AllOf(): a scheduler given twice would be charged twice. Make two, or give it once.")

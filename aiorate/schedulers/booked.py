@@ -28,6 +28,11 @@ _LOOK_AGAIN_NS = 20_000_000
 class Desk(Protocol):
     """Who talks to the store, and is told what concerns it."""
 
+    @property
+    def degraded(self) -> bool:
+        """Whether the store does not answer."""
+        ...
+
     def wanted(self, now: int) -> bool:
         """Slots may be wanted at that instant. True if they are on their way then."""
         ...
@@ -90,7 +95,6 @@ class Booked(Scheduler):
         "_taken",
         "_wait",
         "beyond",
-        "degraded",
         "desk",
         "in_hand",
         "lapsed",
@@ -129,8 +133,6 @@ class Booked(Scheduler):
         """The permits of the last request for which there were not enough slots."""
         self.beyond: Beyond | None = None
         """What decides about requests for which there are not enough slots; None: they wait for the store."""
-        self.degraded: bool = False
-        """Whether the store does not answer."""
         self.desk: Desk | None = None
 
     # What the store does.
@@ -327,7 +329,7 @@ class Booked(Scheduler):
 
     @property
     def state(self) -> str:  # type: ignore[override]
-        return "degraded" if self.degraded else "shared"
+        return "degraded" if self.desk is not None and self.desk.degraded else "shared"
 
     @property
     def rates(self) -> tuple[Rate, ...]:

@@ -23,6 +23,8 @@ NOW = 100 * SECOND
 class Teller:
     """A desk that passes on what it is told."""
 
+    degraded = False
+
     def __init__(self, wanted: Callable[[int], bool] = lambda now: False, charged: Callable[[int], None] = lambda permits: None) -> None:
         self.wanted, self.charged = wanted, charged
         self.paused = self.charged
