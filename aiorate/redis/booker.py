@@ -107,6 +107,11 @@ class Booker:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    @property
+    def _longest_call(self) -> float:
+        """Seconds after which a call is given up."""
+        return CALL_SECONDS if self._answered else CONNECT_SECONDS
+
     def _rouse(self, enough: bool) -> None:
         """Have the task go on that has nothing to ask; ``enough``: to its end, unless somebody comes meanwhile."""
         idle, self._idle = self._idle, None
@@ -175,7 +180,7 @@ class Booker:
             task = self._task
             if task is not None:
                 task.uncancel()
-            await self._give_up(asking, _no_answer(CALL_SECONDS if self._answered else CONNECT_SECONDS))
+            await self._give_up(asking, _no_answer(self._longest_call))
             return
         except Unreachable as error:
             await self._give_up(asking, error)
@@ -186,6 +191,10 @@ class Booker:
             self._calling = self._late = False
         self._retry = 0.0
         self._answered = True
+        await self._hand_out(asking, replies)
+
+    async def _hand_out(self, asking: list[Booking], replies: list[object]) -> None:
+        """To each its own: what one of them makes of it is no concern of the others."""
         garbled: Unreachable | None = None
         bad: list[Booking] = []
         for booking, reply in zip(asking, replies, strict=True):
@@ -242,7 +251,7 @@ class Booker:
         # Counted, and not read from the clock: an answer to a loop that stood still lies ready, and is no outage.
         self._ticks += 1
         waited = (self._ticks - 1) * _TICK
-        if self._calling and waited >= (CALL_SECONDS if self._answered else CONNECT_SECONDS):
+        if self._calling and waited >= self._longest_call:
             self._late = True
             task.cancel()
         elif self._calling and waited >= CALL_SECONDS and not self._doubted:
