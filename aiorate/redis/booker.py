@@ -18,6 +18,8 @@ from aiorate.redis.script import BadAnswer
 from aiorate.redis.store import CALL_SECONDS, CONNECT_SECONDS, UNKNOWN, Refusal, Store, Unreachable, node_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiorate.redis.booking import Booking
 
 __all__ = ["Booker", "booker_of"]
@@ -193,7 +195,7 @@ class Booker:
         self._answered = True
         await self._hand_out(asking, replies)
 
-    async def _hand_out(self, asking: list[Booking], replies: list[object]) -> None:
+    async def _hand_out(self, asking: list[Booking], replies: Sequence[object]) -> None:
         """To each its own: what one of them makes of it is no concern of the others."""
         garbled: Unreachable | None = None
         bad: list[Booking] = []

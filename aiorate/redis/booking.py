@@ -201,8 +201,9 @@ class Booking:
                 if booker is not None:
                     booker.release(self)
                 found.attach(self)
-                self._booker = booker = found
+                self._booker = found
                 self._await_end_of_grace()
+            booker = found
         booker.wake(self)
 
     def charged(self, permits: int) -> None:
