@@ -29,7 +29,7 @@ INK, ASKED, GOOD, CATCHING, BAD = "#7d8590", "#7d8590", "#2f81f7", "#2da44e", "#
 
 STRATEGIES: dict[str, Callable[[], aiorate.Scheduler]] = {
     'TokenPool("10/s")': lambda: aiorate.TokenPool("10/s"),
-    'TokenPool("10/s", burst=1.5)': lambda: aiorate.TokenPool("10/s", burst=1.5),
+    'TokenPool("10/s", burst_ratio=1.5)': lambda: aiorate.TokenPool("10/s", burst_ratio=1.5),
     'TokenBucket("10/s", burst=5)': lambda: aiorate.TokenBucket("10/s", burst=5),
     'SlidingWindow("10/s")': lambda: aiorate.SlidingWindow("10/s"),
     'CalendarWindow("10/s", "UTC")': lambda: aiorate.CalendarWindow("10/s", "UTC", origin=500 * MS),
@@ -145,8 +145,8 @@ def stall_picture() -> str:
     parts += [
         steps(unbounded, BAD, 1.5),
         _text(x(1.64 * SECOND), ceiling + 12, f"{peak}/s: all that was missed at once (TicksAccumulator)", BAD),
-        steps(delivered(lambda: aiorate.TokenPool("100/s", burst=1.5), stall, until, bins), CATCHING, 1.5),
-        _text(x(1.72 * SECOND), y(150) - 7, 'TokenPool("100/s", burst=1.5): catches up at 150/s', CATCHING),
+        steps(delivered(lambda: aiorate.TokenPool("100/s", burst_ratio=1.5), stall, until, bins), CATCHING, 1.5),
+        _text(x(1.72 * SECOND), y(150) - 7, 'TokenPool("100/s", burst_ratio=1.5): catches up at 150/s', CATCHING),
         steps(delivered(lambda: aiorate.TokenPool("100/s"), stall, until, bins), GOOD, 2.5),
         _text(x(1.72 * SECOND), y(100) + 18, 'Limiter("100/s"): goes on at the rate; what was missed is gone', GOOD),
         f'<line x1="{left}" y1="{y(100):.1f}" x2="{right}" y2="{y(100):.1f}" stroke="{ASKED}" stroke-width="1.5" stroke-dasharray="5 4"/>',

@@ -31,7 +31,7 @@ RATE = "10/s"
 
 STRATEGIES: dict[str, Callable[[], Scheduler]] = {
     "TokenPool": lambda: TokenPool(RATE),
-    "Pool 1.5": lambda: TokenPool(RATE, burst=1.5),
+    "Pool 1.5": lambda: TokenPool(RATE, burst_ratio=1.5),
     "Ticks": lambda: TicksAccumulator(RATE),
     "Strict": lambda: BurstCompensation(RATE),
     "Ratio 1.5": lambda: BurstRatio(RATE, ratio=1.5),

@@ -104,7 +104,7 @@ class AllOf(Scheduler):
         """Refused, because AllOf has no rate of its own. Change a member: ``limiter.set_rate(rate, member=0)``."""
         raise RuntimeError("set_rate(): AllOf has no rate of its own. Say which of its members changes: limiter.set_rate(rate, member=0).")
 
-    def apply(self, rate: Rate, burst: Number, now: int) -> None:
+    def apply(self, rate: Rate, burst_ratio: Number, now: int) -> None:
         """Refused, as `set_rate` is, unless ``rate`` is the rate in force."""
         if rate != self.rate:
             self.set_rate(rate, now)

@@ -170,9 +170,9 @@ class Capped(Scheduler):
         """Charge the other."""
         self.inner.charge(permits, now)
 
-    def apply(self, rate: Rate, burst: Number, now: int) -> None:
+    def apply(self, rate: Rate, burst_ratio: Number, now: int) -> None:
         """Change the other."""
-        self.inner.apply(rate, burst, now)
+        self.inner.apply(rate, burst_ratio, now)
 
     def restart(self, now: int) -> None:
         """Restart the other."""

@@ -124,7 +124,7 @@ class Scheduler(ABC):
             self.take(portion, now)
             permits -= portion
 
-    def apply(self, rate: Rate, burst: Number, now: int) -> None:
+    def apply(self, rate: Rate, burst_ratio: Number, now: int) -> None:
         """Change the rate and, if the strategy has one, the burst ratio."""
         if rate != self.rate:
             self.set_rate(rate, now)

@@ -307,9 +307,9 @@ class BurstRatio(Scheduler):
         """The next slot of each schedule keeps its instant, the ones after it follow at the new rate."""
         self._change(Rate.of(rate), self._ratio, now)
 
-    def apply(self, rate: Rate | str | Number, burst: Number, now: int | None = None) -> None:
+    def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
         """Change rate and ratio. The next slot of each schedule keeps its instant."""
-        self._change(Rate.of(rate), _ratio_of(burst), now)
+        self._change(Rate.of(rate), _ratio_of(burst_ratio), now)
 
     def restart(self, now: int) -> None:
         """Forget the backlog: no slot is due before now."""

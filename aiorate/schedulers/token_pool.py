@@ -17,6 +17,8 @@ from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, 
 from aiorate.schedulers.peaks import Peaks
 
 if TYPE_CHECKING:
+    from typing import Never
+
     from aiorate.rate import Number
 
 __all__ = ["TokenPool"]
@@ -28,11 +30,13 @@ _EVEN = 1, 1  # shared by all pools that catch up at the plain rate
 
 
 class TokenPool(Scheduler):
-    """Pay now from a pool of two permits or 1 ms of them, whichever is more, times ``burst``.
+    """Pay now from a pool of two permits or 1 ms of them, whichever is more, times ``burst_ratio``.
 
-    ``burst`` is the fastest rate divided by the plain rate (1 or more): while there is a backlog, permits come at
-    ``burst x rate``. ``pool`` sets the size of the active pool in ns. The pool starts with one permit. A request larger than the
-    pool is granted when the pool is full, and the rest is owed: later requests wait for it.
+    ``burst_ratio`` is the fastest rate divided by the plain rate (1 or more): while there is a backlog, permits come at
+    ``burst_ratio x rate``. With 1 the backlog is only counted. For a number of permits at once, use `TokenBucket`.
+
+    ``pool`` sets the size of the active pool in ns. The pool starts with one permit. A request larger than the pool is granted when
+    the pool is full, and the rest is owed: later requests wait for it.
 
     `refill`, `take_up_to`, `restart`, `apply` and the whole numbers `active`, `waiting`, `max_active` and `max_over_active` are the
     original's, in ns. `take` and `peek` refill the pool themselves, as a filler of infinite frequency would. Use one pool in one of
@@ -41,7 +45,6 @@ class TokenPool(Scheduler):
 
     __slots__ = (
         "_a",
-        "_burst",
         "_calm_until",
         "_cost",
         "_earlier",
@@ -52,13 +55,24 @@ class TokenPool(Scheduler):
         "_peaks",
         "_plain",
         "_pool",
+        "_ratio",
         "_unit",
         "_w",
         "rate",
     )
     rate: Rate
 
-    def __init__(self, rate: Rate | str | Number, burst: Number = 1.0, pool: int | None = None, *, start: int | None = None) -> None:
+    def __init__(
+        self,
+        rate: Rate | str | Number,
+        burst_ratio: Number = 1,
+        pool: int | None = None,
+        *,
+        start: int | None = None,
+        **unknown: Never,
+    ) -> None:
+        if unknown:
+            raise TypeError(_unknown(rate, dict(unknown)))
         check_start(start)
         if pool is not None:
             check_ns("TokenPool(pool)", pool, least=1)
@@ -66,16 +80,16 @@ class TokenPool(Scheduler):
         self._peaks = Peaks()
         self._pool = pool
         self._last = start  # the instant up to which the pool is refilled
-        self._size(Rate.of(rate), _burst_of(burst))
+        self._size(Rate.of(rate), _ratio_of(burst_ratio))
         # Active (with burst) and waiting tokens, in units.
         self._a = self._cost  # one permit, so that the first caller does not wait
         self._w = 0
         self._earlier: tuple[int, int] | None = None  # the instant before which a permit was cheaper, and its price then in ns
 
-    def _size(self, rate: Rate, burst: tuple[int, int]) -> None:
+    def _size(self, rate: Rate, ratio: tuple[int, int]) -> None:
         """Derive the sizes of the pools. Their contents stay."""
-        num, den = burst
-        self.rate, self._burst = rate, burst
+        num, den = ratio
+        self.rate, self._ratio = rate, ratio
         self._extra = num - den
         self._unit, self._cost = (rate.permits * den, rate.period_ns * den) if den > 1 else (rate.permits, rate.period_ns)
         # Where a permit is no whole number of ns, max_active is truncated, but two whole permits must still fit in.
@@ -94,7 +108,7 @@ class TokenPool(Scheduler):
     @property
     def max_over_active(self) -> int:
         """Size of active and burst pool together, in ns."""
-        num, den = self._burst
+        num, den = self._ratio
         try:
             # Truncated floating point, as in the original, so that its figures agree to the last digit.
             return int(self.max_active * as_float(num, den))
@@ -102,9 +116,9 @@ class TokenPool(Scheduler):
             return self.max_active * num // den
 
     @property
-    def burst(self) -> float:
-        """The burst ratio."""
-        return as_float(*self._burst)
+    def burst_ratio(self) -> float:
+        """The fastest rate divided by the plain rate."""
+        return as_float(*self._ratio)
 
     @property
     def active(self) -> int:
@@ -159,9 +173,9 @@ class TokenPool(Scheduler):
             self._peaks.note(now, self._over)  # as if full: an earlier take is not put back into the emptied pool
         return had
 
-    def apply(self, rate: Rate | str | Number, burst: Number, now: int | None = None) -> None:
+    def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
         """Change rate and ratio as from ``now``. The pools keep their contents, and a ``pool`` given in ns keeps its size."""
-        self._change(Rate.of(rate), _burst_of(burst), now)
+        self._change(Rate.of(rate), _ratio_of(burst_ratio), now)
 
     # The scheduler.
 
@@ -257,7 +271,7 @@ class TokenPool(Scheduler):
             last += ns
         elif now < last:
             # The clock went back: the most that can have been earned since then does not count yet.
-            num, den = self._burst
+            num, den = self._ratio
             return max(since, last - (a - need) * den // (num * self._unit)), last, a, w
         return max(last, since), last, a, w
 
@@ -268,7 +282,7 @@ class TokenPool(Scheduler):
             # No token returns. The overflow waits, and so do tokens for which a shrunken pool has no room.
             a += fresh
             return (a, w) if a <= self._full else (self._full, w + a - self._full)
-        num, den = self._burst
+        num, den = self._ratio
         if a > self._over:  # the pool has shrunk: the excess waits
             a, w = self._over, w + a - self._over
         if w > 0 and a < self._full:
@@ -289,7 +303,7 @@ class TokenPool(Scheduler):
 
     def _fresh_for(self, a: int, w: int, need: int) -> int:
         """The fresh tokens after which the pool holds ``need``, which is at most full."""
-        num, den = self._burst
+        num, den = self._ratio
         extra = self._extra
         if extra and w > 0:
             x = ceil_div((need - a) * den, num)
@@ -342,9 +356,9 @@ class TokenPool(Scheduler):
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The pools keep their nanoseconds, and a debt its duration."""
-        self._change(Rate.of(rate), self._burst, now)
+        self._change(Rate.of(rate), self._ratio, now)
 
-    def _change(self, rate: Rate, burst: tuple[int, int], now: int | None) -> None:
+    def _change(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
         if now is not None:
             if self._last is None:
                 self._last = now
@@ -355,7 +369,7 @@ class TokenPool(Scheduler):
                 cost = self.rate.interval_ns
                 self._earlier = now, cost if self._earlier is None else min(cost, self._earlier[1])
         old = self._unit
-        self._size(rate, burst)
+        self._size(rate, ratio)
         # Rounded down: this gives no credit, and a debt grows by less than a unit.
         self._a, self._w = self._a * self._unit // old, self._w * self._unit // old
         self._peaks.scale(self._unit, old)
@@ -372,19 +386,28 @@ class TokenPool(Scheduler):
         return self._refilled(self._a, self._w, max(0, now - last) * self._unit)[1] // self._unit
 
     def bound(self, window: int, largest: int = 1) -> int:
-        """``max(pool, largest) + burst x rate x window``. The pool is in permits and includes the burst pool."""
+        """``max(pool, largest) + burst_ratio x rate x window``. The pool is in permits and includes the burst pool."""
         check_window(window, largest)
         owed = max(0, largest * self._cost - self._full)  # the part of a larger request that is granted on credit
-        return (self._over + owed + window * self.rate.permits * self._burst[0]) // self._cost
+        return (self._over + owed + window * self.rate.permits * self._ratio[0]) // self._cost
 
     def __repr__(self) -> str:
         # In permits and seconds, after the latest call.
         available, lag = as_float(self._a, self._cost), ns_to_seconds(self.waiting)
-        return f"TokenPool({str(self.rate)!r}, burst={self.burst:g}, available={available:g}, lag={lag:g})"
+        return f"TokenPool({str(self.rate)!r}, burst_ratio={self.burst_ratio:g}, available={available:g}, lag={lag:g})"
 
 
-def _burst_of(burst: Number) -> tuple[int, int]:
-    num, den = exact(burst, "TokenPool(burst)")
+def _ratio_of(burst_ratio: Number) -> tuple[int, int]:
+    num, den = exact(burst_ratio, "TokenPool(burst_ratio)")
     if num < den:
-        raise ValueError(f"TokenPool(burst={burst!r}) is a ratio and must be 1 or more; 1 means no catching up.")
+        raise ValueError(f"TokenPool(burst_ratio={burst_ratio!r}) must be 1 or more; 1 means no catching up.")
     return (num, den) if num > den else _EVEN
+
+
+def _unknown(rate: object, given: dict[str, object]) -> str:
+    if "burst" in given:
+        return (
+            "TokenPool() has no burst: its burst_ratio is the fastest rate divided by the plain rate, such as 1.5."
+            f" For so many permits at once, write TokenBucket({str(rate)!r}, burst={given['burst']!r})."
+        )
+    return f"TokenPool() has no {next(iter(given))}; it takes rate, burst_ratio, pool and start."

@@ -8,7 +8,7 @@ import aiorate
 
 EACH: dict[str, Callable[[], aiorate.Scheduler]] = {
     "TokenPool": lambda: aiorate.TokenPool("10/s"),
-    "TokenPool-burst": lambda: aiorate.TokenPool("7/s", burst=1.5),
+    "TokenPool-burst": lambda: aiorate.TokenPool("7/s", burst_ratio=1.5),
     "TicksAccumulator": lambda: aiorate.TicksAccumulator("10/s"),
     "BurstCompensation-strict": lambda: aiorate.BurstCompensation("10/s"),
     "BurstCompensation-half": lambda: aiorate.BurstCompensation("7/s", strictness=0.5),

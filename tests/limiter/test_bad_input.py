@@ -112,7 +112,7 @@ POOL: dict[str, tuple[Callable[[Any, Any], Any], list[Any]]] = {
     "refill": (lambda pool, x: pool.refill(x), [-1, None, *NO_NS]),
     "take_up_to": (lambda pool, x: pool.take_up_to(x), [-1, None, *NO_NS]),
     "apply": (lambda pool, x: pool.apply(x, 1), NO_RATE),
-    "apply(burst)": (lambda pool, x: pool.apply("10/s", x), NO_RATIO),
+    "apply(burst_ratio)": (lambda pool, x: pool.apply("10/s", x), NO_RATIO),
 }
 NO_STORE: list[Any] = [-1, NAN, INF, HUGE, True, *[word for word in WORDS if word is not None]]
 BUILD: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
@@ -122,7 +122,7 @@ BUILD: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
     "SmoothWarmingUp(rate)": (lambda x: aiorate.SmoothWarmingUp(x, 1), NO_RATE),
     "TokenBucket(rate)": (lambda x: aiorate.TokenBucket(x, 1), NO_RATE),
     "CalendarWindow(rate)": (lambda x: aiorate.CalendarWindow(x, "UTC"), [*NO_RATE, "10/7s", "10/250ms", "3/36h"]),
-    "TokenPool(burst)": (lambda x: aiorate.TokenPool(10, x), NO_RATIO),
+    "TokenPool(burst_ratio)": (lambda x: aiorate.TokenPool(10, x), NO_RATIO),
     "TokenPool(pool)": (lambda x: aiorate.TokenPool(10, pool=x), [0, -1, *NO_NS]),
     "TokenBucket(burst)": (lambda x: aiorate.TokenBucket(10, x), NO_COUNT),
     "TokenBucket(initial)": (lambda x: aiorate.TokenBucket(10, 5, x), [-1, 6, *NO_NS]),

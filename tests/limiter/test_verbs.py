@@ -126,7 +126,7 @@ async def test_the_ratio_of_a_spec_reaches_the_strategy() -> None:
     crowd.limiter.apply("20,1.5,configure")
 
     assert isinstance(crowd.limiter.scheduler, aiorate.TokenPool)
-    assert (crowd.limiter.scheduler.burst, crowd.limiter.rate) == (1.5, aiorate.Rate.parse("20/s"))
+    assert (crowd.limiter.scheduler.burst_ratio, crowd.limiter.rate) == (1.5, aiorate.Rate.parse("20/s"))
 
 
 async def test_all_of_refuses_a_rate_and_names_its_members() -> None:

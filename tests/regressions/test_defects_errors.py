@@ -348,7 +348,7 @@ async def test_charging_and_refunding_nothing_does_nothing(strategy: str) -> Non
 @pytest.mark.parametrize(
     "scheduler",
     [
-        lambda: aiorate.TokenPool("10/s", burst=1.5),
+        lambda: aiorate.TokenPool("10/s", burst_ratio=1.5),
         lambda: aiorate.TicksAccumulator("10/s"),
         lambda: aiorate.BurstCompensation("10/s", strictness=0),
         lambda: aiorate.BurstRatio("10/s", ratio=1.5),

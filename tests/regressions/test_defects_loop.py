@@ -25,7 +25,7 @@ TURN = 10 * MS  # the longest that callers keep the loop, but for one body more
 # At the rate that is passed there is always a permit more by the time somebody asks again.
 STRATEGIES: dict[str, Callable[[str], aiorate.Scheduler]] = {
     "TokenPool": aiorate.TokenPool,
-    "TokenPool-burst": lambda rate: aiorate.TokenPool(rate, burst=1.5),
+    "TokenPool-burst": lambda rate: aiorate.TokenPool(rate, burst_ratio=1.5),
     "TicksAccumulator": aiorate.TicksAccumulator,
     "BurstCompensation": aiorate.BurstCompensation,
     "BurstRatio": aiorate.BurstRatio,

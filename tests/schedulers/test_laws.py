@@ -25,9 +25,9 @@ def many(*parameters: object) -> Any:
 
 MAKERS: dict[str, Callable[[str], aiorate.Scheduler]] = {
     "TokenPool": aiorate.TokenPool,
-    "TokenPool-burst-1.15": lambda rate: aiorate.TokenPool(rate, burst=1.15),
-    "TokenPool-burst-7.3": lambda rate: aiorate.TokenPool(rate, burst=7.3),
-    "TokenPool-small": lambda rate: aiorate.TokenPool(rate, burst=1.5, pool=1000),
+    "TokenPool-burst-1.15": lambda rate: aiorate.TokenPool(rate, burst_ratio=1.15),
+    "TokenPool-burst-7.3": lambda rate: aiorate.TokenPool(rate, burst_ratio=7.3),
+    "TokenPool-small": lambda rate: aiorate.TokenPool(rate, burst_ratio=1.5, pool=1000),
     "TicksAccumulator": aiorate.TicksAccumulator,
     "BurstCompensation-strict": aiorate.BurstCompensation,
     "BurstCompensation-0.3": lambda rate: aiorate.BurstCompensation(rate, strictness=0.3),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 RATES = ["1/day", "0.3/s", "7/s", "3/250ms", "12345/s", "80000/s", "83300/s", "10_000_000/s", "3e9/s"]
 PACED: dict[str, Callable[[str], aiorate.Scheduler]] = {
     "TokenPool": aiorate.TokenPool,
-    "TokenPool-burst": lambda rate: aiorate.TokenPool(rate, burst=1.1),
+    "TokenPool-burst": lambda rate: aiorate.TokenPool(rate, burst_ratio=1.1),
     "TicksAccumulator": aiorate.TicksAccumulator,
     "BurstCompensation": aiorate.BurstCompensation,
     "BurstCompensation-0.3": lambda rate: aiorate.BurstCompensation(rate, strictness=0.3),

@@ -123,7 +123,7 @@ def test_token_bucket_is_gos(rate: Fraction, burst: int, history: list[tuple[int
 )
 def test_token_pool_is_engineblocks(rate: float, burst: float, size: int | None, history: list[tuple[str, int, int]]) -> None:
     """To the last digit, doubles and truncation included. A shrunk pool hands its excess back to the waiting one."""
-    ours = aiorate.TokenPool(rate, burst=burst, pool=size)
+    ours = aiorate.TokenPool(rate, burst_ratio=burst, pool=size)
     ours.restart()
     active = waiting = 0
     per_op = int(1e9 / rate)

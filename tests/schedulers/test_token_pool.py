@@ -30,7 +30,7 @@ def test_a_fast_pool_holds_a_millisecond() -> None:
 
 def test_with_a_burst_ratio_a_backlog_is_caught_up_at_that_ratio() -> None:
     """After a second of idleness at 10/s and ratio 2: four at once, then 20/s until the backlog is gone."""
-    granted = grants(TokenPool("10/s", burst=2, start=0), 26, begin=1).split()
+    granted = grants(TokenPool("10/s", burst_ratio=2, start=0), 26, begin=1).split()
 
     assert granted[:6] == ["1", "1", "1", "1", "1.05", "1.1"]
     assert granted[14:22] == ["1.55", "1.6", "1.65", "1.7", "1.8", "1.9", "2", "2.1"]
@@ -97,7 +97,7 @@ def test_a_late_filler_loses_no_rate() -> None:
 
 def test_the_pools_by_hand() -> None:
     """The worked example: pool 1000, ratio 1.25, both pools drained but 4750 waiting."""
-    pool = TokenPool("1/s", burst=1.25, pool=1000)
+    pool = TokenPool("1/s", burst_ratio=1.25, pool=1000)
     pool.restart()
     pool.refill(6000)
     pool.take_up_to(1250)
@@ -113,7 +113,7 @@ def test_the_pools_by_hand() -> None:
 
 def test_restart_empties_both_pools_and_keeps_a_debt() -> None:
     """Conservation: what is gone was reported, and nobody is let off."""
-    pool = TokenPool("1/s", burst=1.5, pool=1000)
+    pool = TokenPool("1/s", burst_ratio=1.5, pool=1000)
     pool.restart()
     pool.refill(5000)
 
@@ -129,9 +129,9 @@ def test_restart_empties_both_pools_and_keeps_a_debt() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "hint"),
     [
-        ({"burst": 0.9}, ValueError, "1 or more"),
-        ({"burst": float("inf")}, ValueError, "finite"),
-        ({"burst": True}, TypeError, "burst"),
+        ({"burst_ratio": 0.9}, ValueError, "1 or more"),
+        ({"burst_ratio": float("inf")}, ValueError, "finite"),
+        ({"burst_ratio": True}, TypeError, "burst_ratio"),
         ({"pool": 0}, ValueError, "1 ns or more"),
         ({"pool": 1.5}, TypeError, "whole ns"),
         ({"pool": True}, TypeError, "whole ns"),
@@ -157,7 +157,7 @@ def test_tokens_are_whole_and_never_negative(call: str) -> None:
 
 def test_a_burst_that_no_float_can_tell_is_still_exact() -> None:
     """A ratio without a bound, in practice: the pool is as large as the product of both, and it grants."""
-    pool = TokenPool("1/1000s", burst=1e308)
+    pool = TokenPool("1/1000s", burst_ratio=1e308)
 
     assert pool.max_active == 2_000 * S
     assert pool.max_over_active == 2_000 * S * 10**308

@@ -154,7 +154,7 @@ def level(bucket: aiorate.TokenBucket, now: int) -> float:
 def test_token_pool(line: Any) -> None:
     """Active, waiting and the sizes, as integers. A blocking take is `take_up_to` where there is enough."""
     p = line["params"]
-    pool = aiorate.TokenPool(p.get("rate", 1000), burst=p["burst_ratio"], pool=p.get("pool_size"))
+    pool = aiorate.TokenPool(p.get("rate", 1000), burst_ratio=p["burst_ratio"], pool=p.get("pool_size"))
     pool.restart()  # the originals' pool begins empty; the permit is put in by their filler
     ns_per_op = p["ns_per_op"]
     assert (pool.max_active, pool.max_over_active) == (p["max_active"], p["max_over_active"])
@@ -188,7 +188,7 @@ def test_hybrid_lifecycle(line: Any) -> None:
     Applying the same spec again does nothing, as in the original.
     """
     spec = aiorate.RateSpec.parse(line["params"]["spec"])
-    pool = aiorate.TokenPool(spec.rate, burst=spec.burst_ratio)
+    pool = aiorate.TokenPool(spec.rate, burst_ratio=spec.burst_ratio)
     running = spec.verb != "configure"
     for op in line["ops"]:
         if op["op"] == "take_op":
@@ -201,7 +201,7 @@ def test_hybrid_lifecycle(line: Any) -> None:
             pool.refill(op["tokens"])
         elif op["op"] == "apply":
             spec = aiorate.RateSpec.parse(op["spec"])
-            if (spec.rate, spec.burst_ratio) != (pool.rate, pool.burst):
+            if (spec.rate, spec.burst_ratio) != (pool.rate, pool.burst_ratio):
                 pool.apply(spec.rate, spec.burst_ratio)
             if spec.verb == "restart" and running:
                 pool.restart()

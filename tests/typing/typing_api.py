@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Every strategy is a Scheduler, and a clock by hand is a Clock.
 strategies: list[Scheduler] = [
-    TokenPool("10/s", burst=1.5),
+    TokenPool("10/s", burst_ratio=1.5),
     TicksAccumulator(10),
     BurstCompensation(Rate(10), strictness=0.5),
     BurstRatio(10.5, ratio=Fraction(3, 2)),

@@ -24,7 +24,7 @@ from aiorate.testing.laws import LAWS, run_law
 RATES = [10**4, 10**5, 10**6, 3 * 10**7, 10**9]
 STRATEGIES: dict[str, Callable[[int], aiorate.Scheduler]] = {
     "TokenPool": aiorate.TokenPool,
-    "TokenPool-burst": lambda rate: aiorate.TokenPool(rate, burst=1.5),
+    "TokenPool-burst": lambda rate: aiorate.TokenPool(rate, burst_ratio=1.5),
     "TokenPool-small": lambda rate: aiorate.TokenPool(rate, pool=200_000),
     "TokenBucket": lambda rate: aiorate.TokenBucket(rate, burst=40),
     "TokenBucket-large": lambda rate: aiorate.TokenBucket(rate, burst=10_000, initial=0),

@@ -161,7 +161,7 @@ def test_tasks_that_go_round_are_paced_as_under_asyncio(name: str) -> None:
 def test_thousands_that_fall_due_at_once_are_woken_as_under_asyncio(name: str) -> None:
     """After a pause, in portions, so that others have their turn in between."""
     fast = {
-        "TokenPool": lambda: aiorate.TokenPool("10000/s", burst=10, pool=SECOND),
+        "TokenPool": lambda: aiorate.TokenPool("10000/s", burst_ratio=10, pool=SECOND),
         "TokenBucket": lambda: aiorate.TokenBucket("10000/s", burst=5000),
         "TicksAccumulator": lambda: aiorate.TicksAccumulator("10000/s"),
     }
@@ -848,7 +848,7 @@ def test_nothing_is_lost_created_or_stuck_in_a_crowd_that_does_as_it_likes(name:
     "factory",
     [
         lambda: aiorate.TokenPool("2000000/s"),
-        lambda: aiorate.TokenPool("1000000/s", burst=2),
+        lambda: aiorate.TokenPool("1000000/s", burst_ratio=2),
         lambda: aiorate.TokenBucket("1000000/s", burst=1000),
         lambda: aiorate.TicksAccumulator("2000000/s"),
         lambda: aiorate.TicksAccumulator("1/s", start=-(10**9) * SECOND),
