@@ -1,8 +1,11 @@
 """The script that assigns time slots, and how it is asked and answers. One key, one round trip, by the server's clock alone.
 
-The value of the key is text: ``aiorate``, the server's time (us since the epoch) at which it was written, how long a pause went on
+The value of the key is text: ``aiorate/1``, the server's time (us since the epoch) at which it was written, how long a pause went on
 then, and for each rate how far ahead its next free slot was: all in us, so that nothing depends on what the clock says, only on
 how far it moves. Where it went back, no time has passed. A client remembers the value that it was told last, and sends it along.
+
+The number in the first word is the version of the value. Change it whenever the value changes in any way: a release that meets
+another number leaves the value alone and answers ``VERSION``, which is an outage.
 """
 
 from __future__ import annotations
@@ -30,9 +33,11 @@ local remembered = ARGV[2]
 want, charge, pause, back = tonumber(want), tonumber(charge), tonumber(pause), tonumber(back)
 horizon, age = tonumber(horizon), tonumber(age)
 
+local form = 'aiorate/1'
+
 -- The time of a value, how long a pause went on then, and how far ahead the next free slot of each rate was.
 local function read(text)
-  local written, pause, rest = string.match(text, '^aiorate (%d+) (%S+) (.+)$')
+  local written, pause, rest = string.match(text, '^' .. form .. ' (%d+) (%S+) (.+)$')
   local values = {}
   for word in string.gmatch((pause or '') .. ' ' .. (rest or ''), '%S+') do
     local value = tonumber(word)
@@ -45,6 +50,11 @@ end
 local stored = redis.call('GET', KEYS[1])
 local written, pausing, state
 local told, held, known = nil, 0, nil
+local found = stored and string.match(stored, '^aiorate/%S*')
+if found and found ~= form then
+  local other = 'VERSION the key ' .. KEYS[1] .. ' was written by another release of aiorate, as ' .. found
+  return redis.error_reply(other .. '; this release reads ' .. form .. '. Run one release in all processes')
+end
 if stored then written, pausing, state = read(stored) end
 if remembered ~= '' and stored ~= remembered then told, held, known = read(remembered) end
 if stored and not (written and pausing and state[1]) then
@@ -98,7 +108,7 @@ end
 
 local keep = 0
 for j = 1, rates do keep = max(keep, max(free[j], paused) + tolerance[j]) end
-local value = string.format('aiorate %.0f %.17g' .. string.rep(' %.17g', rates), now, paused, unpack(free))
+local value = string.format('%s %.0f %.17g' .. string.rep(' %.17g', rates), form, now, paused, unpack(free))
 -- Gone a second after a new value would say the same.
 redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14))
 -- A status is a line, which clients read faster than a string with a length.
@@ -106,6 +116,7 @@ return redis.status_reply(value .. string.format('; %d' .. string.rep(' %.17g', 
 """
 SHA = sha1(TEXT.encode(), usedforsecurity=False).hexdigest()
 _SHOWN = 80
+_FORM = "aiorate/1"  # the first word of a value, as in the script
 _FAR = 1e18  # us
 
 
@@ -171,7 +182,7 @@ def read_answer(reply: object, rates: int) -> Answer:
         paused, *nexts = map(float, left)
         starts = list(map(float, first))
         near = sum(map(abs, (paused, *nexts, *starts))) < _FAR  # and none is infinite, or no number
-        if mark == "aiorate" and len(nexts) == len(starts) == rates and near:
+        if mark == _FORM and len(nexts) == len(starts) == rates and near:
             return Answer(value, paused, nexts, int(granted), starts)
     except ValueError:
         pass

@@ -25,7 +25,19 @@ _SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 _OUTAGE_CLASSES = {"ConnectionError", "TimeoutError", "InvalidResponse", "BusyLoadingError", "ClusterDownError", "ClusterError", "OSError"}
 _REFUSAL_CLASSES = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError", "NoPermissionError"}
 # Older servers wrap the error of a command that a script called into one of their own.
-_OUTAGE_WORDS = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "OOM ", "MISCONF", "NOREPLICAS", "UNBLOCKED")
+_OUTAGE_WORDS = (
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "BUSY ",
+    "OOM ",
+    "MISCONF",
+    "NOREPLICAS",
+    "UNBLOCKED",
+    "VERSION ",
+)
 
 
 class Unreachable(Exception):

@@ -253,12 +253,14 @@ def test_a_key_is_kept_as_long_as_a_pause(store: RealServer) -> None:
         "",
         "5",
         "aiorate",
-        "aiorate x y z",
-        "hello aiorate 1 2 3",
-        "aiorate 1 nan 0",
-        "aiorate 1 0 nan",
-        "aiorate 1 0 1e300",
-        "aiorate 1 0 0 -inf",
+        "aiorate 1 0 0",
+        "aiorate/1",
+        "aiorate/1 x y z",
+        "hello aiorate/1 1 2 3",
+        "aiorate/1 1 nan 0",
+        "aiorate/1 1 0 nan",
+        "aiorate/1 1 0 1e300",
+        "aiorate/1 1 0 0 -inf",
     ],
 )
 def test_a_value_of_somebody_else_is_left_alone(store: RealServer, value: str) -> None:
@@ -271,9 +273,24 @@ def test_a_value_of_somebody_else_is_left_alone(store: RealServer, value: str) -
     assert value == store.send("GET", "aiorate:x")
 
 
+@pytest.mark.parametrize("value", ["aiorate/2 1 0 0", "aiorate/2 7 1 0 0", "aiorate/10 {}", "aiorate/1.1 1 0 0", "aiorate/", "aiorate/2"])
+def test_a_value_of_another_version_is_left_alone(store: RealServer, value: str) -> None:
+    """Another release may read it otherwise: an error that names both versions, and nothing is overwritten."""
+    store.send("SET", "aiorate:x", value)
+
+    question = Question(1, horizon=1.0).words(limits_of([Rate(1)], [1]))
+    with pytest.raises(OSError, match=f"-VERSION the key aiorate:x .* as {value.split()[0]}; this release reads aiorate/1"):
+        store.send("EVAL", TIMED, 1, "aiorate:x", *question, EPOCH)
+    assert value == store.send("GET", "aiorate:x")
+
+
 @pytest.mark.parametrize(
     "reply",
-    [b"", "", None, 7, "OK", b"\xff", "aiorate 1 0 0; 1", "aiorate 1 0 nan; 1 0", "aiorate 1 0 1e300; 1 0", "aiorate 1 0 0; x 0", [1]],
+    [
+        *(b"", "", None, 7, "OK", b"\xff", [1]),
+        *("aiorate/1 1 0 0; 1", "aiorate/1 1 0 nan; 1 0", "aiorate/1 1 0 1e300; 1 0", "aiorate/1 1 0 0; x 0"),
+        *("aiorate 1 0 0; 1 0", "aiorate/2 1 0 0; 1 0"),
+    ],
 )
 def test_what_the_script_never_says_is_no_answer(reply: object) -> None:
     """A proxy, or another server: nothing is granted for it."""

@@ -92,7 +92,7 @@ async def test_a_server_that_is_killed_and_comes_back_empty_goes_unnoticed(runni
         await asyncio.sleep(0.05)  # some calls fail, or none: it comes to the same
         server.start()
         await asyncio.gather(*waiting)
-        assert server.send("GET", limiter.key).startswith("aiorate ")
+        assert server.send("GET", limiter.key).startswith("aiorate/1 ")
         await limiter.aclose()
 
 
