@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from typing import TYPE_CHECKING, Any
 
 import hypothesis  # noqa: F401  # not by its plugin as a run ends: a collection in the middle of that fails the run (CPython 3.11)
 import pytest
 import pytest_asyncio
 import uvloop
-from helpers.loops import LeapingLoop
+from helpers.loops import LeapingLoop, eager_loop
 from helpers.server import Server
 
 from aiorate.testing import VirtualLoop
@@ -29,6 +30,17 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
     if mark is not None and "loop_factories" in mark.kwargs:
         factories |= {"virtual": VirtualLoop, "leaping": LeapingLoop}
     return factories
+
+
+def pytest_configure() -> None:
+    """``AIORATE_EAGER=1``: every loop of the run starts its tasks eagerly, at once and inside the task that makes them (Python 3.12)."""
+    if os.environ.get("AIORATE_EAGER"):
+        plain = asyncio.Runner.__init__
+
+        def eager(self: asyncio.Runner, *, debug: bool | None = None, loop_factory: Callable[[], Any] | None = None) -> None:
+            plain(self, debug=debug, loop_factory=lambda: eager_loop(loop_factory or asyncio.new_event_loop))
+
+        asyncio.Runner.__init__ = eager  # type: ignore[method-assign]
 
 
 def pytest_collection_finish() -> None:

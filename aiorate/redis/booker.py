@@ -122,7 +122,8 @@ class Booker:
 
     def _start(self) -> None:
         self._over = False
-        self._task = self.loop.create_task(self._run(), name="aiorate-redis")
+        # Not by the loop's task factory: an eager task would ask inside the caller, before the caller's request is in line.
+        self._task = asyncio.Task(self._run(), loop=self.loop, name="aiorate-redis")
         self._idle_since = self.loop.time()
         self._tick = self.loop.call_later(_TICK, self._on_tick)
 

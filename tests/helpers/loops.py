@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from typing import TYPE_CHECKING
 
-__all__ = ["LeapingLoop"]
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LeapingLoop", "eager_loop", "needs_eager"]
+
+needs_eager = pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+
+
+def eager_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
+    """A loop that starts its tasks at once, inside the task that makes them."""
+    loop = factory()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]  # of Python 3.12
+    return loop
 
 
 class LeapingLoop(asyncio.SelectorEventLoop):

@@ -344,6 +344,8 @@ async def test_a_reservation_is_undone_that_is_cancelled_while_it_lets_the_loop_
     async def greedy() -> None:
         async with budget.reserve(tokens=3):
             time.sleep(0.02)  # noqa: ASYNC251  # the loop is not run meanwhile
+            task = asyncio.current_task()
+            assert task is not None
             asyncio.get_running_loop().call_soon(task.cancel)
             async with budget.reserve(tokens=5):
                 pytest.fail("the loop has not turned")

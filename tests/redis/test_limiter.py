@@ -258,7 +258,8 @@ async def test_who_gives_up_at_once_has_no_slot_booked(store: RealServer) -> Non
     """Cancelled before the store was asked: its slot would only delay the others."""
     one, other = Process(store, horizon=1.0), Process(store)
     tasks = one.ask(3)
-    await asyncio.sleep(0)
+    while one.limiter.statistics().waiting < 3:
+        await asyncio.sleep(0)
     tasks[1].cancel()
     await asyncio.wait(tasks)
     await other.one()

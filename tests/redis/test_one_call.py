@@ -37,7 +37,10 @@ async def test_a_limiter_whose_clock_fails_fails_alone(store: RealServer, begin:
     tasks = [asyncio.create_task(failing.acquire())]
     if not alone:
         tasks.append(asyncio.create_task(well.acquire()))
-    await asyncio.sleep(begin)
+    while not failing.statistics().waiting:
+        await asyncio.sleep(0)
+    if begin:
+        await asyncio.sleep(begin)
     clock.broken = True
     await asyncio.wait(tasks, timeout=60)
     clock.broken = False
