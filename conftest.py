@@ -5,6 +5,8 @@ virtual time, where a wait of a minute takes none; a program that calls ``asynci
 too, and a comment behind that is a line that it must print. A block that speaks of ``https://api.example.com`` or ``server_url`` runs
 in real time instead, and finds a local server there; so does one that speaks of ``redis://localhost``, which finds a real Valkey or
 Redis. A block that imports an SDK is skipped where that is not installed.
+
+The whole suite runs in several processes, one for each core; files or folders that are named, in one.
 """
 
 from __future__ import annotations
@@ -34,11 +36,21 @@ from aiorate.testing import VirtualLoop
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    import pytest
     from sybil import Example
 
+MOST_WORKERS = 8  # each collects all tests
 EXAMPLE_URL = "https://api.example.com"
 STORE_URL = "redis://localhost"
 SDKS = ("anthropic", "fastapi", "openai")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many processes run the tests, unless ``-n`` says so. Starting them takes longer than most files."""
+    if config.getoption("file_or_dir") or config.getoption("collectonly"):
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_WORKERS) if cores > 1 else 0
 
 
 class Page:

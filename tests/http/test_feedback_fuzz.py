@@ -10,8 +10,9 @@ import sys
 from math import isfinite
 from typing import Any
 
+from helpers.samples import examples, sampled
 from http_sf import ser
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from aiorate.http import Feedback, read_feedback
@@ -52,7 +53,9 @@ WORDS += [
     "(",
 ]
 
-fuzz = settings(max_examples=200, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+fuzz = examples(200)
+
+pytestmark = sampled
 
 statuses = st.one_of(st.sampled_from(STATUSES), st.integers())
 values = st.one_of(

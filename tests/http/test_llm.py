@@ -16,9 +16,6 @@ import aiorate
 from aiorate import Budget, Limiter, TokenBucket, TokenPool
 from aiorate.http import hooks
 
-openai = pytest.importorskip("openai")
-anthropic = pytest.importorskip("anthropic")
-
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 CALLS, MAX_TOKENS = 200, 400
@@ -43,6 +40,7 @@ async def caller(sdk: str, provider: Provider, limit: Any) -> Call:
 
 
 def openai_caller(provider: Provider, limit: Any) -> Call:
+    openai = pytest.importorskip("openai")  # here, because it takes seconds
     http = openai.DefaultAsyncHttpxClient(transport=provider.network, event_hooks=hooks(limit))
     client = openai.AsyncOpenAI(http_client=http, base_url="http://test/v1", api_key="none", max_retries=0)
 
@@ -55,6 +53,7 @@ def openai_caller(provider: Provider, limit: Any) -> Call:
 
 
 def anthropic_caller(provider: Provider, limit: Any) -> Call:
+    anthropic = pytest.importorskip("anthropic")
     http = anthropic.DefaultAsyncHttpxClient(transport=provider.network, event_hooks=hooks(limit))
     client = anthropic.AsyncAnthropic(http_client=http, base_url="http://test", api_key="none", max_retries=0)
 
@@ -78,7 +77,7 @@ def bucket(limit: int, part: float = 1.0, **options: Any) -> TokenBucket:
 
 def provider_of(sdk: str, left: float = 0.1, seconds_a_token: float = 0.01) -> Provider:
     """Buckets of a minute's worth, as theirs are, of which others have left a part."""
-    client = (openai if sdk == "openai" else anthropic).DefaultAsyncHttpxClient
+    client = pytest.importorskip(sdk).DefaultAsyncHttpxClient
     http = import_module(next(base.__module__ for base in client.__mro__ if base.__name__ == "AsyncClient").partition(".")[0])
     return Provider(http, {name: bucket(limit, initial=round(limit * left)) for name, limit in LIMITS[sdk].items()}, seconds_a_token)
 
@@ -129,7 +128,7 @@ async def test_without_a_budget_most_are_refused(sdk: str) -> None:
     """So the provider does keep its limits, and the tests above say something."""
     provider = provider_of(sdk)
     call = await caller(sdk, provider, Limiter("1000000/s"))
-    refused = (openai if sdk == "openai" else anthropic).RateLimitError
+    refused = pytest.importorskip(sdk).RateLimitError
 
     answers = await asyncio.gather(*(call() for _ in range(100)), return_exceptions=True)
 
@@ -142,7 +141,7 @@ async def test_a_limit_that_others_have_used_up_pauses_the_budget(sdk: str) -> N
     provider = provider_of(sdk, left=0.0)
     budget = Budget(**{name: bucket(limit, 0.1) for name, limit in LIMITS[sdk].items()})
     call = await caller(sdk, provider, budget)
-    refused = (openai if sdk == "openai" else anthropic).RateLimitError
+    refused = pytest.importorskip(sdk).RateLimitError
 
     async def one() -> None:
         while True:

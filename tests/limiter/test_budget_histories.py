@@ -8,8 +8,9 @@ from copy import deepcopy
 
 from helpers.calls import Calls
 from helpers.driving import SECOND, others, turns
+from helpers.samples import examples, sampled
 from helpers.strategies import EACH
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import aiorate
@@ -65,7 +66,8 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@sampled
+@examples(150)
 @given(first=PAIRS, second=PAIRS, steps=STEPS)
 def test_no_window_holds_more_than_its_bound_of_what_was_used(first: str, second: str, steps: list[tuple[str, int, int, int]]) -> None:
     """Whatever was reserved, corrected, given back and cancelled, and when: each dimension keeps its promise."""
@@ -126,7 +128,8 @@ def test_no_window_holds_more_than_its_bound_of_what_was_used(first: str, second
     asyncio.run(main())
 
 
-@settings(max_examples=150, deadline=None)
+@sampled
+@examples(150)
 @given(
     name=st.sampled_from(["TokenBucket", "TokenBucket-paced", "TokenPool", "SlidingWindow", "CalendarWindow"]),
     steps=st.lists(

@@ -11,8 +11,9 @@ from itertools import count
 
 import pytest
 from helpers.driving import SECOND, SteppedClock, others, turns
+from helpers.samples import examples, sampled
 from helpers.strategies import EACH
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import aiorate
@@ -396,13 +397,14 @@ def test_who_comes_just_after_a_request_that_the_shared_limit_held_up_is_not_boo
     )
 
 
+@sampled
 @pytest.mark.parametrize("shared", [*EACH, None])
 def test_keys_do_what_lists_and_schedulers_do(shared: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is asked, cancelled, paused, changed and evicted, and when: everybody is granted when the plain rule says."""
     # Wake-ups are kept a millisecond apart because loops fire early; a clock by hand does not.
     monkeypatch.setattr(loops, "GRAIN_NS", 0)
 
-    @settings(max_examples=30, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @examples(30)
     @given(st.fixed_dictionaries({key: st.sampled_from(list(EACH)) for key in "abcd"}), st.lists(STEPS, min_size=4, max_size=40))
     def compare(kinds: dict[str, str], steps: list[tuple[int, str, str | None, int]]) -> None:
         run(kinds, shared, steps)
@@ -458,7 +460,8 @@ LEAVING = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@sampled
+@examples(150)
 @given(one=st.sampled_from(TRACELESS), two=st.sampled_from(TRACELESS), shared=st.sampled_from([*TRACELESS, None]), steps=LEAVING)
 def test_everybody_who_left_is_as_if_never_come(
     one: str, two: str, shared: str | None, steps: list[tuple[int, list[str], bool, int]]
@@ -489,12 +492,13 @@ def test_everybody_who_left_is_as_if_never_come(
     asyncio.run(main())
 
 
+@sampled
 @pytest.mark.parametrize("kind", EACH)
 def test_a_key_that_was_evicted_is_never_granted_sooner_than_one_that_was_kept(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or whoever makes the keys be evicted would get more than the rate."""
     monkeypatch.setattr(loops, "GRAIN_NS", 0)
 
-    @settings(max_examples=40, deadline=None, database=None, derandomize=True)
+    @examples(40)
     @given(
         st.lists(
             st.tuples(st.sampled_from(GAPS), st.sampled_from(["acquire", "acquire", "acquire", "evict", "pause"]), st.integers(1, 3)),

@@ -13,8 +13,9 @@ from itertools import count
 
 import pytest
 from helpers.driving import SECOND
+from helpers.samples import examples, sampled
 from helpers.strategies import EACH
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import aiorate
@@ -241,13 +242,14 @@ def test_a_refund_makes_room_for_a_debt_from_now_on(strategy: str, in_line: int)
     )
 
 
+@sampled
 @pytest.mark.parametrize("strategy", EACH)
 def test_the_limiter_does_what_a_list_and_a_scheduler_do(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything between the two is there for speed, and may not be seen."""
     # Wake-ups are kept a millisecond apart because loops fire early; a clock by hand does not.
     monkeypatch.setattr(loops, "GRAIN_NS", 0)
 
-    @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @examples(40)
     @given(st.lists(STEPS, min_size=4, max_size=40))
     def compare(steps: list[tuple[int, str, int]]) -> None:
         run(strategy, steps)

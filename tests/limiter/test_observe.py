@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from helpers.driving import SECOND, Crowd, one_loop, turns
+from helpers.samples import examples, sampled
 from helpers.strategies import EACH
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorate import Event, KeyedLimiter, Limiter, RateSpec, Scheduler, SlidingWindow, TokenBucket, TokenPool, WaitTooLong
@@ -443,11 +444,12 @@ async def follow(limiter: Limiter, clock: ManualClock, history: list[tuple[float
     return [(crowd.granted[name], permits) for name, (_, permits, _) in enumerate(history)]
 
 
+@sampled
 @pytest.mark.parametrize("name", ["TokenPool", "BurstCompensation-half", "SmoothBursty", "TokenBucket", "SlidingWindow"])
 async def test_it_only_ever_lowers_what_is_available(name: str) -> None:
     """Any sequence of responses: nobody is granted earlier than without them, and no more within a window than was left of it."""
 
-    @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @examples(40)
     @given(steps)
     def trial(history: list[tuple[float, int, Feedback | None]]) -> None:
         asyncio.run(compare(history))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from helpers.samples import histories, sampled
 from helpers.strategies import EACH
 
 import aiorate
@@ -154,9 +155,10 @@ class Careful(aiorate.Scheduler):
         return largest + self.rate.permits_in(window)
 
 
+@sampled
 def test_a_scheduler_of_a_users_own_is_accepted() -> None:
     """Eight members are enough."""
-    check_scheduler(Careful, examples=50)
+    check_scheduler(Careful, examples=histories(50))
 
 
 class PromisesTooMuch(Careful):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil, floor
 
-from hypothesis import given, settings
+from helpers.samples import examples, sampled
+from hypothesis import given
 from hypothesis import strategies as st
 
 import aiorate
@@ -17,7 +18,9 @@ RATES = st.sampled_from([Fraction(n) for n in ("1", "2", "5", "7", "1000", "1234
 SIZES = st.integers(1, 40)
 # Time between requests, in quarter intervals of the rate at the beginning.
 GAPS = st.sampled_from([0, 0, 0, 1, 3, 4, 5, 9, 40, 400])
-some = settings(max_examples=150, deadline=None, database=None)
+some = examples(150)
+
+pytestmark = sampled
 
 
 def ns(seconds: Fraction) -> int:

@@ -13,7 +13,8 @@ from typing import Any, cast
 
 import pytest
 from helpers.driving import SECOND, one_loop, turns
-from hypothesis import HealthCheck, given, settings
+from helpers.samples import examples, sampled
+from hypothesis import given
 from hypothesis import strategies as st
 
 import aiorate
@@ -138,12 +139,13 @@ def run(history: Callable[[], Coroutine[None, None, None]]) -> None:
         runner.run(history())
 
 
+@sampled
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_guarantee_holds_for_callers_of_any_kind(strategy: str, rate: int) -> None:
     """Whatever is done between two readings of the clock, and whatever the clock does."""
 
-    @settings(max_examples=15, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @examples(15)
     @given(st.lists(steps, min_size=5, max_size=40))
     def check(history: list[tuple[int, str, int]]) -> None:
         async def ask() -> None:
