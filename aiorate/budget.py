@@ -11,14 +11,15 @@ from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, kind_of
 from aiorate.events import Event
 from aiorate.feedback import check_feedback
 from aiorate.limiter import Limiter, pause_to_ns
-from aiorate.rate import Rate, ns_to_seconds, seconds_to_ns
+from aiorate.rate import Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.clock import Clock
+from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.gate import Gate, Receipt
-from aiorate.waiting.request import Patience, stand_in_line, yield_to_loop
+from aiorate.waiting.request import stand_in_line, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,16 +79,19 @@ class Budget:
 
     # Asking.
 
-    def reserve(self, *misplaced: Never, max_wait: Number | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
+    def reserve(
+        self, *misplaced: Never, max_wait: Number | timedelta | None = None, on_error: OnError | None = None, **amounts: int
+    ) -> Lease:
         """Amounts to take before a call, for ``async with``; a dimension that is not named takes 1.
 
-        An amount above what can be granted at once is lowered to that. Entering waits in line until every dimension has its amount,
-        and raises what `Limiter.acquire` raises. Raises TypeError and ValueError for unknown dimensions and amounts below 1.
+        An amount above what can be granted at once is lowered to that. Entering waits in line until every dimension has its amount, for
+        no longer than ``max_wait`` (seconds, or a timedelta), and raises what `Limiter.acquire` raises. Raises TypeError and ValueError
+        for unknown dimensions and amounts below 1.
         """
         _check_named("reserve", self._names, misplaced)
         if on_error is not None:
             _check_on_error("reserve(on_error)", on_error)
-        limit = None if max_wait is None else seconds_to_ns(max_wait, "reserve(max_wait)")
+        limit = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)")
         wanted = self._amounts("reserve", amounts)
         for place, amount, lowered in zip(self._names, wanted, self._lowered(wanted), strict=True):
             if lowered < amount and place not in self._clamped:
@@ -117,7 +121,7 @@ class Budget:
             if at <= now:
                 await yield_to_loop(dispatcher, amounts, now)
                 return 0.0, now, None
-            patience = None if limit is None or dispatcher.foretells else Patience("reserve()", limit)
+            patience = None if limit is None else Patience("reserve()", limit)
             waited, _, granted_at = await stand_in_line(dispatcher, amounts, at, now, now, patience=patience)
         except BaseException:
             dispatcher.drop_receipt()

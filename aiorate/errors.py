@@ -20,7 +20,7 @@ class LimiterError(Exception):
 
 
 class WaitTooLong(LimiterError, TimeoutError):
-    """The permits would come later than ``max_wait`` allows. Raised at once; nothing is spent.
+    """The permits would come later than ``max_wait`` allows. Raised at once, or when so long has passed; nothing is spent.
 
     ``wait`` is the estimated wait and ``max_wait`` the limit, both in seconds.
     """

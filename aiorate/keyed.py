@@ -21,6 +21,7 @@ from aiorate.waiting.group import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
+    from datetime import timedelta
     from typing import NoReturn
 
     from aiorate.feedback import Feedback
@@ -95,11 +96,12 @@ class KeyedLimiter(Generic[K]):
 
     # Asking.
 
-    async def acquire(self, key: K, permits: int = 1, *, max_wait: Number | None = None) -> float:
+    async def acquire(self, key: K, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         """Wait in the key's line until it, and the shared limit, grant the permits; returns the seconds waited.
 
         Raises what `Limiter.acquire` raises, TypeError for a key that cannot be hashed, and what the factory raises. With a shared
-        limit, ``max_wait`` goes by those who stand in both lines now; other keys may come in between.
+        limit, the estimate goes by those who stand in both lines now. Other keys may come in between; ``max_wait`` bounds the wait
+        all the same.
         """
         return await self[key].acquire(permits, max_wait=max_wait)
 

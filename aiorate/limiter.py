@@ -14,8 +14,9 @@ from aiorate.schedulers.room import Room
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
+from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.dispatcher import Dispatcher
-from aiorate.waiting.request import Patience, stand_in_line, yield_to_loop
+from aiorate.waiting.request import stand_in_line, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -126,12 +127,13 @@ class Limiter:
 
     # Asking.
 
-    async def acquire(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
+    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         """Wait in line until the permits are granted; returns the seconds waited, 0.0 if none.
 
-        Raises `WaitTooLong` at once if it would take longer than ``max_wait`` seconds, `LineFull` if ``max_waiting`` are
-        waiting, `LimiterClosed`; nothing is spent then. ValueError if so many can never be granted. Cancelled while waiting, or
-        granted but not yet run: nothing is spent, and the next in line moves up at once.
+        Raises `WaitTooLong` at once if it would take longer than ``max_wait`` (seconds, or a timedelta), and after so long if it was
+        not granted by then, as when a pause came in between; `LineFull` if ``max_waiting`` are waiting, `LimiterClosed`; nothing is
+        spent then. ValueError if so many can never be granted. Cancelled while waiting, or granted but not yet run: nothing is spent,
+        and the next in line moves up at once.
         """
         at = now = 0  # the scheduler has not been asked
         if permits is _ONE and max_wait is None:
@@ -159,7 +161,7 @@ class Limiter:
             if permits is not _ONE:
                 self._check("acquire()", permits)
             if max_wait is not None:
-                max_wait = seconds_to_ns(max_wait, "acquire(max_wait)")
+                max_wait = duration_to_ns(max_wait, "acquire(max_wait)")
         if not at:
             at, now = dispatcher.try_take(permits, None, max_wait is None and self._max_waiting is None)
         if at <= now:
@@ -175,9 +177,8 @@ class Limiter:
                 if at <= now:
                     return 0.0
             self._admit(permits, now, max_wait)
-            if max_wait is not None and not dispatcher.foretells:
-                return await self._wait_patiently(permits, at, now, max_wait)
-        ticket, asked = dispatcher.join(permits, at, now, now)
+        patience = None if max_wait is None else Patience(f"acquire({permits})", max_wait)
+        ticket, asked = dispatcher.join(permits, at, now, now, None, patience)
         line, driver = dispatcher.line, dispatcher.driver
         # As stand_in_line(), which would cost each of 100 000 waiters more than the waiting itself.
         try:
@@ -191,10 +192,6 @@ class Limiter:
         if dispatcher.resuming and dispatcher.now() >= dispatcher.check_loop_after:
             await yield_to_loop(dispatcher, permits, now)
         return waited / NS_PER_SECOND
-
-    async def _wait_patiently(self, permits: int, at: int, now: int, limit: int) -> float:
-        patience = Patience(f"acquire({permits})", limit)
-        return ns_to_seconds((await stand_in_line(self._dispatcher, permits, at, now, now, patience=patience))[0])
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are to be had at once and nobody is in line; never waits."""
@@ -213,7 +210,7 @@ class Limiter:
         dispatcher.counters.refused += 1
         return False
 
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         """As `acquire`, for synchronous code in any thread: blocks until the permits are granted; returns the seconds waited.
 
         Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop runs, which it would stop. Interrupted
@@ -534,7 +531,7 @@ def pause_to_ns(seconds: Number | timedelta) -> int:
             f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
             " observe(aiorate.http.read_feedback(status, headers))."
         )
-    return seconds_to_ns(seconds, "pause()") if isinstance(seconds, (int, float)) else duration_to_ns(seconds, "pause()")
+    return duration_to_ns(seconds, "pause()")
 
 
 CLOSED = "the limiter is closed. Make another, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."

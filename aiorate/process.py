@@ -12,7 +12,8 @@ from weakref import ref
 
 from aiorate.errors import LimiterClosed
 from aiorate.limiter import CLOSED, Limiter
-from aiorate.rate import NS_PER_SECOND, ns_to_seconds, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, duration_to_ns, ns_to_seconds
+from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.loops import running_loop
 from aiorate.waiting.process_driver import ProcessDriver
 from aiorate.waiting.process_loop import ProcessLoop
@@ -67,10 +68,10 @@ class ProcessLimiter(Limiter):
 
     # Asking.
 
-    async def acquire(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
+    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         if permits is not _ONE:
             self._check("acquire()", permits)
-        limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire(max_wait)")
+        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)")
         driver = self._driver
         turns = _starved_turns(driver.loop)
         if turns is not None:
@@ -79,10 +80,10 @@ class ProcessLimiter(Limiter):
             ticket = driver.loop.section.run(self._ask, permits, limit)
         return 0.0 if ticket is None else (await _wait(driver, ticket))[0] / NS_PER_SECOND
 
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | None = None) -> float:
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
-        limit = None if max_wait is None else seconds_to_ns(max_wait, "acquire_blocking(max_wait)")
+        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
         if running_loop() is not None:
             raise RuntimeError("acquire_blocking() would stop the event loop that runs in this thread. Await acquire() instead.")
         driver = self._driver
@@ -194,7 +195,9 @@ class ProcessLimiter(Limiter):
         if at <= now:
             return None
         self._admit(permits, now, limit)
-        return _join(dispatcher, permits, at, now, now, mine)
+        call = "acquire" if mine is None else "acquire_blocking"
+        patience = None if limit is None else Patience(f"{call}({permits})", limit)
+        return _join(dispatcher, permits, at, now, now, mine, patience)
 
     def _ask_for_place(self, permits: int) -> tuple[int, bool, ProcessTicket | None]:
         """The reading now; whether a place was free; and the ticket for it, or for the permits, if either is to be waited for."""
@@ -344,7 +347,15 @@ def _starved_turns(loop: ProcessLoop) -> Turns | None:
     return turns if turns is not None and turns.starved() else None
 
 
-def _join(dispatcher: Dispatcher, permits: int, at: int, now: int, since: int, mine: list[ProcessTicket] | None = None) -> ProcessTicket:
+def _join(
+    dispatcher: Dispatcher,
+    permits: int,
+    at: int,
+    now: int,
+    since: int,
+    mine: list[ProcessTicket] | None = None,
+    patience: Patience | None = None,
+) -> ProcessTicket:
     """Stand in line. ``mine`` is for threads without a loop: it has the ticket before the line has it."""
     if mine is None and running_loop() is None:
         raise RuntimeError("acquire() can only wait in a running event loop. In synchronous code, call acquire_blocking().")
@@ -355,7 +366,7 @@ def _join(dispatcher: Dispatcher, permits: int, at: int, now: int, since: int, m
     ticket.permits = permits
     if mine is not None:
         mine.append(ticket)
-    _, ticket.asked = dispatcher.join(permits, at, now, since, ticket)
+    _, ticket.asked = dispatcher.join(permits, at, now, since, ticket, patience)
     ticket.line = dispatcher.line
     return ticket
 

@@ -232,12 +232,13 @@ def seconds_to_ns(value: Number, what: str) -> int:
 
 def duration_to_ns(value: Number | timedelta, what: str) -> int:
     """As `seconds_to_ns`, of a timedelta too."""
-    from datetime import timedelta
+    if not isinstance(value, (int, float)):
+        from datetime import timedelta  # an import that takes longer than that of all of aiorate
 
-    if isinstance(value, timedelta):
-        if value < timedelta(0):
-            raise ValueError(f"{what} must be 0 seconds or more; {value!r} was given.")
-        return ((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds) * 1_000
+        if isinstance(value, timedelta):
+            if value < timedelta(0):
+                raise ValueError(f"{what} must be 0 seconds or more; {value!r} was given.")
+            return ((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds) * 1_000
     return seconds_to_ns(value, what)
 
 

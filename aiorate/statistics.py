@@ -21,7 +21,7 @@ class Statistics:
     granted: int
     """Permits granted and kept: neither given back by a cancellation nor refunded."""
     refused: int
-    """Requests refused at once: by `try_acquire`, `max_wait` or `max_waiting`."""
+    """Requests refused by `try_acquire`, `max_wait` or `max_waiting`."""
     cancelled: int
     """Requests cancelled while in line, or waiting for a place, or before they could run."""
     refunded: int

@@ -48,7 +48,7 @@ class RedisLimiter(Limiter):
     seconds, all processes together aim to book; a process that dies takes no more with it. ``lease`` lets a process book what it will
     use in so many seconds, if use goes on as it does: callers then have a permit without waiting for the store, and a slot may be used
     so late. Without it, an `acquire` waits for an answer of the store at least, and `try_acquire` finds nothing. Only the store knows
-    how long a wait is: `delay` is an estimate, and where that was too short, `WaitTooLong` comes after ``max_wait`` seconds.
+    how long a wait is: `delay` is an estimate.
 
     When the store cannot be reached for longer than ``grace`` seconds, ``on_unavailable`` says what happens: ``"raise"``
     `EngineUnavailable` for everybody; ``"wait"`` until it is back; ``"local"``, which grants ``local_share`` (of 1) of the rate in this

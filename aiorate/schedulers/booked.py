@@ -104,7 +104,6 @@ class Booked(Scheduler):
     )
     rate: Rate
     books_since: bool = False
-    foretells: bool = False
 
     def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], lapse: int) -> None:
         self._rates: tuple[Rate, ...] = tuple(rates)

@@ -59,9 +59,6 @@ class Scheduler(ABC):
     receipts: bool
     """Whether permits may come back by receipt. While a limiter sets it to False, the scheduler need not keep a record of takes."""
 
-    foretells: bool = True
-    """Whether it knows when a request will be granted. If it can but estimate that, a timer sees to who would not wait so long."""
-
     @property
     def spilled(self) -> int:
         """Nanoseconds of schedule that nobody used and that are lost; 0 where the strategy makes up for all missed time."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 
 from aiorate.rate import Rate
-from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back
+from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back
 
 __all__ = ["Room"]
-
-_NEVER = 1 << 62  # ns; until somebody leaves, nobody can say when
 
 
 class Room(Scheduler):
@@ -40,7 +38,7 @@ class Room(Scheduler):
         assert self.max_permits is not None
         if self._process != os.getpid():
             self._process, self.used = os.getpid(), 0
-        return now if self.used + permits <= self.max_permits else now + _NEVER
+        return now if self.used + permits <= self.max_permits else NOBODY_KNOWS
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Whoever leaves makes room."""

@@ -15,6 +15,7 @@ from aiorate.schedulers.interface import NOBODY_KNOWS
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.batch import Batch
 from aiorate.waiting.counters import Counters
+from aiorate.waiting.deadlines import Deadlines
 from aiorate.waiting.estimate import Estimate
 from aiorate.waiting.line import Line, outcome_of
 from aiorate.waiting.loops import LOOP_CHECK_NS, AsyncioLoop, event_loop, running_loop
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from aiorate.events import Event
     from aiorate.schedulers.interface import Scheduler
-    from aiorate.waiting.clock import Clock, EventLoop, Handle, ReadClock
+    from aiorate.waiting.clock import Clock, EventLoop, ReadClock
+    from aiorate.waiting.deadlines import Patience
     from aiorate.waiting.driver import Driver
     from aiorate.waiting.gate import Gate, Passes, Receipt
     from aiorate.waiting.group import Group
@@ -38,6 +40,7 @@ _NEVER = 1 << 62  # in place of an instant
 _AT_ONCE = 64  # requests that one question may count
 _SAME_WAKE_UP_NS = 1_500_000  # as long as wake-ups are apart, on the average
 _TOLD_AGAIN_NS = 1_000_000_000  # a pause that becomes longer by less is no news: responses of many requests come one after the other
+_ESTIMATED = 32  # requests sent away at one wake-up whose errors say how long each would have waited
 _PORTION = 1_000  # requests woken in one iteration of the loop; more would keep it from the next for too long
 _NOBODY = Line()  # shared by all limiters for which nobody ever waited: a line weighs as much as the rest of a limiter
 
@@ -50,6 +53,7 @@ class Dispatcher:
         "_cap",
         "_clock",
         "_counting",
+        "_deadlines",
         "_due",
         "_estimate",
         "_gate",
@@ -117,6 +121,7 @@ class Dispatcher:
         self._loop: EventLoop | None = None
         self._steady = False  # whether callers on another loop would go by the same clock
         self._estimate = Estimate()
+        self._deadlines: Deadlines | None = None  # of those in line that have one
         self._cap: Capped | None = None  # what a server said is left
         self._gate: Gate | None = None  # to a limit that other lines share
         self._group: Group | None = None  # of limiters that are used by turns
@@ -188,10 +193,12 @@ class Dispatcher:
                 gate.take_back(permits, receipt)
         return at
 
-    def join(self, permits: int, at: int, now: int, since: int, ticket: Ticket | None = None) -> tuple[Ticket, int]:
+    def join(
+        self, permits: int, at: int, now: int, since: int, ticket: Ticket | None = None, patience: Patience | None = None
+    ) -> tuple[Ticket, int]:
         """Put a request in line that was refused until ``at``. Returns its ticket and the clock's reading at the request.
 
-        A request that is the first of another line brings a ticket along.
+        A request that is the first of another line brings a ticket along. With ``patience``, it is sent away when that is over.
         """
         if self._loop is None or running_loop() is not self._loop.native:
             self.find_loop()
@@ -212,9 +219,44 @@ class Dispatcher:
                 self.serve()
             else:
                 self._await_head(ticket, at)
+        asked = now
         if timeline.held_at is not None:
-            return ticket, timeline.read()
-        return ticket, now + timeline.offset if timeline.offset else now  # not another number for each of 100 000 waiters
+            asked = timeline.read()
+        elif timeline.offset:
+            asked = now + timeline.offset  # else not another number for each of 100 000 waiters
+        if patience is not None:
+            self._limit_wait(ticket, permits, asked, patience)
+        return ticket, asked
+
+    def _limit_wait(self, ticket: Ticket, permits: int, asked: int, patience: Patience) -> None:
+        """Have a request sent away that has waited for too long."""
+        assert self._loop is not None  # in which the line stands
+        if self._deadlines is None:
+            self._deadlines = Deadlines(self._loop, self._on_deadline)
+        try:
+            self._deadlines.add(ticket, permits, asked, patience, len(self.line))
+        except BaseException:  # no timer is to be had
+            self.leave(self.line, ticket, permits)
+            raise
+
+    def _on_deadline(self) -> None:
+        """Grant what is due, and send those away whose time is over and that are not."""
+        self.look()
+        if self._deadlines is None:  # the line is that of another loop
+            return
+        # As many at most as are woken in one iteration of the loop; the timer is due at once for the others.
+        manual = self._loop is not None and self._loop.manual
+        over = self._deadlines.overdue(self.timeline.read(), len(self.line) if manual else _PORTION)
+        for ticket, permits, _ in over:
+            self.counters.refused += 1
+            self._leave_line(ticket, permits)
+        more: int | None = 0
+        for place, (ticket, permits, patience) in enumerate(over):
+            if place < _ESTIMATED:  # of a herd, the first few
+                more = self.estimate(permits, self.timeline.now())
+            ticket.set_result(patience.error(more))
+        self._serve_unless_first()
+        self._deadlines.aim(len(self.line))
 
     def resumed(self, line: Line, outcome: Outcome, asked: int) -> tuple[int, int, int]:
         """Called by a waiter of that line when it resumes; ``asked`` is the clock's reading at its request.
@@ -243,14 +285,24 @@ class Dispatcher:
             self.counters.cancelled += 1
             if self.driver is not None:
                 self.driver.leave(ticket)
-            line.leave(ticket)
-            self._counting += _AT_ONCE
-            self._estimate.departed()
-            first = line.first()
-            if first is None or first[0] is not self._head:
-                self.serve_if_alive()
+            self._leave_line(ticket, permits)
+            self._serve_unless_first()
         elif not isinstance(outcome, BaseException):
             self.cancel_in_line(permits, outcome[1])
+
+    def _leave_line(self, ticket: Ticket, permits: int) -> None:
+        """A request goes without having been served."""
+        self.line.leave(ticket)
+        self._counting += _AT_ONCE
+        self._estimate.departed()
+        if self._deadlines is not None:
+            self._deadlines.leave(ticket, len(self.line))
+
+    def _serve_unless_first(self) -> None:
+        """Have the next move up if it is no longer the first in line that the driver is armed for."""
+        first = self.line.first()
+        if first is None or first[0] is not self._head:
+            self.serve_if_alive()
 
     def withdraw(self, line: Line, ticket: Ticket, permits: int) -> None:
         """As `leave`, for the first of another line, of which no driver knows."""
@@ -258,30 +310,11 @@ class Dispatcher:
             return
         outcome = outcome_of(ticket)
         if outcome is None:
-            line.leave(ticket)
-            self._counting += _AT_ONCE
-            self._estimate.departed()
+            self._leave_line(ticket, permits)
             if ticket is self._head:
                 self.serve_if_alive()
         elif not isinstance(outcome, BaseException):
             self.cancel_in_line(permits, outcome[1])
-
-    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
-        """Call back when the clock reads so much, or roughly then. For somebody in line."""
-        assert self._loop is not None  # in which the line stands
-        return self._loop.call_at(reading, callback)
-
-    def send_away(self, line: Line, ticket: Ticket, error: Callable[[], Exception]) -> None:
-        """Refuse a request that stands in that line, unless it is due or decided already. ``error`` is asked once it has left."""
-        if line is self.line:
-            self.look()
-        if line is self.line and outcome_of(ticket) is None:
-            self.counters.refused += 1
-            line.leave(ticket)
-            self._estimate.departed()
-            ticket.set_result(error())
-            if ticket is self._head:
-                self.serve()
 
     def cancel_in_line(self, permits: int, granted_at: int) -> None:
         """As `cancel`, for a grant out of the line."""
@@ -389,6 +422,8 @@ class Dispatcher:
                 self._estimate.forget()
             if self.driver is not None:
                 self.driver.arm(None)
+        if self._deadlines is not None:
+            self._deadlines.aim(len(self.line))
         self._serve_passes()
 
     def _grant(self, request: Request | None, now: int) -> Request | None:
@@ -583,6 +618,9 @@ class Dispatcher:
                     continue
             if self.driver is not None:
                 self.driver.retire()
+        if self._deadlines is not None:
+            self._deadlines.retire()
+            self._deadlines = None
         if self._gate is not None:
             self._gate.withdraw()
         self.strategy.deserted()
@@ -746,11 +784,6 @@ class Dispatcher:
         return self.scheduler if self._cap is None else self._cap.inner
 
     @property
-    def foretells(self) -> bool:
-        """Whether `estimate` is more than an estimate."""
-        return self.strategy.foretells and (self._gate is None or self._gate.foretells)
-
-    @property
     def max_permits(self) -> int | None:
         """The largest request that can ever be granted; None: any."""
         own = self.scheduler.max_permits
@@ -781,7 +814,8 @@ class Dispatcher:
         """Part with the driver, which knows its dispatcher, so that both are freed at once. Whoever waits next gets another."""
         if self.driver is not None:
             self.driver.retire()
-            self.driver, self.line = None, _NOBODY
+            self.driver = self._deadlines = None
+            self.line = _NOBODY
 
     def full(self, most: int) -> bool:
         """Whether so many wait already. A waiter that is being cancelled does not count."""

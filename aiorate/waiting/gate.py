@@ -48,11 +48,6 @@ class Shared(Side, Protocol):
         """The most permits it grants at once; None: any number."""
         ...
 
-    @property
-    def foretells(self) -> bool:
-        """Whether its estimates are more than that."""
-        ...
-
     def available(self) -> int:
         """How many permits are to be had at once."""
         ...
@@ -253,11 +248,6 @@ class Gate:
     def max_permits(self) -> int | None:
         """The most permits that the shared limit grants at once; None: any number."""
         return self._shared.max_permits
-
-    @property
-    def foretells(self) -> bool:
-        """Whether the shared limit knows when it grants what."""
-        return self._shared.foretells
 
     def available(self) -> int:
         """How many permits the shared limit has at once."""

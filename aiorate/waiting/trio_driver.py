@@ -67,7 +67,7 @@ class TrioDriver:
     def __init__(self, dispatcher: DispatcherView, loop: TrioLoop) -> None:
         self._dispatcher = dispatcher
         self._loop = loop
-        self._timer = Timer(loop, dispatcher.serve)
+        self._timer = Timer(loop, dispatcher.serve, loop.set_watch)
         self._watch: TrioTicket | None = None
 
     def ticket(self) -> TrioTicket:

@@ -40,7 +40,7 @@ def running_trio(hosted: bool = False) -> object | None:
 
 
 class TrioLoop:
-    """One ``trio.run()``. Trio has no timers outside a task: a waiter waits for `timer`, and fires it."""
+    """One ``trio.run()``. Trio has no timers outside a task: a waiter watches one and fires it, others have a task of trio's own."""
 
     __slots__ = ("_clock", "_own", "_process", "_timers", "_token", "grain", "manual", "monotonic", "read", "timer")
 
@@ -54,7 +54,7 @@ class TrioLoop:
         self._own = clock is None
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.timer: TrioTimer | None = None
-        """The one that was set last."""
+        """The one that a waiter watches."""
         self.manual: bool = self._timers is not None
         self.read: ReadClock = _reader(self._clock) if clock is None else clock.now
         self.monotonic: bool = False
@@ -90,6 +90,18 @@ class TrioLoop:
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
         if self._timers is not None:
             return self._timers.call_at(reading, callback)
+        timer = self._timer(reading, callback)
+        _keep_by_task(timer)
+        return timer
+
+    def set_watch(self, reading: int, callback: Callable[[], None]) -> Handle:
+        """As `call_at`, with `timer`, which a waiter fires."""
+        if self._timers is not None:
+            return self._timers.call_at(reading, callback)
+        self.timer = self._timer(reading, callback)
+        return self.timer
+
+    def _timer(self, reading: int, callback: Callable[[], None]) -> TrioTimer:
         now = self.read()
         reading = min(reading, now + _LONGEST_TIMER_NS)
         if self._own:
@@ -98,15 +110,13 @@ class TrioLoop:
                 deadline = nextafter(deadline, inf)
         else:
             deadline = self._clock.current_time() + (reading - now) / NS_PER_SECOND
-        self.timer = TrioTimer(deadline, callback)
-        return self.timer
+        return TrioTimer(deadline, callback)
 
     def keep_timer(self) -> None:
         """Have a task of trio's own fire the timer, where no waiter does."""
         timer = self.timer
         if timer is not None and timer.pending and timer.scope is None:
-            timer.scope = anyio.CancelScope(deadline=timer.deadline)
-            trio.lowlevel.spawn_system_task(_keep, timer)
+            _keep_by_task(timer)
 
     def yield_once(self) -> Awaitable[object]:
         return anyio.lowlevel.checkpoint()
@@ -138,6 +148,11 @@ class TrioTimer:
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
+
+
+def _keep_by_task(timer: TrioTimer) -> None:
+    timer.scope = anyio.CancelScope(deadline=timer.deadline)
+    trio.lowlevel.spawn_system_task(_keep, timer)
 
 
 async def _keep(timer: TrioTimer) -> None:

@@ -37,7 +37,7 @@ waiting.inbox
 waiting.clock waiting.timerfd
 waiting.timeline waiting.timer waiting.trio_loop waiting.timekeeper
 waiting.loops
-waiting.process_loop waiting.turns
+waiting.process_loop waiting.turns waiting.deadlines
 waiting.estimate waiting.group
 waiting.gate
 
