@@ -65,6 +65,14 @@ class ProcessLimiter(Limiter):
             room = self._room.dispatcher
             room.attach(loop, ProcessDriver(room, loop))
         section.on_fork = partial(_stand_anew, ref(self), section, clock, precise)
+        section.on_cut = partial(_go_on, ref(self))
+
+    def go_on(self) -> None:
+        """Tell everybody who was decided, and set the timers for those who wait, as if nobody had begun to."""
+        for line in (self._room, self):
+            if line is not None:
+                dispatcher = line.dispatcher
+                dispatcher.go_on(_process_driver(dispatcher).tell_again())
 
     # Asking.
 
@@ -381,6 +389,13 @@ async def _wait(driver: ProcessDriver, ticket: ProcessTicket) -> tuple[int, int,
     except BaseException:
         section.post(partial(driver.withdraw, ticket))
         raise
+
+
+def _go_on(limiter: ref[ProcessLimiter]) -> None:
+    """After a decision that was cut short: whoever was decided is told, and whoever waits is served in time."""
+    there = limiter()
+    if there is not None:
+        there.go_on()
 
 
 def _stand_anew(limiter: ref[ProcessLimiter], section: Section, clock: Clock | None, precise: bool) -> None:

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
 __all__ = ["call_back"]
 
 
-def call_back(callback: Callable[[], object], where: str) -> None:
-    """Call it; an error is logged, with where it happened."""
+def call_back(callback: Callable[[], object], where: str) -> bool:
+    """Call it; an error is logged, with where it happened. Returns whether there was none."""
     try:
         callback()
     except Exception:
         import logging
 
         logging.getLogger("aiorate").exception("A limiter's callback failed %s.", where)
+        return False
+    return True

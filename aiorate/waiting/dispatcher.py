@@ -411,6 +411,8 @@ class Dispatcher:
             elif request is not None:
                 request = self._grant(request, now)
         except Exception as error:
+            if self._loop is not None and self._loop.section is not None:
+                self._loop.section.cut()
             self._fail(error)
             request = None
         if request is not None:
@@ -559,6 +561,13 @@ class Dispatcher:
         self.now = timeline.now if timeline.offset else timeline.read
         clear = self._steady and self._head is None and self._late is None and timeline.held_at is None
         self.fast_until = self.check_loop_after if clear and not (self.closed or self.batch.worthwhile or self._gate is not None) else 0
+
+    def go_on(self, resuming: int) -> None:
+        """After a decision that a signal handler cut short: serve, and count so many as granted that have not gone on yet."""
+        self._returnable += resuming - self.resuming
+        self.resuming = resuming
+        self.line.recount()
+        self.serve()
 
     # The event loop: which one it is, and that it runs its other tasks.
 
@@ -873,8 +882,10 @@ class Dispatcher:
         self._serve_passes()
 
     def _fail(self, error: BaseException) -> None:
-        for ticket in self.line.clear():
-            ticket.set_result(again(error))
+        request = self.line.first()
+        while request is not None:  # one by one: a decision that is cut short leaves nobody out of the line and untold
+            request[0].set_result(again(error))
+            request = self.line.pop_first()
         if self._gate is not None:
             self._gate.withdraw()
         self._head = None

@@ -74,8 +74,16 @@ class Inbox:
         """It was decided: have its owner woken."""
         self._decided.append(ticket)
         if not self._posted:  # see _deliver(): what it misses is posted anew
-            self._posted = True
             self._section.after(self._post)
+            self._posted = True
+
+    def tell_again(self) -> list[Outcome]:
+        """Have the owners of all that were decided woken, whatever became of the first time; returns what was decided."""
+        decided = [ticket for ticket in self.tickets if ticket.outcome is not None]
+        self._decided.extend(decided)
+        if self._decided:
+            self._section.after(self._post)
+        return [ticket.result() for ticket in decided]
 
     def _post(self) -> None:
         try:

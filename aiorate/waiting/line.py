@@ -92,9 +92,7 @@ class Line:
             ticket: Ticket = queue[0]  # type: ignore[assignment]
             if not (ticket.done() or (self._absent and ticket in self._absent)):
                 return ticket, queue[1], queue[2]  # type: ignore[return-value]
-            queue.popleft()
-            queue.popleft()
-            queue.popleft()
+            del queue[0], queue[0], queue[0]
             self._gone -= 1
             self._absent.discard(ticket)
         return None
@@ -106,9 +104,7 @@ class Line:
     def pop_first(self) -> Request | None:
         """Let the first go; returns the next."""
         queue = self._queue
-        queue.popleft()
-        queue.popleft()
-        queue.popleft()
+        del queue[0], queue[0], queue[0]  # not popleft(): a signal handler may raise after a call, and leave a part of a request
         if not queue:
             return None
         if not (self._absent or queue[0].done()):  # type: ignore[union-attr]
@@ -131,6 +127,11 @@ class Line:
         self._gone += len(tickets)
         self._keep([])
         return tickets
+
+    def recount(self) -> None:
+        """Count anew, where a request may have been decided and not let go of."""
+        self._keep([entry for request in self for entry in request])
+        self._gone = 0
 
     def _keep(self, entries: list[Ticket | int]) -> None:
         self._gone -= (len(self._queue) - len(entries)) // 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class ThreadPort:
         raise RuntimeError("a thread without an event loop cannot await; it takes the bell.")
 
     def ring(self, bell: threading.Lock) -> None:
-        bell.release()
+        with suppress(RuntimeError):  # it was rung before
+            bell.release()
 
     def owner(self) -> None:
         return None

@@ -85,6 +85,11 @@ class ProcessDriver:
                 return
         self._dispatcher.leave(line, ticket, ticket.permits)
 
+    def tell_again(self) -> int:
+        """Have everybody woken who was decided, whether or not that was said before. Returns how many were granted."""
+        decided = [outcome for inbox in self._inboxes.values() for outcome in inbox.tell_again()]
+        return sum(not isinstance(outcome, BaseException) for outcome in decided)
+
     def clear_closed(self) -> bool:
         """Have those leave whose loops are closed; True if there were any."""
         if len(self._inboxes) > _FEW:

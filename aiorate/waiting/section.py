@@ -2,19 +2,22 @@
 
 A coroutine that is garbage-collected leaves the line in whichever thread happens to collect it, perhaps in the middle of a decision
 of that very thread. What comes then is put off until the section is over: it neither waits for the lock nor sees half a decision.
+
+A signal handler may raise an error in the middle of a decision, after any call (CPython runs handlers between bytecodes, there and at
+the start of functions and loops). The lock is released all the same, and `on_cut` has everybody told and every timer set again.
 Knows nothing of rates, loops or who waits.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakSet
 
+from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate.waiting.callback import call_back
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ __all__ = ["Section"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_REFUSALS = (WaitTooLong, LineFull, LimiterClosed)  # raised by decisions that were made
+_NOT_BLOCKING = (False,)
+
 
 class Section:
     """A lock, what is put off until it is free, and what is called once it is released.
@@ -33,13 +39,16 @@ class Section:
     known from `_owner`: the lock alone would let it change what is half decided.
     """
 
-    __slots__ = ("__weakref__", "_after", "_deferred", "_lock", "_owner", "on_fork")
+    __slots__ = ("__weakref__", "_after", "_cut", "_deferred", "_lock", "_owner", "on_cut", "on_fork")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._owner = 0  # the thread that decides just now; 0: none
         self._deferred: deque[Callable[[], object]] = deque()
         self._after: deque[Callable[[], object]] = deque()
+        self._cut = False  # whether a decision ended in an error that may be a signal handler's
+        self.on_cut: Callable[[], object] = int
+        """Called in the section after an error in the middle of a decision: whoever was decided is told again, and timers are set anew."""
         self.on_fork: Callable[[], object] | None = None
         """Called in the child process after a fork, where no other thread goes on."""
         with _sections_lock:
@@ -56,13 +65,15 @@ class Section:
                 self._owner = get_ident()
                 try:
                     return call(*args, **options)
+                except _REFUSALS:
+                    raise
+                except BaseException:
+                    self._cut = True
+                    raise
                 finally:
                     self._owner = 0
         finally:
-            if self._deferred:
-                self._catch_up()
-            if self._after:
-                self._finish()
+            self.catch_up()
 
     def command(self, call: Callable[[], object]) -> None:
         """As `run`; but if this thread interrupted its own decision, the call comes right after that."""
@@ -93,24 +104,42 @@ class Section:
 
     def catch_up(self) -> None:
         """Do what was put off, unless somebody is inside, who does it then."""
-        self._catch_up()
-        if self._after:
-            self._finish()
+        try:
+            self._catch_up()
+            if self._after:
+                self._finish()
+        except BaseException:  # a signal handler's: what was taken out of a queue may not have been done
+            self._cut = True
+            raise
+        finally:
+            if self._cut:
+                self._catch_up()
+                self._finish()
 
     def _catch_up(self) -> None:
         # Whoever holds the lock looks here after its release: what is added before this thread fails to take it is not overlooked.
-        while self._deferred and self._lock.acquire(blocking=False):
+        while self._deferred or self._cut:
+            taken: list[bool] = []
             try:
-                if self._owner:
-                    return  # this thread interrupted itself, and comes here again
+                # Taken and noted in one call: a signal handler between the two would leave the lock taken for ever.
+                taken.extend(map(self._lock.acquire, _NOT_BLOCKING))
+                if not taken[0] or self._owner:
+                    return  # if this thread interrupted itself, it comes here again
                 self._owner = get_ident()
                 try:
+                    if self._cut:
+                        self._cut = False
+                        call_back(self.on_cut, "after an interrupt")
                     while self._deferred:
                         call_back(self._deferred.popleft(), "in a critical section")
+                except BaseException:
+                    self._cut = True
+                    raise
                 finally:
                     self._owner = 0
             finally:
-                self._lock.release()
+                if any(taken):
+                    self._lock.release()
 
     def _finish(self) -> None:
         # If this thread is inside, it interrupted itself, and comes here when it leaves.
@@ -119,7 +148,12 @@ class Section:
                 call = self._after.popleft()
             except IndexError:  # another thread took it
                 return
-            call_back(call, "after a critical section")
+            if not call_back(call, "after a critical section"):
+                self._cut = True
+
+    def cut(self) -> None:
+        """A decision ended in an error that goes no further. Called from inside."""
+        self._cut = True
 
     def hold(self) -> None:
         """Let nobody in: a fork is about to come."""
@@ -170,5 +204,5 @@ def _after_fork_in_child() -> None:
     _held.clear()
 
 
-if sys.platform != "win32":
+if hasattr(os, "register_at_fork"):  # not on Windows, iOS, Android or WASI
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -37,8 +37,8 @@ class Timer:
         if self._handle is not None:
             if due == self._due:
                 return
-            self._handle.cancel()
-            self._handle = None
+            handle, self._handle = self._handle, None  # first: a signal handler may raise after any call
+            handle.cancel()
         self._early = self._early + 1 if due == self._due else 0
         self._due = due
         if due is not None:

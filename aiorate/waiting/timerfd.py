@@ -202,5 +202,5 @@ else:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
 
-if sys.platform != "win32":
+if hasattr(os, "register_at_fork"):  # not on Windows, iOS, Android or WASI
     os.register_at_fork(after_in_child=KernelTimers.after_fork)
