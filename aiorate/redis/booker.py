@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
+from contextlib import suppress
 from itertools import islice
 from random import uniform
 from typing import TYPE_CHECKING
@@ -291,5 +291,5 @@ def _forget() -> None:
         booking.forked()
 
 
-if sys.platform != "win32":
+with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
     os.register_at_fork(after_in_child=_forget)

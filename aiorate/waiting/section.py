@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -204,5 +205,5 @@ def _after_fork_in_child() -> None:
     _held.clear()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, iOS, Android or WASI
+with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

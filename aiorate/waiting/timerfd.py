@@ -57,7 +57,7 @@ class KernelTimers:
                 timers = cls(loop)
                 try:
                     timers._open(loop)
-                except (OSError, AttributeError, NotImplementedError):
+                except (OSError, AttributeError, NotImplementedError, TypeError):  # TypeError: Windows has no library without a name
                     cls._of[loop] = None
                 else:
                     cls._of[loop] = timers
@@ -202,5 +202,5 @@ else:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, iOS, Android or WASI
+with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
     os.register_at_fork(after_in_child=KernelTimers.after_fork)
