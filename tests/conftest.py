@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis  # noqa: F401  # not by its plugin as a run ends: a collection in the middle of that fails the run (CPython 3.11)
 import pytest
 import pytest_asyncio
-import uvloop
-from helpers.loops import LeapingLoop, eager_loop
+from helpers.loops import FACTORIES, LeapingLoop, eager_loop
 from helpers.server import Server
 
 from aiorate.testing import VirtualLoop
@@ -25,7 +24,7 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
 
     ``pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])``
     """
-    factories: dict[str, Callable[[], Any]] = {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+    factories: dict[str, Callable[[], Any]] = dict(FACTORIES)
     mark = item.get_closest_marker("asyncio")
     if mark is not None and "loop_factories" in mark.kwargs:
         factories |= {"virtual": VirtualLoop, "leaping": LeapingLoop}

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+__all__ = ["FACTORIES", "LeapingLoop", "eager_loop", "needs_eager"]
 
-__all__ = ["LeapingLoop", "eager_loop", "needs_eager"]
+FACTORIES: dict[str, Callable[[], Any]] = {"asyncio": asyncio.SelectorEventLoop}
+"""Each event loop of asyncio's kind that is on this machine: there is no uvloop on Windows."""
+if find_spec("uvloop") is not None:
+    import uvloop
+
+    FACTORIES["uvloop"] = uvloop.new_event_loop
 
 needs_eager = pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
 

@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from typing import Any
 
 import trio
-import uvloop
 
 import aiorate
 from helpers.driving import LONG
+from helpers.loops import FACTORIES
 
 __all__ = [
     "KINDS",
@@ -195,14 +195,14 @@ class TrioThread:
         return done
 
 
-KINDS = ("asyncio", "uvloop", "trio")
+KINDS = (*FACTORIES, "trio")
 
 
 def loop_thread(kind: str) -> LoopThread | TrioThread:
     """A thread with that loop."""
     if kind == "trio":
         return TrioThread()
-    return LoopThread(uvloop.new_event_loop if kind == "uvloop" else asyncio.SelectorEventLoop)
+    return LoopThread(FACTORIES[kind])
 
 
 def in_thread(function: Callable[[], Any]) -> Future[Any]:

@@ -21,6 +21,7 @@ import httpx2
 import pytest
 import trio
 from helpers.driving import LONG, SECOND, one_loop
+from helpers.loops import FACTORIES
 from helpers.threads import KINDS, LoopThread, Recorded, TrioThread, call_in_thread, in_thread, loop_thread, waiting
 
 import aiorate
@@ -300,7 +301,7 @@ def test_a_waiter_that_is_cancelled_spends_nothing(kind: str) -> None:
     assert (1, 2) == (limiter.statistics().cancelled, limiter.statistics().granted)
 
 
-@pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("kind", FACTORIES)
 def test_a_grant_that_meets_a_cancelled_task_goes_to_the_next_at_once(kind: str) -> None:
     """Decided while the loop stood still; the task was cancelled before it could hear of it."""
     clock = ManualClock()
@@ -365,7 +366,7 @@ def test_ctrl_c_leaves_the_line() -> None:
 # Loops that die, and loops that stand still.
 
 
-@pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("kind", FACTORIES)
 def test_those_of_a_loop_that_was_closed_leave_the_line(kind: str) -> None:
     """They can never be woken; whoever stands behind them moves up."""
     clock = ManualClock()
@@ -402,7 +403,7 @@ def _refused(limiter: aiorate.Limiter) -> None:
 
 
 @pytest.mark.parametrize("look", [methodcaller("try_acquire"), methodcaller("statistics"), methodcaller("delay"), _refused])
-@pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("kind", FACTORIES)
 def test_a_grant_that_a_closed_loop_never_heard_of_goes_to_the_next(kind: str, look: Callable[[aiorate.Limiter], object]) -> None:
     """Whoever looks first finds it. It was decided while the loop stood still, and then the loop was closed."""
     clock = ManualClock()

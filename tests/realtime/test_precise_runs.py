@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import uvloop
 from helpers.driving import all_closed, descriptors, made_to_wait
+from helpers.loops import FACTORIES
 
 import aiorate
 from aiorate.waiting import timerfd
 from aiorate.waiting.timerfd import KernelTimers
 
-LOOPS = pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+LOOPS = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
 
 
 def paced(rate: str = "500/s") -> aiorate.Limiter:

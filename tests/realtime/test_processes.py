@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from helpers.driving import LONG
+from helpers.loops import FACTORIES
 from helpers.stores import port_of_cluster
 
 from aiorate._bench.measure import run_in
@@ -398,7 +399,7 @@ def test_a_process_is_faster_than_any_peer(store: Store) -> None:
     in_one_round(measured)
 
 
-@pytest.mark.parametrize(("loop", "most"), [("asyncio", 1.5), ("uvloop", 1.7)], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize(("loop", "most"), [(name, {"asyncio": 1.5, "uvloop": 1.7}[name]) for name in FACTORIES], ids=FACTORIES)
 @pytest.mark.parametrize("client", ["", "redis-py"], ids=["url", "client"])
 def test_one_task_alone_waits_little_longer_than_for_a_script_that_does_nothing(store: Store, client: str, loop: str, most: float) -> None:
     """There is one call to the store for each permit then, and with a lease hardly any.

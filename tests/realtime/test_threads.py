@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.driving import SECOND
+from helpers.loops import FACTORIES
 from helpers.server import most_in_any_window
 from helpers.threads import Recorded
 
@@ -12,7 +13,7 @@ from aiorate._bench import threads
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", FACTORIES)
 def test_twelve_threads_share_ten_thousand_a_second(loop: str) -> None:
     """As much of the rate as the machine can hand out at all, within the bound, and no thread is left behind.
 

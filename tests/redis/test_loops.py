@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-import uvloop
 from helpers.driving import LONG, others, until
+from helpers.loops import FACTORIES
 from helpers.stores import RealServer, TimedClient, now
 
 from aiorate.redis import RedisLimiter
@@ -107,7 +107,7 @@ def test_ctrl_c_in_the_middle_of_a_call_ends_the_program(store: RealServer) -> N
         assert pytest.approx(0.0, abs=1e-3) == runner.run(limiter.acquire())
 
 
-@pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop, VirtualLoop])
+@pytest.mark.parametrize("factory", [*FACTORIES.values(), VirtualLoop])
 @pytest.mark.parametrize("end", ["before the call", "in the call"])
 def test_a_loop_that_was_closed_with_a_call_on_its_way_keeps_nobody_waiting(
     store: RealServer, factory: Callable[[], asyncio.AbstractEventLoop], end: str

@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-import uvloop
 from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
+from helpers.loops import FACTORIES
 from helpers.strategies import EACH
 
 import aiorate
@@ -114,10 +114,8 @@ def test_loops_in_many_threads_have_kernel_timers_of_their_own() -> None:
 
 CLEANING: dict[str, tuple[Callable[[], asyncio.AbstractEventLoop], Callable[[], aiorate.Scheduler], int]] = {
     **{f"virtual-{name}": (VirtualLoop, strategy, 150) for name, strategy in EACH.items()},
-    "asyncio-TokenPool": (asyncio.SelectorEventLoop, lambda: aiorate.TokenPool("2000/s"), 20),
-    "asyncio-TokenBucket": (asyncio.SelectorEventLoop, lambda: aiorate.TokenBucket("2000/s", burst=1), 20),
-    "uvloop-TokenPool": (uvloop.new_event_loop, lambda: aiorate.TokenPool("2000/s"), 20),
-    "uvloop-TokenBucket": (uvloop.new_event_loop, lambda: aiorate.TokenBucket("2000/s", burst=1), 20),
+    **{f"{name}-TokenPool": (factory, lambda: aiorate.TokenPool("2000/s"), 20) for name, factory in FACTORIES.items()},
+    **{f"{name}-TokenBucket": (factory, lambda: aiorate.TokenBucket("2000/s", burst=1), 20) for name, factory in FACTORIES.items()},
 }
 
 
@@ -152,7 +150,7 @@ def test_a_permit_for_cleaning_up_is_to_be_had_while_the_loop_shuts_down(case: s
     assert [] == [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-@pytest.mark.parametrize("loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", FACTORIES.values(), ids=FACTORIES)
 @pytest.mark.parametrize("strategy", EACH)
 def test_a_loop_that_is_closed_between_grant_and_run_makes_no_noise(
     strategy: str, loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch

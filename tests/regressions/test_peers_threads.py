@@ -8,8 +8,8 @@ import threading
 from contextlib import suppress
 from time import monotonic
 
-import uvloop
 from helpers.driving import LONG, SECOND
+from helpers.loops import FACTORIES
 from helpers.server import most_in_any_window
 from helpers.threads import Recorded, in_thread
 
@@ -22,7 +22,7 @@ def test_parallel_waiters_never_add_up_to_more_than_the_rate() -> None:
     limiter = aiorate.Limiter(bucket, scope="process")
     end = monotonic() + 0.5
     kept: list[int] = []
-    begin = threading.Barrier(8)
+    begin, factories = threading.Barrier(8), list(FACTORIES.values())
 
     def work_in_loop(number: int) -> None:
         dice, count = random.Random(number), 0
@@ -39,7 +39,8 @@ def test_parallel_waiters_never_add_up_to_more_than_the_rate() -> None:
             await asyncio.gather(*(task() for _ in range(10)))
 
         begin.wait(LONG)
-        (uvloop if number % 2 else asyncio).run(main())
+        with asyncio.Runner(loop_factory=factories[number % len(factories)]) as runner:
+            runner.run(main())
         kept.append(count)
 
     def work_without(number: int) -> None:

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-import uvloop
 
 import aiorate
 from aiorate.testing import ManualClock, VirtualLoop
@@ -37,6 +36,7 @@ async def test_virtual_loops_are_timed_by_their_own() -> None:
 
 def test_uvloops_timers_are_set_for_the_end_of_a_millisecond() -> None:
     """It rounds to the nearest one: what is asked for 0.4 ms would fire at once, again and again (MagicStack/uvloop#233)."""
+    uvloop = pytest.importorskip("uvloop")
     waits: list[float] = []
 
     class Watched(uvloop.Loop):
