@@ -6,6 +6,8 @@ thread is. So every such instant of a decision is tried in turn, by a profile fu
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -140,3 +142,40 @@ def test_nobody_waits_for_ever_after_an_interrupt(strategy: str, action: str, er
             case.clock.advance(1)
             assert case.at_most == case.take_all(), interrupt.where
     assert instant > 20
+
+
+IMPORT_ALL = "import aiorate, aiorate.process, aiorate.redis, aiorate.waiting.section, aiorate.waiting.timerfd"
+
+
+@pytest.mark.parametrize("platform", ["ios", "android", "wasi", "win32"])
+def test_platforms_without_fork_import_everything(platform: str) -> None:
+    """Number 38: they lack os.register_at_fork(), and only Windows was known to."""
+    run_python(f"import asyncio, random, threading, os, sys; del os.register_at_fork; sys.platform = {platform!r}; {IMPORT_ALL}")
+
+
+@pytest.mark.slow
+def test_the_tests_can_be_collected_without_uvloop() -> None:
+    """Number 38: there is none on Windows, and every test file of asyncio needed it."""
+    run_python(
+        "import sys, pytest; sys.modules['uvloop'] = None; sys.exit(pytest.main(['--collect-only', '-qq', '-p', 'no:cacheprovider', 'tests']))"
+    )
+
+
+def test_precise_falls_back_where_libraries_need_a_name() -> None:
+    """Number 29: on Windows ctypes.CDLL(None) raises TypeError, and every acquire of a precise limiter did so too."""
+    run_python(
+        "import asyncio, sys; before = sys.platform; sys.platform = 'win32'; import aiorate, aiorate.waiting.timerfd, ctypes;"
+        "sys.platform = before\n"
+        "def refuse(name, **options): raise TypeError(f'argument of type {type(name)} is not iterable')\n"
+        "ctypes.CDLL = refuse\n"
+        "limiter = aiorate.Limiter(aiorate.TokenBucket('1000/s', burst=1), precise=True)\n"
+        "async def main(): return [await limiter.acquire() for _ in range(3)]\n"
+        "assert len(asyncio.run(main())) == 3 and limiter.statistics().granted == 3"
+    )
+
+
+def run_python(program: str) -> None:
+    """Run it in a process of its own, which must end well."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(ROOT).parent), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert 0 == done.returncode, done.stdout[-2000:] + done.stderr[-2000:]
