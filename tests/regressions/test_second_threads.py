@@ -156,9 +156,8 @@ def test_platforms_without_fork_import_everything(platform: str) -> None:
 @pytest.mark.slow
 def test_the_tests_can_be_collected_without_uvloop() -> None:
     """Number 38: there is none on Windows, and every test file of asyncio needed it."""
-    run_python(
-        "import sys, pytest; sys.modules['uvloop'] = None; sys.exit(pytest.main(['--collect-only', '-qq', '-p', 'no:cacheprovider', 'tests']))"
-    )
+    collect = "pytest.main(['--collect-only', '-qq', '-p', 'no:cacheprovider', 'tests'])"
+    run_python(f"import sys, pytest; sys.modules['uvloop'] = None; sys.exit({collect})")
 
 
 def test_precise_falls_back_where_libraries_need_a_name() -> None:
