@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
 from aiorate.redis.booking import bookings
+from aiorate.redis.failures import Refusal, Unreachable
 from aiorate.redis.script import BadAnswer
-from aiorate.redis.store import CALL_SECONDS, CONNECT_SECONDS, UNKNOWN, Refusal, Store, Unreachable, node_of
+from aiorate.redis.store import CALL_SECONDS, CONNECT_SECONDS, UNKNOWN, Store, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,6 +10,7 @@ from weakref import WeakSet
 from aiorate.errors import EngineUnavailable
 from aiorate.events import Event
 from aiorate.rate import NS_PER_SECOND, ns_to_seconds
+from aiorate.redis.failures import said
 from aiorate.redis.script import Answer, Question, limits_of, read_answer
 from aiorate.waiting.loops import running_loop
 
@@ -395,7 +396,7 @@ class Booking:
         self._pause_at, self._rechecks = None, False
         if self._returned is not None:
             self._settle()
-        error = EngineUnavailable(f"acquire(): the store refuses: {cause}")
+        error = EngineUnavailable(f"acquire(): the store refuses: {said(cause)}")
         error.__cause__ = cause
         self._dispatcher.fail(error)
         self._dispatcher.changed()
@@ -495,7 +496,7 @@ class Booking:
             self._await_end_of_grace()  # a timer may be early
             return
         self._scheduler.beyond = beyond
-        source = f"{self._outage.cause}; on_unavailable={self._outage.policy!r}"
+        source = f"{self._outage.why}; on_unavailable={self._outage.policy!r}"
         dispatcher.tell(Event("degraded", dispatcher.name, source=source))
         dispatcher.changed()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aiorate.redis.failures import said_by_server
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Command = tuple[str | int, ...]
 
-__all__ = ["Connection", "GivenClient", "OwnConnection", "connection_to", "said_by_server"]
+__all__ = ["Connection", "GivenClient", "OwnConnection", "connection_to"]
 
 
 class Connection(Protocol):
@@ -17,6 +19,10 @@ class Connection(Protocol):
 
     async def run(self, commands: Sequence[Command]) -> list[object]:
         """Send them together. The reply to each, or the error that the server gave. Raises if there is no answer."""
+        ...
+
+    async def renew(self) -> None:
+        """Have the next call resolve the address again: another server may have taken over there."""
         ...
 
     async def close(self) -> None:
@@ -43,6 +49,15 @@ class GivenClient:
             pipe.execute_command(*command)
         replies: list[object] = await pipe.execute(raise_on_error=False)
         return replies
+
+    async def renew(self) -> None:
+        # A client keeps its connections to a server that answers with an error.
+        try:
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+            if self._client.connection is not None:
+                await self._client.connection.disconnect()
+        except Exception:  # they are broken already, or it is a client for a cluster, which follows its nodes by itself
+            return
 
     async def close(self) -> None:
         """Nothing was opened here."""
@@ -78,6 +93,9 @@ class OwnConnection:
                 replies.append(error)
         return replies
 
+    async def renew(self) -> None:
+        await self.close()
+
     async def close(self) -> None:
         """Close the connection, whatever state it is in."""
         connection, self._connection = self._connection, None
@@ -102,8 +120,3 @@ def connection_to(source: Any, library: Any, connect_seconds: float) -> Connecti
         return GivenClient(source)
     pool = source.connection_pool
     return OwnConnection(lambda: pool.connection_class(**{**pool.connection_kwargs, "socket_timeout": None}))
-
-
-def said_by_server(error: object) -> bool:
-    """Whether it is the answer to a command. By name, because redis-py and valkey-py have a class of their own each."""
-    return any(kind.__name__ == "ResponseError" for kind in type(error).__mro__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.errors import EngineUnavailable
+from aiorate.redis.failures import said, said_by_server
 from aiorate.schedulers.interface import NOBODY_KNOWS
 from aiorate.schedulers.next_free import NextFree
 
@@ -143,11 +144,16 @@ class Outage:
         self.began = self.cause = self.beyond = None
         return length, beyond.owed(now) if isinstance(beyond, _Local) else 0
 
+    @property
+    def why(self) -> str:
+        """What the last such call met."""
+        return "" if self.cause is None else said(self.cause).rstrip(".")
+
     def error(self) -> EngineUnavailable:
         """What those who cannot be served are told."""
-        why = str(self.cause).rstrip(".")
+        what = "answers with an error" if said_by_server(self.cause) else "does not answer"
         error = EngineUnavailable(
-            f"acquire(): the store does not answer: {why}. It is asked again; on_unavailable= says what happens meanwhile."
+            f"acquire(): the store {what}: {self.why}. It is asked again; on_unavailable= says what happens meanwhile."
         )
         error.__cause__ = self.cause
         return error

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from aiorate.errors import kind_of
 from aiorate.redis.connections import connection_to
+from aiorate.redis.failures import Unreachable, code_of, failure_of
 from aiorate.redis.script import SHA, TEXT
 
 if TYPE_CHECKING:
@@ -14,38 +15,13 @@ if TYPE_CHECKING:
 
     from aiorate.redis.connections import Command, Connection
 
-__all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Refusal", "Store", "Unreachable", "check_source", "node_of"]
+__all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Store", "check_source", "node_of"]
 
 CALL_SECONDS = 0.5  # for one answer
 CONNECT_SECONDS = 2.0  # for the first, which takes a connection, a password and a script: some round trips
 UNKNOWN = "?"  # a node of which nobody knows yet
 _CLIENTS = ("redis.asyncio", "valkey.asyncio")
 _SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
-# By name, because redis-py and valkey-py have classes of their own with the same ones.
-_OUTAGE_CLASSES = {"ConnectionError", "TimeoutError", "InvalidResponse", "BusyLoadingError", "ClusterDownError", "ClusterError", "OSError"}
-_REFUSAL_CLASSES = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError", "NoPermissionError"}
-# Older servers wrap the error of a command that a script called into one of their own.
-_OUTAGE_WORDS = (
-    "LOADING",
-    "READONLY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "BUSY ",
-    "OOM ",
-    "MISCONF",
-    "NOREPLICAS",
-    "UNBLOCKED",
-    "VERSION ",
-)
-
-
-class Unreachable(Exception):
-    """No answer, or none that makes sense: it may come back."""
-
-
-class Refusal(Exception):
-    """The store answers, and refuses: a wrong password, a missing permission, a key of another type. Waiting does not help."""
 
 
 class Store:
@@ -56,7 +32,7 @@ class Store:
         self._connection: Connection = connection_to(source, library, CONNECT_SECONDS)
 
     async def ask(self, questions: Sequence[tuple[str, Sequence[str]]]) -> list[object]:
-        """The script's reply for each key and its arguments, or a `Refusal` or, where some got one, an `Unreachable` in its place.
+        """The script's reply for each key and its arguments, or a `Refusal` or, where others got one, an `Unreachable` in its place.
 
         Raises `Unreachable` if there is no answer at all, and `Refusal` if there can be none.
         """
@@ -74,12 +50,14 @@ class Store:
                     replies[place] = reply
                 missing = [place for place in others if _is_missing(replies[place])]
         except Exception as error:
-            raise _kind(error) from error
-        said = [_said(reply) if isinstance(reply, Exception) else reply for reply in replies]
-        for reply in said:
-            if not isinstance(reply, Unreachable):
-                return said
-        raise said[0]  # type: ignore[misc]  # nobody has an answer
+            raise failure_of(error) from error
+        answers = [failure_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
+        failures = [answer for answer in answers if isinstance(answer, Unreachable)]
+        if failures:
+            await self._connection.renew()
+        if len(failures) == len(answers):
+            raise failures[0]  # nobody has an answer
+        return answers
 
     async def close(self) -> None:
         """Close the connection, if it is our own."""
@@ -138,22 +116,4 @@ def _library(url: str) -> Any:
 
 
 def _is_missing(reply: object) -> bool:
-    return isinstance(reply, Exception) and (type(reply).__name__ == "NoScriptError" or "NOSCRIPT" in str(reply)[:60])
-
-
-def _said(error: Exception) -> Unreachable | Refusal:
-    """What that reply means."""
-    kind = _kind(error)
-    kind.__cause__ = error
-    return kind
-
-
-def _kind(error: Exception) -> Unreachable | Refusal:
-    """By the names of its classes, and by what the server said."""
-    text = str(error) or type(error).__name__
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if names & _REFUSAL_CLASSES:
-        return Refusal(text)
-    if names & _OUTAGE_CLASSES or any(word in text for word in _OUTAGE_WORDS):
-        return Unreachable(text)
-    return Refusal(text)
+    return isinstance(reply, Exception) and code_of(reply) == "NOSCRIPT"

@@ -58,7 +58,8 @@ http.requests
 http.hooks http.transport aiohttp
 http
 
-redis.script redis.connections redis.outage
+redis.script redis.failures
+redis.connections redis.outage
 redis.booking redis.store
 redis.booker
 redis.limiter

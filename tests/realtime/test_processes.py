@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -195,6 +196,39 @@ def test_a_replica_that_takes_over_is_told_what_it_has_missed(store: Store) -> N
             return {
                 "missing": missing(shares.delivered(2.5), machine.delivered(), 0.97),
                 "any 1 s": (shares.fullest(1.0), 1.05 + slack(machine, 1.0)),
+            }
+
+    in_one_round(measured)
+
+
+@pytest.mark.parametrize("away", [0.3, 2.0], ids=["within the grace", "beyond it"])
+@pytest.mark.parametrize("policy", ["raise", "wait", "local", "open"])
+def test_a_primary_that_is_demoted_is_left_for_its_replica(policy: str, away: float) -> None:
+    """It lives on and answers READONLY, so connections to it stay open. Within a second of the move all processes share the new one."""
+    options: dict[str, Any] = {"on_unavailable": policy, **({"local_share": 0.25} if policy == "local" else {})}
+    moved = 2.0 + away
+
+    def measured() -> dict[str, tuple[float, float]]:
+        with Store() as primary, Store() as replica, wire(primary.port) as address:
+
+            def follow(workers: object) -> None:
+                replica.send("REPLICAOF", "127.0.0.1", str(primary.port))
+                until(lambda: "master_link_status:up" in replica.send("INFO", "replication"))
+
+            def demote(workers: object) -> None:
+                replica.send("REPLICAOF", "NO", "ONE")
+                primary.send("REPLICAOF", "127.0.0.1", str(replica.port))
+
+            def move(workers: object) -> None:
+                address.target = replica.port
+
+            shared = orders(url=f"redis://127.0.0.1:{address.port}/0", options=options, seconds=moved + 3.0)
+            shares, machine = together(shared, replica, (0.2, follow), (2.0, demote), (moved, move)), floor(replica)
+            assert set(shares.errors) <= ({"EngineUnavailable"} if policy == "raise" and away > 1 else set())
+            late = [instant for instant in shares.all if instant >= shares.begin + round((moved + 1.0) * 1e9)]
+            return {
+                "missing": missing(shares.delivered(moved + 1.0), machine.delivered(), 0.97),
+                "any 1 s, once it moved": (replace(shares, grants=[late]).fullest(1.0), 1.05 + slack(machine, 1.0)),
             }
 
     in_one_round(measured)

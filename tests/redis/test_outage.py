@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.driving import others
 from helpers.stores import RealServer, TimedClient
-from redis.exceptions import AuthenticationError, BusyLoadingError, InvalidResponse, NoPermissionError, ReadOnlyError, ResponseError
+from redis.exceptions import AuthenticationError, InvalidResponse, NoPermissionError, ResponseError
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
@@ -24,11 +24,10 @@ POLICIES: dict[str, dict[str, Any]] = {
     "local": {"on_unavailable": "local", "local_share": 0.5},
     "open": {"on_unavailable": "open"},
 }
+# Those of a server that answers are in test_server_errors.py, as real servers give them.
 OUTAGES = [
     NoConnection("refused"),
     NoAnswer("late"),
-    BusyLoadingError("LOADING"),
-    ReadOnlyError("READONLY"),
     InvalidResponse("?"),
     OSError(104, "reset"),
 ]

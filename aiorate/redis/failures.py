@@ -1,0 +1,106 @@
+"""What an error of a client means: an outage, which may pass, or a refusal, which lasts until somebody puts it right.
+
+The name of the class decides, else the code. redis-py and valkey-py each have their own classes, with the same names, and remove the
+code from the text of an error that has a class: `ReadOnlyError` says "You can't write against a read only replica." The code is the
+first word of what the server said. No other part of the text decides: a message may quote the name of a limiter.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["Refusal", "Unreachable", "code_of", "failure_of", "said", "said_by_server"]
+
+_CODES = {
+    "AskError": "ASK",
+    "BusyLoadingError": "LOADING",
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "ClusterDownError": "CLUSTERDOWN",
+    "ExecAbortError": "EXECABORT",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "NoPermissionError": "NOPERM",
+    "NoScriptError": "NOSCRIPT",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+}
+"""The code of each class that has one."""
+_OUTAGE_CODES = {
+    *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE"),
+    "VERSION",  # of our own script
+}
+_OUTAGE_CLASSES = {"ConnectionError", "TimeoutError", "InvalidResponse", "ClusterError", "SlotNotCoveredError", "OSError"}
+_REFUSAL_CLASSES = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}
+_CLUSTER_CLASSES = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
+_AUTHENTICATION = {"Authentication required": "NOAUTH", "HELLO must be called": "NOAUTH", "invalid username-password pair": "WRONGPASS"}
+# Servers before 7.0 put the error of a command that a script called inside one of their own, and so does a transaction.
+_INSIDE = re.compile(r"(?:ERR )?Error running script .*?: ?@user_script: ?\d+: (?:@user_script: ?\d+: )?-?([A-Z]+) ")
+_DISCARDED = re.compile(r"(?:EXECABORT )?Transaction discarded because of: -?([A-Z]+) ")
+_CODE = re.compile(r"-?([A-Z]+)(?: |$)")
+_OF_CLUSTER = {"MOVED", "ASK", "CROSSSLOT"}
+
+
+class Unreachable(Exception):
+    """No answer, or none that makes sense: it may come back."""
+
+
+class Refusal(Exception):
+    """The store answers, and refuses: a wrong password, a missing permission, a key of another type. Waiting does not help."""
+
+
+def said_by_server(error: object) -> bool:
+    """Whether it is the answer to a command, and not a failure to get one."""
+    return any(kind.__name__ == "ResponseError" for kind in type(error).__mro__)
+
+
+def code_of(error: BaseException) -> str:
+    """The code that the server gave, such as ``READONLY``; empty if there is none."""
+    text = str(error)
+    for inside in (_INSIDE, _DISCARDED):
+        found = inside.match(text)
+        if found:
+            return found[1]
+    for kind in type(error).__mro__:
+        code = _CODES.get(kind.__name__)
+        if code:
+            return code
+        if kind.__name__ in _REFUSAL_CLASSES:
+            return next((code for words, code in _AUTHENTICATION.items() if words in text), "")
+    found = _CODE.match(text)
+    return found[1] if found else ""
+
+
+def said(error: BaseException) -> str:
+    """Its text with the code in front, in one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    code = code_of(error)
+    inside = _INSIDE.match(text)
+    if inside:
+        text = text[inside.start(1) :]
+    elif code and not text.removeprefix("-").startswith(code):
+        text = f"{code} {text}"
+    if code in _OF_CLUSTER:
+        text = f"{text} (this is one node of a cluster: give RedisLimiter() a client for the cluster, such as RedisCluster)"
+    return text
+
+
+def failure_of(error: BaseException) -> Unreachable | Refusal:
+    """What it means. The error is the ``__cause__``."""
+    failure = Unreachable(said(error)) if _is_outage(error) else Refusal(said(error))
+    failure.__cause__ = error
+    return failure
+
+
+def _is_outage(error: BaseException) -> bool:
+    if code_of(error) in _OUTAGE_CODES:
+        return True
+    for kind in type(error).__mro__:
+        name = kind.__name__
+        if name in _CLUSTER_CLASSES and error.__cause__ is not None:
+            return _is_outage(error.__cause__)
+        if name in _REFUSAL_CLASSES:
+            return False
+        if name in _OUTAGE_CLASSES:
+            return True
+    return False

@@ -1,0 +1,146 @@
+"""Defects found by the second attack: number 1. A store that answers and cannot serve is an outage, and the address is resolved again."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis.asyncio
+import valkey.asyncio
+from helpers.driving import LONG, one_loop, until
+from helpers.stores import RealServer
+
+from aiorate import EngineUnavailable
+from aiorate._bench.wire import wire
+from aiorate.redis import RedisLimiter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = one_loop
+
+
+class WrappedRedis(redis.asyncio.Redis):
+    """A client class of the user's, whose own pool of connections is used."""
+
+
+class WrappedValkey(valkey.asyncio.Valkey):
+    """The same for valkey-py."""
+
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "raise": {},
+    "wait": {"on_unavailable": "wait"},
+    "local": {"on_unavailable": "local", "local_share": 0.5},
+    "open": {"on_unavailable": "open"},
+}
+SOURCES: dict[str, Any] = {
+    "url": str,
+    "redis-py": redis.asyncio.Redis.from_url,
+    "valkey-py": valkey.asyncio.Valkey.from_url,
+    "redis-py, its own connections": WrappedRedis.from_url,
+    "valkey-py, its own connections": WrappedValkey.from_url,
+    "redis-py, one connection": lambda url: redis.asyncio.Redis.from_url(url, single_connection_client=True),
+}
+
+
+class Pair:
+    """A primary, its replica, and an address that leads to the primary until it is moved."""
+
+    def __init__(self, primary: RealServer, replica: RealServer, address: Any) -> None:
+        self.primary, self.replica, self.address = primary, replica, address
+        self.url = f"redis://127.0.0.1:{address.port}/0"
+
+    async def demote(self) -> None:
+        """The replica is promoted, and the primary follows it: it answers READONLY, and its connections stay open."""
+        await until(lambda: "master_link_status:up" in self.replica.send("INFO", "replication"))
+        self.replica.send("REPLICAOF", "NO", "ONE")
+        self.primary.send("REPLICAOF", "127.0.0.1", self.replica.port)
+
+    def move(self) -> None:
+        """New connections lead to what was the replica."""
+        self.address.target = self.replica.port
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[Pair]:
+    with RealServer() as primary, RealServer() as replica, wire(primary.port) as address:
+        primary.send("CONFIG", "SET", "repl-diskless-sync-delay", 0)
+        replica.send("REPLICAOF", "127.0.0.1", primary.port)
+        yield Pair(primary, replica, address)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_a_failover_ends_when_the_address_moves(source: str) -> None:
+    """Number 1: ReadOnlyError has lost its code, so it counted for a refusal, and the connection to the old server stayed open for ever.
+
+    Within the grace no policy tells anybody.
+    """
+    async with pair() as servers, asyncio.timeout(LONG):
+        client = SOURCES[source](servers.url)
+        limiters = [RedisLimiter(client, name, "1000/s", grace=LONG, **options) for name, options in POLICIES.items()]
+        await asyncio.gather(*[limiter.acquire() for limiter in limiters])
+        await servers.demote()
+        waiting = [asyncio.create_task(limiter.acquire()) for limiter in limiters for _ in range(30)]
+        await until(lambda: servers.primary.calls() > 8)
+        servers.move()
+        await asyncio.gather(*waiting)
+
+        assert servers.replica.calls() > 0
+        for limiter in limiters:
+            await limiter.aclose()
+        if client is not servers.url:
+            await client.aclose()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_failover_beyond_the_grace_ends_too(policy: str) -> None:
+    """Number 1: the policy holds from the end of the grace until the address has moved, and under "wait" nobody hears of it."""
+    async with pair() as servers, asyncio.timeout(LONG):
+        limiter = RedisLimiter(servers.url, "x", "1000/s", grace=0.02, **POLICIES[policy])
+        await limiter.acquire()
+        await servers.demote()
+        stop, errors = asyncio.Event(), []
+
+        async def ask() -> None:
+            while not stop.is_set():
+                try:
+                    await limiter.acquire()
+                except EngineUnavailable as error:
+                    errors.append(str(error))
+                await asyncio.sleep(0.001)
+
+        asking = [asyncio.create_task(ask()) for _ in range(3)]
+        await until(lambda: limiter.statistics().state == "degraded")
+        await until(lambda: policy != "raise" or errors)
+        servers.move()
+        await until(lambda: limiter.statistics().state == "shared")
+        granted = limiter.statistics().granted
+        await until(lambda: limiter.statistics().granted > granted + 100)
+        stop.set()
+        await asyncio.gather(*asking)
+
+        assert {"raise": True}.get(policy, False) is bool(errors)
+        assert all("the store answers with an error: READONLY You can't write against a read only replica" in error for error in errors)
+        await limiter.aclose()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("setting", [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")], ids=lambda setting: setting[0])
+async def test_a_store_that_is_full_is_an_outage(setting: tuple[str, str, str], policy: str) -> None:
+    """Number 1: OutOfMemoryError has lost its code too. A server that recovers serves again, and nobody was told within the grace."""
+    name, bad, good = setting
+    with RealServer() as server:
+        limiter = RedisLimiter(server.url, "x", "1000/s", grace=LONG, **POLICIES[policy])
+        await limiter.acquire()
+        server.send("CONFIG", "SET", name, bad)
+        waiting = [asyncio.create_task(limiter.acquire()) for _ in range(100)]
+        await until(lambda: server.calls() > 5)
+        server.send("CONFIG", "SET", name, good)
+        async with asyncio.timeout(LONG):
+            await asyncio.gather(*waiting)
+
+        assert "shared" == limiter.statistics().state
+        await limiter.aclose()
