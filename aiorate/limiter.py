@@ -348,6 +348,7 @@ class Limiter:
     def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
         """Change the rate at once, for those in line too; what is stored or owed is kept as the strategy says.
 
+        A window keeps its period: 90 per second is 5400 in a window of one minute (`SlidingWindow.set_rate` says more).
         ``member`` says which of an `AllOf`'s members changes, by its place. Requests in line that are larger than can be granted
         now are sent away with a ValueError.
         """

@@ -61,11 +61,13 @@ class Rate:
     any other type.
     """
 
-    __slots__ = ("period_ns", "permits")
+    __slots__ = ("is_whole", "period_ns", "permits")
     permits: int
     """Permits per period, a whole number."""
     period_ns: int
     """Length of the period in nanoseconds, a whole number."""
+    is_whole: bool
+    """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is a longer one."""
 
     def __init__(self, permits: Number, per: Number | timedelta = 1.0) -> None:
         if isinstance(permits, str):
@@ -118,6 +120,7 @@ class Rate:
         scale = lcm(n_den // gcd(n, n_den), ns_den // gcd(ns, ns_den))
         _set(self, "permits", n * scale // n_den)
         _set(self, "period_ns", ns * scale // ns_den)
+        _set(self, "is_whole", scale == 1)
 
     @property
     def per_second(self) -> float:
@@ -155,8 +158,8 @@ class Rate:
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a Rate cannot be changed; {name!r} stays")
 
-    def __reduce__(self) -> tuple[object, tuple[int, int]]:
-        return Rate.exactly, (self.permits, self.period_ns)
+    def __reduce__(self) -> tuple[object, tuple[int, int, bool]]:
+        return _restored, (self.permits, self.period_ns, self.is_whole)
 
     def __str__(self) -> str:
         name, length = max(
@@ -174,6 +177,12 @@ class Rate:
 def _parsed(text: str) -> Rate:
     """As `Rate.parse`, once for each text: limits that are made for every key have the same few rates."""
     return Rate.parse(text)
+
+
+def _restored(permits: int, period_ns: int, is_whole: bool) -> Rate:
+    rate = Rate.exactly(permits, period_ns)
+    _set(rate, "is_whole", is_whole)
+    return rate
 
 
 def _seconds(per: Number | timedelta) -> tuple[int, int]:

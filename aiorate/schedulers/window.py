@@ -1,14 +1,15 @@
 """Strategies that promise a number per window: SlidingWindow (any window) and CalendarWindow (windows of the calendar).
 
-Neither strategy paces: it grants all the permits that the window has left at once. Both count by the rate as it was given, so
-100 per 60 s is not 5 per 3 s. Knows nothing of loops or waiters. CalendarWindow knows the place of its instants on the calendar.
+Neither strategy paces: it grants all the permits that the window has left at once. Both count whole permits in the period that the
+rate was given with, so 100 per 60 s is not 5 per 3 s. Knows nothing of loops or waiters. CalendarWindow knows the place of its
+instants on the calendar.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.rate import NS_PER_SECOND, Rate
+from aiorate.rate import NS_PER_SECOND, Rate, as_float
 from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_instant, check_permits, check_start, check_window
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ class SlidingWindow(Scheduler):
 
     So a server's windows hold at most n as well, wherever they begin. The exact promise costs a log, with an entry for each
     instant of a grant and at most n entries.
+
+    The period is that of the rate as it is written: ``"100/min"`` is 100 in any minute. A number that is not whole in the period
+    written counts in the shortest period in which it is: 0.5 per second is 1 in any 2 s. ValueError if that is longer than 24 h, as
+    for ``100 / 60``, a float of 17 digits.
     """
 
     __slots__ = ("_first", "_last", "_log", "_used", "max_permits", "rate")
@@ -34,7 +39,7 @@ class SlidingWindow(Scheduler):
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_start(start)
-        self.rate = Rate.of(rate)
+        self.rate = _whole(Rate.of(rate), "SlidingWindow")
         self.max_permits: int | None = self.rate.permits
         # (instant, permits) of the grants, those still in the window from `_first` on. An empty deque would weigh as much as all the rest.
         self._log: list[tuple[int, int]] = []
@@ -104,8 +109,13 @@ class SlidingWindow(Scheduler):
         self._last = now
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Change the rate. Grants within the new period before now still count, as far as the log goes back."""
-        self.rate = Rate.of(rate)
+        """Change the number of permits. The window keeps its period: 90 per second is 5400 in a window of one minute.
+
+        Only a rate that is not whole in that period, but whole in the period that it is written with, such as ``"1000/h"`` for a
+        window of one minute, changes the period too. Grants within the new period before now still count, as far as the log goes
+        back. Raises ValueError for any other rate.
+        """
+        self.rate = _in_period(Rate.of(rate), self.rate.period_ns, "SlidingWindow")
         self.max_permits = self.rate.permits
         if self._last is None:
             self._last = now
@@ -176,7 +186,7 @@ class SlidingWindow(Scheduler):
 class CalendarWindow(Scheduler):
     """At most n permits per window of the calendar in the time zone ``tz``: per hour, per day from midnight, per week.
 
-    The period is whole seconds that divide a day, or whole days (seven begin on Monday). ``tz`` is a name such as
+    The period is whole seconds that divide a day, a day or a week, which begins on Monday. ``tz`` is a name such as
     ``"Europe/Berlin"`` or a tzinfo. A day with a change of the clocks is an hour shorter or longer. ``origin`` is the Unix time in
     ns of the instant 0; None reads the wall clock once, at construction, for instants of ``time.monotonic_ns``. After the n permits
     of one window, n more may follow at once in the next.
@@ -258,8 +268,11 @@ class CalendarWindow(Scheduler):
         self._opens = at if at > now else None
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Change the rate. Grants in the current window still count."""
-        rate = _checked(Rate.of(rate))
+        """Change the number of permits. The window keeps its period, as in `SlidingWindow.set_rate`.
+
+        Grants in the current window still count.
+        """
+        rate = _checked(_in_period(Rate.of(rate), self.rate.period_ns, "CalendarWindow"))
         ends = self._edge_after(now if self._last is None else max(now, self._last), rate)
         if self._ends is not None and now < self._ends:
             # Still the old window. It counts until the later of both ends.
@@ -330,6 +343,8 @@ class CalendarWindow(Scheduler):
 
 _HOUR = 3_600 * NS_PER_SECOND
 _DAY = 86_400
+_MANY = 1_000_000
+_FLOATS = 10**14  # a product of floats is that exact
 
 
 def _wall_edge(local: datetime, period: int) -> int:
@@ -350,10 +365,53 @@ def _wall_edge(local: datetime, period: int) -> int:
 
 
 def _checked(rate: Rate) -> Rate:
+    """The rate, if its period is a window of the calendar."""
+    _whole(rate, "CalendarWindow")
     seconds, rest = divmod(rate.period_ns, NS_PER_SECOND)
-    if rest or not seconds or (seconds % _DAY and _DAY % seconds):
+    if rest or not seconds or (seconds not in (_DAY, 7 * _DAY) and _DAY % seconds):
+        written = [repr(str(each)) for each in (_per(rate, days * _DAY * NS_PER_SECOND) for days in (1, 7)) if each]
         raise ValueError(
-            f"CalendarWindow({str(rate)!r}): the period must be whole seconds that divide a day, or whole days."
-            " Write '100/min', '1000/h', '10000/day' or '50000/week'."
+            f"CalendarWindow({str(rate)!r}): the period must be whole seconds that divide a day, a day or a week."
+            f" Write {' or '.join(written) or repr('10000/day')}, or SlidingWindow({str(rate)!r}) for windows that begin anywhere."
         )
     return rate
+
+
+def _whole(rate: Rate, what: str) -> Rate:
+    """The rate, if it was given as whole permits in a period, or is that in 24 h at most."""
+    if rate.is_whole or rate.period_ns <= _DAY * NS_PER_SECOND:
+        return rate
+    seconds = [_per(rate, each * NS_PER_SECOND) for each in range(1, 60)]
+    written = [str(each) for each in (next(filter(None, seconds), None), _per(rate, 60 * NS_PER_SECOND)) if each]
+    if not written and rate.permits <= _MANY and rate.period_ns <= _MANY * _DAY * NS_PER_SECOND:
+        written = [str(rate)]
+    raise ValueError(
+        f"{what}(): {rate.per_second:g} per second is not whole permits in the period written, nor in any of 24 h or less."
+        f" Write whole permits and their period: {' or '.join(map(repr, written or ['100/min']))}."
+    )
+
+
+def _in_period(rate: Rate, period: int, what: str) -> Rate:
+    """The rate as whole permits in that period; or as it is written, if only that is whole."""
+    kept = _per(rate, period)
+    if kept:
+        return kept
+    if rate.is_whole:
+        return rate
+    permits = rate.permits * period
+    written = [repr(str(Rate.exactly(n, period))) for n in (permits // rate.period_ns, permits // rate.period_ns + 1) if n]
+    raise ValueError(
+        f"set_rate(): the {what} keeps its period, and {as_float(permits, rate.period_ns):g} permits in it are not whole."
+        f" Write {' or '.join(written)}."
+    )
+
+
+def _per(rate: Rate, period: int) -> Rate | None:
+    """The rate with another period, if its permits are whole then; None if not. A float is whole but for what it cannot hold."""
+    permits, rest = divmod(rate.permits * period, rate.period_ns)
+    if rest and not rate.is_whole:
+        if 2 * rest > rate.period_ns:
+            permits, rest = permits + 1, rest - rate.period_ns
+        if abs(rest) * _FLOATS <= rate.permits * period:
+            rest = 0
+    return None if rest else Rate.exactly(permits, period)

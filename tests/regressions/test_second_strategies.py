@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
 import pytest
 
-from aiorate import TokenPool
+from aiorate import AllOf, Budget, CalendarWindow, KeyedLimiter, Limiter, Rate, RateSpec, SlidingWindow, TokenBucket, TokenPool
+from aiorate.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate import Scheduler
 
 
 def test_a_burst_given_to_a_pool_names_the_bucket() -> None:
@@ -22,3 +33,115 @@ def test_a_pool_shows_its_burst_ratio() -> None:
 
     assert pool.burst_ratio == 1.5
     assert "burst_ratio=1.5" in repr(pool)
+
+
+QUOTIENTS = [100 / 60, 10 / 3, f"{100 / 60}/s", f"10/{0.1 + 0.2}s", 2**0.5, 0.1234567]
+
+
+@pytest.mark.parametrize("rate", QUOTIENTS)
+@pytest.mark.parametrize("make", [SlidingWindow, lambda rate: CalendarWindow(rate, "UTC")], ids=["sliding", "calendar"])
+def test_a_window_of_a_computed_float_is_refused(make: Callable[[float | str], Scheduler], rate: float | str) -> None:
+    """Number 4: ``SlidingWindow(100 / 60)`` was 16666666666666667 permits per 1e16 s, which limits nobody."""
+    with pytest.raises(ValueError, match=r"Write whole permits and their period: '\d+/"):
+        make(rate)
+
+
+def test_the_error_of_a_computed_float_says_what_to_write() -> None:
+    """Number 4: somebody who divides means a number per period."""
+    with pytest.raises(ValueError, match="'100/min'"):
+        Limiter(SlidingWindow(100 / 60))
+    with pytest.raises(ValueError, match="'10/3s'"):
+        KeyedLimiter(Limiter, shared=SlidingWindow(10 / 3))
+    with pytest.raises(ValueError, match="'100/3s'"):
+        Budget(requests=SlidingWindow(f"10/{0.1 + 0.2}s"))
+    with pytest.raises(ValueError, match="'7/10day'"):
+        SlidingWindow("0.7/day")
+
+
+@pytest.mark.parametrize(
+    ("rate", "permits", "period"),
+    [
+        ("100/min", 100, 60),
+        (0.5, 1, 2),
+        ("2.5/min", 5, 120),
+        ("1/365d", 1, 365 * 86_400),
+        ("30/1.1s", 30, Fraction(11, 10)),
+        (72.9, 729, 10),
+    ],
+)
+def test_a_window_counts_as_it_is_written(rate: float | str, permits: int, period: Fraction) -> None:
+    """Number 4: whole permits in the period written, or in the shortest one of 24 h at most."""
+    assert SlidingWindow(rate).rate == Rate(permits, period)
+
+
+def test_a_window_keeps_its_period_when_the_rate_falls() -> None:
+    """Number 4: nine tenths of 100/s were 90, then 81, then 729 at once, and then everything."""
+    limiter = Limiter(SlidingWindow("100/s"), clock=ManualClock())
+    seen = []
+    for _ in range(2):
+        limiter.set_rate(limiter.rate.per_second * 0.9)
+        seen.append(str(limiter.rate))
+    with pytest.raises(ValueError, match=r"72\.9 permits .* Write '72/s' or '73/s'"):
+        limiter.set_rate(limiter.rate.per_second * 0.9)
+
+    assert seen == ["90/s", "81/s"]
+    assert sum(limiter.try_acquire() for _ in range(1000)) == 81
+
+
+@pytest.mark.parametrize("period", ["s", "min", "h", "day", "7day", "1.1s"])
+@pytest.mark.parametrize("permits", [1, 7, 33, 100, 999])
+def test_a_window_reads_its_own_rate_back(permits: int, period: str) -> None:
+    """Number 4: a float per second cannot hold 100 per minute, and means it all the same."""
+    window, limiter = SlidingWindow(f"{permits}/{period}"), Limiter(SlidingWindow(f"{permits}/{period}"))
+
+    window.set_rate(Rate(window.rate.per_second * 3 * 1.1 * 10), 0)
+    limiter.apply(RateSpec(limiter.rate.per_second, 1, "configure"))
+
+    assert window.rate == Rate.parse(f"{33 * permits}/{period}")
+    assert limiter.rate == Rate.parse(f"{permits}/{period}")
+
+
+def test_every_way_to_a_window_keeps_its_period() -> None:
+    """Number 4: a member, a day of the calendar, and a text; only a rate that is whole as written brings its period."""
+    calendar = CalendarWindow("10000/day", "UTC", origin=0)
+    both = Limiter(AllOf(TokenBucket("10/s", burst=5), SlidingWindow("500/min")))
+    sliding = SlidingWindow("500/min")
+
+    calendar.set_rate(Rate(calendar.rate.per_second * 0.9), 0)
+    both.set_rate(both.scheduler.members[1].rate.per_second * 0.9, member=1)
+    sliding.set_rate(Rate.parse("600/h"), 0)
+
+    assert calendar.rate == Rate.parse("9000/day")
+    assert both.scheduler.members[1].rate == Rate.parse("450/min")
+    assert sliding.rate == Rate.parse("10/min")
+    sliding.set_rate(Rate.parse("1000/h"), 0)
+    assert sliding.rate == Rate.parse("1000/h")
+
+
+def test_a_refused_rate_changes_nothing() -> None:
+    """Number 4: the window goes on at the rate that it has."""
+    for window in (SlidingWindow("2/h"), CalendarWindow("2/h", "UTC", origin=0)):
+        window.take(2, 5)
+
+        with pytest.raises(ValueError, match=r"0\.36 permits .* Write '1/h'\."):
+            window.set_rate(Rate(0.0001), 6)
+
+        assert window.rate == Rate.parse("2/h")
+        assert window.peek(1, 7) > 7
+
+
+def test_a_pickled_rate_is_as_it_was_written() -> None:
+    """Number 4: a copy in another process makes the same window, or none."""
+    assert not pickle.loads(pickle.dumps(Rate(100 / 60))).is_whole
+    assert copy.deepcopy(Rate.parse("100/min")).is_whole
+
+
+@pytest.mark.parametrize(
+    ("rate", "hint"), [("10/2day", "'5/day'"), ("10/2week", "'5/7day'"), ("3/36h", "'2/day'"), ("1/5day", "'10000/day'")]
+)
+def test_days_that_no_calendar_groups_are_refused(rate: str, hint: str) -> None:
+    """First mistake: ``CalendarWindow("10/2day")`` counted from an even day of the year 1."""
+    with pytest.raises(ValueError, match=rf"a day or a week\. Write {hint}.*SlidingWindow"):
+        CalendarWindow(rate, "UTC")
+
+    assert CalendarWindow("10/week", "UTC", origin=0).bound(1) == 20
