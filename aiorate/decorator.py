@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from types import TracebackType
+    from typing import NoReturn
 
 __all__ = ["Weighted", "limited"]
 
@@ -92,6 +93,11 @@ class Weighted:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the place, if there is a limit of concurrency. Permits are used up by starting."""
         self.leave()
+
+    def __await__(self) -> NoReturn:
+        from aiorate.mistakes import NOT_AWAITED
+
+        raise TypeError(NOT_AWAITED)
 
     def __call__(self, function: F) -> F:
         """Decorate a coroutine function or an async generator function: each call acquires the permits first."""

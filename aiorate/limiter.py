@@ -5,7 +5,7 @@ It computes no schedule and sets no timer. Knows nothing of HTTP.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["CLOSED", "SCOPES", "Limiter", "pause_to_ns"]
+__all__ = ["CLOSED", "SCOPES", "Limiter", "no_timeout", "pause_to_ns"]
 
 SCOPES: dict[str, Callable[[Limiter, Clock | None, bool], None]] = {}
 """What makes a limiter one of a wider scope than an event loop. `aiorate` says which there are; no limiter knows them."""
 
 _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit by digit for every limiter
 _LOOP: Literal["loop"] = "loop"  # compared by identity; an equal text takes the longer way
+_NO_RATE = ""  # compared by identity: none was given
+_OPTIONS = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency", "on_event", "scope")
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
@@ -67,7 +69,7 @@ class Limiter:
 
     def __init__(
         self,
-        rate_or_scheduler: Scheduler | Rate | str | Number,
+        rate_or_scheduler: Scheduler | Rate | str | Number = _NO_RATE,
         *misplaced: Never,
         catch_up: Number = _CATCH_UP,
         max_waiting: int | None = None,
@@ -77,7 +79,12 @@ class Limiter:
         max_concurrency: int | None = None,
         on_event: Callable[[Event], object] | None = None,
         scope: Literal["loop", "process"] = _LOOP,
+        **unknown: Never,
     ) -> None:
+        if unknown or rate_or_scheduler is _NO_RATE:
+            from aiorate.mistakes import unknown_options
+
+            raise unknown_options("Limiter()", unknown, _OPTIONS)
         if misplaced:
             raise TypeError(
                 f"Limiter() takes one rate or strategy; the rest has names. For {rate_or_scheduler!r} per {misplaced[0]!r} seconds,"
@@ -127,7 +134,7 @@ class Limiter:
 
     # Asking.
 
-    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:  # noqa: ASYNC109
         """Wait in line until the permits are granted; returns the seconds waited, 0.0 if none.
 
         Raises `WaitTooLong` at once if it would take longer than ``max_wait`` (seconds, or a timedelta), and after so long if it was
@@ -136,7 +143,7 @@ class Limiter:
         and the next in line moves up at once.
         """
         at = now = 0  # the scheduler has not been asked
-        if permits is _ONE and max_wait is None:
+        if permits is _ONE and max_wait is None and timeout is None:
             # The two shortest ways to a permit, without another call: one of an open batch, or one that the scheduler grants.
             if self._batch.remaining:
                 self._batch.remaining -= 1
@@ -158,6 +165,8 @@ class Limiter:
                         return 0.0
         else:
             dispatcher = self._dispatcher
+            if timeout is not None:
+                raise no_timeout()
             if permits is not _ONE:
                 self._check("acquire()", permits)
             if max_wait is not None:
@@ -210,7 +219,7 @@ class Limiter:
         dispatcher.counters.refused += 1
         return False
 
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:
         """As `acquire`, for synchronous code in any thread: blocks until the permits are granted; returns the seconds waited.
 
         Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop runs, which it would stop. Interrupted
@@ -232,6 +241,13 @@ class Limiter:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the place, if there is a limit of concurrency. A permit is used up by starting."""
         self.leave()
+
+    def __enter__(self) -> NoReturn:
+        from aiorate.mistakes import NOT_A_BLOCK
+
+        raise RuntimeError(NOT_A_BLOCK)
+
+    def __exit__(self, *exc: object) -> None: ...
 
     async def enter(self, permits: int) -> float:
         """Take a place, if there is a limit of concurrency, and then the permits; returns the seconds waited for both.
@@ -286,8 +302,18 @@ class Limiter:
 
         return Weighted(self, permits)
 
-    def __call__(self, function: F) -> F:
+    @overload
+    def __call__(self, function: F) -> F: ...
+
+    @overload
+    def __call__(self) -> Never: ...
+
+    def __call__(self, function: Callable[..., Any] | None = None) -> Any:
         """Decorate a coroutine function or an async generator function: each call acquires one permit first."""
+        if function is None:
+            from aiorate.mistakes import NOT_CALLED
+
+            raise TypeError(NOT_CALLED)
         from aiorate.decorator import Weighted, limited
 
         return limited(Weighted(self, 1), function)
@@ -546,6 +572,13 @@ def _pool(rate: Rate | str | Number) -> TokenPool:
             f"Limiter() takes a rate such as '100/s', or a strategy, not {type(rate).__name__}."
             " One of your own derives from aiorate.Scheduler."
         ) from error
+
+
+def no_timeout() -> TypeError:
+    """The error for ``timeout=``, which many libraries have."""
+    from aiorate.mistakes import NO_TIMEOUT
+
+    return TypeError(NO_TIMEOUT)
 
 
 def _is_none(call: str, permits: int) -> bool:

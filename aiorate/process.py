@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import ref
 
 from aiorate.errors import LimiterClosed
-from aiorate.limiter import CLOSED, Limiter
+from aiorate.limiter import CLOSED, Limiter, no_timeout
 from aiorate.rate import NS_PER_SECOND, duration_to_ns, ns_to_seconds
 from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.loops import running_loop
@@ -76,7 +76,9 @@ class ProcessLimiter(Limiter):
 
     # Asking.
 
-    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:  # noqa: ASYNC109
+        if timeout is not None:
+            raise no_timeout()
         if permits is not _ONE:
             self._check("acquire()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)")
@@ -88,7 +90,9 @@ class ProcessLimiter(Limiter):
             ticket = driver.loop.section.run(self._ask, permits, limit)
         return 0.0 if ticket is None else (await _wait(driver, ticket))[0] / NS_PER_SECOND
 
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:
+        if timeout is not None:
+            raise no_timeout()
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")

@@ -584,8 +584,9 @@ class Dispatcher:
                 return
             if old.running:
                 raise RuntimeError(
-                    "this limiter is in use by another running event loop; make one limiter per loop,"
-                    " or call it through asyncio.run_coroutine_threadsafe()."
+                    "this limiter is in use by another running event loop, and its scope is one loop. For one limit in several loops and"
+                    " threads, make it with scope='process' (two limiters would allow twice as much), or call this one in its own loop"
+                    " through asyncio.run_coroutine_threadsafe()."
                 )
             if native is None and not old.closed:
                 return

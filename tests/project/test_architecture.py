@@ -21,7 +21,7 @@ TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in
 
 # A module imports from rows above its own and from nowhere else, annotations and imports inside functions included.
 ROWS = """
-errors rate events
+errors rate events mistakes
 spec feedback
 schedulers.interface schedulers.peaks
 schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket schedulers.window schedulers.all_of
