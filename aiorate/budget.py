@@ -112,9 +112,7 @@ class Budget:
         try:
             if at > now and (limit is not None or self._max_waiting is not None or dispatcher.is_closed):
                 if dispatcher.loop_is_starved():  # by a caller that asks again and again, and is refused; as in Limiter.acquire()
-                    await dispatcher.yield_once()
-                    while dispatcher.loop_is_starved():
-                        await dispatcher.yield_once()
+                    await dispatcher.let_loop_turn()
                     at, now = dispatcher.try_take(amounts)
                 if at > now:
                     self._admit(amounts, now, limit)

@@ -179,9 +179,7 @@ class Limiter:
             return 0.0
         if max_wait is not None or self._max_waiting is not None or dispatcher.is_closed:
             if dispatcher.loop_is_starved():  # by a caller that asks again and again, and is refused
-                await dispatcher.yield_once()
-                while dispatcher.loop_is_starved():  # of many that yielded, the first may keep the loop again
-                    await dispatcher.yield_once()
+                await dispatcher.let_loop_turn()
                 at, now = dispatcher.try_take(permits)
                 if at <= now:
                     return 0.0

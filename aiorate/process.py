@@ -14,11 +14,10 @@ from aiorate.errors import LimiterClosed
 from aiorate.limiter import CLOSED, Limiter, no_timeout
 from aiorate.rate import NS_PER_SECOND, duration_to_ns, ns_to_seconds
 from aiorate.waiting.deadlines import Patience
-from aiorate.waiting.loops import running_loop
+from aiorate.waiting.loops import running_loop, turnstile_here
 from aiorate.waiting.process_driver import ProcessDriver
 from aiorate.waiting.process_loop import ProcessLoop
 from aiorate.waiting.section import Section
-from aiorate.waiting.turns import turns_here
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.inbox import ProcessTicket
-    from aiorate.waiting.turns import Turns
+    from aiorate.waiting.turnstile import Turnstile
 
 __all__ = ["ProcessLimiter"]
 
@@ -83,9 +82,9 @@ class ProcessLimiter(Limiter):
             self._check("acquire()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)")
         driver = self._driver
-        turns = _starved_turns(driver.loop)
-        if turns is not None:
-            ticket = await self._ask_in_turn(turns, len(self._dispatcher.line) > 0, self._ask, permits, limit)
+        turnstile = _starved(driver.loop)
+        if turnstile is not None:
+            ticket = await self._ask_in_turn(turnstile, len(self._dispatcher.line) > 0, self._ask, permits, limit)
         else:
             ticket = driver.loop.section.run(self._ask, permits, limit)
         return 0.0 if ticket is None else (await _wait(driver, ticket))[0] / NS_PER_SECOND
@@ -128,10 +127,10 @@ class ProcessLimiter(Limiter):
         driver, room = self._driver, self._room.dispatcher
         places = _process_driver(room)
         section = driver.loop.section
-        turns = _starved_turns(driver.loop)
-        if turns is not None:
+        turnstile = _starved(driver.loop)
+        if turnstile is not None:
             waits = len(room.line) > 0 or len(self._dispatcher.line) > 0
-            asked, inside, ticket = await self._ask_in_turn(turns, waits, self._ask_for_place, permits)
+            asked, inside, ticket = await self._ask_in_turn(turnstile, waits, self._ask_for_place, permits)
         else:
             asked, inside, ticket = section.run(self._ask_for_place, permits)
         waited = 0.0
@@ -163,26 +162,26 @@ class ProcessLimiter(Limiter):
 
         driver, count = self._driver, SlotCount(self._dispatcher)
         while True:
-            turns = _starved_turns(driver.loop)
-            if turns is not None:
-                await turns.let_turn()
+            turnstile = _starved(driver.loop)
+            if turnstile is not None:
+                await turnstile.wait()
             at, ticket = driver.loop.section.run(self._ask_for_slot, count)
             if ticket is not None:
                 at = (await _wait(driver, ticket))[1]
             yield driver.loop.section.run(count.slot, at)
 
-    async def _ask_in_turn(self, turns: Turns, waits: bool, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    async def _ask_in_turn(self, turnstile: Turnstile, waits: bool, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Ask in the section, and let the loop turn: before, since nothing is spent then; unless others wait.
 
         Who stands in line lets it turn anyway. Of thousands that come at once, none is to yield again and again before it may do so.
         """
         if not waits:
-            await turns.let_turn()
+            await turnstile.wait()
         try:
             return self._driver.loop.section.run(ask, *args, **options)
         except Exception:
             if waits:  # refused at once, and perhaps asked again at once
-                await turns.let_turn()
+                await turnstile.wait()
             raise
 
     # What is asked, in the section.
@@ -353,10 +352,10 @@ def _process_driver(dispatcher: Dispatcher) -> ProcessDriver:
     return driver
 
 
-def _starved_turns(loop: ProcessLoop) -> Turns | None:
-    """Those of the event loop that runs here, if it must run its other tasks before a caller is answered at once."""
-    turns = None if loop.manual else turns_here()
-    return turns if turns is not None and turns.starved() else None
+def _starved(loop: ProcessLoop) -> Turnstile | None:
+    """Where to wait if the event loop that runs here must run its other tasks before a caller is answered at once."""
+    turnstile = None if loop.manual else turnstile_here()
+    return turnstile if turnstile is not None and turnstile.starved() else None
 
 
 def _join(

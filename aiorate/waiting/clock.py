@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiorate.waiting.section import Section
+    from aiorate.waiting.turnstile import Turnstile
 
 __all__ = ["Clock", "EventLoop", "Handle", "ReadClock", "TimedClock"]
 
@@ -62,6 +63,11 @@ class EventLoop(Protocol):
     """Whether the clock keeps its own timers, and time does not pass by itself."""
     grain: int
     """Nanoseconds that wake-ups are kept apart."""
+
+    @property
+    def turnstile(self) -> Turnstile:
+        """Where callers wait until the loop has run its other tasks."""
+        ...
 
     @property
     def section(self) -> Section | None:

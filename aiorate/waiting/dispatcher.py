@@ -18,8 +18,9 @@ from aiorate.waiting.counters import Counters
 from aiorate.waiting.deadlines import Deadlines
 from aiorate.waiting.estimate import Estimate
 from aiorate.waiting.line import Line, outcome_of
-from aiorate.waiting.loops import LOOP_CHECK_NS, AsyncioLoop, event_loop, running_loop
+from aiorate.waiting.loops import AsyncioLoop, event_loop, running_loop
 from aiorate.waiting.timeline import Timeline
+from aiorate.waiting.turnstile import LOOP_CHECK_NS, MOST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +42,6 @@ _AT_ONCE = 64  # requests that one question may count
 _SAME_WAKE_UP_NS = 1_500_000  # as long as wake-ups are apart, on the average
 _TOLD_AGAIN_NS = 1_000_000_000  # a pause that becomes longer by less is no news: responses of many requests come one after the other
 _ESTIMATED = 32  # requests sent away at one wake-up whose errors say how long each would have waited
-_PORTION = 1_000  # requests woken in one iteration of the loop; more would keep it from the next for too long
 _NOBODY = Line()  # shared by all limiters for which nobody ever waited: a line weighs as much as the rest of a limiter
 
 
@@ -64,8 +64,8 @@ class Dispatcher:
         "_precise",
         "_reset_at",
         "_returnable",
+        "_settling",
         "_steady",
-        "_watched_since",
         "altered",
         "batch",
         "catch_up",
@@ -131,7 +131,7 @@ class Dispatcher:
         self._due: int | None = None  # the instant at which `_head` is due; None: paused or stopped. Meaningless without `_head`
         self._head: Ticket | None = None  # the ticket for which the driver is armed; None: nobody waits
         self._late: tuple[int, int] | None = None  # of a late wake-up: the instant up to which it served the schedule, and its own
-        self._watched_since: int | None = None  # since when no iteration of the loop was seen; None: nobody watches
+        self._settling = False  # whether the batch will be settled in the next iteration of the loop
 
     # A request, from the question to the permits.
 
@@ -179,7 +179,7 @@ class Dispatcher:
             self.granted += permits
             worthwhile = self.batch.worthwhile and self._gate is None and self._loop is not None and self._loop.section is None
             if worthwhile and self.batch.open(self.scheduler, now):
-                self._settle_next_iteration(now)
+                self._settle_next_iteration()
         self._update_fast_path()
         return at, granted_at
 
@@ -246,7 +246,7 @@ class Dispatcher:
             return
         # As many at most as are woken in one iteration of the loop; the timer is due at once for the others.
         manual = self._loop is not None and self._loop.manual
-        over = self._deadlines.overdue(self.timeline.read(), len(self.line) if manual else _PORTION)
+        over = self._deadlines.overdue(self.timeline.read(), len(self.line) if manual else MOST)
         for ticket, permits, _ in over:
             self.counters.refused += 1
             self._leave_line(ticket, permits)
@@ -435,8 +435,9 @@ class Dispatcher:
         late = self._due is not None and self._due < earliest
         spilled = scheduler.spilled if late else 0
         reading = now + self.timeline.offset
+        loop = self._loop
         # Where many loops wait, one that stands still, and has yet to resume its own, must not keep the others from theirs.
-        room = _PORTION if self.spans_loops else _PORTION - self.resuming
+        room = MOST if loop is None or loop.section is not None else loop.turnstile.room(self.resuming)
         booked, woken, permits, stood = now, 0, 0, False
         gate, granted_at = self._gate, now
         passed: Receipt | BaseException | None = None  # what the shared limit granted, and is not granted here yet
@@ -446,7 +447,7 @@ class Dispatcher:
         try:
             while request is not None:
                 ticket, permits, since = request
-                if woken >= room and self._loop is not None and not self._loop.manual:
+                if woken >= room and loop is not None and not loop.manual:
                     self._due = now  # that is, as soon as the loop has turned
                     break
                 if gate is not None:
@@ -635,7 +636,8 @@ class Dispatcher:
             self._gate.withdraw()
         self.strategy.deserted()
         self.line = _NOBODY
-        self.driver = self._due = self._head = self._late = self._watched_since = None
+        self.driver = self._due = self._head = self._late = None
+        self._settling = False
         # Grants whose owners will never go on cannot come back; those that somebody holds may.
         self._returnable = 0 if old.forked else self._returnable - self.resuming
         self.check_loop_after = self.resuming = 0
@@ -655,32 +657,23 @@ class Dispatcher:
         self._watch_loop(now)
         return now >= self.check_loop_after
 
-    def yield_once(self) -> Awaitable[object]:
-        """What to await to let the loop run every other task once."""
+    def let_loop_turn(self) -> Awaitable[object]:
+        """What to await while the loop is starved: it runs its other tasks, and those who came before go on first."""
         assert self._loop is not None
-        return self._loop.yield_once()
+        return self._loop.turnstile.wait()
 
     def _watch_loop(self, now: int) -> None:
         """Watch the loop from now on; no caller has to check again for 5 ms."""
-        if self._loop is None or self._loop.manual:
-            return
-        if self._group is not None and self._clock is None:
-            reading = self.timeline.read()
-            since = now - reading + self._group.watch(self._loop, reading)
-        else:
-            if self._watched_since is None:
-                self._watched_since = now
-                self._loop.call_soon(self._on_iteration)
-            since = self._watched_since
-        self.check_loop_after = since + LOOP_CHECK_NS
+        if self._loop is not None and not self._loop.manual:
+            self.check_loop_after = now - self._loop.turnstile.held_for() + LOOP_CHECK_NS
 
-    def _settle_next_iteration(self, now: int) -> None:
-        if self._watched_since is None and self._loop is not None:
-            self._watched_since = now
+    def _settle_next_iteration(self) -> None:
+        if not self._settling and self._loop is not None:
+            self._settling = True
             self._loop.call_soon(self._on_iteration)
 
     def _on_iteration(self) -> None:
-        self._watched_since = None
+        self._settling = False
         if self.batch.opened and self._loop is not None and running_loop() is self._loop.native:
             self._settle(self.timeline.now())
             self._update_fast_path()
@@ -873,8 +866,6 @@ class Dispatcher:
         """Time goes on after it has stood still for so long."""
         self.now = self.timeline.now  # whoever comes next stands behind the line that outlasted the pause
         self.check_loop_after -= held_for
-        if self._watched_since is not None:
-            self._watched_since -= held_for
         self.scheduler.shift(held_for)
 
     def fail(self, error: BaseException) -> None:

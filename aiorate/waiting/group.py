@@ -1,4 +1,4 @@
-"""A group: limiters that are used by turns, as those of many keys are, and what they share so that each is small.
+"""A group: limiters that are used by turns, as those of many keys are, and the view of the loop that they share, so that each is small.
 
 Knows nothing of rates, keys or who waits.
 """
@@ -16,17 +16,12 @@ __all__ = ["Group"]
 
 
 class Group:
-    """One view of the running loop for all, and since when that loop was not seen to turn.
+    """One view of the running loop for all."""
 
-    A caller that goes from one limiter to the next keeps the loop from its other tasks without any of them noticing.
-    """
-
-    __slots__ = ("_loop", "_watched", "_watched_since")
+    __slots__ = ("_loop",)
 
     def __init__(self) -> None:
         self._loop: AsyncioLoop | None = None
-        self._watched: object = None  # the loop that is watched
-        self._watched_since: int | None = None
 
     def loop(self, native: object, clock: Clock | None, precise: bool) -> EventLoop:
         """The running loop, as a limiter with that clock sees it: one object for all that do with the loop's own clock and timers."""
@@ -39,15 +34,3 @@ class Group:
                 return made  # trio's has a timer of its own for each limiter
             self._loop = loop = made
         return loop
-
-    def watch(self, loop: EventLoop, reading: int) -> int:
-        """Since when the loop was not seen to turn, by what the clock read then: since now, if nobody watched it."""
-        if self._watched is not loop.native:  # what watched another loop may never be called
-            self._watched, self._watched_since = loop.native, None
-        if self._watched_since is None:
-            self._watched_since = reading
-            loop.call_soon(self._on_iteration)
-        return self._watched_since
-
-    def _on_iteration(self) -> None:
-        self._watched_since = None

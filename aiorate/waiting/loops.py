@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, ceil_div
 from aiorate.waiting.clock import TimedClock
+from aiorate.waiting.ports import AsyncioPort
+from aiorate.waiting.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from typing import Any
 
     from aiorate.waiting.clock import Clock, EventLoop, Handle, ReadClock
+    from aiorate.waiting.ports import Port
     from aiorate.waiting.section import Section
     from aiorate.waiting.timerfd import KernelTimers
 
-__all__ = ["LOOP_CHECK_NS", "AsyncioLoop", "event_loop", "running_loop"]
+__all__ = ["AsyncioLoop", "event_loop", "running_loop", "turnstile_here"]
 
 GRAIN_NS = 1_000_000  # wake-ups are kept so far apart: a timer that fires early, as loops' do, must not become a spin (uvloop#233)
-LOOP_CHECK_NS = 5_000_000  # a loop is looked at twice within the 10 ms for which callers may keep it busy
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # loops cannot all wait for longer; the clock is asked again then
 
 
@@ -51,10 +55,34 @@ def event_loop(native: object, clock: Clock | None, precise: bool) -> EventLoop:
     return TrioLoop(native, clock)
 
 
+class _Here(threading.local):
+    native: object | None = None
+    turnstile: Turnstile | None = None
+
+
+_here = _Here()
+
+
+def turnstile_here() -> Turnstile | None:
+    """That of the loop that runs in this thread, by real time also where the loop's is virtual; None: no loop runs here."""
+    native = running_loop()
+    if _here.native is not native:
+        _here.native, _here.turnstile = native, None if native is None else Turnstile.of(native, _port_of(native), monotonic_ns)
+    return _here.turnstile
+
+
+def _port_of(native: object) -> Callable[[Any], Port]:
+    if isinstance(native, asyncio.AbstractEventLoop):
+        return AsyncioPort
+    from aiorate.waiting.trio_port import TrioPort
+
+    return TrioPort
+
+
 class AsyncioLoop:
     """An asyncio event loop, uvloop's included."""
 
-    __slots__ = ("_clock", "_kernel", "_process", "_rounds_up", "grain", "manual", "monotonic", "native", "read")
+    __slots__ = ("_clock", "_kernel", "_process", "_rounds_up", "grain", "manual", "monotonic", "native", "read", "turnstile")
 
     section: Section | None = None
 
@@ -66,10 +94,10 @@ class AsyncioLoop:
         # uvloop rounds timers to the nearest ms. Its time() is the monotonic clock too, but moves in steps of 1 ms (uvloop#359).
         self._rounds_up = uvloop = type(native).__module__.partition(".")[0] == "uvloop"
         own = type(native).time is asyncio.BaseEventLoop.time
-        self.read: ReadClock = (
-            clock.now if clock is not None else monotonic_ns if own or uvloop else lambda: round(native.time() * NS_PER_SECOND)
-        )
+        time: ReadClock = monotonic_ns if own or uvloop else lambda: round(native.time() * NS_PER_SECOND)
+        self.read: ReadClock = time if clock is None else clock.now
         self.monotonic: bool = self.read is monotonic_ns
+        self.turnstile: Turnstile = Turnstile.of(native, AsyncioPort, time)
         self._kernel: KernelTimers | None = None
         if precise and self.monotonic:
             from aiorate.waiting.timerfd import KernelTimers

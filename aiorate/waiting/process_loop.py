@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from aiorate.waiting.clock import TimedClock
-from aiorate.waiting.loops import GRAIN_NS, event_loop, running_loop
+from aiorate.waiting.loops import GRAIN_NS, event_loop, running_loop, turnstile_here
 from aiorate.waiting.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.clock import Clock, Handle, ReadClock
     from aiorate.waiting.section import Section
+    from aiorate.waiting.turnstile import Turnstile
 
 __all__ = ["ProcessLoop"]
 
@@ -64,6 +65,13 @@ class ProcessLoop:
         native = running_loop()
         assert native is not None  # or nobody could await this
         return event_loop(native, None, precise=False).yield_once()
+
+    @property
+    def turnstile(self) -> Turnstile:
+        """That of the loop that runs here, by real time: how long others are kept waiting does not depend on virtual time."""
+        turnstile = turnstile_here()
+        assert turnstile is not None  # or nobody could wait there
+        return turnstile
 
     @property
     def keeps_time_here(self) -> bool:

@@ -42,9 +42,7 @@ async def yield_to_loop(dispatcher: Dispatcher, permits: int, granted_at: int) -
     if dispatcher.loop_is_starved():
         dispatcher.keep_receipt()
         try:
-            await dispatcher.yield_once()
-            while dispatcher.loop_is_starved():
-                await dispatcher.yield_once()
+            await dispatcher.let_loop_turn()
         except BaseException:
             dispatcher.cancel(permits, granted_at)
             raise

@@ -16,6 +16,8 @@ import trio
 from aiorate.rate import NS_PER_SECOND
 from aiorate.waiting.callback import call_back
 from aiorate.waiting.clock import TimedClock
+from aiorate.waiting.trio_port import TrioPort
+from aiorate.waiting.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,7 +44,7 @@ def running_trio(hosted: bool = False) -> object | None:
 class TrioLoop:
     """One ``trio.run()``. Trio has no timers outside a task: a waiter watches one and fires it, others have a task of trio's own."""
 
-    __slots__ = ("_clock", "_own", "_process", "_timers", "_token", "grain", "manual", "monotonic", "read", "timer")
+    __slots__ = ("_clock", "_own", "_process", "_timers", "_token", "grain", "manual", "monotonic", "read", "timer", "turnstile")
 
     section: Section | None = None
 
@@ -56,7 +58,9 @@ class TrioLoop:
         self.timer: TrioTimer | None = None
         """The one that a waiter watches."""
         self.manual: bool = self._timers is not None
-        self.read: ReadClock = _reader(self._clock) if clock is None else clock.now
+        time = _reader(self._clock)
+        self.read: ReadClock = time if clock is None else clock.now
+        self.turnstile: Turnstile = Turnstile.of(native, TrioPort, time)
         self.monotonic: bool = False
         self.grain: int = _GRAIN_NS
 

@@ -31,13 +31,13 @@ schedulers.dimensions
 schedulers
 
 waiting waiting.line waiting.batch waiting.counters waiting.callback waiting.ports waiting.trio_port
-waiting.section
+waiting.section waiting.turnstile
 waiting.inbox
 
 waiting.clock waiting.timerfd
 waiting.timeline waiting.timer waiting.trio_loop waiting.timekeeper
 waiting.loops
-waiting.process_loop waiting.turns waiting.deadlines
+waiting.process_loop waiting.deadlines
 waiting.estimate waiting.group
 waiting.gate
 

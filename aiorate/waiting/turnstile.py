@@ -1,0 +1,134 @@
+"""The turnstile of an event loop: whether the loop runs its other tasks, and where callers wait until it has.
+
+One for all limiters of a loop: a caller that goes from one to the next keeps its loop from turning as well. A caller that finds the
+loop starved waits here, and each iteration of the loop lets a portion of them through, in order of arrival. If the loop is starved
+again before all of the portion have gone on, the others go back to the front and the next portion is half as large; otherwise it is
+an eighth larger. So a thousand callers cost each of them one wait, whatever they do between two calls. Knows nothing of rates.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate.waiting.ports import Port
+
+__all__ = ["LOOP_CHECK_NS", "MOST", "Turnstile"]
+
+LOOP_CHECK_NS = 5_000_000  # a loop is looked at twice within the 10 ms for which callers may keep it busy
+MOST = 1_000  # callers woken in one iteration of the loop; more would keep it from the next for too long
+
+
+class Turnstile:
+    """Callers that wait for an iteration of one loop. Used in that loop only; idle, it has no task, timer or callback there."""
+
+    __slots__ = (
+        "__weakref__",
+        "_armed",
+        "_check_after",
+        "_passed",
+        "_port",
+        "_portion",
+        "_queue",
+        "_read",
+        "_returned",
+        "_since",
+        "_too_long",
+    )
+
+    # A turnstile is kept by the limiters of its loop, and gone with the last. A loop in virtual time has a second one, by real time.
+    _of: ClassVar[WeakValueDictionary[tuple[object, bool], Turnstile]] = WeakValueDictionary()
+
+    def __init__(self, port: Port, read: Callable[[], int]) -> None:
+        self._port = port
+        self._read = read
+        self._queue: OrderedDict[Any, None] = OrderedDict()  # bells of callers, in order of arrival
+        self._returned: dict[Any, None] = {}  # those of callers that were let through and found the loop starved again
+        self._portion = MOST
+        self._passed = False  # whether one of the portion has gone on
+        self._too_long = False  # whether a caller found the loop starved since the portion was last measured
+        self._since: int | None = None  # the first reading in this iteration
+        self._armed = False  # whether the next iteration will be seen
+        self._check_after = 0  # the reading before which `starved` need not look
+
+    @classmethod
+    def of(cls, native: object, port: Callable[[Any], Port], read: Callable[[], int]) -> Turnstile:
+        """The loop's, by that clock: one for all that go by ``time.monotonic_ns``, and one for all that go by the loop's own time."""
+        key = (native, read is monotonic_ns)
+        return cls._of.get(key) or cls._of.setdefault(key, cls(port(native), read))
+
+    def held_for(self) -> int:
+        """Nanoseconds since the loop was last seen to run its other tasks: 0 if nobody watched it. Watches it from now on."""
+        now = self._read()
+        if self._since is None:
+            self._since = now
+            self._arm()
+        return now - self._since
+
+    def starved(self) -> bool:
+        """Whether the loop has not run its other tasks for 5 to 10 ms, so that a caller must `wait` before it goes on."""
+        now = self._read()
+        if now < self._check_after:
+            return False
+        held_for = self.held_for()
+        self._check_after = now - held_for + LOOP_CHECK_NS
+        return held_for >= LOOP_CHECK_NS
+
+    def room(self, resuming: int) -> int:
+        """How many more tasks a line may wake in this iteration, which woke ``resuming`` that have not gone on yet.
+
+        While callers wait here, fewer: an eighth at least, so that neither they nor the line can keep the others waiting for ever.
+        """
+        if not self._queue:
+            self._adapt()
+        return max(self._portion - len(self._queue), self._portion // 8, 1) - resuming
+
+    async def wait(self) -> None:
+        """Wait until the loop has run its other tasks, and those who came before have gone on."""
+        self._too_long = True
+        self._arm()
+        waiting: dict[Any, None] = self._queue
+        while True:
+            bell = self._port.bell()
+            waiting[bell] = None
+            try:
+                await self._port.wait(bell)
+            except BaseException:
+                self._queue.pop(bell, None)
+                self._returned.pop(bell, None)
+                raise
+            if not self._passed or self.held_for() < LOOP_CHECK_NS:
+                self._passed = True
+                return
+            self._too_long = True
+            self._arm()
+            waiting = self._returned
+
+    def _arm(self) -> None:
+        if not self._armed:
+            self._armed = True
+            self._port.post(self._on_iteration)
+
+    def _on_iteration(self) -> None:
+        self._armed = self._passed = False
+        self._since = None
+        queue = self._queue
+        for bell in reversed(self._returned):
+            queue[bell] = None
+            queue.move_to_end(bell, last=False)
+        self._returned.clear()
+        if queue:
+            self._adapt()
+            for _ in range(min(self._portion, len(queue))):
+                self._port.ring(queue.popitem(last=False)[0])
+            self._arm()
+
+    def _adapt(self) -> None:
+        """Half as many if the last portion took too long; else some more."""
+        too_long, self._too_long = self._too_long, False
+        self._portion = max(self._portion // 2, 1) if too_long else min(self._portion + self._portion // 8 + 1, MOST)
