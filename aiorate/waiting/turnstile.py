@@ -22,6 +22,7 @@ __all__ = ["LOOP_CHECK_NS", "MOST", "Turnstile"]
 
 LOOP_CHECK_NS = 5_000_000  # a loop is looked at twice within the 10 ms for which callers may keep it busy
 MOST = 1_000  # callers woken in one iteration of the loop; more would keep it from the next for too long
+_VAIN = 3  # iterations that other callers may use up; then one of those who wait goes on all the same
 
 
 class Turnstile:
@@ -39,6 +40,7 @@ class Turnstile:
         "_returned",
         "_since",
         "_too_long",
+        "_vain",
     )
 
     # A turnstile is kept by the limiters of its loop, and gone with the last. A loop in virtual time has a second one, by real time.
@@ -51,6 +53,7 @@ class Turnstile:
         self._returned: dict[Any, None] = {}  # those of callers that were let through and found the loop starved again
         self._portion = MOST
         self._passed = False  # whether one of the portion has gone on
+        self._vain = 0  # iterations in a row in which none has
         self._too_long = False  # whether a caller found the loop starved since the portion was last measured
         self._since: int | None = None  # the first reading in this iteration
         self._armed = False  # whether the next iteration will be seen
@@ -102,7 +105,8 @@ class Turnstile:
                 self._queue.pop(bell, None)
                 self._returned.pop(bell, None)
                 raise
-            if not self._passed or self.held_for() < LOOP_CHECK_NS:
+            if self.held_for() < LOOP_CHECK_NS or self._vain >= _VAIN:
+                self._vain = 0
                 self._passed = True
                 return
             self._too_long = True
@@ -115,6 +119,8 @@ class Turnstile:
             self._port.post(self._on_iteration)
 
     def _on_iteration(self) -> None:
+        if self._returned and not self._passed:
+            self._vain += 1
         self._armed = self._passed = False
         self._since = None
         queue = self._queue
