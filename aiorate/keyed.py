@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from aiorate.feedback import Feedback
     from aiorate.rate import Number
+    from aiorate.spec import RateSpec
 
 __all__ = ["KeyedLimiter"]
 
@@ -92,7 +93,7 @@ class KeyedLimiter(Generic[K]):
         self._limiters: OrderedDict[K, Limiter] = OrderedDict()
         self._group = Group()
         self._seen: dict[K, tuple[int, int]] = {}  # with idle: what a key had been granted when it was looked at, and the reading then
-        self._closed = False
+        self._closed: Limiter | None = None  # once it is closed: in place of the limiters of all further keys
 
     # Asking.
 
@@ -115,7 +116,7 @@ class KeyedLimiter(Generic[K]):
         Where nothing remains of a quota named ``global``, as of Discord's over all routes, the pause is that of the shared limit, if
         there is one. Does nothing when closed.
         """
-        if feedback is None or self._closed:
+        if feedback is None or self._closed is not None:
             return
         from aiorate.feedback import Part, check_feedback
 
@@ -131,7 +132,10 @@ class KeyedLimiter(Generic[K]):
         return self[key]
 
     def __getitem__(self, key: K) -> Limiter:
-        """The key's limiter, which also passes the shared limit. While somebody holds it, it is not evicted."""
+        """The key's limiter, which also passes the shared limit. While somebody holds it, it is not evicted.
+
+        Once closed, further keys have a limiter that refuses with `LimiterClosed`.
+        """
         try:
             return self._limiters[key]
         except KeyError:
@@ -180,15 +184,15 @@ class KeyedLimiter(Generic[K]):
 
     async def aclose(self) -> None:
         """Close the limiter of every key, and add none any more. A shared limit that was made elsewhere stays open."""
-        self._closed = True
+        self._closed = _Closed()
         for limiter in list(self._limiters.values()):
             await limiter.aclose()
         if self._own and self._shared is not None:
             await self._shared.aclose()
 
     def _add(self, key: K) -> Limiter:
-        if self._closed:
-            raise LimiterClosed("KeyedLimiter: it is closed, and adds no key. Make another.")
+        if self._closed is not None:
+            return self._closed
         self._limiters[key] = limiter = self._made(key)
         over = len(self._limiters) > self._max_keys
         for _ in range(min(2 * _LOOKED_AT if over else _LOOKED_AT, len(self._limiters) - 1)):
@@ -246,3 +250,30 @@ class KeyedLimiter(Generic[K]):
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             emit(Event("evicted", dispatcher.name, key=key), self._on_event)
         return True
+
+
+class _Closed(Limiter):
+    """The limiter of all keys that a closed KeyedLimiter does not have. Awaited again and again, it lets the loop turn, as any does."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.dispatcher.closed = True
+
+    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+        try:
+            return await super().acquire(permits, max_wait=max_wait)
+        except LimiterClosed:
+            raise _no_key() from None
+
+    def try_acquire(self, permits: int = 1) -> bool:
+        raise _no_key()
+
+    def apply(self, spec: RateSpec | str) -> None:
+        """Raises `LimiterClosed`: it cannot be opened again."""
+        raise _no_key()
+
+
+def _no_key() -> LimiterClosed:
+    return LimiterClosed("KeyedLimiter: it is closed, and adds no key. Make another.")

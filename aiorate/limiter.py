@@ -257,13 +257,18 @@ class Limiter:
             return await self.acquire(permits)
         self._check("acquire()", permits)
         dispatcher = self._dispatcher
-        if room.try_acquire():
+        inside = room.try_acquire()
+        if not inside:
+            dispatcher.look()
+            if (self._max_waiting is not None or dispatcher.is_closed) and dispatcher.loop_is_starved():  # as in acquire()
+                await dispatcher.let_loop_turn()
+                inside = room.try_acquire()
+        if inside:
             try:
                 return await self.acquire(permits)
             except BaseException:
                 self.leave()
                 raise
-        dispatcher.look()
         if dispatcher.is_closed:
             raise LimiterClosed(f"acquire(): {CLOSED}")
         if self._max_waiting is not None:
@@ -328,6 +333,9 @@ class Limiter:
         while True:
             since = count.open()
             at, now = dispatcher.try_take(1, since)
+            if at > now and (self._max_waiting is not None or dispatcher.is_closed) and dispatcher.loop_is_starved():  # as in acquire()
+                await dispatcher.let_loop_turn()
+                at, now = dispatcher.try_take(1, since)
             if at <= now:
                 count.granted_at_once()
             else:
