@@ -261,9 +261,9 @@ class _Closed(Limiter):
         super().__init__(1)
         self.dispatcher.closed = True
 
-    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:  # noqa: ASYNC109
         try:
-            return await super().acquire(permits, max_wait=max_wait)
+            return await super().acquire(permits, max_wait=max_wait, timeout=timeout)
         except LimiterClosed:
             raise _no_key() from None
 
