@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Literal, Never, NoReturn
 
-    from aiorate.feedback import Feedback, Quota
+    from aiorate.feedback import Feedback
     from aiorate.rate import Number
     from aiorate.statistics import Statistics
 
@@ -201,19 +201,22 @@ class Budget:
         """
         if feedback is None:
             return
-        ns, _ = check_feedback("observe()", feedback)
+        ns, told = check_feedback("observe()", feedback)
         extra = seconds_to_ns(jitter, "observe(jitter)")
-        caps = [
-            (self._names.index(place), *cap) for quota in feedback.quotas if (place := self._place_of(quota)) and (cap := _cap_of(quota))
-        ]
         dispatcher = self._dispatcher
         now, timeline = dispatcher.look(), dispatcher.timeline
         news = dispatcher.pause_longer(ns, extra)
-        for number, left, length in caps:
+        names = {quota.name for quota in feedback.quotas}
+        for quota in told:
+            # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
+            place = quota.name if quota.name in self._names or quota.unit in names else quota.unit
+            if place not in self._names:
+                continue
+            number = self._names.index(place)
             if number < len(self._dimensions.parts):
-                self._dimensions.cap(number, left, now, now + timeline.held_for + length)
+                self._dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + timeline.held_for)
             elif self._shared is not None:
-                self._shared.dispatcher.cap(left, length)
+                self._shared.dispatcher.cap(quota.name, quota.left, quota.size, quota.ns)
         dispatcher.changed()
         if news:
             dispatcher.tell(Event("paused", dispatcher.name, seconds=ns_to_seconds(news), source=feedback.source))
@@ -279,9 +282,6 @@ class Budget:
         if self._shared is not None:
             most.append(self._shared.dispatcher.max_permits)
         return tuple(amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True))
-
-    def _place_of(self, quota: Quota) -> str | None:
-        return next((place for place in (quota.name, quota.unit) if place in self._names), None)
 
     def _check_name(self, call: str, place: str) -> None:
         if place not in self._names:
@@ -386,23 +386,6 @@ class Lease:
 def _last_amount(permits: int) -> int:
     assert isinstance(permits, Amounts)
     return permits.of[-1]
-
-
-def _cap_of(quota: Quota) -> tuple[int, int] | None:
-    """How much of what it counts may be used in how many ns; None: the quota does not say.
-
-    Where its reset says when it is full again, a part is back before: only one with nothing left says when the next is.
-    """
-    if quota.remaining is None or not quota.reset:
-        return None
-    left, seconds = quota.remaining, quota.reset
-    if quota.full_at_reset:
-        if left or not quota.limit:
-            return None
-        seconds /= quota.limit
-    elif left and quota.limit is not None and quota.window:
-        left = min(left, max(1, int(quota.limit * seconds / quota.window)))  # as in aiorate.feedback.left_of()
-    return left, seconds_to_ns(seconds, "observe(): the reset of a quota")
 
 
 def _strategy(place: str, limit: Scheduler | Rate | str | Number) -> Scheduler:

@@ -10,7 +10,7 @@ from aiorate.rate import seconds_to_ns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Feedback", "Part", "Quota", "check_feedback", "left_of"]
+__all__ = ["Feedback", "Left", "Part", "Quota", "check_feedback"]
 
 
 class Quota(Protocol):
@@ -43,7 +43,7 @@ class Quota(Protocol):
 
     @property
     def full_at_reset(self) -> bool:
-        """Whether a part is back before the reset."""
+        """Whether all of it is back at the reset, and a part of it before."""
         ...
 
     @property
@@ -79,8 +79,20 @@ class Part(NamedTuple):
     source: str
 
 
-def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[tuple[int, int]]]:
-    """The pause in ns (0: none), and for each quota of requests how many are left and for how many ns.
+class Left(NamedTuple):
+    """What is left of one quota."""
+
+    name: str
+    unit: str
+    left: int
+    """How much may be used before ``ns`` from now; of a bucket, how much it holds now."""
+    size: int
+    """How much the server's bucket holds when it is full, in ``ns`` from now; 0: the quota is a window."""
+    ns: int
+
+
+def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
+    """The pause in ns (0: none), and what is left of each quota that says so.
 
     Raises TypeError or ValueError that begins with ``call``.
     """
@@ -99,22 +111,25 @@ def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[tuple[int, 
         _check_count(f"{call}: the limit of a quota", limit)
         _ns(f"{call}: the reset of a quota", reset)
         _ns(f"{call}: the window of a quota", window)
-    left = [(permits, _ns(call, quota.reset)) for quota in quotas if (permits := left_of(quota)) is not None]
-    return _ns(f"{call}: the pause", pause), left
+    pause_ns = _ns(f"{call}: the pause", pause)
+    return pause_ns, [left for quota in quotas if (left := _left_of(quota, pause)) is not None]
 
 
-def left_of(quota: Quota) -> int | None:
-    """How many requests may be sent until the quota's reset; None: it does not say, or is not of requests.
-
-    No more than remain, and no more than its policy allows in that time: 10000 in 1000 s with 10000 left for 10 s is 100 requests, not
-    10000 (draft-ietf-httpapi-ratelimit-headers-11, section 8.5).
-    """
-    if quota.unit != "requests" or not quota.remaining or not quota.reset or quota.full_at_reset:
+def _left_of(quota: Quota, pause: float | None) -> Left | None:
+    # None: it does not say. Where nothing is left of a window of requests and the response names a pause, that is the pause already,
+    # and a shorter Retry-After wins over the reset (draft-ietf-httpapi-ratelimit-headers-11, section 7).
+    if quota.remaining is None or not quota.reset:
+        return None
+    left, ns = quota.remaining, _ns("reset", quota.reset)
+    if quota.full_at_reset:
+        return Left(quota.name, quota.unit, left, quota.limit, ns) if quota.limit and left < quota.limit else None
+    if not left and quota.unit == "requests" and pause is not None:
         return None
     window = _ns("window", quota.window)
-    if quota.limit is None or not window:
-        return quota.remaining
-    return min(quota.remaining, max(1, quota.limit * _ns("reset", quota.reset) // window))  # an allowance is rounded down
+    if left and quota.limit is not None and window:
+        # 10000 in 1000 s with 10000 left for 10 s is 100 requests, not 10000: section 8.5. An allowance is rounded down.
+        left = min(left, max(1, quota.limit * ns // window))
+    return Left(quota.name, quota.unit, left, 0, ns)
 
 
 def _ns(what: str, seconds: float | None) -> int:

@@ -411,20 +411,22 @@ class Limiter:
         """Heed what a server said, as `aiorate.http.read_feedback` reads it from a response; None does nothing.
 
         A pause holds everybody in line, and merges with others by the later end. Of a quota of requests, no more than what remains is
-        granted until its reset, and no more than its policy allows. So it only ever lowers what is available. ``jitter`` makes a
-        pause longer by a random part of so many seconds, where many clients would come back at once. Raises TypeError and ValueError
-        for anything else, and changes nothing then.
+        granted until its reset, and no more than its policy allows. Where the quota is full at its reset, no more than what remains is
+        granted now, and the rest as it comes back, until the server says more. So it only ever lowers what is available. ``jitter``
+        makes a pause longer by a random part of that many seconds, where many clients would come back at once. Raises TypeError and
+        ValueError for anything else, and changes nothing then.
         """
         if feedback is None:
             return
         from aiorate.feedback import check_feedback
 
-        ns, caps = check_feedback("observe()", feedback)
+        ns, told = check_feedback("observe()", feedback)
         extra = seconds_to_ns(jitter, "observe(jitter)")
         dispatcher = self._dispatcher
         news = dispatcher.pause_longer(ns, extra)
-        for left, length in caps:
-            dispatcher.cap(left, length)
+        for quota in told:
+            if quota.unit == "requests":
+                dispatcher.cap(quota.name, quota.left, quota.size, quota.ns)
         if news:
             from aiorate.events import Event
 

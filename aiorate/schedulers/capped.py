@@ -1,10 +1,11 @@
-"""At most so many more permits until an instant: what a server said is left of its windows."""
+"""No more than a server said is left: until its window ends, or as its bucket refills."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.interface import Scheduler, check_ask
+from aiorate.schedulers.server_bucket import ServerBucket
 
 if TYPE_CHECKING:
     from aiorate.rate import Number, Rate
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Capped"]
 
 _MOST_CAPS = 32  # a second's, a minute's and a day's window, in what many responses said of them
+_MOST_BUCKETS = 8  # a bucket of each name
 
 
 class _Cap:
@@ -40,18 +42,21 @@ class _Cap:
 
 
 class Capped(Scheduler):
-    """Another scheduler, of which at most ``left`` permits are granted before ``until``, whatever it would grant.
+    """Another scheduler, of which no more is granted than a server said is left of its windows and in its buckets.
 
-    It stands in for the other until then, and only ever lowers what is available. Further caps hold beside the first: 2 in this second
-    and 50 in this minute. A request for more than is left goes when the last cap that forbids it ends.
+    It stands in for the other, and only ever lowers what is available. A window allows ``left`` permits before ``until``, and further
+    windows hold beside the first: 2 in this second and 50 in this minute. A request for more than is left goes when the last window
+    that forbids it ends. A bucket holds until the server says more of it.
     """
 
-    __slots__ = ("_caps", "inner")
+    __slots__ = ("_buckets", "_caps", "inner")
 
-    def __init__(self, inner: Scheduler, left: int, now: int, until: int) -> None:
+    def __init__(self, inner: Scheduler, left: int | None = None, now: int = 0, until: int = 0) -> None:
         self.inner: Scheduler = inner
         self._caps: list[_Cap] = []  # the one that ends first comes first
-        self.lower(left, now, until)
+        self._buckets: dict[str, ServerBucket] = {}
+        if left is not None:
+            self.lower(left, now, until)
 
     def lower(self, left: int, now: int, until: int) -> bool:
         """Grant at most so many before ``until``, besides what was said before. False if that says nothing new.
@@ -70,14 +75,35 @@ class Capped(Scheduler):
             caps[closest + 1].absorb(caps.pop(closest))
         return True
 
-    @property
-    def until(self) -> int:
-        """The instant at which the last cap ends."""
-        return self._caps[-1].until
+    def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int) -> bool:
+        """`refill`, if the server's quota of that name has a size, or `lower` until ``ns`` after ``at``."""
+        return self.refill(name, left, size, ns, now, at) if size else self.lower(left, now, at + ns)
+
+    def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int) -> bool:
+        """Grant no more than the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
+
+        ``at`` is ``now`` in time that no pause holds up. False if that says nothing: the bucket is full, or has no size.
+        """
+        if full_in <= 0 or left >= size:
+            return False
+        if name not in self._buckets and len(self._buckets) >= _MOST_BUCKETS:
+            name = next(iter(self._buckets))  # a server that makes up names must not cost memory with each
+        if name in self._buckets:
+            self._buckets[name].tell(left, size, full_in, now, at)
+        else:
+            self._buckets[name] = ServerBucket(left, size, full_in, now, at)
+        return True
+
+    def ended(self, now: int) -> bool:
+        """Whether the other can stand alone again: all windows are over, and no bucket can lower anything."""
+        if self._caps and now < self._caps[-1].until:
+            return False
+        return not any(bucket.lowers(self.inner) or not bucket.is_full(now) for bucket in self._buckets.values())
 
     def left(self, now: int) -> int | None:
-        """How many permits the caps leave at ``now``; None: all of them have ended."""
-        return min((cap.left for cap in self._caps if now < cap.until), default=None)
+        """How many permits the server leaves at ``now``; None: nothing that it said holds any longer."""
+        windows = [cap.left for cap in self._caps if now < cap.until]
+        return min(windows + [bucket.left(now) for bucket in self._buckets.values()], default=None)
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]
@@ -120,6 +146,7 @@ class Capped(Scheduler):
             return max(allowed, self.inner.peek(permits, now))
         if since is not None:  # whoever waited for a cap to end is not late before
             since = max((cap.until for cap in self._caps if since < cap.until <= now and permits > cap.left), default=since)
+            since = max([since, *(bucket.due(permits, since) for bucket in self._buckets.values())])
         at = self.inner.take(permits, now, since)
         if at <= now:
             for cap in self._caps:
@@ -127,6 +154,8 @@ class Capped(Scheduler):
                     cap.left -= permits
                     if now == cap.began:
                         cap.taken_at_once += permits
+            for bucket in self._buckets.values():
+                bucket.take(permits, now)
         return at
 
     def peek(self, permits: int, now: int) -> int:
@@ -134,13 +163,11 @@ class Capped(Scheduler):
         return max(allowed, at) if allowed > now else at
 
     def _allowed_at(self, permits: int, now: int) -> int:
-        for cap in reversed(self._caps):
-            if permits > cap.left and now < cap.until:
-                return cap.until
-        return now
+        at = next((cap.until for cap in reversed(self._caps) if permits > cap.left and now < cap.until), now)
+        return max([at, *(bucket.due(permits, now) for bucket in self._buckets.values())])
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Credit the other, and by receipt the caps too, but for grants before the server spoke: they are not left of its window."""
+        """Credit the other, and by receipt the caps too, except for grants before the server spoke: it does not leave us those."""
         self.inner.give_back(permits, now, taken)
         if taken is None:
             return
@@ -151,6 +178,8 @@ class Capped(Scheduler):
                 credit = min(permits, cap.taken_at_once)
                 cap.left += credit
                 cap.taken_at_once -= credit
+        for bucket in self._buckets.values():
+            bucket.give_back(permits, now, taken)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         self.inner.set_rate(rate, now)
@@ -181,14 +210,16 @@ class Capped(Scheduler):
     def reset(self, now: int) -> None:
         """Reset the other, and forget what the server said, as a new limiter would not know it."""
         self.inner.reset(now)
-        for cap in self._caps:
-            cap.until = min(cap.until, now)
+        self._caps.clear()
+        self._buckets.clear()
 
     def shift(self, ns: int) -> None:
-        """Move as the other does; the server's windows do not wait for a pause here."""
+        """Move as the other does; the server's windows and buckets do not wait for a pause here."""
         for cap in self._caps:
             cap.until -= ns
             cap.earliest -= ns
+        for bucket in self._buckets.values():
+            bucket.shift(ns)
         self.inner.shift(ns)
 
     def available(self, now: int) -> int:
@@ -197,8 +228,10 @@ class Capped(Scheduler):
         return available if left is None else min(available, left)
 
     def rested(self, now: int) -> bool:
-        """Not before the last cap has ended."""
-        return now >= self.until and self.inner.rested(now)
+        """Not before the last window has ended and the buckets are full."""
+        if self._caps and now < self._caps[-1].until:
+            return False
+        return all(bucket.is_full(now) for bucket in self._buckets.values()) and self.inner.rested(now)
 
     def __repr__(self) -> str:
         return repr(self.inner)

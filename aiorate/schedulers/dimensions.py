@@ -107,13 +107,13 @@ class Dimensions(Scheduler):
         elif more < 0:
             self.parts[place].give_back(-more, now, taken)
 
-    def cap(self, place: int, left: int, now: int, until: int) -> None:
-        """Of that dimension, no more than so much is left until then."""
+    def cap(self, place: int, name: str, left: int, size: int, ns: int, now: int, at: int) -> None:
+        """Heed what a server said is left of that dimension; see `Capped.heed`."""
         part = self.parts[place]
-        if isinstance(part, Capped) and now < part.until:
-            part.lower(left, now, until)
-        else:
-            self.parts[place] = Capped(part.inner if isinstance(part, Capped) else part, left, now, until)
+        if not isinstance(part, Capped) or part.ended(now):
+            part = Capped(part.inner if isinstance(part, Capped) else part)
+        if part.heed(name, left, size, ns, now, at):
+            self.parts[place] = part
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Refused: each dimension has a rate of its own."""

@@ -556,7 +556,7 @@ class Dispatcher:
 
     def _update_fast_path(self) -> None:
         timeline = self.timeline
-        if self._cap is not None and timeline.held_at is None and timeline.now() >= self._cap.until:
+        if self._cap is not None and timeline.held_at is None and self._cap.ended(timeline.now()):
             self.scheduler, self._cap = self._cap.inner, None
             self.batch.measure(self.scheduler)
         self.now = timeline.now if timeline.offset else timeline.read
@@ -743,15 +743,13 @@ class Dispatcher:
         self.strategy.resumed()
         self.changed()
 
-    def cap(self, left: int, ns: int) -> None:
-        """Grant at most so many more permits within ns from now. While other caps are in force, none is exceeded."""
+    def cap(self, name: str, left: int, size: int, ns: int) -> None:
+        """Heed what a server said is left of a quota; see `Capped.heed`. ``ns`` runs from now, during a pause too."""
         now = self.look()
-        until = now + self.timeline.held_for + ns
-        if self._cap is None:
-            self.scheduler = self._cap = Capped(self.scheduler, left, now, until)
-        elif not self._cap.lower(left, now, until):
-            return
-        self.changed()
+        cap = Capped(self.scheduler) if self._cap is None else self._cap
+        if cap.heed(name, left, size, ns, now, now + self.timeline.held_for):
+            self.scheduler = self._cap = cap
+            self.changed()
 
     def reset(self) -> None:
         """Everything as new, but those in line."""

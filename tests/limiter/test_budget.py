@@ -629,7 +629,7 @@ async def test_a_budget_counts_its_reservations(calls: Calls, budget: Budget, cl
         (quota("tokens", None, 10.0, unit="tokens"), 5, 100),
         (quota("tokens", 30, None, unit="tokens"), 5, 100),
         (quota("tokens", 200, 10.0, unit="tokens"), 5, 100),  # never more than there is here
-        (quota("tokens", 30, 10.0, unit="tokens", full_at_reset=True, limit=100), 5, 100),  # a part is back before
+        (quota("tokens", 30, 10.0, unit="tokens", full_at_reset=True, limit=100), 5, 30),  # a part is back before
         (quota("tokens", 0, 10.0, unit="tokens", full_at_reset=True, limit=100), 5, 0),
     ],
 )

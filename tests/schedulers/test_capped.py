@@ -238,7 +238,13 @@ CAPS: dict[str, Callable[[Scheduler], Scheduler]] = {
     "few": lambda inner: Capped(inner, 3, 0, 2 * S),
     "none": lambda inner: Capped(inner, 0, 0, S),
     "two": lambda inner: _with(Capped(inner, 2, 0, S // 2), (5, 3 * S)),
+    "bucket": lambda inner: _bucket(Capped(inner)),
 }
+
+
+def _bucket(capped: Capped) -> Capped:
+    assert capped.refill("a bucket of 7", 2, 7, 4 * S, 0, 0)
+    return capped
 
 
 def _with(capped: Capped, *quotas: tuple[int, int]) -> Capped:
@@ -248,7 +254,8 @@ def _with(capped: Capped, *quotas: tuple[int, int]) -> Capped:
 
 
 TRIED = [("TokenPool", "two", 10), ("SlidingWindow", "two", 10), ("SmoothBursty", "none", 10)]
-TRIED += [pytest.param(name, "two", 40, marks=pytest.mark.slow) for name in EACH]
+TRIED += [("TokenPool", "bucket", 10), ("SlidingWindow", "bucket", 10)]
+TRIED += [pytest.param(name, cap, 40, marks=pytest.mark.slow) for name in EACH for cap in ("two", "bucket")]
 
 
 @pytest.mark.parametrize("law", [law for law in LAWS if law.__name__ in UNDER_ANY_CAP], ids=lambda law: law.__name__)

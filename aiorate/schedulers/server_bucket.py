@@ -1,0 +1,134 @@
+"""A token bucket that a server keeps, reckoned from what the server said of it and from what was taken here since.
+
+OpenAI and Anthropic tell how much is left, how much a full bucket holds, and in how many seconds it will be full. So it holds ``left``
+now and refills at ``(size - left) / full_in``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.rate import ceil_div
+from aiorate.schedulers.peaks import Peaks
+
+if TYPE_CHECKING:
+    from aiorate.schedulers.interface import Scheduler
+
+__all__ = ["ServerBucket"]
+
+_ON_THE_WAY_NS = 5_000_000_000  # what was granted earlier has reached the server: it is counted in what the server says
+
+
+class ServerBucket:
+    """Holds `left` permits at ``at``, and is full ``full_in`` ns later. A level is a whole number of permits times ``full_in``.
+
+    Responses overtake each other, and a server does not count the requests that are still on their way to it. So what is left is
+    between what the server said and that less all that was granted in the last seconds; the level here stays where it is if it lies
+    in between, and moves to the nearer end if not.
+    """
+
+    __slots__ = (
+        "_at",
+        "_at_once",
+        "_began",
+        "_earlier",
+        "_full_in",
+        "_gain",
+        "_level",
+        "_most",
+        "_peaks",
+        "_recent",
+        "_recorded",
+        "_since",
+        "_size",
+    )
+
+    def __init__(self, left: int, size: int, full_in: int, now: int, at: int) -> None:
+        self._at = self._since = at
+        self._level = self._most = left * full_in
+        self._full_in = full_in
+        self._recent = self._earlier = 0  # permits granted since `_since`, and in as long a time before
+        self._recorded = at + _ON_THE_WAY_NS  # from then on, these are all that may be on their way
+        self._heed(left, size, full_in, now)
+
+    def tell(self, left: int, size: int, full_in: int, now: int, at: int) -> None:
+        """The server spoke again. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up."""
+        self._advance(at)
+        said = left * full_in
+        level = self._level * full_in // self._full_in  # rounded down
+        if at >= self._recorded:
+            level = max(level, said - (self._recent + self._earlier) * full_in)
+        self._level = min(level, said)
+        self._heed(left, size, full_in, now)
+
+    def _heed(self, left: int, size: int, full_in: int, now: int) -> None:
+        self._size, self._gain, self._full_in = size, size - left, full_in
+        self._most = left * full_in  # what the server said, less what was granted since
+        self._began = now  # receipts of that instant or before are of permits that the server may have counted
+        self._at_once = 0  # permits granted since, at that very instant
+        self._peaks = Peaks()
+
+    def _advance(self, now: int) -> None:
+        elapsed = now - self._at
+        if elapsed > 0:
+            full = self._size * self._full_in
+            self._level = min(self._level + elapsed * self._gain, full)
+            self._most = min(self._most + elapsed * self._gain, full)
+            self._at = now
+        if now - self._since >= _ON_THE_WAY_NS:
+            self._earlier = self._recent if now - self._since < 2 * _ON_THE_WAY_NS else 0
+            self._recent, self._since = 0, now
+
+    def due(self, permits: int, now: int) -> int:
+        """When it holds that many, ``now`` or later. More than its size is taken from a full bucket, and the rest is owed."""
+        missing = min(permits, self._size) * self._full_in - self._level
+        return max(now, self._at + ceil_div(missing, self._gain)) if missing > 0 else now
+
+    def take(self, permits: int, now: int) -> None:
+        """Permits were granted."""
+        self._advance(now)
+        self._peaks.note(now, self._most)
+        self._level -= permits * self._full_in
+        self._most -= permits * self._full_in
+        self._recent += permits
+        if now == self._began:
+            self._at_once += permits
+
+    def give_back(self, permits: int, now: int, taken: int) -> None:
+        """Permits that were granted at ``taken`` were not used. It never holds more for that than the server said."""
+        self._advance(now)
+        credit = permits if taken > self._began else min(permits, self._at_once) if taken == self._began else 0
+        if taken == self._began:
+            self._at_once -= credit
+        if credit:
+            peak = self._peaks.since(taken)
+            room = self._size * self._full_in - (self._most if peak is None else max(self._most, peak))
+            amount = max(0, min(credit * self._full_in, room))
+            self._most += amount
+            self._peaks.raise_since(taken, amount)
+        if taken >= self._since:
+            self._recent = max(0, self._recent - permits)
+        self._level = min(self._level + permits * self._full_in, self._most)
+
+    def left(self, now: int) -> int:
+        """How many permits it holds, 0 or more."""
+        level = self._level + max(0, now - self._at) * self._gain
+        return max(0, min(level // self._full_in, self._size))
+
+    def is_full(self, now: int) -> bool:
+        """Whether it is full, as far as is known here."""
+        return self.left(now) == self._size
+
+    def lowers(self, scheduler: Scheduler) -> bool:
+        """Whether it can, once full, still refuse what the scheduler grants."""
+        rate = scheduler.rate
+        if rate.permits * self._full_in > self._gain * rate.period_ns:
+            return True
+        at_once, meanwhile = scheduler.bound(1), scheduler.bound(self._full_in)
+        return at_once is None or meanwhile is None or at_once > self._size or meanwhile > self._size + self._gain
+
+    def shift(self, ns: int) -> None:
+        """A pause of ``ns`` is over, which the server did not see."""
+        self._at -= ns
+        self._since -= ns
+        self._recorded -= ns
