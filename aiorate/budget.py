@@ -72,7 +72,7 @@ class Budget:
         self._dispatcher = Dispatcher(self._dimensions, seconds_to_ns(catch_up, "Budget(catch_up)"), False, clock, name)
         self._dispatcher.on_event = on_event
         if self._shared is not None:
-            self._dispatcher.share(Gate(self._shared.dispatcher, self._on_shared, _last_amount))
+            self._dispatcher.share(Gate(self._shared.dispatcher, self._on_shared, _last_amount, self._shared))
         self._max_waiting = max_waiting
         self._on_error: OnError = on_error
         self._clamped: set[str] = set()  # dimensions of which it was said that an estimate was above what can be granted

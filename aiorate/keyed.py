@@ -209,7 +209,8 @@ class KeyedLimiter(Generic[K]):
             limiter = made if isinstance(made, Limiter) else Limiter(made, name=name, on_event=self._on_event)
             if limiter is self._shared:
                 raise ValueError("it is the shared limiter: make one for each key.")
-            limiter.dispatcher.share(None if self._shared is None else Gate(self._shared.dispatcher), self._group)
+            gate = None if self._shared is None else Gate(self._shared.dispatcher, owner=self._shared)
+            limiter.dispatcher.share(gate, self._group)
         except TypeError as error:
             if isinstance(made, CoroutineType):
                 made.close()  # or Python warns that it was never awaited, besides

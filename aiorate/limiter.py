@@ -437,23 +437,22 @@ class Limiter:
         self._dispatcher.resume()
 
     def refund(self, permits: int) -> None:
-        """Give permits back after the fact, never above capacity: those in line may move up. 0 does nothing."""
+        """Give permits back after the fact, never above capacity: those in line may move up. 0 does nothing.
+
+        What the limiter shares with others gets them back too.
+        """
         if _is_none("refund()", permits):
             return
-        dispatcher, counters = self._dispatcher, self._dispatcher.counters
-        dispatcher.scheduler.give_back(permits, dispatcher.look())
-        counters.refunded += permits
-        counters.given_back += min(permits, dispatcher.granted - counters.given_back)
-        dispatcher.changed()
+        self._dispatcher.refund(permits)
 
     def charge(self, permits: int) -> None:
-        """Take permits after the fact: a debt that those in line and later callers wait for. 0 does nothing."""
+        """Take permits after the fact: a debt that those in line and later callers wait for. 0 does nothing.
+
+        What the limiter shares with others owes them too.
+        """
         if _is_none("charge()", permits):
             return
-        dispatcher = self._dispatcher
-        dispatcher.scheduler.charge(permits, dispatcher.look())
-        dispatcher.counters.charged += permits
-        dispatcher.changed()
+        self._dispatcher.charge(permits)
 
     def reset(self) -> None:
         """Begin anew: as full or as empty as the strategy starts, no debt, no pause, counters at 0. Those in line stay in line."""

@@ -140,7 +140,8 @@ class Dispatcher:
 
         Returns the instant for which the request is scheduled, as `Scheduler.take` says it, and the instant now: granted if the one
         is not after the other. The first is `NOT_ASKED` if the scheduler was not asked. A patient caller, who would wait in line
-        without a limit, may be refused what has just fallen due. The first of another line may come so many ns late.
+        without a limit, may be refused what has just fallen due. The first of another line may come ``late`` ns late, of which
+        ``catch_up`` counts here.
         """
         if not self._steady:
             self.find_loop()
@@ -160,7 +161,7 @@ class Dispatcher:
         if patient and self.batch.outstayed(now) and self._loop is not None and not self._loop.manual:
             return now + 1, now
         if late:
-            since = now - late
+            since = now - min(late, self.catch_up)
         elif since is None and self._late is not None:
             since = self._made_up_from(now)
         granted_at = now
@@ -169,7 +170,7 @@ class Dispatcher:
         else:
             at = self.scheduler.peek(permits, now)
             if at <= now:
-                receipt = self._gate.ask(permits, now)
+                receipt = self._gate.ask(permits, now, late)
                 if receipt is None:
                     return NOT_ASKED, now
                 at, granted_at = self._take_both(self._gate, receipt, permits, now, since), receipt
@@ -190,7 +191,8 @@ class Dispatcher:
             at = self.scheduler.take(permits, now, since)
         finally:
             if at > now:
-                gate.take_back(permits, receipt)
+                gate.keep_receipt()
+                gate.cancel(permits, receipt)
         return at
 
     def join(
@@ -266,10 +268,7 @@ class Dispatcher:
         if isinstance(outcome, BaseException):
             raise outcome
         at, granted_at, reading = outcome
-        if line is self.line:
-            self.resume_one()
-            if self._gate is not None:
-                self._gate.resume_one(granted_at)
+        self.drop_receipt(granted_at, line)
         waited = reading - asked
         if waited <= 0:
             return 0, at, granted_at
@@ -279,16 +278,15 @@ class Dispatcher:
     def leave(self, line: Line, ticket: Ticket, permits: int) -> None:
         """Undo a request whose task was cancelled, waiting in that line or granted but not yet resumed."""
         outcome = outcome_of(ticket)
-        if line is not self.line:  # that of another loop, to which nobody belongs any more
+        if outcome is None:
             self.counters.cancelled += 1
-        elif outcome is None:
-            self.counters.cancelled += 1
-            if self.driver is not None:
-                self.driver.leave(ticket)
-            self._leave_line(ticket, permits)
-            self._serve_unless_first()
+            if line is self.line:  # else it is that of another loop, and empty
+                if self.driver is not None:
+                    self.driver.leave(ticket)
+                self._leave_line(ticket, permits)
+                self._serve_unless_first()
         elif not isinstance(outcome, BaseException):
-            self.cancel_in_line(permits, outcome[1])
+            self.cancel(permits, outcome[1], line)
 
     def _leave_line(self, ticket: Ticket, permits: int) -> None:
         """A request goes without having been served."""
@@ -306,61 +304,84 @@ class Dispatcher:
 
     def withdraw(self, line: Line, ticket: Ticket, permits: int) -> None:
         """As `leave`, for the first of another line, of which no driver knows."""
-        if line is not self.line:
-            return
         outcome = outcome_of(ticket)
         if outcome is None:
-            self._leave_line(ticket, permits)
-            if ticket is self._head:
-                self.serve_if_alive()
+            if line is self.line:
+                self._leave_line(ticket, permits)
+                if ticket is self._head:
+                    self.serve_if_alive()
         elif not isinstance(outcome, BaseException):
-            self.cancel_in_line(permits, outcome[1])
+            self.cancel(permits, outcome[1], line)
 
-    def cancel_in_line(self, permits: int, granted_at: int) -> None:
-        """As `cancel`, for a grant out of the line."""
-        self.resuming -= 1
-        self.cancel(permits, granted_at)
+    # What may come back. Each of these reaches every limit that the grant took from.
 
-    def cancel(self, permits: int, granted_at: int) -> None:
-        """Undo a grant of that instant, because its task was cancelled before it resumed. The next in line moves up at once."""
+    def keep_receipt(self) -> None:
+        """Have the scheduler record takes: one more grant may still be undone, by `cancel` or `return_some`."""
+        self._returnable += 1
+        self.scheduler.receipts = True
+        if self._gate is not None:
+            self._gate.keep_receipt()
+
+    def drop_receipt(self, granted_at: int | None = None, line: Line | None = None) -> None:
+        """One grant stands: that of a waiter of that line, which resumed, or without a line one that `keep_receipt` announced.
+
+        After the last, nothing is recorded.
+        """
+        self._forget_grant(line)
+        if self._gate is not None:
+            self._gate.drop_receipt(granted_at)
+
+    def cancel(self, permits: int, granted_at: int, line: Line | None = None) -> None:
+        """Undo a grant of that instant, because its task was cancelled before it resumed. The next in line moves up at once.
+
+        ``line`` is as in `drop_receipt`. What was granted in the line of an earlier event loop stays spent.
+        """
         self.counters.cancelled += 1
-        if self._reset_at is None or granted_at > self._reset_at:  # else it is of a schedule that is no more
-            self.counters.given_back += permits
-            self.scheduler.give_back(permits, self.timeline.now(), int(granted_at))
-        self._drop_receipt()
+        if line is None or line is self.line:
+            self._give_back(permits, granted_at)
+        self._forget_grant(line)
         if self._gate is not None:
             self._gate.cancel(permits, granted_at)
         self._estimate.departed()
         self.serve_if_alive()
 
     def return_some(self, permits: int, granted_at: int) -> None:
-        """So many permits of a grant of that instant were not used."""
-        now = self.look()
+        """Take back the permits, out of a grant of that instant whose receipt is kept."""
+        self.look()
+        self._give_back(permits, granted_at)
+        if self._gate is not None:
+            self._gate.return_some(permits, granted_at)
+        self.changed()
+
+    def refund(self, permits: int) -> None:
+        """Take back the permits, of any grant."""
+        counters = self.counters
+        self.scheduler.give_back(permits, self.look())
+        counters.refunded += permits
+        counters.given_back += min(permits, self.granted - counters.given_back)
+        if self._gate is not None:
+            self._gate.refund(permits)
+        self.changed()
+
+    def charge(self, permits: int) -> None:
+        """Take the permits after the fact, as a debt."""
+        self.scheduler.charge(permits, self.look())
+        self.counters.charged += permits
+        if self._gate is not None:
+            self._gate.charge(permits)
+        self.changed()
+
+    def _give_back(self, permits: int, granted_at: int) -> None:
         if self._reset_at is None or granted_at > self._reset_at:  # else it is of a schedule that is no more
-            self.scheduler.give_back(permits, now, granted_at)
             self.counters.given_back += permits
-            self.changed()
+            self.scheduler.give_back(permits, self.timeline.now(), int(granted_at))
 
-    def resume_one(self) -> None:
-        """A waiter resumed, and its grant can no longer be cancelled."""
-        self.resuming -= 1
-        self._drop_receipt()
-
-    def keep_receipt(self) -> None:
-        """Have the scheduler record takes: one more grant may still be cancelled."""
-        self._returnable += 1
-        self.scheduler.receipts = True
-        if self._gate is not None:
-            self._gate.keep_receipt()
-
-    def drop_receipt(self) -> None:
-        """One grant can no longer be cancelled. After the last, nothing is recorded."""
-        self._drop_receipt()
-        if self._gate is not None:
-            self._gate.drop_receipt()
-
-    def _drop_receipt(self) -> None:
-        if self._returnable:  # none are, of a loop that is no more
+    def _forget_grant(self, line: Line | None) -> None:
+        if line is not None:
+            if line is not self.line:  # of a loop that is no more, with which it was forgotten
+                return
+            self.resuming -= 1
+        if self._returnable:
             self._returnable -= 1
         if not self._returnable:
             self.scheduler.receipts = False
@@ -378,12 +399,18 @@ class Dispatcher:
             raise ValueError("the limiter belongs to another key already: make one for each key.")
         if gate is not None and (self._head is not None or self._returnable):
             raise ValueError("the limiter is in use already: make one that is not.")
+        if gate is not None and gate.reaches(self):
+            raise ValueError("it is the shared limiter, or one that this shares: make one for each key.")
         if self.batch.opened:
             self._settle(self.timeline.now())
         self._gate, self._group = gate, group
         if gate is not None:
             self.scheduler.share()
         self._update_fast_path()
+
+    def reaches(self, side: object) -> bool:
+        """Whether what is granted here takes from that one too."""
+        return self._gate is not None and self._gate.reaches(side)
 
     def on_pass(self) -> None:
         """The first in line was decided by the limit that is shared."""
@@ -438,15 +465,15 @@ class Dispatcher:
         loop = self._loop
         # Where many loops wait, one that stands still, and has yet to resume its own, must not keep the others from theirs.
         room = MOST if loop is None or loop.section is not None else loop.turnstile.room(self.resuming)
-        booked, woken, permits, stood = now, 0, 0, False
+        booked, woken, permits, stood = now, 0, 0, False  # stood: whether it waited for the shared limit
         gate, granted_at = self._gate, now
         passed: Receipt | BaseException | None = None  # what the shared limit granted, and is not granted here yet
         behind = 0 if self._due is None else min(max(now - self._due, 0), self.catch_up)  # as the wake-up is late
-        if self.passes is not None:
-            self.passes.late = behind
         try:
             while request is not None:
                 ticket, permits, since = request
+                if self.passes is not None:
+                    self.passes.late = behind
                 if woken >= room and loop is not None and not loop.manual:
                     self._due = now  # that is, as soon as the loop has turned
                     break
@@ -465,9 +492,11 @@ class Dispatcher:
                         request = line.pop_first()
                         continue
                     granted_at = passed
-                    stood = passed.stood
+                    stood = passed.line is not None
                     if stood:  # nothing is made up for what others held up, but for how late they were woken
                         since = now - passed.late
+                        if self.passes is not None:
+                            self.passes.late = min(passed.late, self.catch_up)
                 at = scheduler.take(permits, now, since if since > earliest else earliest)
                 if at > now:
                     self._due = at

@@ -40,8 +40,12 @@ class Side(Protocol):
 class Shared(Side, Protocol):
     """What a gate knows of the dispatcher of the shared limit."""
 
-    closed: bool
     passes: Passes | None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it grants nothing any more, or a limit that it shares in turn does not."""
+        ...
 
     @property
     def max_permits(self) -> int | None:
@@ -67,24 +71,32 @@ class Shared(Side, Protocol):
         """Undo a request of that line, waiting or granted."""
         ...
 
+    def reaches(self, side: object) -> bool:
+        """Whether what it grants takes from that one too."""
+        ...
+
     def keep_receipt(self) -> None:
-        """The permits of a grant may come back."""
+        """One more grant may be undone."""
         ...
 
-    def drop_receipt(self) -> None:
-        """They may not any more."""
+    def drop_receipt(self, granted_at: int | None = None, line: Line | None = None) -> None:
+        """One grant stands, of that line or of none."""
         ...
 
-    def resume_one(self) -> None:
-        """As `drop_receipt`, for a grant out of the line."""
+    def cancel(self, permits: int, granted_at: int, line: Line | None = None) -> None:
+        """Undo a grant, of that line or of none."""
         ...
 
-    def cancel(self, permits: int, granted_at: int) -> None:
-        """Undo a grant for which `keep_receipt` was called."""
+    def return_some(self, permits: int, granted_at: int) -> None:
+        """Take back a part of a grant."""
         ...
 
-    def cancel_in_line(self, permits: int, granted_at: int) -> None:
-        """Undo a grant out of the line."""
+    def refund(self, permits: int) -> None:
+        """Take back permits of any grant."""
+        ...
+
+    def charge(self, permits: int) -> None:
+        """Take permits after the fact."""
         ...
 
     def estimate(self, permits: int, now: int) -> int | None:
@@ -97,17 +109,18 @@ class Shared(Side, Protocol):
 
 
 class Receipt(int):
-    """The instant of a grant in its own line, with that of the shared limit, whose pauses are its own."""
+    """The instant of a grant in its own line, with the receipt of the shared limit, whose pauses are its own."""
 
     shared: int
-    stood: bool
-    """Whether the request stood in the shared line, which then waits to hear that its owner went on."""
+    """The instant of the grant there; where that limit shares another in turn, a receipt as well."""
+    line: Line | None
+    """The shared line in which the request stood, and which waits to hear that its owner went on; None: it did not stand there."""
     late: int
     """How many ns late the wake-up was at which the shared limit granted it, if it stood there."""
 
-    def __new__(cls, granted_at: int, shared: int, stood: bool, late: int = 0) -> Receipt:
+    def __new__(cls, granted_at: int, shared: int, line: Line | None = None, late: int = 0) -> Receipt:
         receipt = super().__new__(cls, granted_at)
-        receipt.shared, receipt.stood, receipt.late = shared, stood, late
+        receipt.shared, receipt.line, receipt.late = shared, line, late
         return receipt
 
 
@@ -181,26 +194,27 @@ class Gate:
     the gate, and without such a circle a limiter that is evicted is freed at once.
     """
 
-    __slots__ = ("_pass", "_passes", "_permits_of", "_serve", "_shared")
+    __slots__ = ("_owner", "_pass", "_permits_of", "_serve", "_shared")
 
-    def __init__(self, shared: Shared, serve: Callable[[], None] | None = None, permits_of: Callable[[int], int] | None = None) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        serve: Callable[[], None] | None = None,
+        permits_of: Callable[[int], int] | None = None,
+        owner: object = None,
+    ) -> None:
         if shared.passes is None:
             shared.passes = Passes()
-        self._passes = shared.passes
         self._shared = shared
+        self._owner = owner  # kept as long as the gate: a key of others that nobody holds is evicted
         self._serve = serve
         self._permits_of = _as_many if permits_of is None else permits_of
         self._pass: _Pass | None = None  # of the request that stands in the shared line
 
-    def ask(self, permits: int, now: int) -> Receipt | None:
-        """Take the shared permits if they are to be had at once; None: they are not."""
-        at, shared_now = self._shared.try_take(self._permits_of(permits))
-        return Receipt(now, shared_now, stood=False) if at <= shared_now else None
-
-    def take_back(self, permits: int, receipt: Receipt) -> None:
-        """Undo what `ask` took, in the same step."""
-        self._shared.keep_receipt()
-        self._shared.cancel(self._permits_of(permits), receipt.shared)
+    def ask(self, permits: int, now: int, late: int) -> Receipt | None:
+        """Take the shared permits if they are to be had at once, for a request that comes ``late`` ns late; None: they are not."""
+        at, shared_now = self._shared.try_take(self._permits_of(permits), late=late)
+        return Receipt(now, shared_now) if at <= shared_now else None
 
     def pass_through(self, ticket: Ticket, permits: int, now: int, serve: Callable[[], None], late: int) -> Receipt | BaseException | None:
         """The shared permits for the first of its line, which is due there, and was so for ``late`` ns before anybody looked.
@@ -211,7 +225,7 @@ class Gate:
         if standing is None or standing.owner is not ticket:
             self.withdraw()
             shared, permits = self._shared, self._permits_of(permits)
-            if shared.closed:
+            if shared.is_closed:
                 return LimiterClosed("acquire(): the limit that is shared with others is closed.")
             most = shared.max_permits
             if most is not None and permits > most:  # since its rate was changed
@@ -219,9 +233,10 @@ class Gate:
             at, shared_now = shared.try_take(permits, late=late)
             if at <= shared_now:
                 shared.keep_receipt()
-                return Receipt(now, shared_now, stood=False)
-            standing = _Pass(ticket, permits, self._passes)
-            shared.join(permits, at, shared_now, shared_now - late, standing)
+                return Receipt(now, shared_now)
+            assert shared.passes is not None  # made with the gate
+            standing = _Pass(ticket, permits, shared.passes)
+            shared.join(permits, at, shared_now, shared_now - min(late, shared.catch_up), standing)
             standing.line, standing.serve, self._pass = shared.line, self._serve or serve, standing
         outcome = outcome_of(standing)
         if outcome is None:
@@ -229,7 +244,7 @@ class Gate:
         self._pass = None
         if isinstance(outcome, BaseException):
             return outcome
-        return Receipt(now, outcome[1], stood=True, late=standing.late)
+        return Receipt(now, outcome[1], standing.line, standing.late)
 
     def withdraw(self) -> None:
         """Nobody of this line stands in the shared one any more. What was granted there comes back."""
@@ -242,7 +257,11 @@ class Gate:
     @property
     def closed(self) -> bool:
         """Whether the shared limit grants nothing any more."""
-        return self._shared.closed
+        return self._shared.is_closed
+
+    def reaches(self, side: object) -> bool:
+        """Whether that one is the shared limit, or shared by it."""
+        return self._shared is side or self._shared.reaches(side)
 
     @property
     def max_permits(self) -> int | None:
@@ -253,33 +272,43 @@ class Gate:
         """How many permits the shared limit has at once."""
         return self._shared.available()
 
+    # What may come back: the same is done in the shared limit.
+
     def keep_receipt(self) -> None:
-        """The permits of one more grant may come back."""
+        """One more grant may be undone."""
         self._shared.keep_receipt()
 
-    def drop_receipt(self) -> None:
-        """Those of one no more."""
-        self._shared.drop_receipt()
-
-    def resume_one(self, granted_at: int) -> None:
-        """The owner of a grant out of the line went on."""
-        if isinstance(granted_at, Receipt) and granted_at.stood:
-            granted_at.stood = False  # should it be undone yet, it no longer stands there
-            self._shared.resume_one()
+    def drop_receipt(self, granted_at: int | None) -> None:
+        """One grant stands; None: any for which `keep_receipt` was called."""
+        if isinstance(granted_at, Receipt):
+            line, granted_at.line = granted_at.line, None  # it may be kept once more, and does not stand there then
+            self._shared.drop_receipt(granted_at.shared, line)
         else:
             self._shared.drop_receipt()
 
     def cancel(self, permits: int, granted_at: int) -> None:
         """Undo a grant."""
         assert isinstance(granted_at, Receipt)
-        undo = self._shared.cancel_in_line if granted_at.stood else self._shared.cancel
-        undo(self._permits_of(permits), granted_at.shared)
+        self._shared.cancel(self._permits_of(permits), granted_at.shared, granted_at.line)
+
+    def return_some(self, permits: int, granted_at: int) -> None:
+        """Take back a part of a grant: so many of the shared permits."""
+        assert isinstance(granted_at, Receipt)
+        self._shared.return_some(permits, granted_at.shared)
+
+    def refund(self, permits: int) -> None:
+        """Take back so many of the shared permits, of any grant."""
+        self._shared.refund(permits)
+
+    def charge(self, permits: int) -> None:
+        """Take so many of the shared permits after the fact."""
+        self._shared.charge(permits)
 
     # Foretelling.
 
     def estimate(self, permits: int) -> int | None:
         """Nanoseconds until the shared limit would grant so many, asked by somebody whose own line is empty; None: nobody can say."""
-        if self._shared.closed:
+        if self._shared.is_closed:
             return None
         return self._shared.estimate(self._permits_of(permits), self._shared.look())
 
@@ -290,7 +319,7 @@ class Gate:
         more, so it may take longer.
         """
         self._shared.look()
-        if self._shared.closed or self._shared.timeline.stopped or dispatcher.timeline.stopped:
+        if self._shared.is_closed or self._shared.timeline.stopped or dispatcher.timeline.stopped:
             return None
         own, shared = _Rehearsal(dispatcher), _Rehearsal(self._shared)
         standing_at: int | None = None

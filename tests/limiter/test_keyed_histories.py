@@ -184,6 +184,10 @@ class Model:
         assert limit is not None
         return limit
 
+    def path(self, key: str | None) -> list[Limit]:
+        """The limits that a request of that key takes from."""
+        return [self.of(key)] + ([] if key is None or self.shared is None else [self.shared])
+
     # What users do.
 
     def ask(self, name: int, key: str | None, permits: int) -> None:
@@ -200,7 +204,7 @@ class Model:
             self.serve(limit)
 
     def try_acquire(self, key: str | None, permits: int) -> bool:
-        limits = [self.of(key)] + ([] if key is None or self.shared is None else [self.shared])
+        limits = self.path(key)
         if any(limit.line or limit.held or limit.due(permits) > limit.time for limit in limits):
             return False
         for limit in limits:
@@ -311,13 +315,17 @@ class Pair:
             model.serve(limit)
         elif what == "refund":
             limiter.refund(permits)
-            limit.scheduler.give_back(permits, limit.time)
-            limit.altered = True  # its bound is another
-            model.serve(limit)
+            for each in model.path(key):
+                each.scheduler.give_back(permits, each.time)
+                each.altered = True  # its bound is another
+            for each in reversed(model.path(key)):
+                model.serve(each)
         elif what == "charge":
             limiter.charge(number)
-            limit.scheduler.charge(number, limit.time)
-            model.serve(limit)
+            for each in model.path(key):
+                each.scheduler.charge(number, each.time)
+            for each in reversed(model.path(key)):
+                model.serve(each)
         elif what == "evict":
             self.keyed.evict()
         elif not isinstance(limiter.scheduler, aiorate.AllOf):

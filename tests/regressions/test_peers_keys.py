@@ -172,7 +172,7 @@ async def test_waiters_that_give_up_leave_nothing_in_the_key_and_nothing_in_the_
 async def test_a_free_key_is_granted_in_the_same_step_whatever_a_busy_one_does(name: str) -> None:
     """F4, vutran1710/PyrateLimiter, whose asynchronous callers of other keys still wait; F7, alexei-led/ccgram#171."""
     clock = ManualClock()
-    keyed = KeyedLimiter(lambda key: Limiter(EACH[name](), clock=clock), shared=Limiter(TokenBucket("1000/s", 1000), clock=clock))
+    keyed = KeyedLimiter(lambda key: Limiter(EACH[name](), clock=clock), shared=Limiter(TokenBucket("1000/s", 2000), clock=clock))
     busy = Crowd(keyed["busy"], clock)
     await busy.queue(range(300))
     keyed["paused"].pause(60)

@@ -1,0 +1,105 @@
+"""Limits over limits: users, in teams, in regions, below one for all. For tests of limits that share limits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import aiorate
+from helpers.driving import SECOND
+from helpers.strategies import EACH
+
+if TYPE_CHECKING:
+    from aiorate.testing import ManualClock
+
+__all__ = ["Levels", "at_rest"]
+
+# Those that promise a bound for any history.
+BOUNDED = [name for name in EACH if name not in {"TicksAccumulator", "CalendarWindow"}]
+LATE = (0, 0.02, 0.3, 2)  # seconds of catch_up
+
+
+class Levels:
+    """Four levels: ``users[name]`` passes a team's limit, that a region's, and that the one for all."""
+
+    def __init__(self, clock: ManualClock, dice: random.Random) -> None:
+        self.clock = clock
+        self.dice = dice
+        self.all: list[aiorate.Limiter] = []
+        self.above: dict[aiorate.Limiter, aiorate.Limiter] = {}
+        self.grants: dict[aiorate.Limiter, list[tuple[int, int]]] = {}
+        self.tasks: dict[asyncio.Task[None], aiorate.Limiter] = {}
+        self.largest = 1
+        everybody = self.limiter()
+        regions = aiorate.KeyedLimiter[int](lambda key: self.limiter(everybody), shared=everybody)
+        east, west = regions[0], regions[1]
+        of_east = aiorate.KeyedLimiter[int](lambda key: self.limiter(east), shared=east)
+        of_west = aiorate.KeyedLimiter[int](lambda key: self.limiter(west), shared=west)
+        teams = of_east[0], of_east[1], of_west[0]
+        self.users = [aiorate.KeyedLimiter(self.maker(team), shared=team)[number] for team in teams for number in range(2)]
+
+    def maker(self, team: aiorate.Limiter):  # type: ignore[no-untyped-def]
+        return lambda key: self.limiter(team)
+
+    def limiter(self, above: aiorate.Limiter | None = None) -> aiorate.Limiter:
+        """One of a random strategy."""
+        limiter = aiorate.Limiter(EACH[self.dice.choice(BOUNDED)](), catch_up=self.dice.choice(LATE), clock=self.clock)
+        limiter.scheduler.peek(1, self.clock.now())  # the first instant that it is given starts a schedule
+        self.all.append(limiter)
+        self.grants[limiter] = []
+        if above is not None:
+            self.above[limiter] = above
+        return limiter
+
+    def path(self, limiter: aiorate.Limiter) -> list[aiorate.Limiter]:
+        """The limiter and all above it."""
+        return [limiter, *(self.path(self.above[limiter]) if limiter in self.above else [])]
+
+    def most(self, limiter: aiorate.Limiter) -> int:
+        """The largest request that all of its path grant."""
+        return min([each.scheduler.max_permits or 3 for each in self.path(limiter)])
+
+    def ask(self, limiter: aiorate.Limiter, permits: int) -> None:
+        """Start a task that acquires."""
+        permits = min(permits, self.most(limiter))
+        self.largest = max(self.largest, permits)
+        self.tasks[asyncio.ensure_future(self._one(limiter, permits))] = limiter
+
+    async def _one(self, limiter: aiorate.Limiter, permits: int) -> None:
+        await limiter.acquire(permits)
+        self.note(limiter, permits)
+
+    def try_acquire(self, limiter: aiorate.Limiter) -> None:
+        if limiter.try_acquire():
+            self.note(limiter, 1)
+
+    def note(self, limiter: aiorate.Limiter, permits: int) -> None:
+        for each in self.path(limiter):
+            self.grants[each].append((self.clock.now(), permits))
+
+    def check_bounds(self) -> None:
+        """At no level more was granted in any window than its bound allows."""
+        for limiter, grants in self.grants.items():
+            for seconds in (0.05, 0.1, 0.5, 1, 3, 10):
+                bound = limiter.bound(seconds, self.largest)
+                most = _most_permits(grants, int(seconds * SECOND))
+                assert bound is None or most <= bound, (limiter, seconds, most, bound)
+
+
+def _most_permits(grants: list[tuple[int, int]], window: int) -> int:
+    most = begin = inside = 0
+    for instant, permits in grants:
+        inside += permits
+        while instant - grants[begin][0] >= window:
+            inside -= grants[begin][1]
+            begin += 1
+        most = max(most, inside)
+    return most
+
+
+def at_rest(limiters: list[aiorate.Limiter], clock: ManualClock) -> bool:
+    """Whether nothing of any request is left anywhere."""
+    return clock.timers == 0 and all(
+        not limiter.dispatcher.line and limiter.dispatcher.resuming == 0 and not limiter.scheduler.receipts for limiter in limiters
+    )
