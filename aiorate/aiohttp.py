@@ -22,6 +22,7 @@ from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable
     from contextlib import AbstractContextManager
+    from typing import NoReturn
 
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
@@ -53,15 +54,32 @@ def middleware(
     """
     limit: RequestLimit[ClientRequest] = RequestLimit("middleware()", limiter, key, cost, max_wait, _origin, feedback)
 
-    async def wait_for_permits(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    return _Middleware(limit)
+
+
+class _Middleware:
+    """Called by aiohttp for each request. In place of the list that it belongs into, it says so."""
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, limit: RequestLimit[ClientRequest]) -> None:
+        self._limit = limit
+
+    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         permits = _cost.get(None)
-        observe = await limit.enter(request, {} if permits is None else {"cost": permits})
+        observe = await self._limit.enter(request, {} if permits is None else {"cost": permits})
         response = await handler(request)
         if observe is not None:
             observe(read_feedback(response.status, response.headers))
         return response
 
-    return wait_for_permits
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> NoReturn:
+        raise TypeError("middlewares= takes a list: write ClientSession(middlewares=[middleware(limiter)]).")
+
+    __iter__ = __len__
 
 
 def cost(permits: int) -> AbstractContextManager[None]:

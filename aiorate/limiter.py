@@ -311,15 +311,22 @@ class Limiter:
     @overload
     def __call__(self) -> Never: ...
 
-    def __call__(self, function: Callable[..., Any] | None = None) -> Any:
+    def __call__(self, function: Callable[..., Any] | None = None, *misplaced: object) -> Any:
         """Decorate a coroutine function or an async generator function: each call acquires one permit first."""
-        if function is None:
-            from aiorate.mistakes import NOT_CALLED
+        if misplaced or not callable(function):
+            from aiorate.mistakes import not_decorated
 
-            raise TypeError(NOT_CALLED)
+            raise not_decorated((function, *misplaced))
         from aiorate.decorator import Weighted, limited
 
         return limited(Weighted(self, 1), function)
+
+    @property
+    def get(self) -> Never:
+        """Not there: what a client looks up in its ``event_hooks``. Raises AttributeError that says what to write."""
+        from aiorate.mistakes import NOT_HOOKS
+
+        raise AttributeError(NOT_HOOKS)
 
     async def slots(self) -> AsyncGenerator[Slot, None]:
         """Open-loop pacing: one slot after the other, each saying when it was meant to start.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["NOT_AWAITED", "NOT_A_BLOCK", "NOT_CALLED", "NO_TIMEOUT", "unknown_options"]
+__all__ = ["NOT_AWAITED", "NOT_A_BLOCK", "NOT_HOOKS", "NO_TIMEOUT", "not_decorated", "unknown_options"]
 
 NOT_A_BLOCK = (
     "a limiter makes its callers wait, and a plain `with` cannot: write `async with limiter:`. In synchronous code, make the limiter"
     " with scope='process' and call limiter.acquire_blocking()."
 )
-NOT_CALLED = "limiter() has nothing to decorate: write `@limiter` above `async def`, or `async with limiter:`, without parentheses."
+NOT_HOOKS = (
+    "a limiter is not a hook of an HTTP client: write event_hooks=aiorate.http.hooks(limiter) for httpx2 and httpx, or"
+    " middlewares=[aiorate.aiohttp.middleware(limiter)] for aiohttp."
+)
+_NOT_CALLED = "limiter() has nothing to decorate: write `@limiter` above `async def`, or `async with limiter:`, without parentheses."
 NOT_AWAITED = "limiter.of(n) is for `async with limiter.of(n):` and `@limiter.of(n)`. To wait for n permits, await limiter.acquire(n)."
 NO_TIMEOUT = "acquire() takes max_wait, in seconds, and no timeout: acquire(max_wait=1) raises WaitTooLong, at once where it can."
 
@@ -41,3 +45,15 @@ def unknown_options(call: str, given: Mapping[str, object], known: Iterable[str]
     hints = list(dict.fromkeys(_HINTS[name] for name in given if name in _HINTS))
     said = "; ".join(hints) if hints else f"its options are {', '.join(known)}" if given else _RATE
     return TypeError(f"{call} has no option {names}: {said}." if given else f"{call} needs a rate or a strategy: {said}.")
+
+
+@runtime_checkable
+class _Request(Protocol):
+    # What the requests of httpx2, httpx and aiohttp have.
+    url: Any
+    headers: Any
+
+
+def not_decorated(given: tuple[object, ...]) -> TypeError:
+    """The error for a limiter that was called with anything but one function, as HTTP clients call their hooks with requests."""
+    return TypeError(NOT_HOOKS if any(isinstance(one, _Request) for one in given) else _NOT_CALLED)

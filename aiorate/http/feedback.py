@@ -12,6 +12,7 @@ The sources, named at each rule; the vendors' pages are in the table:
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections import UserString
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
 
     from aiorate.http.vendors import Fields, Profile
 
+    _Item = tuple[str, Mapping[str, object]]
     Headers = Mapping[str, str | float] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
 
 __all__ = ["LONGEST", "Feedback", "Quota", "read_feedback"]
+
+_logger = logging.getLogger("aiorate")
 
 LONGEST = 86_400.0
 """Seconds, one day: no pause and no reset is longer, whatever a server says."""
@@ -110,8 +114,9 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
        A quota of tokens, bytes or concurrent requests does not pause.
     3. A status that throttles and names no time pauses for 1 s; GitHub's 429 and 403 for 60 s.
 
-    RateLimit and RateLimit-Policy of draft 11 are read with http-sf (``pip install "aiorate[http]"``), and ignored without it. All
-    other forms need nothing. Quotas of a response from a cache, one with a positive Age, are ignored (draft 11, section 7.3).
+    RateLimit and RateLimit-Policy of draft 11 are read with http-sf, which the extras ``httpx``, ``aiohttp`` and ``http`` of aiorate
+    install. Without it they are ignored, and the first of them is logged. All other forms need nothing. Quotas of a response from a
+    cache, one with a positive Age, are ignored (draft 11, section 7.3).
     """
     fields = _with_dictionary_split(_gather(headers))
     if status not in _THROTTLING and _TELLING.isdisjoint(fields):
@@ -245,12 +250,21 @@ def _read_structured(fields: dict[str, str]) -> Iterator[Quota]:
         remaining, reset = _integer(given, "r"), _integer(given, "t")
         if remaining is None:
             continue  # r is required
-        policy = next((policy for policy in policies if policy[0] == name and policy[1].get("pk") in (None, given.get("pk"))), None)
+        policy = _policy_of(name, given.get("pk"), policies)
         told.append(policy)
         yield _quota_of(name, policy[1] if policy else {}, remaining, None if reset is None else _bounded(float(reset)))
     for policy in policies:
         if policy not in told:
             yield _quota_of(policy[0], policy[1], None, None)
+
+
+def _policy_of(name: str, pk: object, policies: list[_Item]) -> _Item | None:
+    # A partition key may be told in one of the two fields only: express-rate-limit 8 has it in the policy alone.
+    named = [policy for policy in policies if policy[0] == name]
+    same = [policy for policy in named if policy[1].get("pk") == pk] or [policy for policy in named if policy[1].get("pk") is None]
+    if not same and pk is None and len(named) == 1:
+        return named[0]
+    return same[0] if same else None
 
 
 def _quota_of(name: str, policy: Mapping[str, object], remaining: int | None, reset: float | None) -> Quota:
@@ -265,7 +279,7 @@ def _quota_of(name: str, policy: Mapping[str, object], remaining: int | None, re
     )
 
 
-def _items(text: str) -> list[tuple[str, Mapping[str, object]]]:
+def _items(text: str) -> list[_Item]:
     # The items of a structured list, each a name and its parameters. A list with one error has no item, as RFC 9651 demands.
     parse = _structured_list() if ";" in text and not text.lstrip()[:1].isdigit() else None  # a number: a policy of older drafts
     if parse is None:
@@ -284,6 +298,10 @@ def _structured_list() -> Callable[[bytes], object] | None:
     try:
         from http_sf import parse
     except ImportError:
+        _logger.warning(
+            "a server sends the header RateLimit or RateLimit-Policy of draft 11, which is not read without http-sf."
+            ' Install it: pip install "aiorate[http]"'
+        )
         return None
     return lambda text: parse(text, tltype="list")
 
@@ -331,15 +349,15 @@ class _HasItems(Protocol):
 
 def _gather(headers: Headers) -> dict[str, str]:
     # The headers that are of interest, by their names in lower case.
-    fields: dict[str, str] = {}
+    fields: dict[str, list[str]] = {}
     has_items = isinstance(headers, Mapping) or isinstance(headers, _HasItems)  # noqa: SIM101  # the first is ten times faster
     pairs = cast("_HasItems", headers).items() if has_items else cast("Iterable[tuple[object, object]]", headers)
     for name, value in pairs:
         known = name.lower() if isinstance(name, str) else _text(name).lower()
         if known in _NAMES:
-            text = _text(value)
-            fields[known] = f"{fields[known]}, {text}" if known in fields else text
-    return {name: text for name, text in fields.items() if len(text) <= _LONGEST_TEXT}
+            fields.setdefault(known, []).append(_text(value))
+    joined = {name: ", ".join(texts) for name, texts in fields.items()}
+    return {name: text for name, text in joined.items() if len(text) <= _LONGEST_TEXT}
 
 
 def _text(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, currentframe
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -40,7 +41,7 @@ def hooks(
 
     def wait_for_permits(request: Any) -> Coroutine[Any, Any, None]:
         # A plain function, because a synchronous client would not await a coroutine, and would send without a limit.
-        if running_loop() is None:
+        if running_loop() is None or _called_by_a_synchronous_client():
             raise RuntimeError("hooks() are for an AsyncClient, under asyncio or trio: a synchronous client cannot wait in line.")
         return enter(request)
 
@@ -50,3 +51,13 @@ def hooks(
             tell(read_feedback(response.status_code, response.headers))
 
     return {"request": [wait_for_permits], "response": [observe]} if feedback else {"request": [wait_for_permits]}
+
+
+def _called_by_a_synchronous_client() -> bool:
+    # Nothing but the caller tells the two clients apart, and a loop may run around a synchronous one, as it does in a notebook.
+    frame = currentframe()
+    while frame is not None and not frame.f_code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
+        if frame.f_code.co_qualname.startswith("Client.") and "AsyncClient" in frame.f_globals:
+            return True
+        frame = frame.f_back
+    return False

@@ -283,18 +283,6 @@ def test_hooks_in_a_synchronous_client_fail_instead_of_letting_everything_throug
 
 @PACKAGES
 @pytest.mark.asyncio
-async def test_a_synchronous_client_inside_a_loop_is_at_least_complained_of(package: Any) -> None:
-    """Nothing tells it from an asynchronous one there, but Python says that a coroutine was thrown away."""
-    limiter = Limiter("1/s")
-    transport = package.MockTransport(lambda request: package.Response(200))
-    with package.Client(transport=transport, event_hooks=hooks(limiter)) as client, pytest.warns(RuntimeWarning, match="never awaited"):
-        client.get("https://example.com")
-
-    assert limiter.statistics().granted == 0
-
-
-@PACKAGES
-@pytest.mark.asyncio
 async def test_hooks_of_ones_own_may_be_added(package: Any) -> None:
     """The mapping is a new one each time, and just that of the client."""
     limiter = Limiter("1/s")
