@@ -68,6 +68,10 @@ STRATEGIES: dict[str, Callable[[], aiorate.Scheduler]] = {
     "TokenPool": lambda: aiorate.TokenPool("10/s"),
     "BurstCompensation": lambda: aiorate.BurstCompensation("10/s"),
     "SlidingWindow": lambda: aiorate.SlidingWindow("2/200ms"),
+    "AllOf": lambda: aiorate.AllOf(aiorate.TokenBucket("10/s", burst=2), aiorate.SlidingWindow("2/200ms")),
+    "BurstRatio": lambda: aiorate.BurstRatio("10/s", ratio=1.5),
+    "SmoothBursty": lambda: aiorate.SmoothBursty("10/s", max_stored=2),
+    "SmoothWarmingUp": lambda: aiorate.SmoothWarmingUp("10/s", warmup=1),
 }
 
 
