@@ -29,20 +29,21 @@ class Peaks:
 
     def note(self, now: int, level: int) -> None:
         """Note that a take at ``now`` found that level."""
-        self.at, self.level = now, level
         if not self._levels:
             self._instants, self._levels = [], []
-        instants, levels = self._instants, self._levels
-        while levels and levels[-1] <= level:
-            if instants[-1] > now:
-                now = instants[-1]  # the clock went back, but the take is later in order
-            levels.pop()
-            instants.pop()
-        if instants and instants[-1] > now:
-            now = instants[-1]
-        instants.append(now)
-        levels.append(level)
-        if len(levels) > _MOST:
+        instants, levels, at = self._instants, self._levels, now
+        place = len(levels)
+        while place and levels[place - 1] <= level:
+            if instants[place - 1] > at:
+                at = instants[place - 1]  # the clock went back, but the take is later in order
+            place -= 1
+        if place and instants[place - 1] > at:
+            at = instants[place - 1]
+        # Without a call in between: a signal handler that raises there would leave instants without levels.
+        instants[place:] = (at,)
+        levels[place:] = (level,)
+        self.at, self.level = now, level
+        if place >= _MOST:
             self._thin()
 
     def _thin(self) -> None:
@@ -71,8 +72,7 @@ class Peaks:
         instants, levels = self._instants, self._levels
         self.at = None
         place = bisect_right(instants, taken)
-        for later in range(place, len(levels)):
-            levels[later] += amount
+        levels[place:] = [level + amount for level in levels[place:]]
         while 0 < place < len(levels) and levels[place - 1] <= levels[place]:
             place -= 1
             del instants[place], levels[place]

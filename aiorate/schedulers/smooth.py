@@ -105,11 +105,9 @@ class _Smooth(Scheduler):
         """Change the rate. A debt keeps its duration, and the store its fraction."""
         rate = Rate.of(rate)
         free, stored, _ = self._synced(self._due(now), self._stored, now)
+        due, stored = ceil_div(free * rate.permits, self.rate.permits), self._rescaled(stored, rate)
         self._spilled = self._spilled * rate.permits // self.rate.permits
-        self._next = ceil_div(free * rate.permits, self.rate.permits)
-        self._stored = self._rescaled(stored, rate)
-        self._group = None
-        self.rate = rate
+        self._next, self._stored, self._group, self.rate = due, stored, None, rate
 
     def _rescaled(self, stored: int, rate: Rate) -> int:
         raise NotImplementedError

@@ -57,7 +57,7 @@ class SlidingWindow(Scheduler):
         if self._first < len(log) and log[-1][0] == now:
             log[-1] = (now, log[-1][1] + permits)
         else:
-            log.append((now, permits))
+            log += ((now, permits),)
         self._used += permits
         self._last = now
         return max(at, now if since is None or since > now else since)
@@ -90,23 +90,22 @@ class SlidingWindow(Scheduler):
         check_permits("charge()", permits)
         now = now if self._last is None else max(now, self._last)
         self._forget(now)
-        n, period, log = self.rate.permits, self.rate.period_ns, self._log
-        at_once = min(permits, max(0, n - self._used))
+        n, period, at_once = self.rate.permits, self.rate.period_ns, max(0, self.rate.permits - self._used)
+        if permits <= at_once:
+            self._log += ((now, permits),)
+            self._used += permits
+            self._last = now
+            return
+        log = self._log[self._first :]
         if at_once:
             log.append((now, at_once))
-            self._used += at_once
-            permits -= at_once
-        if permits:
-            # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds, the oldest by one more.
-            self._drop(self._used - n)
-            rounds, rest = divmod(permits, n)
-            oldest = self._drop(rest)
-            log.extend([(instant + period, count) for instant, count in oldest])
-            self._log = [(instant + rounds * period, count) for instant, count in log[self._first :]]
-            self._first = 0
-            self._used = n
-            now = self._log[-1][0]
-        self._last = now
+        # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds, the oldest by one more.
+        _, log = _split(log, self._used + at_once - n)
+        rounds, rest = divmod(permits - at_once, n)
+        oldest, log = _split(log, rest)
+        log.extend([(instant + period, count) for instant, count in oldest])
+        log = [(instant + rounds * period, count) for instant, count in log]
+        self._log, self._first, self._used, self._last = log, 0, n, log[-1][0]
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period: 90 per second is 5400 in a window of one minute.
@@ -122,7 +121,7 @@ class SlidingWindow(Scheduler):
 
     def reset(self, now: int) -> None:
         """Forget all grants."""
-        self._log.clear()
+        self._log = []
         self._first = self._used = 0
         self._last = now
 
@@ -137,33 +136,31 @@ class SlidingWindow(Scheduler):
 
     def _forget(self, now: int) -> None:
         """Drop the entries that are no longer in the window that ends now."""
-        log, first, begins = self._log, self._first, now - self.rate.period_ns
+        log, first, used, begins = self._log, self._first, self._used, now - self.rate.period_ns
         while first < len(log):
             instant, count = log[first]
             if instant > begins:
                 break
-            self._used -= count
+            used -= count
             first += 1
+        self._first, self._used = first, used
         if first > _MANY_GONE and 2 * first >= len(log):
-            del log[:first]
-            first = 0
-        self._first = first
+            self._log, self._first = log[first:], 0
 
-    def _drop(self, permits: int) -> list[tuple[int, int]]:
-        """Take that many permits, or all if there are fewer, out of the oldest entries; returns what was taken out."""
-        log, first, dropped = self._log, self._first, []
+    def _drop(self, permits: int) -> None:
+        """Take that many permits, or all if there are fewer, out of the oldest entries."""
+        log, first, used = self._log, self._first, self._used
         while first < len(log) and permits > 0:
-            instant, count = log[first]
-            part = min(permits, count)
-            if count > part:
-                log[first] = (instant, count - part)
-            else:
-                first += 1
-            dropped.append((instant, part))
-            self._used -= part
-            permits -= part
-        self._first = first
-        return dropped
+            count = log[first][1]
+            if count > permits:
+                break
+            permits -= count
+            used -= count
+            first += 1
+        if first < len(log) and permits > 0:
+            log[first] = (log[first][0], log[first][1] - permits)
+            used -= permits
+        self._first, self._used = first, used
 
     def _earliest(self, permits: int, now: int) -> int:
         if self._last is None:
@@ -181,6 +178,16 @@ class SlidingWindow(Scheduler):
 
     def __repr__(self) -> str:
         return f"SlidingWindow({str(self.rate)!r}, used={self._used})"
+
+
+def _split(log: list[tuple[int, int]], permits: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The oldest entries that hold so many permits, one of them cut in two if need be; and the others."""
+    for place, (instant, count) in enumerate(log):
+        if permits < count:
+            whole = log[:place]
+            return ([*whole, (instant, permits)] if permits > 0 else whole), [(instant, count - max(permits, 0)), *log[place + 1 :]]
+        permits -= count
+    return log, []
 
 
 class CalendarWindow(Scheduler):
