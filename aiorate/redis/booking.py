@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -11,6 +11,7 @@ from aiorate.errors import EngineUnavailable
 from aiorate.events import Event
 from aiorate.rate import NS_PER_SECOND, ns_to_seconds
 from aiorate.redis.failures import said
+from aiorate.redis.fairness import FairShare
 from aiorate.redis.script import Answer, Question, limits_of, read_answer
 from aiorate.waiting.loops import running_loop
 
@@ -102,10 +103,14 @@ class Booking:
         "_sent_pause",
         "_sent_rates",
         "_sent_resume",
+        "_share",
         "_silent",
         "_source",
+        "_spent",
         "_tail",
         "_timer",
+        "_unused",
+        "_waited",
         "key",
     )
 
@@ -135,6 +140,10 @@ class Booking:
         self._remembered: str = ""
         self._remembered_at: int = 0
         self._tail: str = ""  # what was remembered when slots came last: if it is still that, they are the last of all
+        self._share: FairShare = FairShare()
+        self._waited: int = 0  # how many permits were waited for when slots were asked for last
+        self._spent: int = 0  # how many were granted until then
+        self._unused: float = inf  # permits, by the store's count when it answered last: before that, nothing counts as unused
         self._lapsed: int = 0  # of the schedule, as far as it was told
         self._last: int = 0  # how many slots came last
         self._answer_ns: int = 0  # how long an answer takes, smoothed
@@ -184,11 +193,12 @@ class Booking:
     def _enough(self, first: int, now: int) -> bool:
         """Whether more than half of the slots that came last are still there, while the first in line asks for so many.
 
-        Those that it gathers are as good as gone.
+        And whether they last until others could be here. Those that it gathers are as good as gone.
         """
         scheduler = self._scheduler
         ready = scheduler.ready(first, now)
-        return 2 * (ready if ready >= first else scheduler.ahead(now)) > self._last
+        enough = 2 * (ready if ready >= first else scheduler.ahead(now)) > self._last
+        return enough and scheduler.ahead(now + self._answer_ns) > 0
 
     def _wake(self, native: object) -> None:
         if self._booker is not None and self._booker.loop is not native:
@@ -312,13 +322,14 @@ class Booking:
         self._asking = True
         self._sent, self._sent_charge, self._sent_last, self._sent_rates = reading, self._charged, self._closed, self._scheduler.rates
         self._sent_pause, self._sent_resume, self._resumes = pause_at, resume, False
-        horizon, trip = self._ahead, 2 * self._answer_ns
+        horizon = max(self._ahead, self._answer_ns)
         return Question(
             want,
             self._charged,
             0 if resume else -1 if pause_at is None else (pause_at - reading) / _US,
             back,
-            (horizon if horizon > trip else trip) / _US,
+            horizon / _US,
+            self._share.asked(want, reading, horizon),
             (reading - self._remembered_at) / _US,
             self._remembered,
         )
@@ -340,7 +351,8 @@ class Booking:
         now = received - dispatcher.timeline.offset
         self._measure(received - self._sent)
         if self._outage.began is not None:
-            self._restore(received, now)
+            self._restore(received, answer.unused - self._unused)
+        self._unused = answer.unused
         self._charged -= self._sent_charge
         self._rechecks = False
         if self._pause_at == self._sent_pause:
@@ -353,6 +365,7 @@ class Booking:
             return
         if answer.granted:
             self._last, self._tail = answer.granted, answer.value
+            self._share.answered(answer, _us_apart(self._scheduler.rate))
             if self._lease:
                 scheduler.low(self._last // 2)
         starts, nexts = _instants(answer.starts, now), _instants(answer.nexts, now)
@@ -434,7 +447,13 @@ class Booking:
             expected = self._expected(reading)
             if not waiting:  # somebody has tried, and not waited
                 expected = max(expected, scheduler.refused)
-        return max(waiting + expected - ready, 0)
+        if waiting and waiting >= self._waited:
+            # Since the last question the line got no shorter for what was granted. So it will not before the answer is here.
+            expected = max(expected, min(ready - scheduler.ahead(now + self._answer_ns), scheduler.spent - self._spent))
+        missing = max(waiting + expected - ready, 0)
+        if missing:
+            self._waited, self._spent = waiting, scheduler.spent
+        return missing
 
     def _expected(self, reading: int) -> int:
         """How many permits the next ``lease`` will take, if use goes on as it did since the last question."""
@@ -500,9 +519,9 @@ class Booking:
         dispatcher.tell(Event("degraded", dispatcher.name, source=source))
         dispatcher.changed()
 
-    def _restore(self, reading: int, now: int) -> None:
+    def _restore(self, reading: int, unused: float) -> None:
         self._cancel_timer()
-        length, owed = self._outage.ended(reading, now)
+        length, owed = self._outage.ended(reading, unused)
         self._scheduler.beyond = None
         if owed:
             self.charged(owed)
@@ -529,6 +548,10 @@ class Booking:
 
     def _now(self) -> int:
         return self._dispatcher.timeline.now()
+
+
+def _us_apart(rate: Rate) -> float:
+    return rate.period_ns / (rate.permits * _US)
 
 
 def _instants(durations: list[float], now: int) -> list[int]:

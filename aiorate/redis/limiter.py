@@ -106,6 +106,7 @@ class RedisLimiter(Limiter):
             seconds_to_ns(grace, "RedisLimiter(grace)"),
             [Rate.exactly(rate.permits * share.numerator, rate.period_ns * share.denominator) for rate in rates],
             [max(1, burst * share.numerator // share.denominator) for burst in bursts],
+            share,
         )
         booked = Booked(rates, bursts, late)
         super().__init__(

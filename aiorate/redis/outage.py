@@ -14,6 +14,7 @@ from aiorate.schedulers.next_free import NextFree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from fractions import Fraction
 
     from aiorate.rate import Rate
     from aiorate.schedulers.booked import Beyond
@@ -67,38 +68,36 @@ class _Open:
 class _Local:
     """A part of the rate, in this process alone. It begins without a burst."""
 
-    __slots__ = ("_next", "_spent")
+    __slots__ = ("_next", "spent")
 
     def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], now: int) -> None:
         self._next = NextFree(rates, bursts, [now] * len(rates))
-        self._spent = 0
+        self.spent: int = 0
+        """Permits."""
 
     def at(self, permits: int, now: int) -> int:
         return self._next.at(permits, now)
 
     def spend(self, permits: int, now: int) -> None:
         self._next.spend(permits, now)
-        self._spent += permits
-
-    def owed(self, now: int) -> int:
-        """Permits of what was spent that time has not paid for yet, at most."""
-        return min(self._spent, self._next.owed(now))
+        self.spent += permits
 
 
 class Outage:
     """Since when the store has not answered, and whether that is a change: an outage shorter than ``grace`` ns is none.
 
-    ``rates`` and ``bursts`` are this process's own for the policy ``"local"``.
+    ``rates`` and ``bursts`` are this process's own for the policy ``"local"``: ``share`` of those of all.
     """
 
-    __slots__ = ("_bursts", "_grace", "_rates", "began", "beyond", "cause", "policy")
+    __slots__ = ("_bursts", "_grace", "_rates", "_share", "began", "beyond", "cause", "policy")
 
-    def __init__(self, policy: str, grace: int, rates: Sequence[Rate], bursts: Sequence[int]) -> None:
+    def __init__(self, policy: str, grace: int, rates: Sequence[Rate], bursts: Sequence[int], share: Fraction) -> None:
         self.policy: str = policy
         """Its name."""
         self._grace: int = grace
         self._rates: Sequence[Rate] = rates
         self._bursts: Sequence[int] = bursts
+        self._share: Fraction = share
         self.began: int | None = None
         """The reading at the first call without an answer; None: the store answers."""
         self.cause: BaseException | None = None
@@ -137,12 +136,16 @@ class Outage:
             self.beyond = _Local(self._rates, self._bursts, now)
         return self.beyond
 
-    def ended(self, reading: int, now: int) -> tuple[int, int]:
-        """The store answers again. Returns for how long it did not (0: that was no change), and the permits that it should hear of."""
+    def ended(self, reading: int, unused: float) -> tuple[int, int]:
+        """The store answers again, and ``unused`` permits went by meanwhile that nobody took.
+
+        Returns for how long it did not (0: that was no change), and how many permits are to be charged: those granted here, less this
+        process's share of the unused ones.
+        """
         began, beyond = self.began, self.beyond
         length = reading - began if self.degraded and began is not None else 0
         self.began = self.cause = self.beyond = None
-        return length, beyond.owed(now) if isinstance(beyond, _Local) else 0
+        return length, beyond.spent - min(beyond.spent, int(max(unused, 0) * self._share)) if isinstance(beyond, _Local) else 0
 
     @property
     def why(self) -> str:

@@ -1,8 +1,9 @@
 """The script that assigns time slots, and how it is asked and answers. One key, one round trip, by the server's clock alone.
 
 The value of the key is text: ``aiorate/1``, the server's time (us since the epoch) at which it was written, how long a pause went on
-then, and for each rate how far ahead its next free slot was: all in us, so that nothing depends on what the clock says, only on
-how far it moves. Where it went back, no time has passed. A client remembers the value that it was told last, and sends it along.
+then, what each busy client was entitled to since the beginning (see ``fairness.py``), how many permits went by unused, and for each
+rate how far ahead its next free slot was. Times are in us and relative, so nothing depends on what the clock says, only on how far it
+moves. Where it went back, no time has passed. A client remembers the value that it was told last, and sends it along.
 
 The number in the first word is the version of the value. Change it whenever the value changes in any way: a release that meets
 another number leaves the value alone and answers ``VERSION``, which is an outage.
@@ -23,71 +24,92 @@ __all__ = ["SHA", "TEXT", "Answer", "BadAnswer", "Question", "limits_of", "read_
 
 TEXT = """\
 -- aiorate: assigns time slots at one or several rates, by GCRA. All durations are in microseconds.
--- ARGV[1]: want, charge, pause (-1: none, 0: over), give back, horizon, age, then interval and tolerance of each rate.
+-- ARGV[1]: want, charge, pause (-1: none, 0: over), give back, horizon, served (-1: nothing is known), age, then interval and
+-- tolerance of each rate.
 -- ARGV[2]: the value that the client was told last, so long ago; empty if there was none.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local max, min = math.max, math.min
-local want, charge, pause, back, horizon, age, limits = string.match(ARGV[1], '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.+)$')
+local words = {}
+for word in string.gmatch(ARGV[1], '%S+') do words[#words + 1] = tonumber(word) end
+local want, charge, pause, back, horizon, served, age = unpack(words)
 local remembered = ARGV[2]
-want, charge, pause, back = tonumber(want), tonumber(charge), tonumber(pause), tonumber(back)
-horizon, age = tonumber(horizon), tonumber(age)
+-- A longer duration counts for this one: 317 years, exact to 2 us.
+local far = 1e16
 
 local form = 'aiorate/1'
 
--- The time of a value, how long a pause went on then, and how far ahead the next free slot of each rate was.
 local function read(text)
-  local written, pause, rest = string.match(text, '^' .. form .. ' (%d+) (%S+) (.+)$')
   local values = {}
-  for word in string.gmatch((pause or '') .. ' ' .. (rest or ''), '%S+') do
+  for word in string.gmatch(string.match(text, '^' .. form .. ' (.+)$') or '', '%S+') do
     local value = tonumber(word)
-    if not (value and value > -1e18 and value < 1e18) then return nil, nil, {} end
+    if not (value and value > -1e18 and value < 1e18) then return nil end
     values[#values + 1] = value
   end
-  return tonumber(written), table.remove(values, 1), values
+  if #values < 5 then return nil end
+  return {written = values[1], paused = values[2], entitled = values[3], unused = values[4], free = {unpack(values, 5)}}
 end
 
-local stored = redis.call('GET', KEYS[1])
-local written, pausing, state
-local told, held, known = nil, 0, nil
-local found = stored and string.match(stored, '^aiorate/%S*')
+local text = redis.call('GET', KEYS[1])
+local found = text and string.match(text, '^aiorate/%S*')
 if found and found ~= form then
   local other = 'VERSION the key ' .. KEYS[1] .. ' was written by another release of aiorate, as ' .. found
   return redis.error_reply(other .. '; this release reads ' .. form .. '. Run one release in all processes')
 end
-if stored then written, pausing, state = read(stored) end
-if remembered ~= '' and stored ~= remembered then told, held, known = read(remembered) end
-if stored and not (written and pausing and state[1]) then
+local stored = text and read(text)
+-- The end of a pause mends a value of aiorate that cannot be read.
+if text and not stored and not (found and pause == 0) then
   return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' holds a value that is not of aiorate')
 end
+local known = remembered ~= '' and remembered ~= text and read(remembered) or nil
+local last = stored or known or {written = now, paused = 0, entitled = 0, unused = 0, free = {}}
 -- A clock that went back has not moved.
-local elapsed = stored and max(0, now - written) or age
-if not stored then pausing = held end
-local paused = pausing - elapsed
+local elapsed = stored and max(0, now - stored.written) or age
+local paused = last.paused - elapsed
 
 local rates, interval, tolerance, free = 0, {}, {}, {}
-for long, idle in string.gmatch(limits, '(%S+) (%S+)') do
+-- How far ahead the slowest rate is booked, then and now, and how many permits went by that no rate needed.
+local was, is, slowest, unused = -far, -far, 0, far
+for place = 8, #words, 2 do
   rates = rates + 1
-  interval[rates], tolerance[rates] = tonumber(long), tonumber(idle)
-  local value, heard = -tolerance[rates], known and known[rates]
+  interval[rates], tolerance[rates] = words[place], words[place + 1]
+  local value, before, heard = -tolerance[rates], last.free[rates], known and known.free[rates]
+  if before then
+    local ahead = before - elapsed
+    -- Nothing accrues before a pause is over.
+    if last.paused > 0 then ahead = max(ahead, min(paused, 0)) end
+    unused = min(unused, max(value - ahead, 0) / interval[rates])
+    was = max(was, before)
+    if stored then value = max(value, ahead) end
+  else
+    unused = 0
+  end
   if stored then
-    if state[rates] then value = max(value, state[rates] - elapsed) end
     -- What the client was told, and this server has lost.
-    if heard then value = max(value, heard - max(0, now - told)) end
+    if heard then value = max(value, heard - max(0, now - known.written)) end
   elseif heard and heard - age > value then
     -- All is lost. The other clients may have booked as far ahead again.
     value = heard - age + horizon
   end
-  -- Nothing accrues before a pause is over.
-  if pausing > 0 then value = max(value, min(paused, 0)) end
+  if last.paused > 0 then value = max(value, min(paused, 0)) end
+  is, slowest = max(is, value), max(slowest, interval[rates])
   free[rates] = value
 end
+unused = min(max(last.unused, known and known.unused or 0) + unused, far)
 
-if back > 0 and stored == remembered then
+-- The part of the rate that each busy client may have, the less the further all have booked.
+local function part(ahead)
+  if ahead <= 0 then return 1.25 end
+  return min(1.25, max(slowest, horizon * horizon / ahead) / ahead)
+end
+-- What each was entitled to since the beginning. A client knows how much of that it has had.
+local entitled = max(last.entitled + elapsed * (part(was) + part(is)) / 2, known and known.entitled or 0)
+
+if back > 0 and text == remembered then
   for j = 1, rates do free[j] = free[j] - back * interval[j] end
 end
-for j = 1, rates do free[j] = free[j] + charge * interval[j] end
-if pause > 0 then paused = max(paused, pause) elseif pause == 0 then paused = 0 end
+for j = 1, rates do free[j] = min(free[j] + charge * interval[j], far) end
+if pause > 0 then paused = max(paused, min(pause, far)) elseif pause == 0 then paused = 0 end
 paused = max(paused, 0)
 
 local first, granted, starts = 0, 0, {}
@@ -96,8 +118,10 @@ for j = 1, rates do starts[j] = max(free[j], first - tolerance[j]) end
 if want > 0 and paused == 0 then
   granted = want
   for j = 1, rates do
-    local most
-    if first > 0 then most = horizon * min(1, horizon / first) else most = max(horizon, interval[j]) - starts[j] end
+    local most = max(horizon, interval[j]) - starts[j]
+    if first > 0 then most = horizon * min(1, horizon / first) end
+    if served >= 0 and first > 0 then most = entitled - served
+    elseif served >= 0 then most = max(most, entitled - served) end
     granted = min(granted, math.floor(most / interval[j]))
   end
   granted = max(granted, 1)
@@ -108,7 +132,8 @@ end
 
 local keep = 0
 for j = 1, rates do keep = max(keep, max(free[j], paused) + tolerance[j]) end
-local value = string.format('%s %.0f %.17g' .. string.rep(' %.17g', rates), form, now, paused, unpack(free))
+local numbers = string.rep(' %.17g', rates + 3)
+local value = string.format('%s %.0f' .. numbers, form, now, paused, entitled, unused, unpack(free))
 -- Gone a second after a new value would say the same.
 redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14))
 -- A status is a line, which clients read faster than a string with a length.
@@ -138,6 +163,8 @@ class Question:
     """Slots that nobody here will use; they come back if nobody has asked since."""
     horizon: float = 0
     """How far ahead all processes together aim to book."""
+    served: float = -1
+    """How much it has had of what each busy client was entitled to; -1: it has just come."""
     age: float = 0
     """How long ago the client was told the value that it remembers."""
     remembered: str = ""
@@ -145,7 +172,8 @@ class Question:
 
     def words(self, limits: str) -> list[str]:
         """The script's arguments, with what `limits_of` returns. Few and long, because a client takes its time for each."""
-        return [f"{self.want} {self.charge} {self.pause} {self.back} {self.horizon} {self.age} {limits}", self.remembered]
+        numbers = f"{self.want} {self.charge} {self.pause} {self.back} {self.horizon} {self.served} {self.age}"
+        return [f"{numbers} {limits}", self.remembered]
 
 
 class Answer(NamedTuple):
@@ -155,6 +183,10 @@ class Answer(NamedTuple):
     """The key's value, to be remembered."""
     paused: float
     """How long nobody is to be granted anything."""
+    entitled: float
+    """What each busy client was entitled to since the beginning."""
+    unused: float
+    """How many permits nobody used since the beginning."""
     nexts: list[float]
     """When the next free slot of each rate is."""
     granted: int
@@ -179,11 +211,11 @@ def read_answer(reply: object, rates: int) -> Answer:
     try:
         mark, _, *left = value.split(" ")
         granted, *first = slots.split(" ")
-        paused, *nexts = map(float, left)
+        paused, entitled, unused, *nexts = map(float, left)
         starts = list(map(float, first))
-        near = sum(map(abs, (paused, *nexts, *starts))) < _FAR  # and none is infinite, or no number
+        near = sum(map(abs, (paused, entitled, unused, *nexts, *starts))) < _FAR  # and none is infinite, or no number
         if mark == _FORM and len(nexts) == len(starts) == rates and near:
-            return Answer(value, paused, nexts, int(granted), starts)
+            return Answer(value, paused, entitled, unused, nexts, int(granted), starts)
     except ValueError:
         pass
     raise BadAnswer(f"the store answered {text[:_SHOWN]!r} to aiorate's script")

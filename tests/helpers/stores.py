@@ -166,6 +166,10 @@ class Process:
         await self.limiter.acquire(permits)
         self.granted.append(now())
 
+    def within(self, begin: float, end: float) -> int:
+        """How many were granted from the one instant until the other."""
+        return sum(begin <= instant < end for instant in self.granted)
+
     async def forever(self, patience: float | None = None) -> None:
         while True:
             try:

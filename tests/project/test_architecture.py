@@ -60,7 +60,7 @@ http.hooks http.transport aiohttp
 http
 
 redis.script redis.failures
-redis.connections redis.outage
+redis.connections redis.outage redis.fairness
 redis.booking redis.store
 redis.booker
 redis.limiter

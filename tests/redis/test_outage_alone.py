@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from aiorate import EngineUnavailable, Rate
@@ -13,7 +15,7 @@ ERROR = OSError("gone")
 
 
 def outage(policy: str, burst: int = 1) -> Outage:
-    made = Outage(policy, SECOND, [Rate.parse("10/s")], [burst])
+    made = Outage(policy, SECOND, [Rate.parse("10/s")], [burst], Fraction(1, 2))
     made.failed(5 * SECOND, ERROR)
     made.failed(6 * SECOND, ERROR)  # the first counts
     return made
@@ -61,9 +63,9 @@ def test_what_decides() -> None:
     assert 7 == unlimited.at(1_000_000, 7)
 
 
-@pytest.mark.parametrize(("spent", "after", "owed"), [(3, 0, 3), (3, SECOND // 10, 2), (3, SECOND, 0), (0, 0, 0)])
-def test_the_store_hears_what_time_has_not_paid_for(spent: int, after: int, owed: int) -> None:
-    """Of a burst that was used up locally."""
+@pytest.mark.parametrize(("spent", "unused", "owed"), [(3, 0, 3), (3, 1.9, 3), (3, 4, 1), (3, 1000, 0), (0, 0, 0), (3, -5, 3)])
+def test_store_hears_of_local_permits_beyond_the_unused_share(spent: int, unused: float, owed: int) -> None:
+    """What this process granted, less half of what nobody used meanwhile: half is its share."""
     made = outage("local", burst=3)
     now = 100 * SECOND
     local = made.over(9 * SECOND, now - 60 * SECOND)
@@ -72,4 +74,4 @@ def test_the_store_hears_what_time_has_not_paid_for(spent: int, after: int, owed
         assert now == local.at(1, now)
         local.spend(1, now)
 
-    assert owed == made.ended(10 * SECOND, now + after)[1]
+    assert owed == made.ended(10 * SECOND, unused)[1]
