@@ -40,7 +40,7 @@ class Budget:
     """Dimensions with a limit each, one line, all or nothing: ``Budget(requests="500/min", tokens="200_000/min")``.
 
     A dimension is a rate (for a `TokenPool`), a strategy, or a `Limiter`, which several budgets may share; one dimension of a budget
-    may be. Of that, permits are taken, and no place of its ``max_concurrency``. ``on_error`` says what becomes of a reservation whose
+    may be, without ``max_concurrency`` and ``max_waiting``. ``on_error`` says what becomes of a reservation whose
     block ends with an exception: ``"keep"`` lets the estimate stand, because the server may have counted the call; ``"refund"`` gives
     it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name`` are as in `Limiter`; ``on_event`` is called with an `aiorate.Event`
     when a server asks for a pause, or an estimate is lowered to what can be granted. Raises TypeError and ValueError for wrong
@@ -292,6 +292,13 @@ class Budget:
         self._dimensions.waited_for = len(self._dimensions.parts)
         self._dispatcher.serve_if_alive()
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            from aiorate.mistakes import not_of_a_budget
+
+            raise AttributeError(not_of_a_budget(name), name=name, obj=self)
+
     def __repr__(self) -> str:
         name = f" {self._dispatcher.name!r}" if self._dispatcher.name else ""
         limits = [*self._dimensions.parts, *([] if self._shared is None else [self._shared])]
@@ -424,6 +431,8 @@ def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | N
         limit = dimensions[place]
         if isinstance(limit, Limiter) and limit.dispatcher.spans_loops:
             raise ValueError(f"Budget({place}): its scope is the process, and a Budget is for one event loop. Use scope='loop'.")
+        if isinstance(limit, Limiter):
+            limit.check_shared(f"Budget({place})", "the Budget")
     if len(limiters) == len(dimensions):
         raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
 

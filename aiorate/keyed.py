@@ -22,7 +22,7 @@ from aiorate.waiting.group import Group
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
     from datetime import timedelta
-    from typing import NoReturn
+    from typing import Never, NoReturn
 
     from aiorate.feedback import Feedback
     from aiorate.rate import Number
@@ -34,6 +34,8 @@ K = TypeVar("K", bound="Hashable")
 
 _logger = getLogger("aiorate")
 
+_OPTIONS = ("shared", "max_keys", "idle", "on_event")
+_OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency")
 _LOOKED_AT = 2  # keys that are looked at for each that is new: fewer would fall behind, more would be felt
 
 
@@ -41,8 +43,10 @@ class KeyedLimiter(Generic[K]):
     """A limiter for each key, made when the key is first used, and evicted when it owes nothing.
 
     ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, or a rate such as ``"1/s"``.
-    ``shared`` is a limit that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy or a rate. A busy key
-    delays no other beyond it, since only the first request of each key stands in its line, and only once its own key's limit lets it.
+    ``shared`` is a limit that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy or a rate; a `Limiter`
+    may be that of a key of another KeyedLimiter, and so share a limit in turn. A busy key delays no other beyond it, since only the
+    first request of each key stands in its line, and only once its own key's limit lets it. What is refunded or charged to a key is
+    so in all limits that it passes.
 
     A key is evicted when it is found to owe nothing while other keys are added: it is not limited sooner for that than if it had been
     kept. A key whose rate was changed, that is paused, in debt, or whose limiter somebody holds, is kept. ``max_keys`` bounds how many
@@ -73,7 +77,12 @@ class KeyedLimiter(Generic[K]):
         max_keys: int = 100_000,
         idle: Number | None = None,
         on_event: Callable[[Event], object] | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            from aiorate.mistakes import unknown_of_keys
+
+            raise unknown_of_keys(unknown, _OPTIONS, _OF_EACH_KEY)
         if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)):
             raise TypeError(
                 f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
@@ -89,6 +98,8 @@ class KeyedLimiter(Generic[K]):
         self._shared = shared if shared is None or isinstance(shared, Limiter) else Limiter(shared, name="shared", on_event=on_event)
         if self._shared is not None and self._shared.dispatcher.spans_loops:
             raise ValueError("KeyedLimiter(shared): its scope is the process, and a KeyedLimiter is for one event loop. Use scope='loop'.")
+        if self._shared is not None:
+            self._shared.check_shared("KeyedLimiter(shared)", "the limiters that the factory makes")
         self._own = self._shared is not shared  # whether the shared limit was made here
         self._limiters: OrderedDict[K, Limiter] = OrderedDict()
         self._group = Group()
@@ -145,6 +156,13 @@ class KeyedLimiter(Generic[K]):
                 f"KeyedLimiter: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
             ) from error
         return self._add(key)
+
+    async def __aenter__(self) -> NoReturn:
+        from aiorate.mistakes import NO_KEY
+
+        raise TypeError(NO_KEY)
+
+    async def __aexit__(self, *exc: object) -> None: ...
 
     # Looking.
 

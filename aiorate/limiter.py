@@ -550,6 +550,23 @@ class Limiter:
         """What decides, for what is built upon a limiter within aiorate."""
         return self._dispatcher
 
+    def check_shared(self, what: str, instead: str) -> None:
+        """Raise ValueError unless all that the limiter promises holds for permits that are taken through others.
+
+        ``instead`` may have a ``max_waiting``.
+        """
+        if self._room is not None:
+            places = self._room.dispatcher.max_permits
+            raise ValueError(
+                f"{what}: permits are shared, and the places of max_concurrency={places} are not. Leave it out, and write"
+                f" `async with asyncio.Semaphore({places}):` around the calls, with one Semaphore for all."
+            )
+        if self._max_waiting is not None:
+            raise ValueError(
+                f"{what}: max_waiting={self._max_waiting} bounds its own line, where at most one request of each other line stands."
+                f" Leave it out, and give max_waiting to {instead}."
+            )
+
     def __repr__(self) -> str:
         dispatcher = self._dispatcher
         name = f" {dispatcher.name!r}" if dispatcher.name else ""

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["NOT_AWAITED", "NOT_A_BLOCK", "NOT_HOOKS", "NO_TIMEOUT", "not_decorated", "unknown_options"]
+__all__ = [
+    "NOT_AWAITED",
+    "NOT_A_BLOCK",
+    "NOT_HOOKS",
+    "NO_KEY",
+    "NO_TIMEOUT",
+    "not_decorated",
+    "not_of_a_budget",
+    "unknown_of_keys",
+    "unknown_options",
+]
 
 NOT_A_BLOCK = (
     "a limiter makes its callers wait, and a plain `with` cannot: write `async with limiter:`. In synchronous code, make the limiter"
@@ -20,6 +30,7 @@ NOT_HOOKS = (
 _NOT_CALLED = "limiter() has nothing to decorate: write `@limiter` above `async def`, or `async with limiter:`, without parentheses."
 NOT_AWAITED = "limiter.of(n) is for `async with limiter.of(n):` and `@limiter.of(n)`. To wait for n permits, await limiter.acquire(n)."
 NO_TIMEOUT = "acquire() takes max_wait, in seconds, and no timeout: acquire(max_wait=1) raises WaitTooLong, at once where it can."
+NO_KEY = "a KeyedLimiter has a limit for each key: write `async with keyed(key):`, or await keyed.acquire(key)."
 
 _RATE = "a rate is one argument: Limiter('10/s'), Limiter('100/5s') or Limiter(aiorate.Rate(100, 5))"
 _BURST = "a burst belongs to a strategy: Limiter(aiorate.TokenBucket('10/s', burst=5))"
@@ -45,6 +56,25 @@ def unknown_options(call: str, given: Mapping[str, object], known: Iterable[str]
     hints = list(dict.fromkeys(_HINTS[name] for name in given if name in _HINTS))
     said = "; ".join(hints) if hints else f"its options are {', '.join(known)}" if given else _RATE
     return TypeError(f"{call} has no option {names}: {said}." if given else f"{call} needs a rate or a strategy: {said}.")
+
+
+def unknown_of_keys(given: Mapping[str, object], known: Iterable[str], of_each: Iterable[str]) -> TypeError:
+    """The same for a KeyedLimiter: those of a Limiter are for the function that makes the limiters."""
+    each = [f"{name}={value!r}" for name, value in given.items() if name in of_each]
+    if not each:
+        return unknown_options("KeyedLimiter()", given, known)
+    made = f"KeyedLimiter(lambda key: Limiter('10/s', {', '.join(each)}))"
+    return TypeError(f"KeyedLimiter() has no option {', '.join(given)}: each key has a Limiter, which has it. Write {made}.")
+
+
+def not_of_a_budget(name: str) -> str:
+    """What to write instead of an attribute that a Budget does not have."""
+    said = f"a Budget has no {name}()"
+    if name in {"acquire", "try_acquire", "acquire_blocking", "of"}:
+        return f"{said}: write `async with budget.reserve(tokens=1800) as lease:`. With max_wait=0 it is refused instead of waiting."
+    if name in {"refund", "charge", "settle"}:
+        return f"{said}: within `async with budget.reserve(...) as lease:`, call lease.settle(tokens=used) or lease.refund()."
+    return f"'Budget' object has no attribute {name!r}"
 
 
 @runtime_checkable
