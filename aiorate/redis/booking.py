@@ -12,6 +12,7 @@ from aiorate.events import Event
 from aiorate.rate import NS_PER_SECOND, ns_to_seconds
 from aiorate.redis.failures import said
 from aiorate.redis.fairness import FairShare
+from aiorate.redis.hasty import Hasty
 from aiorate.redis.script import Answer, Question, limits_of, read_answer
 from aiorate.waiting.loops import running_loop
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from aiorate.rate import Rate
     from aiorate.redis.outage import Outage
     from aiorate.schedulers.booked import Booked
+    from aiorate.waiting.deadlines import Patience
     from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.line import Ticket
 
     class Booker(Protocol):
         """What a booking knows of the task that asks the store."""
@@ -65,8 +68,8 @@ _RECHECK_NS = NS_PER_SECOND  # so often a process in which somebody waits asks w
 class Booking:
     """Between a `Booked` scheduler and the store.
 
-    ``lease`` and ``horizon`` are in ns. Slots are asked for on behalf of those in line and, with a lease, of those who will ask within
-    it if use goes on as it does; but only when half of those that came last are gone.
+    ``lease``, ``horizon`` and ``slack`` are in ns. Slots are asked for on behalf of those in line and, with a lease, of those who will
+    ask within it if use goes on as it does; but only when half of those that came last are gone.
     """
 
     __slots__ = (
@@ -79,6 +82,7 @@ class Booking:
         "_closed",
         "_dispatcher",
         "_find",
+        "_hasty",
         "_interest",
         "_lapsed",
         "_last",
@@ -105,12 +109,14 @@ class Booking:
         "_sent_resume",
         "_share",
         "_silent",
+        "_slack",
         "_source",
         "_spent",
         "_tail",
         "_timer",
         "_unused",
         "_waited",
+        "_within",
         "key",
     )
 
@@ -122,6 +128,7 @@ class Booking:
         scheduler: Booked,
         lease: int,
         horizon: int,
+        slack: int,
         outage: Outage,
         find: FindBooker,
     ) -> None:
@@ -134,6 +141,9 @@ class Booking:
         self._booker: Booker | None = None
         self._outage: Outage = outage
         self._lease: int = lease
+        self._slack: int = slack
+        self._hasty: Hasty | None = None  # requests in line that wait for one answer
+        self._within: int = -1  # how far ahead (ns) slots may be that are wanted now; -1: at any time
         self._ahead: int = max(horizon, lease)  # how far all processes together aim to book, at least
         self._limits: str = ""
         self._limits_of: tuple[Rate, ...] = ()  # for which they were written
@@ -200,6 +210,38 @@ class Booking:
         enough = 2 * (ready if ready >= first else scheduler.ahead(now)) > self._last
         return enough and scheduler.ahead(now + self._answer_ns) > 0
 
+    @property
+    def leases(self) -> bool:
+        """Whether slots are booked ahead of use."""
+        return self._lease > 0
+
+    @property
+    def coming(self) -> bool:
+        """Whether an answer is on its way that may have slots for the next request."""
+        return self._scheduler.asking and not self._closed and self._dispatcher.timeline.held_at is None
+
+    def hurry(self, ticket: Ticket, patience: Patience) -> None:
+        """A request joined the line that waits for one answer of the store and no longer."""
+        if self._hasty is None:
+            self._hasty = Hasty()
+        self._hasty.add(ticket, patience)
+        self._dismiss()
+
+    def calm(self, ticket: Ticket) -> None:
+        """It is decided, or has left."""
+        if self._hasty is not None:
+            self._hasty.remove(ticket)
+
+    def _dismiss(self) -> None:
+        """Send those away that wait for one answer, have it or will have none, and are not due within the slack."""
+        if not self._hasty:
+            return
+        dispatcher, now = self._dispatcher, self._dispatcher.timeline.now()
+        due = 0 if dispatcher.timeline.held_at is not None else self._scheduler.due_by(now + self._slack, now)
+        over = self._hasty.over(dispatcher.line, due, self.coming)
+        if over:
+            dispatcher.send_away(over)
+
     def _wake(self, native: object) -> None:
         if self._booker is not None and self._booker.loop is not native:
             self.deserted()
@@ -228,6 +270,7 @@ class Booking:
         if self._pause_at is None or until > self._pause_at:
             self._pause_at = until
         self._tell()
+        self._dismiss()
 
     def resumed(self) -> None:
         """The store has to hear that a pause is over."""
@@ -260,6 +303,8 @@ class Booking:
         self._scheduler.unanswered()
         self._booker = self._timer = self._recheck = self._returned = None
         self._asking = False
+        if self._hasty is not None:
+            self._hasty.clear()
 
     async def aclose(self) -> None:
         """Tell the store what it has yet to hear of, and return the slots in hand, if nobody has asked it since.
@@ -318,6 +363,7 @@ class Booking:
                 first = self._dispatcher.line.first()
                 if first is not None and self._scheduler.ready(first[1], now) < first[1]:
                     self._dispatcher.changed()  # nothing is on its way that would wake it
+                self._dismiss()
             return None
         self._asking = True
         self._sent, self._sent_charge, self._sent_last, self._sent_rates = reading, self._charged, self._closed, self._scheduler.rates
@@ -332,7 +378,14 @@ class Booking:
             self._share.asked(want, reading, horizon),
             (reading - self._remembered_at) / _US,
             self._remembered,
+            *self._near(),
         )
+
+    def _near(self) -> tuple[float, int, int]:
+        """How far ahead slots may be, by how many they are of use, and how many of these are there."""
+        if self._within < 0 or self._hasty is None:
+            return -1, 1, 0
+        return self._within / _US, self._hasty.unit, self._hasty.have
 
     @property
     def limits(self) -> str:
@@ -380,12 +433,14 @@ class Booking:
             if waited:
                 dispatcher.skip(scheduler.lapsed - self._lapsed)
             self._lapsed = scheduler.lapsed
+        self._dismiss()
 
     def unreachable(self, cause: BaseException) -> None:
         """The store did not answer. It will be asked again."""
         self._asking = False
         self._resumes |= self._sent_resume
         self.late(cause)
+        self._dismiss()
 
     def late(self, cause: BaseException) -> None:
         """The answer takes so long that it counts for an outage, and may yet come."""
@@ -447,6 +502,11 @@ class Booking:
             expected = self._expected(reading)
             if not waiting:  # somebody has tried, and not waited
                 expected = max(expected, scheduler.refused)
+        self._within = -1
+        at_once = self._hasty.ask(dispatcher.line, ready, not expected) if self._hasty else 0
+        if at_once:
+            self._within = self._slack
+            return max(at_once - ready, 0)
         if waiting and waiting >= self._waited:
             # Since the last question the line got no shorter for what was granted. So it will not before the answer is here.
             expected = max(expected, min(ready - scheduler.ahead(now + self._answer_ns), scheduler.spent - self._spent))

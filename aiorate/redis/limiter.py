@@ -6,16 +6,19 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from aiorate.limiter import Limiter
-from aiorate.rate import NS_PER_SECOND, Rate, exact, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds, seconds_to_ns
 from aiorate.redis.booker import booker_of
 from aiorate.redis.booking import Booking
 from aiorate.redis.outage import POLICIES, Outage
 from aiorate.redis.store import check_source
 from aiorate.schedulers.booked import Booked
 from aiorate.schedulers.interface import check_permits
+from aiorate.waiting.deadlines import Patience
+from aiorate.waiting.request import yield_to_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
+    from datetime import timedelta
     from typing import Any, Literal
 
     from aiorate.events import Event
@@ -47,7 +50,7 @@ class RedisLimiter(Limiter):
     ``slack`` is how many seconds a slot may be used late, 0.001 or more: a busy event loop needs some. ``horizon`` is how far ahead, in
     seconds, all processes together aim to book; a process that dies takes no more with it. ``lease`` lets a process book what it will
     use in so many seconds, if use goes on as it does: callers then have a permit without waiting for the store, and a slot may be used
-    so late. Without it, an `acquire` waits for an answer of the store at least, and `try_acquire` finds nothing. Only the store knows
+    so late. Without it, an `acquire` waits for an answer of the store at least, and `try_acquire` is an error. Only the store knows
     how long a wait is: `delay` is an estimate.
 
     When the store cannot be reached for longer than ``grace`` seconds, ``on_unavailable`` says what happens: ``"raise"``
@@ -91,7 +94,8 @@ class RedisLimiter(Limiter):
         rates = _rates(rate)
         bursts = _bursts(burst, len(rates))
         leased = seconds_to_ns(lease, "RedisLimiter(lease)")
-        late = max(seconds_to_ns(slack, "RedisLimiter(slack)"), leased)
+        at_most = seconds_to_ns(slack, "RedisLimiter(slack)")
+        late = max(at_most, leased)
         if late < _SHORTEST_SLACK_NS:
             raise ValueError(
                 f"RedisLimiter(slack) must be at least 0.001 seconds; {slack!r} was given. No event loop uses a slot at its very instant."
@@ -119,18 +123,56 @@ class RedisLimiter(Limiter):
             max_concurrency=max_concurrency,
             on_event=on_event,
         )
-        self._booking = Booking(client_or_url, f"aiorate:{name}", self.dispatcher, booked, leased, ahead, outage, booker_of)
+        self._booking = Booking(client_or_url, f"aiorate:{name}", self.dispatcher, booked, leased, ahead, at_most, outage, booker_of)
 
     @property
     def key(self) -> str:
         """In the store: text, written anew by every call, and gone soon after the last."""
         return self._booking.key
 
+    def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> Coroutine[Any, Any, float]:
+        """As `Limiter.acquire`. With ``max_wait=0`` the store is asked once, and grants what is due now, or within ``slack`` seconds."""
+        if max_wait is None or max_wait or timeout is not None:
+            return super().acquire(permits, max_wait=max_wait, timeout=timeout)
+        return self._acquire_due(permits, max_wait)
+
+    async def _acquire_due(self, permits: int, max_wait: Number | timedelta) -> float:
+        limit = duration_to_ns(max_wait, "acquire(max_wait)")
+        dispatcher, booking = self._dispatcher, self._booking
+        check_permits("acquire()", permits, dispatcher.max_permits)
+        at, now = dispatcher.try_take(permits)
+        if at <= now:
+            await yield_to_loop(dispatcher, permits, now)
+            return 0.0
+        if not booking.coming:
+            return await super().acquire(permits, max_wait=max_wait)
+        self._admit(permits, now, None)
+        ticket, asked = dispatcher.join(permits, at, now, now)
+        line, driver = dispatcher.line, dispatcher.driver
+        booking.hurry(ticket, Patience(f"acquire({permits})", limit))
+        try:
+            while not ticket.done():
+                await driver.wait(ticket)  # type: ignore[union-attr]  # which made the ticket
+        except BaseException:
+            dispatcher.leave(line, ticket, permits)
+            raise
+        finally:
+            booking.calm(ticket)
+        waited, _, now = dispatcher.resumed(line, ticket.result(), asked)
+        await yield_to_loop(dispatcher, permits, now)
+        return ns_to_seconds(waited)
+
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if their slots are in hand and due, and nobody is in line; never waits, also not for the store.
 
-        So it wants a ``lease``: then a refusal has slots booked for whoever tries again.
+        It needs a ``lease``: then a refusal has slots booked for the next try. RuntimeError without one: it would always refuse.
         """
+        if not self._booking.leases:
+            raise RuntimeError(
+                "try_acquire(): without a lease this process holds no permits of the store, and every call would be refused. Either"
+                " await acquire(max_wait=0), which asks the store once and raises WaitTooLong if nothing is due, or make the limiter"
+                " with a lease, such as RedisLimiter(..., lease=0.05), and permits are booked ahead."
+            )
         return super().try_acquire(permits)
 
     def reset(self) -> None:

@@ -24,15 +24,15 @@ __all__ = ["SHA", "TEXT", "Answer", "BadAnswer", "Question", "limits_of", "read_
 
 TEXT = """\
 -- aiorate: assigns time slots at one or several rates, by GCRA. All durations are in microseconds.
--- ARGV[1]: want, charge, pause (-1: none, 0: over), give back, horizon, served (-1: nothing is known), age, then interval and
--- tolerance of each rate.
+-- ARGV[1]: want, charge, pause (-1: none, 0: over), give back, horizon, served (-1: nothing is known), age, within (-1: any time),
+-- unit, have, then interval and tolerance of each rate.
 -- ARGV[2]: the value that the client was told last, so long ago; empty if there was none.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local max, min = math.max, math.min
 local words = {}
 for word in string.gmatch(ARGV[1], '%S+') do words[#words + 1] = tonumber(word) end
-local want, charge, pause, back, horizon, served, age = unpack(words)
+local want, charge, pause, back, horizon, served, age, within, unit, have = unpack(words)
 local remembered = ARGV[2]
 -- A longer duration counts for this one: 317 years, exact to 2 us.
 local far = 1e16
@@ -70,7 +70,7 @@ local paused = last.paused - elapsed
 local rates, interval, tolerance, free = 0, {}, {}, {}
 -- How far ahead the slowest rate is booked, then and now, and how many permits went by that no rate needed.
 local was, is, slowest, unused = -far, -far, 0, far
-for place = 8, #words, 2 do
+for place = 11, #words, 2 do
   rates = rates + 1
   interval[rates], tolerance[rates] = words[place], words[place + 1]
   local value, before, heard = -tolerance[rates], last.free[rates], known and known.free[rates]
@@ -125,6 +125,13 @@ if want > 0 and paused == 0 then
     granted = min(granted, math.floor(most / interval[j]))
   end
   granted = max(granted, 1)
+  if within >= 0 then
+    -- Nobody waits for longer, so that a later slot would lapse, and so would those of a request that has too few.
+    for j = 1, rates do granted = min(granted, math.floor((within - starts[j]) / interval[j]) + 1) end
+    granted = max(granted - (granted + have) % unit, 0)
+  end
+end
+if granted > 0 then
   local last = starts[1] + (granted - 1) * interval[1]
   for j = 2, rates do last = max(last, starts[j] + (granted - 1) * interval[j]) end
   for j = 1, rates do free[j] = max(starts[j] + granted * interval[j], last - tolerance[j] + interval[j]) end
@@ -154,7 +161,7 @@ class Question:
     """What a client asks for. All durations are in us."""
 
     want: int = 0
-    """Slots; the script may assign fewer, but at least one."""
+    """Slots; the script may assign fewer, but at least one unless ``within`` is given."""
     charge: int = 0
     """Permits that were used without a slot."""
     pause: float = -1
@@ -169,11 +176,17 @@ class Question:
     """How long ago the client was told the value that it remembers."""
     remembered: str = ""
     """That value."""
+    within: float = -1
+    """How far ahead a slot may be; -1: at any time. Else the script may assign none."""
+    unit: int = 1
+    """Slots are of use by so many at a time, where ``within`` is not -1."""
+    have: int = 0
+    """How many of such a number the client has already."""
 
     def words(self, limits: str) -> list[str]:
         """The script's arguments, with what `limits_of` returns. Few and long, because a client takes its time for each."""
         numbers = f"{self.want} {self.charge} {self.pause} {self.back} {self.horizon} {self.served} {self.age}"
-        return [f"{numbers} {limits}", self.remembered]
+        return [f"{numbers} {self.within} {self.unit} {self.have} {limits}", self.remembered]
 
 
 class Answer(NamedTuple):

@@ -285,8 +285,17 @@ class Booked(Scheduler):
 
     def available(self, now: int) -> int:
         """The slots that are due."""
-        due = sum([run.before(now + 1) for run in self._all()])
+        return self.due_by(now, now)
+
+    def due_by(self, instant: int, now: int) -> int:
+        """The slots in hand that are of use now and due by that instant."""
+        due = sum([run.before(instant + 1) for run in self._all()])
         return max(due - self._lapsed(1, now), 0)
+
+    @property
+    def asking(self) -> bool:
+        """Whether slots are on their way."""
+        return self._asked_at is not None
 
     def rested(self, now: int) -> bool:
         """Whether it has no slots in hand, and none are on their way."""

@@ -23,7 +23,7 @@ from aiorate.waiting.timeline import Timeline
 from aiorate.waiting.turnstile import LOOP_CHECK_NS, MOST
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aiorate.events import Event
     from aiorate.schedulers.interface import Scheduler
@@ -248,7 +248,11 @@ class Dispatcher:
             return
         # As many at most as are woken in one iteration of the loop; the timer is due at once for the others.
         manual = self._loop is not None and self._loop.manual
-        over = self._deadlines.overdue(self.timeline.read(), len(self.line) if manual else MOST)
+        self.send_away(self._deadlines.overdue(self.timeline.read(), len(self.line) if manual else MOST))
+        self._deadlines.aim(len(self.line))
+
+    def send_away(self, over: Sequence[tuple[Ticket, int, Patience]]) -> None:
+        """Refuse requests in line that are not decided and wait no longer."""
         for ticket, permits, _ in over:
             self.counters.refused += 1
             self._leave_line(ticket, permits)
@@ -258,7 +262,6 @@ class Dispatcher:
                 more = self.estimate(permits, self.timeline.now())
             ticket.set_result(patience.error(more))
         self._serve_unless_first()
-        self._deadlines.aim(len(self.line))
 
     def resumed(self, line: Line, outcome: Outcome, asked: int) -> tuple[int, int, int]:
         """Called by a waiter of that line when it resumes; ``asked`` is the clock's reading at its request.

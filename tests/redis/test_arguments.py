@@ -151,6 +151,8 @@ def test_no_part_of_it_looks_at_the_wall_clock() -> None:
     """A machine whose clock is wrong would take the others' share, or get none."""
     for path in Path(aiorate.redis.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and ["timedelta"] == [alias.name for alias in node.names]:
+                continue  # a duration, and no clock
             names = {node.attr} if isinstance(node, ast.Attribute) else {node.module} if isinstance(node, ast.ImportFrom) else set()
             names |= {alias.name for alias in node.names} if isinstance(node, (ast.Import, ast.ImportFrom)) else set()
             assert not names & {"datetime", "time_ns", "gmtime", "localtime", "utcnow"}, f"{path.name}: {ast.unparse(node)}"

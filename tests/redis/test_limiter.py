@@ -211,7 +211,8 @@ async def test_without_a_lease_nothing_is_had_without_waiting(store: RealServer)
     """And a refusal books nothing."""
     process = Process(store, "1000/s")
     for _ in range(3):
-        assert not process.limiter.try_acquire()
+        with pytest.raises(RuntimeError, match=r"acquire\(max_wait=0\).*lease="):
+            process.limiter.try_acquire()
         await asyncio.sleep(0.01)
 
     assert 0 == process.client.calls

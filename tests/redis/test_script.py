@@ -90,6 +90,35 @@ def test_who_asks_for_more_than_the_horizon_gets_what_lies_within(store: RealSer
     assert 20 == client.ask(58 * MS, 1000).granted
 
 
+def test_nothing_is_assigned_that_comes_too_late(store: RealServer) -> None:
+    """For callers that do not wait: a slot that nobody will use delays everybody, so there may be none, and the state stays as it was."""
+    client = Client(store, "10/s", burst=3, horizon=10 * SECOND)
+
+    assert [-200 * MS, -100 * MS, 0] == client.slots(0, 9, within=0)
+    assert [] == client.slots(99 * MS, 9, within=0)
+    assert [100 * MS] == client.slots(99 * MS, 9, within=1 * MS)
+    assert [200 * MS] == client.slots(99 * MS, 1)
+
+
+def test_slots_are_assigned_by_whole_requests(store: RealServer) -> None:
+    """Half of what a request needs would lapse with it. What the client has already counts."""
+    client = Client(store, "10/s", burst=7, horizon=10 * SECOND)
+
+    assert 5 == client.ask(0, 10, within=0, unit=5).granted
+    assert 0 == client.ask(0, 5, within=0, unit=5).granted
+    assert 2 == client.ask(0, 2, within=0, unit=5, have=3).granted
+    assert 0 == client.ask(0, 2, within=0, unit=5, have=3).granted
+
+
+def test_several_rates_all_allow_what_is_due(store: RealServer) -> None:
+    """The one that allows less counts."""
+    client = Client(store, "3/s", "1/s", burst=(3, 2), horizon=10 * SECOND)
+
+    assert 2 == client.ask(0, 9, within=0).granted
+    assert 0 == client.ask(999 * MS, 9, within=0).granted
+    assert 1 == client.ask(1 * SECOND, 9, within=0).granted
+
+
 def test_who_asks_gets_one_slot_however_far_all_have_booked(store: RealServer) -> None:
     """At a slow rate one slot is longer than the horizon."""
     client = Client(store, "1/s")

@@ -28,7 +28,7 @@ pytestmark = one_loop
 
 Command = tuple[str | int, ...]
 LIBRARIES = {"redis-py": (redis.asyncio, redis.asyncio.Redis), "valkey-py": (valkey.asyncio, valkey.asyncio.Valkey)}
-ASK_LIMITER: Command = ("EVAL", TEXT, 1, "aiorate:x", "1 0 -1 0 20000.0 -1 0.0 100000.0 0.0", "")
+ASK_LIMITER: Command = ("EVAL", TEXT, 1, "aiorate:x", "1 0 -1 0 20000.0 -1 0.0 -1 1 0 100000.0 0.0", "")
 """What a limiter of the name "x" sends."""
 OUTAGES = ["READONLY", "MASTERDOWN", "OOM", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "BUSY", "UNKILLABLE", "TRYAGAIN"]
 REFUSALS = ["NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "ASK", "EXECABORT", "NOSCRIPT", "WRONGTYPE"]
