@@ -373,9 +373,7 @@ class Limiter:
     def _refuse_if_full(self, permits: int) -> None:
         assert self._max_waiting is not None
         dispatcher = self._dispatcher
-        room = None if self._room is None else self._room.dispatcher
-        outside = 0 if room is None else room.line.count() + room.resuming
-        if dispatcher.full(max(self._max_waiting - outside, 0)):
+        if dispatcher.full(self._max_waiting, None if self._room is None else self._room.dispatcher):
             dispatcher.counters.refused += 1
             raise LineFull(f"acquire({permits}): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
 
@@ -520,8 +518,9 @@ class Limiter:
     def delay(self, permits: int = 1) -> float:
         """Seconds that a request made now would wait, the line included; infinite while stopped. Changes nothing.
 
-        In a line of thousands that many have just left, some of these may still be counted. With ``max_concurrency`` it is the wait
-        of a request that has its place: when another leaves, nobody can say.
+        In a line of more than 32 that has just changed, those behind the first 32 may count by the sum of their permits: that is exact
+        where each asks for one, and may be too short for large requests in a window, or where several limits hold at once. With
+        ``max_concurrency`` it is the wait of a request that has its place: when another leaves, nobody can say.
         """
         self._check("delay()", permits)
         wait = self._dispatcher.estimate(permits, self._dispatcher.look())

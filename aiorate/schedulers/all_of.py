@@ -100,6 +100,11 @@ class AllOf(Scheduler):
         for member in self.members:
             member.charge(permits, now)
 
+    def take_ahead(self, permits: int, now: int) -> None:
+        """From every member."""
+        for member in self.members:
+            member.take_ahead(permits, now)
+
     def set_rate(self, rate: Rate, now: int) -> None:
         """Refused, because AllOf has no rate of its own. Change a member: ``limiter.set_rate(rate, member=0)``."""
         raise RuntimeError("set_rate(): AllOf has no rate of its own. Say which of its members changes: limiter.set_rate(rate, member=0).")

@@ -258,6 +258,12 @@ class Booked(Scheduler):
         if self.desk is not None:
             self.desk.charged(permits)
 
+    def take_ahead(self, permits: int, now: int) -> None:
+        """As one request: first the slots in hand."""
+        at = max(self.peek(permits, now), now)
+        if at < NOBODY_KNOWS:
+            self.take(permits, at)
+
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate by which this process has slots assigned. Raises RuntimeError where there are several."""
         if len(self._rates) > 1:

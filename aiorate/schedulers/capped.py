@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.interface import Scheduler, check_ask
@@ -212,6 +213,22 @@ class Capped(Scheduler):
         self.inner.reset(now)
         self._caps.clear()
         self._buckets.clear()
+
+    def rehearse(self) -> Scheduler:
+        """A rehearsal of the other, with as much left."""
+        return deepcopy(self, {id(self.inner): self.inner.rehearse()})
+
+    def take_ahead(self, permits: int, now: int) -> None:
+        """From the other, what is left now; more once the last cap has ended that forbids it."""
+        at, left = self._allowed_at(permits, now), self.left(now)
+        at_once = permits if at <= now or left is None else max(0, min(left, permits))
+        if at_once:
+            self.inner.take_ahead(at_once, now)
+        if permits > at_once:
+            self.inner.take_ahead(permits - at_once, at)
+        for cap in self._caps:
+            if at < cap.until:
+                cap.left -= permits
 
     def shift(self, ns: int) -> None:
         """Move as the other does; the server's windows and buckets do not wait for a pause here."""

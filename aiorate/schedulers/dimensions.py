@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.capped import Capped
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from aiorate.rate import Rate
 
-__all__ = ["Amounts", "Dimensions"]
+__all__ = ["Amounts", "Dimensions", "Totals"]
 
 
 class Amounts(int):
@@ -31,10 +32,36 @@ class Amounts(int):
         return self
 
 
+class Totals(int):
+    """How much a line of requests takes of each dimension, in all."""
+
+    of: list[int]
+
+    def __new__(cls) -> Totals:
+        totals = super().__new__(cls)
+        totals.of = []
+        return totals
+
+    def __iadd__(self, amounts: int) -> Totals:
+        return self._plus(amounts, 1)
+
+    def __isub__(self, amounts: int) -> Totals:
+        return self._plus(amounts, -1)
+
+    def __bool__(self) -> bool:
+        return any(self.of)
+
+    def _plus(self, amounts: int, sign: int) -> Totals:
+        assert isinstance(amounts, (Amounts, Totals))  # as all requests of a budget
+        self.of = [total + sign * amount for total, amount in zip_longest(self.of, amounts.of, fillvalue=0)]
+        return self
+
+
 class Dimensions(Scheduler):
     """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`."""
 
     __slots__ = ("parts", "waited_for")
+    none: type[int] = Totals
 
     def __init__(self, parts: Sequence[Scheduler]) -> None:
         self.parts: list[Scheduler] = list(parts)
@@ -124,6 +151,12 @@ class Dimensions(Scheduler):
         for part, amount in self._pairs(permits):
             part.charge(amount, now)
 
+    def take_ahead(self, permits: int, now: int) -> None:
+        """From every dimension its amount."""
+        for part, amount in self._pairs(permits):
+            if amount:
+                part.take_ahead(amount, now)
+
     def shift(self, ns: int) -> None:
         """Have every dimension follow a pause of ``ns``."""
         for part in self.parts:
@@ -150,7 +183,7 @@ class Dimensions(Scheduler):
 
     def _pairs(self, permits: int) -> list[tuple[Scheduler, int]]:
         # A plain number is one request that takes 1 of each.
-        of = permits.of if isinstance(permits, Amounts) else (1,) * len(self.parts)
+        of = permits.of if isinstance(permits, (Amounts, Totals)) else (1,) * len(self.parts)
         return list(zip(self.parts, of, strict=False))  # the last amount may be of a limit that is shared
 
     def __repr__(self) -> str:

@@ -21,6 +21,7 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Scheduler(ABC):
     """Where its permits come from: ``local``, this process; ``shared``, a store; ``degraded``, a store that does not answer."""
     members: tuple[Scheduler, ...] = ()
     """The schedulers that this one consists of."""
+    none: type[int] = int
+    """What permits of several requests are added up in."""
     owner: str
     """The limiter that it belongs to; see `claim`."""
 
@@ -152,6 +155,18 @@ class Scheduler(ABC):
         Here: whether the largest request would be granted now; where requests have no largest, one of a single permit.
         """
         return self.peek(1 if self.max_permits is None else self.max_permits, now) <= now
+
+    def rehearse(self) -> Scheduler:
+        """Another that grants what this one would, to find out when: asked by `peek`, `take`, `take_ahead` and `shift` only.
+
+        It changes nothing here, and what is taken here afterwards, as it was there, need not change it. This default is a deep copy. A
+        strategy whose state is long has something shorter.
+        """
+        return deepcopy(self, {id(member): member.rehearse() for member in self.members})
+
+    def take_ahead(self, permits: int, now: int) -> None:
+        """In a rehearsal: those in line take so many permits, each as soon as it is due. By default as a `charge`."""
+        self.charge(permits, now)
 
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""

@@ -7,6 +7,9 @@ instants on the calendar.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from itertools import chain, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate, as_float
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["CalendarWindow", "SlidingWindow"]
 
 _MANY_GONE = 3  # entries, before they are cut off
+_instant, _total = itemgetter(0), itemgetter(1)
 
 
 class SlidingWindow(Scheduler):
@@ -33,19 +37,25 @@ class SlidingWindow(Scheduler):
     for ``100 / 60``, a float of 17 digits.
     """
 
-    __slots__ = ("_first", "_last", "_log", "_used", "max_permits", "rate")
+    __slots__ = ("_first", "_gone", "_last", "_log", "_total", "rate")
     rate: Rate
     books_since: bool = False
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_start(start)
         self.rate = _whole(Rate.of(rate), "SlidingWindow")
-        self.max_permits: int | None = self.rate.permits
-        # (instant, permits) of the grants, those still in the window from `_first` on. An empty deque would weigh as much as all the rest.
+        # Of each instant of a grant: itself, and how many permits were granted by then, in all. Those still in the window begin at
+        # `_first`. An empty deque would weigh as much as all the rest.
         self._log: list[tuple[int, int]] = []
         self._first = 0
-        self._used = 0
+        self._total = 0  # permits granted so far
+        self._gone = 0  # of these, the first so many count no more
         self._last = start  # no grant before it
+
+    @property
+    def max_permits(self) -> int | None:  # type: ignore[override]
+        """As many as the window."""
+        return self.rate.permits
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.rate.permits)
@@ -53,13 +63,12 @@ class SlidingWindow(Scheduler):
         if at > now:
             return at
         self._forget(now)
-        log = self._log
-        if self._first < len(log) and log[-1][0] == now:
-            log[-1] = (now, log[-1][1] + permits)
+        log, total = self._log, self._total + permits
+        if log and log[-1][0] == now and self._first < len(log):
+            log[-1] = (now, total)
         else:
-            log += ((now, permits),)
-        self._used += permits
-        self._last = now
+            log += ((now, total),)
+        self._total, self._last = total, now
         return max(at, now if since is None or since > now else since)
 
     def peek(self, permits: int, now: int) -> int:
@@ -69,43 +78,55 @@ class SlidingWindow(Scheduler):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Forget that many permits of the receipt's entry; without a receipt, of the oldest entries."""
         check_give_back(permits, now, taken)
-        log = self._log
         if taken is None:
             if self._last is not None:
                 self._last = now = max(now, self._last)
             self._forget(now)
             self._drop(permits)
             return
-        for place in range(len(log) - 1, self._first - 1, -1):
-            instant, count = log[place]
-            if instant <= taken:
-                if instant == taken:
-                    credit = min(permits, count)
-                    log[place] = (instant, count - credit)
-                    self._used -= credit
-                return
+        log, first = self._log, self._first
+        place = bisect_right(log, taken, first, key=_instant) - 1
+        if place >= first and log[place][0] == taken:
+            credit = min(permits, log[place][1] - max(self._gone, log[place - 1][1] if place else 0))
+            less = [(instant, total - credit) for instant, total in log[place:]]
+            log[place:] = less
+            self._total -= credit
 
     def charge(self, permits: int, now: int) -> None:
         """Enter permits as if they had been taken one by one, each as soon as there was room. Later requests wait for them."""
         check_permits("charge()", permits)
         now = now if self._last is None else max(now, self._last)
         self._forget(now)
-        n, period, at_once = self.rate.permits, self.rate.period_ns, max(0, self.rate.permits - self._used)
-        if permits <= at_once:
-            self._log += ((now, permits),)
-            self._used += permits
-            self._last = now
-            return
-        log = self._log[self._first :]
-        if at_once:
-            log.append((now, at_once))
-        # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds, the oldest by one more.
-        _, log = _split(log, self._used + at_once - n)
+        n, period, log, first, gone, total = self.rate.permits, self.rate.period_ns, self._log, self._first, self._gone, self._total
+        at_once = min(permits, max(0, n - (total - gone)))
+        total += at_once
+        new = [(now, total)] if at_once else []
         rounds, rest = divmod(permits - at_once, n)
-        oldest, log = _split(log, rest)
-        log.extend([(instant + period, count) for instant, count in oldest])
-        log = [(instant + rounds * period, count) for instant, count in log]
-        self._log, self._first, self._used, self._last = log, 0, n, log[-1][0]
+        if rounds or rest:
+            # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds, the oldest by one more.
+            gone = max(gone, total - n)
+            moved: list[tuple[int, int]] = []
+            for instant, until in chain(islice(log, first, None), new):
+                if not rest:
+                    break
+                count = min(max(until - gone, 0), rest)
+                gone, rest, total = gone + count, rest - count, total + count
+                if count:
+                    moved.append((instant + period, total))
+            new += moved
+            first = bisect_right(log, gone, first, key=_total)
+        if rounds:
+            new = [(instant + rounds * period, until) for instant, until in chain(log[first:], new)]
+            log, first = [], 0
+        latest = new[-1][0]
+        log += new
+        self._log, self._first, self._gone, self._total, self._last = log, first, gone, total, latest
+
+    def rehearse(self) -> Scheduler:
+        """It reads the log here, and has one of its own for what comes after."""
+        if type(self) is not SlidingWindow:
+            return super().rehearse()
+        return _Ahead(self.rate, self._log, self._first, self._gone, self._total, self._last)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period: 90 per second is 5400 in a window of one minute.
@@ -115,19 +136,26 @@ class SlidingWindow(Scheduler):
         back. Raises ValueError for any other rate.
         """
         self.rate = _in_period(Rate.of(rate), self.rate.period_ns, "SlidingWindow")
-        self.max_permits = self.rate.permits
         if self._last is None:
             self._last = now
 
     def reset(self, now: int) -> None:
         """Forget all grants."""
         self._log = []
-        self._first = self._used = 0
+        self._first = self._total = self._gone = 0
         self._last = now
 
     def lag(self, now: int) -> int:
         """0: a window has no schedule."""
         return 0
+
+    def available(self, now: int) -> int:
+        """What the window that ends now has left."""
+        if self._last is not None and now < self._last:
+            return 0
+        place = bisect_right(self._log, now - self.rate.period_ns, self._first, key=_instant)
+        gone = self._log[place - 1][1] if place > self._first else self._gone
+        return max(0, self.rate.permits - (self._total - gone))
 
     def bound(self, window: int, largest: int = 1) -> int:
         """n for a period or less, and n more for each further period begun."""
@@ -136,58 +164,80 @@ class SlidingWindow(Scheduler):
 
     def _forget(self, now: int) -> None:
         """Drop the entries that are no longer in the window that ends now."""
-        log, first, used, begins = self._log, self._first, self._used, now - self.rate.period_ns
-        while first < len(log):
-            instant, count = log[first]
-            if instant > begins:
-                break
-            used -= count
+        log, first, gone, begins = self._log, self._first, self._gone, now - self.rate.period_ns
+        while first < len(log) and log[first][0] <= begins:
+            gone = log[first][1]
             first += 1
-        self._first, self._used = first, used
+        self._first, self._gone = first, gone
         if first > _MANY_GONE and 2 * first >= len(log):
-            self._log, self._first = log[first:], 0
+            self._log, self._first = log[first:], 0  # another list: a rehearsal may read that one
 
     def _drop(self, permits: int) -> None:
         """Take that many permits, or all if there are fewer, out of the oldest entries."""
-        log, first, used = self._log, self._first, self._used
-        while first < len(log) and permits > 0:
-            count = log[first][1]
-            if count > permits:
-                break
-            permits -= count
-            used -= count
-            first += 1
-        if first < len(log) and permits > 0:
-            log[first] = (log[first][0], log[first][1] - permits)
-            used -= permits
-        self._first, self._used = first, used
+        gone = min(self._gone + permits, self._total)
+        first = bisect_right(self._log, gone, self._first, key=_total)
+        self._first, self._gone = first, gone
 
     def _earliest(self, permits: int, now: int) -> int:
         if self._last is None:
             self._last = now
         # No grant before the latest one: where the clock went back, older entries are gone.
-        over = self._used + permits - self.rate.permits
-        log, place, at = self._log, self._first, self._last
-        while over > 0 and place < len(log):
-            instant, count = log[place]
-            if instant + self.rate.period_ns > at:
-                at = instant + self.rate.period_ns
-            over -= count
-            place += 1
-        return at
+        last = self._total + permits - self.rate.permits  # of those granted so far, the last that must have left the window
+        if last <= self._gone:
+            return self._last
+        return max(self._granted_at(last) + self.rate.period_ns, self._last)
+
+    def _granted_at(self, number: int) -> int:
+        """When the permit of that number was granted, counted from the first ever; one that still counts."""
+        log, first = self._log, self._first
+        if log[first][1] >= number:
+            return log[first][0]
+        return log[bisect_left(log, number, first, key=_total)][0]
 
     def __repr__(self) -> str:
-        return f"SlidingWindow({str(self.rate)!r}, used={self._used})"
+        return f"SlidingWindow({str(self.rate)!r}, used={self._total - self._gone})"
 
 
-def _split(log: list[tuple[int, int]], permits: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The oldest entries that hold so many permits, one of them cut in two if need be; and the others."""
-    for place, (instant, count) in enumerate(log):
-        if permits < count:
-            whole = log[:place]
-            return ([*whole, (instant, permits)] if permits > 0 else whole), [(instant, count - max(permits, 0)), *log[place + 1 :]]
-        permits -= count
-    return log, []
+class _Ahead(SlidingWindow):
+    """A window in which permits are granted that have yet to be: the log of another up to there, and one of its own after it."""
+
+    __slots__ = ("_before", "_begin", "_end", "_repeats", "_split")
+
+    def __init__(self, rate: Rate, log: list[tuple[int, int]], first: int, gone: int, total: int, last: int | None) -> None:
+        self.rate, self._last = rate, last
+        self._log, self._first = [], 0
+        self._gone = gone
+        self._total = self._split = total
+        self._before, self._begin, self._end = log, first, len(log)  # the other's log may grow
+        self._repeats: list[tuple[int, int, int]] = []  # the numbers after which they begin and with which they end, and no sooner
+
+    def take_ahead(self, permits: int, now: int) -> None:
+        """As `charge`, in one step: the log need not hold what follows from it."""
+        now = now if self._last is None else max(now, self._last)
+        self._repeats.append((self._total, self._total + permits, now))
+        self._last = self._granted_at(self._total + permits)
+        self._total += permits
+        self._log.append((self._last, self._total))
+
+    def _granted_at(self, number: int) -> int:
+        for begin, end, now in reversed(self._repeats):
+            if begin < number <= end:  # a period after the n-th before it, or now
+                rounds = -(-(number - begin) // self.rate.permits)
+                before = number - rounds * self.rate.permits
+                at = now if before <= self._gone else max(self._granted_at(before) + self.rate.period_ns, now)
+                return at + (rounds - 1) * self.rate.period_ns
+        if number > self._split:
+            return super()._granted_at(number)
+        place = bisect_left(self._before, number, self._begin, self._end, key=_total)
+        return self._before[min(place, self._end - 1)][0]  # some of the last may have been given back
+
+    def _forget(self, now: int) -> None:
+        """Drop the first half of what was granted here once nobody can ask for it, however long this is kept."""
+        half, asked = len(self._log) // 2, self._total - self.rate.permits
+        if half > _MANY_GONE and self._log[half - 1][1] <= asked and not self._repeats:
+            self._log = self._log[half:]
+        if self._split <= asked:
+            self._before = []
 
 
 class CalendarWindow(Scheduler):

@@ -38,7 +38,6 @@ __all__ = ["NOT_ASKED", "Dispatcher"]
 
 NOT_ASKED = 1 << 200  # in place of an instant: the scheduler was not asked, because of a line, a pause, a stop or a close
 _NEVER = 1 << 62  # in place of an instant
-_AT_ONCE = 64  # requests that one question may count
 _SAME_WAKE_UP_NS = 1_500_000  # as long as wake-ups are apart, on the average
 _TOLD_AGAIN_NS = 1_000_000_000  # a pause that becomes longer by less is no news: responses of many requests come one after the other
 _ESTIMATED = 32  # requests sent away at one wake-up whose errors say how long each would have waited
@@ -52,7 +51,6 @@ class Dispatcher:
         "__weakref__",
         "_cap",
         "_clock",
-        "_counting",
         "_deadlines",
         "_due",
         "_estimate",
@@ -125,7 +123,6 @@ class Dispatcher:
         self._cap: Capped | None = None  # what a server said is left
         self._gate: Gate | None = None  # to a limit that other lines share
         self._group: Group | None = None  # of limiters that are used by turns
-        self._counting: int = 1 << 30  # requests that may be counted: the first question is answered exactly
         self._reset_at: int | None = None
         self._returnable = 0  # grants that may still be cancelled
         self._due: int | None = None  # the instant at which `_head` is due; None: paused or stopped. Meaningless without `_head`
@@ -207,7 +204,7 @@ class Dispatcher:
             if self._loop is None:
                 raise RuntimeError("acquire() can only wait in a running event loop; try_acquire() and delay() work without one.")
         if self.driver is None:
-            self.line = Line()
+            self.line = Line(self.strategy.none)
             self.driver = _driver_for(self, self._loop)
         line, timeline = self.line, self.timeline
         if ticket is None:
@@ -293,8 +290,7 @@ class Dispatcher:
 
     def _leave_line(self, ticket: Ticket, permits: int) -> None:
         """A request goes without having been served."""
-        self.line.leave(ticket)
-        self._counting += _AT_ONCE
+        self.line.leave(ticket, permits)
         self._estimate.departed()
         if self._deadlines is not None:
             self._deadlines.leave(ticket, len(self.line))
@@ -450,8 +446,7 @@ class Dispatcher:
         else:
             self._head = None
             self._update_fast_path()
-            if self._estimate.kept:
-                self._estimate.forget()
+            self._estimate.emptied()
             if self.driver is not None:
                 self.driver.arm(None)
         if self._deadlines is not None:
@@ -640,7 +635,7 @@ class Dispatcher:
         """Stand on that loop from now on, whatever loop runs here, with its driver. The budget stays; nobody is in line."""
         if self._loop is not None:
             self._desert(self._loop)
-        self._loop, self.driver, self.line = loop, driver, Line()
+        self._loop, self.driver, self.line = loop, driver, Line(self.strategy.none)
         if self._clock is None:
             self.timeline.follow(loop.read)
         self._steady = loop.monotonic
@@ -850,15 +845,14 @@ class Dispatcher:
             self.driver = self._deadlines = None
             self.line = _NOBODY
 
-    def full(self, most: int) -> bool:
-        """Whether so many wait already. A waiter that is being cancelled does not count."""
-        if len(self.line) < most:
+    def full(self, most: int, places: Dispatcher | None = None) -> bool:
+        """Whether so many wait already, here or for ``places`` before. A waiter that is being cancelled does not count."""
+        resuming, length = 0, len(self.line)
+        if places is not None:
+            resuming, length = places.resuming, length + len(places.line)
+        if length + resuming < most:
             return False
-        self._counting += _AT_ONCE
-        if self._counting < len(self.line):
-            return True  # a long line is not counted again for every question
-        self._counting = 0
-        return self.line.count() >= most
+        return self.line.count() + (0 if places is None else places.line.count()) + resuming >= most
 
     def estimate(self, permits: int, now: int) -> int | None:
         """Nanoseconds until a request made now would be granted, the line included; None: nobody can say."""
@@ -920,7 +914,7 @@ class Dispatcher:
             for ticket, permits, _ in self.line:
                 if permits > most:
                     ticket.set_result(ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once now."))
-                    self.line.leave(ticket)
+                    self.line.leave(ticket, permits)
 
 
 def again(error: BaseException) -> BaseException:

@@ -1,12 +1,11 @@
 """The estimate: when would a request be granted that joined the line now?
 
-Everybody in line is served on a copy of the scheduler, each at the instant at which that is due. The copy is kept while it stays
-true, and a newcomer is added to it, so that in a long line a request with ``max_wait`` costs the same as in a short one.
+Everybody in line is served in a rehearsal of the scheduler, each at the instant at which that is due. The rehearsal is kept while it
+stays true, and a newcomer is added to it, so that in a long line a request with ``max_wait`` costs the same as in a short one.
 """
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,16 +13,20 @@ if TYPE_CHECKING:
     from aiorate.waiting.line import Line
     from aiorate.waiting.timeline import Timeline
 
-__all__ = ["Estimate"]
+__all__ = ["ONE_BY_ONE", "Estimate", "ahead"]
 
-_AT_ONCE = 32  # requests rehearsed for each question, and for each request that left
+ONE_BY_ONE = 32
+"""Requests that any question may rehearse. Of those behind them, it may be that only the sum of their permits counts."""
+_PAID = 16  # requests that may be rehearsed once more for each question, and for each request that left
+_FIRST = 1 << 30  # and the first question after the line was empty: those who joined it have paid for that
 
 
 class Estimate:
     """A rehearsal of the line, if one was asked for.
 
-    Once somebody has left the line, it says no less than is true. It is repeated then, but no more than 32 requests are rehearsed for
-    each question and each departure: in a line of thousands from which many leave, an answer may still count some of them.
+    It is true until something changes for those in line, and then it is repeated. A line of more than 32 is not rehearsed for every
+    question: a question and a request that leaves pay for 16 requests, one that joins pays for itself. Until so much is paid, the first
+    32 are rehearsed, and those behind them as if they took their permits together, which makes no difference where each asks for one.
     """
 
     __slots__ = ("_allowed", "_last", "_scheduler", "_stale", "kept")
@@ -34,46 +37,65 @@ class Estimate:
         self._scheduler: Scheduler | None = None
         self._last = 0  # the instant at which the last in line is granted
         self._stale = False  # whether somebody has left since
-        self._allowed = 0
+        self._allowed = _FIRST  # requests that may be rehearsed
 
     def forget(self) -> None:
         """Something changed for everybody in line."""
         self._scheduler = None
         self.kept = False
 
+    def emptied(self) -> None:
+        """Nobody waits any more."""
+        self.forget()
+        self._allowed = _FIRST
+
     def departed(self) -> None:
         """A request left the line, or gave its permits back."""
         self._stale = True
-        self._allowed += _AT_ONCE
+        self._allowed += _PAID
 
     def joined(self, permits: int, since: int, catch_up: int) -> None:
         """A request joined the line."""
         if self._scheduler is not None:
-            self._add(self._scheduler, permits, since, catch_up)
+            self._allowed += 1
+            self._last = _add(self._scheduler, permits, self._last, since, catch_up)
 
     def instant(self, scheduler: Scheduler, timeline: Timeline, line: Line, permits: int, now: int, catch_up: int) -> int:
         """When a request made now would be granted."""
         if not line:
-            return max(ahead(scheduler, timeline).peek(permits, now), now)
-        self._allowed += _AT_ONCE
-        if self._scheduler is None or (self._stale and len(line) <= self._allowed):
-            self._scheduler = rehearsal = deepcopy(ahead(scheduler, timeline))
-            self._last, self._stale, self._allowed, self.kept = now, False, 0, True
-            for _, before, since in line:
-                self._add(rehearsal, before, since, catch_up)
-        last = max(self._last, now)
-        return max(self._scheduler.peek(permits, last), last)
+            return max((scheduler if not timeline.pause_length else ahead(scheduler, timeline)).peek(permits, now), now)
+        self._allowed += _PAID
+        rehearsal, last = self._scheduler, self._last
+        if rehearsal is None or self._stale:
+            rehearsal, last = ahead(scheduler, timeline), now
+            if len(line) <= max(self._allowed, ONE_BY_ONE):
+                for _, before, since in line:
+                    last = _add(rehearsal, before, last, since, catch_up)
+                self._scheduler, self._last, self._stale, self._allowed, self.kept = rehearsal, last, False, 0, True
+            else:
+                head = line.head(ONE_BY_ONE)
+                for _, before, since in head:
+                    last = _add(rehearsal, before, last, since, catch_up)
+                rest = line.rest(head)
+                if rest:
+                    rehearsal.take_ahead(rest, last)
+        last = max(last, now)
+        return max(rehearsal.peek(permits, last), last)
 
-    def _add(self, rehearsal: Scheduler, permits: int, since: int, catch_up: int) -> None:
-        if rehearsal.max_permits is None or permits <= rehearsal.max_permits:
-            self._last = at = max(rehearsal.peek(permits, self._last), self._last)
-            rehearsal.take(permits, at, max(since, at - catch_up))
+
+def _add(rehearsal: Scheduler, permits: int, last: int, since: int, catch_up: int) -> int:
+    """One more is granted after that instant; returns when."""
+    most = rehearsal.max_permits
+    if most is not None and permits > most:
+        return last
+    at = max(rehearsal.peek(permits, last), last)
+    rehearsal.take(permits, at, max(since, at - catch_up))
+    return at
 
 
 def ahead(scheduler: Scheduler, timeline: Timeline) -> Scheduler:
-    """The scheduler as it will be when the present pause is over: only those that follow the calendar care."""
-    if not timeline.pause_length:
-        return scheduler
-    copy = deepcopy(scheduler)
-    copy.shift(timeline.pause_length)
-    return copy
+    """The scheduler as it will be when the present pause is over: those that follow the calendar care."""
+    rehearsal = scheduler.rehearse()
+    if timeline.pause_length:
+        rehearsal.shift(timeline.pause_length)
+    return rehearsal

@@ -7,12 +7,10 @@ request among those of all keys; and both limits are spent in one step, or neith
 from __future__ import annotations
 
 from asyncio import InvalidStateError
-from copy import deepcopy
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from aiorate.errors import LimiterClosed
-from aiorate.waiting.estimate import ahead
+from aiorate.waiting.estimate import ONE_BY_ONE, ahead
 from aiorate.waiting.line import outcome_of
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate", "Passes", "Receipt", "Shared"]
 
-_ONE_BY_ONE = 64  # requests of a line that are rehearsed one by one; the others count as a charge
 _ROUNDS = 64  # how often two limits may name later instants by turns: enough for all that keep the laws
 
 
@@ -323,15 +320,15 @@ class Gate:
             return None
         own, shared = _Rehearsal(dispatcher), _Rehearsal(self._shared)
         standing_at: int | None = None
-        entries = iter(self._shared.line)
-        for ticket, count, since in islice(entries, _ONE_BY_ONE):
+        head = self._shared.line.head(ONE_BY_ONE)
+        for ticket, count, since in head:
             if shared.allows(count):
                 at = shared.take(count, shared.due(count, shared.last), since)
                 standing_at = at if ticket is self._pass else standing_at
-        shared.charge(sum(count for _, count, _ in entries))
+        shared.take_ahead(self._shared.line.rest(head))
 
-        entries = iter(dispatcher.line)
-        for ticket, count, _ in islice(entries, _ONE_BY_ONE):
+        head = dispatcher.line.head(ONE_BY_ONE)
+        for ticket, count, _ in head:
             if self._pass is not None and ticket is self._pass.owner:
                 wait = own.due(count, standing_at or 0)  # far back in the shared line: some time from now
                 at = own.take(count, wait, own.instant(wait))
@@ -343,10 +340,10 @@ class Gate:
                 continue
             if permits is None:
                 return at
-        rest = [count for _, count, _ in entries]
-        for count in rest if self._permits_of is not _as_many else (sum(rest),):
-            own.charge(count)
-        shared.charge(sum(map(self._permits_of, rest)))
+        rest = dispatcher.line.rest(head)
+        if rest:
+            own.take_ahead(rest)
+            shared.take_ahead(self._permits_of(rest))
         return None if permits is None else self._both(own, shared, permits)
 
     def _both(self, own: _Rehearsal, shared: _Rehearsal, permits: int) -> int:
@@ -363,14 +360,14 @@ class Gate:
 
 
 class _Rehearsal:
-    """A copy of a scheduler in which requests are granted that have yet to be. Time is in nanoseconds from now."""
+    """A rehearsal of a scheduler in which requests are granted that have yet to be. Time is in nanoseconds from now."""
 
     __slots__ = ("_begin", "_behind", "_catch_up", "_held_at", "_joined", "_scheduler", "last")
 
     def __init__(self, dispatcher: Side) -> None:
         timeline = dispatcher.timeline
         self._held_at = timeline.now()
-        self._scheduler = deepcopy(ahead(dispatcher.scheduler, timeline))
+        self._scheduler = ahead(dispatcher.scheduler, timeline)
         self._catch_up = dispatcher.catch_up
         self._behind = timeline.offset + timeline.pause_length
         self._begin = timeline.read()
@@ -400,10 +397,10 @@ class _Rehearsal:
         self.last = wait
         return wait
 
-    def charge(self, permits: int) -> None:
+    def take_ahead(self, permits: int) -> None:
         """Have so many taken by then, and those that come next wait for them; 0 is nothing."""
         if permits:
-            self._scheduler.charge(permits, self.instant(self.last))
+            self._scheduler.take_ahead(permits, self.instant(self.last))
 
     def instant(self, wait: int) -> int:
         """The limiter's own time then."""

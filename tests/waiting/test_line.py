@@ -29,19 +29,19 @@ class Waiting:
         self.outcome = outcome
 
 
-def cancelled(line: Line, ticket: Waiting) -> None:
+def cancelled(line: Line, ticket: Waiting, permits: int = 1) -> None:
     """Its task was cancelled, and has run."""
     ticket.gone = True
-    line.leave(ticket)
+    line.leave(ticket, permits)
 
 
-def closed(line: Line, ticket: Waiting) -> None:
+def closed(line: Line, ticket: Waiting, permits: int = 1) -> None:
     """Its coroutine was closed: nobody has touched the ticket."""
-    line.leave(ticket)
+    line.leave(ticket, permits)
 
 
 @pytest.mark.parametrize("go", [cancelled, closed, None])
-def test_it_is_a_queue_whoever_leaves_it(go: Callable[[Line, Waiting], None] | None) -> None:
+def test_it_is_a_queue_whoever_leaves_it(go: Callable[[Line, Waiting, int], None] | None) -> None:
     """Against a plain list, with tickets leaving from everywhere, in one way or in both."""
     dice, line, model = random.Random(14), Line(), list[tuple[Waiting, int, int]]()
 
@@ -52,14 +52,18 @@ def test_it_is_a_queue_whoever_leaves_it(go: Callable[[Line, Waiting], None] | N
             line.join(*request)
             model.append(request)
         elif model and choice < 0.8:
-            ticket, _, _ = model.pop(dice.randrange(len(model)))
-            (go or dice.choice([cancelled, closed]))(line, ticket)
+            ticket, permits, _ = model.pop(dice.randrange(len(model)))
+            (go or dice.choice([cancelled, closed]))(line, ticket, permits)
         elif model:
             assert line.first() == model.pop(0)
             assert line.pop_first() == (model[0] if model else None)
         assert len(line) == len(model)
         assert line.first() == (model[0] if model else None)
         assert bool(line) is bool(model)
+        assert line.total == sum(permits for _, permits, _ in model)
+        few = dice.randrange(40)
+        assert (head := line.head(few)) == model[:few]
+        assert line.rest(head) == sum(permits for _, permits, _ in model[few:])
 
     assert list(line) == model
     assert line.clear() == [ticket for ticket, _, _ in model]
@@ -79,14 +83,15 @@ def test_who_was_cancelled_is_passed_over_before_it_runs() -> None:
             leaving.append(model.pop(dice.randrange(len(model))))
             leaving[-1].gone = True
         elif leaving and choice < 0.9:
-            line.leave(leaving.pop(dice.randrange(len(leaving))))
+            line.leave(leaving.pop(dice.randrange(len(leaving))), 1)
         elif choice < 0.91:
             assert line.clear() == model
             model.clear()
         first = line.first()
         assert (first and first[0]) is (model[0] if model else None)
         assert bool(line) is bool(model)
-        assert len(line) == len(model) + len(leaving)
+        assert len(line) == len(model) + len(leaving) == line.total
+        assert [ticket for ticket, _, _ in line.head(len(model))] == model
 
     assert [ticket for ticket, _, _ in line] == model
 
