@@ -11,7 +11,7 @@ from aiorate.redis.booker import booker_of
 from aiorate.redis.booking import Booking
 from aiorate.redis.outage import POLICIES, Outage
 from aiorate.redis.store import check_source
-from aiorate.schedulers.booked import Booked
+from aiorate.schedulers.booked import Booked, check_memory
 from aiorate.schedulers.interface import check_permits
 from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.request import yield_to_loop
@@ -41,13 +41,14 @@ class RedisLimiter(Limiter):
     ``burst`` is an int of 1 or more, or a list as long. The key in the store is ``aiorate:{name}``.
 
     The store assigns time slots, by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together
-    are granted at most ``b + R * (W + max(slack, lease))`` permits in it. If requests are for several, it is the largest one more for
-    each process in which such a request gathers its slots. Slots begin when the store's answer arrives, so W also grows by as much as
-    answers take longer to one process than to another.
+    are granted at most ``b + R * (W + max(slack, lease, 0.5 / R))`` permits in it. If requests are for several, it is the largest one
+    more for each process in which such a request gathers its slots. Slots begin when the store's answer arrives, so W also grows by as
+    much as answers take longer to one process than to another.
     When the store loses its state, at most what was booked ahead is granted a second time, and b once more where no process
     remembers.
 
-    ``slack`` is how many seconds a slot may be used late, 0.001 or more: a busy event loop needs some. ``horizon`` is how far ahead, in
+    ``slack`` is how many seconds a slot may be used late, 0.001 or more: a busy event loop needs some. Where slots are rare it is half
+    of the interval between two. ``horizon`` is how far ahead, in
     seconds, all processes together aim to book; a process that dies takes no more with it. ``lease`` lets a process book what it will
     use in so many seconds, if use goes on as it does: callers then have a permit without waiting for the store, and a slot may be used
     so late. Without it, an `acquire` waits for an answer of the store at least, and `try_acquire` is an error. Only the store knows
@@ -93,6 +94,8 @@ class RedisLimiter(Limiter):
             raise ValueError("RedisLimiter(name) must not be empty: processes with the same name share one limit.")
         rates = _rates(rate)
         bursts = _bursts(burst, len(rates))
+        for each, most in zip(rates, bursts, strict=True):
+            check_memory("RedisLimiter(rate, burst)", each, most)
         leased = seconds_to_ns(lease, "RedisLimiter(lease)")
         at_most = seconds_to_ns(slack, "RedisLimiter(slack)")
         late = max(at_most, leased)
@@ -174,6 +177,10 @@ class RedisLimiter(Limiter):
                 " with a lease, such as RedisLimiter(..., lease=0.05), and permits are booked ahead."
             )
         return super().try_acquire(permits)
+
+    def resume(self) -> None:
+        """End a pause, for all processes. It also mends a key whose value has become unreadable, which then is as new."""
+        super().resume()
 
     def reset(self) -> None:
         """Raises RuntimeError: the state is that of all processes, which remember it. Take another name."""

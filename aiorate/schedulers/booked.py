@@ -10,7 +10,7 @@ from collections import deque
 from copy import deepcopy
 from typing import TYPE_CHECKING, Protocol
 
-from aiorate.rate import Rate, ceil_div
+from aiorate.rate import NS_PER_SECOND, Rate, ceil_div
 from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
 from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.slot_run import SlotRun
@@ -18,11 +18,12 @@ from aiorate.schedulers.slot_run import SlotRun
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Beyond", "Booked", "Desk"]
+__all__ = ["Beyond", "Booked", "Desk", "check_memory"]
 
 _ONE = 1
 _FIRST_ANSWER_NS = 1_000_000  # until one was measured
 _LOOK_AGAIN_NS = 20_000_000
+_LONGEST_NS = 10**19  # 317 years: a store counts no further
 
 
 class Desk(Protocol):
@@ -73,8 +74,9 @@ class Beyond(Protocol):
 class Booked(Scheduler):
     """Slots in hand, in order, and an estimate of when more are due.
 
-    ``rates`` and ``bursts`` are those by which the store assigns. A slot lapses ``lapse`` ns after its time, unless the first in line
-    gathers slots for several permits, or holds them until another limit lets it pass (`share`). `Desk.wanted` is called when slots
+    ``rates`` and ``bursts`` are those by which the store assigns. A slot lapses ``lapse`` ns after its time, or half an interval if
+    that is longer, unless the first in line gathers slots for several permits, or holds them until another limit lets it pass
+    (`share`). `Desk.wanted` is called when slots
     may be wanted. Once it has returned True they are on their way, and it is not called again until `book` or `unanswered` is.
 
     A copy is a rehearsal: it assumes that all slots after those in hand are its own, and calls nobody.
@@ -145,7 +147,7 @@ class Booked(Scheduler):
         for which it was asked, where they have changed since.
         """
         if count:
-            for run in _runs_of(starts, rates or self._rates, count, now):
+            for run in _runs_of(starts, rates or self._rates, count, now, self._lapse):
                 if self._first is None:
                     self._first = run
                 else:
@@ -192,7 +194,7 @@ class Booked(Scheduler):
                 at = -(-run.next // run.unit)
                 if at < run.floor:
                     at = run.floor
-                if at <= now <= at + self._lapse:
+                if at <= now <= at + run.lapse:
                     if since is not None or self.receipts:  # out of the line: it may come back
                         self._note(run.next, 1, run, now)
                     run.next += run.step
@@ -248,12 +250,18 @@ class Booked(Scheduler):
                 after.append((instant, first, count - back, run))
             if back:
                 permits -= back
-                self._put_back(SlotRun(first + (count - back) * run.step, run.step, run.unit, back, run.floor))
+                self._put_back(SlotRun(first + (count - back) * run.step, run.step, run.unit, back, run.floor, run.lapse))
         self._taken.extend(reversed(after))
 
     def charge(self, permits: int, now: int) -> None:
-        """Have the store take so many from all processes; here they delay what is booked from now on."""
+        """Have the store take so many from all processes; here they delay what is booked from now on.
+
+        Raises ValueError for a debt of more than 317 years.
+        """
         check_permits("charge()", permits)
+        if permits * self.rate.period_ns > _LONGEST_NS * self.rate.permits:
+            most = _LONGEST_NS * self.rate.permits // self.rate.period_ns
+            raise ValueError(f"charge({permits}): at {self.rate} the debt would last longer than 317 years. At most {most} can be charged.")
         self._follow.spend(permits, now)
         if self.desk is not None:
             self.desk.charged(permits)
@@ -268,6 +276,7 @@ class Booked(Scheduler):
         """Change the rate by which this process has slots assigned. Raises RuntimeError where there are several."""
         if len(self._rates) > 1:
             raise RuntimeError("set_rate(): a limiter of several rates keeps them. Make another, of the same name, with other rates.")
+        check_memory("set_rate()", rate, self._bursts[0])
         self._follow.set_rate(0, rate)
         self._rates, self.rate = (rate,), rate
 
@@ -277,12 +286,17 @@ class Booked(Scheduler):
         return 0 if missing else max(now - at, 0)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """b + R (W + lapse), of all processes together.
+        """b + R (W + lapse), of all processes together, where half an interval is the shortest lapse.
 
         If requests are for several permits, ``largest`` more; and as many again for each further process in which they are.
         """
         check_window(window, largest)
-        most = min(burst + rate.permits_in(window + self._lapse) for rate, burst in zip(self._rates, self._bursts, strict=True))
+        lapses = [_lapse_of(rate, self._lapse) for rate in self._rates]
+        most = min(
+            # A slot that a slower rate delayed may be later than those of a faster one, and there is one at a time.
+            burst + rate.permits_in(window + lapse) + (max(lapses) > lapse)
+            for rate, burst, lapse in zip(self._rates, self._bursts, lapses, strict=True)
+        )
         return most + (largest if largest > 1 else 0)
 
     def reset(self, now: int) -> None:
@@ -317,7 +331,10 @@ class Booked(Scheduler):
             self._asked_at -= ns
 
     def paused(self, ns: int) -> None:
-        """The limiter is paused, for all processes."""
+        """The limiter is paused, for all processes. Raises ValueError for more than 317 years."""
+        if ns > _LONGEST_NS:
+            seconds, longest = ns // NS_PER_SECOND, _LONGEST_NS // NS_PER_SECOND
+            raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
         if self.desk is not None:
             self.desk.paused(ns)
 
@@ -359,7 +376,7 @@ class Booked(Scheduler):
         twin = Booked(self._rates, self._bursts, self._lapse)
         twin.clear()
         for run in self._all():
-            copy = SlotRun(run.next, run.step, run.unit, run.left, run.floor)
+            copy = SlotRun(run.next, run.step, run.unit, run.left, run.floor, run.lapse)
             if twin._first is None:
                 twin._first = copy
             else:
@@ -396,11 +413,10 @@ class Booked(Scheduler):
         Who gathers slots for several permits may use the latest that lapsed meanwhile, one fewer than it needs. So no more than that
         is ever granted beyond what the slots that have not lapsed allow.
         """
-        late = now - self._lapse
         first = self._first
-        if first is None or first.due(0) >= late:
+        if first is None or first.due(0) >= now - first.lapse:
             return 0
-        lapsed = sum([run.before(late) for run in self._all()])
+        lapsed = sum([run.before(now - run.lapse) for run in self._all()])
         return max(lapsed - (permits if self._patient else permits - 1), 0)
 
     def _due(self, permits: int, now: int) -> tuple[int, int]:
@@ -448,8 +464,8 @@ class Booked(Scheduler):
         """So many slots of the run are granted, and may come back."""
         if self._rehearsal:
             return
-        taken, old = self._taken, now - self._lapse
-        while taken and taken[0][0] < old:  # their slots have lapsed
+        taken = self._taken
+        while taken and taken[0][0] < now - taken[0][3].lapse:  # their slots have lapsed
             taken.popleft()
         taken.append((now, first, count, run))
 
@@ -468,14 +484,27 @@ class Booked(Scheduler):
         self._runs = deque(runs[1:])
 
 
-def _runs_of(starts: Sequence[int], rates: Sequence[Rate], count: int, floor: int) -> list[SlotRun]:
+def check_memory(call: str, rate: Rate, burst: int) -> None:
+    """Raise ValueError unless a store can count how long that burst takes to come back."""
+    if burst * rate.period_ns > _LONGEST_NS * rate.permits:
+        most = _LONGEST_NS * rate.permits // rate.period_ns
+        wanted = f"a burst of at most {most}" if most else "a faster rate"
+        raise ValueError(f"{call}: at {rate} a burst of {burst} takes longer than 317 years to come back. Give {wanted}.")
+
+
+def _lapse_of(rate: Rate, least: int) -> int:
+    """How late (ns) a slot of that rate may be used. Half an interval is half a permit more: no two slots in a row are both late."""
+    return max(least, rate.period_ns // (2 * rate.permits))
+
+
+def _runs_of(starts: Sequence[int], rates: Sequence[Rate], count: int, floor: int, lapse: int) -> list[SlotRun]:
     """The slots at the latest of ``starts[j] + i * interval[j]``, as runs at equal distances.
 
     The slower a rate, the later it is the one that decides, and once it does no faster one does again.
     """
     if len(rates) == 1:
         unit = rates[0].permits
-        return [SlotRun(starts[0] * unit, rates[0].period_ns, unit, count, floor)]
+        return [SlotRun(starts[0] * unit, rates[0].period_ns, unit, count, floor, _lapse_of(rates[0], lapse))]
     runs: list[SlotRun] = []
     done = 0
     while done < count:
@@ -489,7 +518,9 @@ def _runs_of(starts: Sequence[int], rates: Sequence[Rate], count: int, floor: in
             if gain > 0:
                 index = (start - starts[j]) * rate.permits * other.permits // gain + 1
                 left = min(left, max(index - done, 1))
-        runs.append(SlotRun(start * rate.permits + done * rate.period_ns, rate.period_ns, rate.permits, left, floor))
+        runs.append(
+            SlotRun(start * rate.permits + done * rate.period_ns, rate.period_ns, rate.permits, left, floor, _lapse_of(rate, lapse))
+        )
         done += left
     return runs
 

@@ -11,16 +11,18 @@ class SlotRun:
     """``left`` slots: the first at ``next`` ticks, the others ``step`` ticks apart; a nanosecond has ``unit`` ticks.
 
     Slots before ``floor`` (ns), the instant at which they became known here, are due then: those of a burst lie in the past.
+    A slot lapses when it was not used within ``lapse`` ns.
     """
 
-    __slots__ = ("floor", "left", "next", "step", "unit")
+    __slots__ = ("floor", "lapse", "left", "next", "step", "unit")
 
-    def __init__(self, next: int, step: int, unit: int, left: int, floor: int) -> None:
+    def __init__(self, next: int, step: int, unit: int, left: int, floor: int, lapse: int) -> None:
         self.next: int = next
         self.step: int = step
         self.unit: int = unit
         self.left: int = left
         self.floor: int = floor
+        self.lapse: int = lapse
 
     def due(self, index: int) -> int:
         """The instant (ns, rounded up) of the slot after so many others."""
@@ -35,7 +37,7 @@ class SlotRun:
 
     def split(self, count: int) -> SlotRun:
         """The first so many of them, which it has no more."""
-        first = SlotRun(self.next, self.step, self.unit, count, self.floor)
+        first = SlotRun(self.next, self.step, self.unit, count, self.floor, self.lapse)
         self.next += count * self.step
         self.left -= count
         return first

@@ -742,8 +742,8 @@ class Dispatcher:
     def pause(self, ns: int) -> None:
         """Let time stand still for so long. Pauses merge by the later end."""
         self.look()
+        self.strategy.paused(ns)  # which may refuse it
         self.timeline.pause(ns, self.on_pause_end)
-        self.strategy.paused(ns)
         self.changed()
 
     def pause_longer(self, ns: int, jitter: int) -> int:

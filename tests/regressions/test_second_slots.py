@@ -1,8 +1,9 @@
-"""Defects found by the second attack: number 2."""
+"""Defects found by the second attack: numbers 2, 26, 27."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,11 +11,15 @@ from helpers.loops import eager_loop, needs_eager
 from helpers.stores import RealServer, TimedClient
 
 import aiorate
+from aiorate.http import Feedback
 from aiorate.redis import RedisLimiter
+from aiorate.schedulers.booked import Booked
 from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+SECOND = 1_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +90,137 @@ def test_eager_keyed_limiters_over_redis_all_grant(store: RealServer) -> None:
         await keyed.aclose()
 
     run_eagerly(main())
+
+
+# Late loops.
+
+
+async def late_loop(store: RealServer, rate: str, stall: float, seconds: float, **options: Any) -> tuple[RedisLimiter, list[float]]:
+    """Ten tasks acquire again and again in a loop that nothing else lets run for ``stall`` seconds at a time."""
+    loop: Any = asyncio.get_running_loop()
+    limiter = RedisLimiter(TimedClient(store), next(NAMES), rate, **options)
+    granted: list[float] = []
+
+    async def worker() -> None:
+        while True:
+            await limiter.acquire()
+            granted.append(loop.time())
+
+    async def block() -> None:
+        while True:
+            loop._jump(stall)  # noqa: SLF001  # time passes, and nothing runs
+            await asyncio.sleep(0.001)
+
+    tasks = [asyncio.create_task(worker()) for _ in range(10)] + [asyncio.create_task(block())]
+    await asyncio.sleep(seconds)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await limiter.aclose()
+    return limiter, granted
+
+
+@pytest.mark.parametrize(("rate", "stall"), [("2/s", 0.03), ("2/s", 0.1), ("10/s", 0.03), ("1/min", 2.0)])
+@pytest.mark.parametrize("burst", [1, 3])
+def test_late_loop_loses_no_slots_of_a_slow_rate(store: RealServer, rate: str, stall: float, burst: int) -> None:
+    """Number 26: at 2/s a loop that was 30 ms late delivered a quarter, because a slot lapsed 5 ms after it was due."""
+    per_second = aiorate.Rate.parse(rate).per_second
+    seconds = 40 / per_second
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        limiter, granted = runner.run(late_loop(store, rate, stall, seconds, burst=burst))
+
+    assert 0.9 * 40 <= len(granted) <= 41 + burst
+    for window in (0.1, 1.0, 5.0):
+        most = max(sum(begin <= each < begin + window for each in granted) for begin in granted)
+        assert most <= (limiter.bound(window) or 0)
+
+
+def test_slot_lapses_half_an_interval_after_it_is_due() -> None:
+    """Number 26: and no later, or two slots in a row could be used at one instant."""
+    rates = [aiorate.Rate.parse("2/s")]
+    scheduler = Booked(rates, [1], 5_000_000)
+    scheduler.book([0], 2, 0, [SECOND], 1)
+
+    assert 0 == scheduler.take(1, SECOND // 4)
+    assert 1 == scheduler.ready(1, SECOND * 3 // 4)
+    assert 0 == scheduler.ready(1, SECOND * 3 // 4 + 1)
+    assert [1, 2, 3] == [scheduler.bound(window) for window in (1, SECOND // 4, SECOND * 3 // 4)]
+
+
+# Durations that no store can count.
+
+
+@pytest.mark.parametrize(
+    ("refused", "says"),
+    [
+        (lambda limiter: limiter.charge(10**15), r"charge\(1000000000000000\): at 1/s .* At most 10000000000 can be charged"),
+        (lambda limiter: limiter.pause(10**13), r"pause\(10000000000000\): .* at most 10000000000 seconds"),
+        (lambda limiter: limiter.pause(timedelta.max), r"pause\(86399999999999\): .* at most"),
+        (lambda limiter: limiter.set_rate(aiorate.Rate(1, 10**12)), r"set_rate\(\): .* Give a faster rate"),
+    ],
+)
+def test_duration_that_no_store_can_count_is_refused(store: RealServer, refused: Any, says: str) -> None:
+    """Number 27: the key of all processes was poisoned for 3170 years by one bad number, and nothing mended it."""
+
+    async def main() -> None:
+        limiter = RedisLimiter(TimedClient(store), next(NAMES), "1/s")
+        with pytest.raises(ValueError, match=says):
+            refused(limiter)
+        assert (0, None) == (limiter.statistics().charged, limiter.statistics().paused_until)
+        assert 0 == await limiter.acquire()
+        await limiter.aclose()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+
+
+def test_burst_that_no_store_can_count_is_refused() -> None:
+    """Number 27: a burst of 40 000 at one a year takes longer to come back than the store can count."""
+    with pytest.raises(ValueError, match=r"at 1/365day a burst of 40000 takes longer than 317 years .* a burst of at most 317\."):
+        RedisLimiter("redis://localhost", "x", "1/365d", burst=40_000)
+    with pytest.raises(ValueError, match="Give a faster rate"):
+        RedisLimiter("redis://localhost", "x", ["10/s", aiorate.Rate(1, 10**12)])
+    RedisLimiter("redis://localhost", "x", "1/365d", burst=317)
+
+
+def test_many_charges_are_clamped_by_the_store(store: RealServer) -> None:
+    """Number 27: each may be told, and all together not. The key stays readable."""
+
+    async def main() -> None:
+        limiter = RedisLimiter(TimedClient(store), next(NAMES), "1/s", grace=0)
+        for _ in range(5):
+            for _ in range(50):
+                limiter.charge(10**10)
+            await asyncio.sleep(0.01)
+        limiter.pause(10**10)
+        with pytest.raises(ValueError, match="at most 10000000000 seconds"):
+            limiter.observe(Feedback(429, pause=1e13))
+        await asyncio.sleep(0.01)
+        numbers = [float(word) for word in store.send("GET", limiter.key).split(" ")[1:]]
+
+        assert max(numbers[1:]) <= 1e16
+        assert "shared" == limiter.statistics().state
+        assert limiter.statistics().refused == 0
+        await limiter.aclose()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+
+
+def test_resume_mends_a_key_that_cannot_be_read(store: RealServer) -> None:
+    """Number 27: a value of aiorate's that says nonsense is replaced by one word of any process, and without a new name."""
+
+    async def main() -> None:
+        limiter = RedisLimiter(TimedClient(store), next(NAMES), "10/s")
+        await limiter.acquire()
+        words = store.send("GET", limiter.key).split(" ")
+        store.send("SET", limiter.key, " ".join([*words[:-1], "1e300"]))
+        with pytest.raises(aiorate.EngineUnavailable, match="WRONGTYPE"):
+            await limiter.acquire()
+        limiter.resume()
+        await asyncio.sleep(0.01)
+        assert await limiter.acquire() <= 0.2
+        await limiter.aclose()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
