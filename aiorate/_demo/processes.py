@@ -23,6 +23,7 @@ from aiorate._demo.server import ServerError, fetch_senders, server
 from aiorate._demo.store import NoStore, Store
 from aiorate._demo.verdict import judge, worst_window
 from aiorate.rate import NS_PER_SECOND
+from aiorate.redis.address import check_url, shown
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -86,7 +87,7 @@ def run(rate: Rate, seconds: float, clients: int, port: int, processes: int, url
         else:
             url = re.sub(r"^valkey", "redis", url)  # the same protocol
             _ask(url)
-            what = _without_password(url)
+            what = shown(url)
         console.print(Text(f"{rate} for {processes} processes with {clients} clients each; the store is {what}"))
         acts = asyncio.run(_acts(console, rate, seconds, clients, port, processes, url or "", own))
     except NoStore as error:
@@ -172,14 +173,11 @@ async def _script_calls(url: str) -> int | None:
 def _ask(url: str, *words: str) -> Any:
     """The answer of the server to a command, PING if there is none. Raises MemberError."""
     try:
+        check_url(url)
         with Redis.from_url(url, socket_timeout=_ANSWER, socket_connect_timeout=_ANSWER) as client:
             return client.execute_command(*(words or ("PING",)))
     except (RedisError, OSError, ValueError) as error:
-        raise MemberError(f"--server {_without_password(url)}: {error}") from error
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"(?<=:)[^:@/]+(?=@)", "***", url)
+        raise MemberError(f"--server {shown(url)}: {error}") from error
 
 
 @asynccontextmanager

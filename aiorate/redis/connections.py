@@ -113,10 +113,19 @@ def connection_to(source: Any, library: Any, connect_seconds: float) -> Connecti
     """
     if isinstance(source, str):
         pool = library.ConnectionPool.from_url(source, socket_timeout=None, socket_connect_timeout=connect_seconds)
-        return OwnConnection(pool.make_connection)
+        return OwnConnection(lambda: _made(pool))
     kind = type(source)
     plain = kind.__name__ in ("Redis", "Valkey") and kind.__module__ in ("redis.asyncio.client", "valkey.asyncio.client")
     if not plain or source.connection is not None:  # of a class of the user's, or with one connection for all it does
         return GivenClient(source)
     pool = source.connection_pool
     return OwnConnection(lambda: pool.connection_class(**{**pool.connection_kwargs, "socket_timeout": None}))
+
+
+def _made(pool: Any) -> Any:
+    """A connection by the URL of that pool. Raises ValueError for an option that there is not, whose name may be part of a password."""
+    try:
+        return pool.make_connection()
+    except TypeError:
+        pass
+    raise ValueError("the URL has an option, after its '?', that the client does not know")

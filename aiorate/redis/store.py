@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from aiorate.errors import kind_of
+from aiorate.redis.address import check_url
 from aiorate.redis.connections import connection_to
 from aiorate.redis.failures import Unreachable, code_of, failure_of
 from aiorate.redis.script import SHA, TEXT
@@ -21,7 +21,6 @@ CALL_SECONDS = 0.5  # for one answer
 CONNECT_SECONDS = 2.0  # for the first, which takes a connection, a password and a script: some round trips
 UNKNOWN = "?"  # a node of which nobody knows yet
 _CLIENTS = ("redis.asyncio", "valkey.asyncio")
-_SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 
 
 class Store:
@@ -67,18 +66,12 @@ class Store:
 def check_source(source: object) -> None:
     """Raise TypeError or ValueError unless it is a URL or an asyncio client of redis-py or valkey-py."""
     if isinstance(source, str):
-        scheme, mark, _ = source.partition("://")
-        if not mark or scheme not in _SCHEMES:
-            raise ValueError(f"RedisLimiter() takes a client or a URL such as 'redis://127.0.0.1:6379/0', not {_shown(source)!r}.")
-        try:
-            _ = urlsplit(source).port
-        except ValueError as error:
-            raise ValueError(f"RedisLimiter() takes a URL such as 'redis://127.0.0.1:6379/0', not {_shown(source)!r}: {error}.") from None
+        check_url(source)
         _library(source)
         return
     if isinstance(source, type) or not any(base.__module__.startswith(_CLIENTS) for base in type(source).__mro__):
         raise TypeError(
-            f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {_shown(source)}."
+            f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {kind_of(source)}."
             " A synchronous client cannot be shared with an event loop."
         )
 
@@ -91,10 +84,6 @@ def node_of(source: Any, key: str) -> str:
         return str(source.get_node_from_key(key).name)
     except Exception:  # it has yet to ask, or the key is on no node at present
         return UNKNOWN
-
-
-def _shown(source: object) -> str:
-    return source.rpartition("@")[2][:40] if isinstance(source, str) else kind_of(source)  # no password
 
 
 def _library(url: str) -> Any:

@@ -59,7 +59,7 @@ http.requests
 http.hooks http.transport aiohttp
 http
 
-redis.script redis.failures
+redis.script redis.failures redis.address
 redis.connections redis.outage redis.fairness redis.hasty
 redis.booking redis.store
 redis.booker

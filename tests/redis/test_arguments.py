@@ -45,7 +45,7 @@ URL = "redis://127.0.0.1:1/0"
         ({"local_share": 0.5}, "is for on_unavailable='local'"),
         ({"client_or_url": "127.0.0.1:6379"}, "a URL such as"),
         ({"client_or_url": "http://127.0.0.1"}, "a URL such as"),
-        ({"client_or_url": "redis://127.0.0.1:first/0"}, "'first'"),
+        ({"client_or_url": "redis://127.0.0.1:first/0"}, "must be a number"),
         ({"client_or_url": "redis://127.0.0.1:99999/0"}, "0-65535"),
         ({"max_waiting": -1}, "0 or more"),
     ],
