@@ -5,6 +5,7 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, kind_of
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget", "Lease"]
 
+_logger = logging.getLogger("aiorate")
+
 
 class Budget:
     """Dimensions with a limit each, one line, all or nothing: ``Budget(requests="500/min", tokens="200_000/min")``.
@@ -47,7 +50,7 @@ class Budget:
     arguments. For one event loop, as a `Limiter` is.
     """
 
-    __slots__ = ("__weakref__", "_clamped", "_dimensions", "_dispatcher", "_max_waiting", "_names", "_on_error", "_shared")
+    __slots__ = ("__weakref__", "_clamped", "_dimensions", "_dispatcher", "_max_waiting", "_names", "_on_error", "_shared", "_unheeded")
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class Budget:
             self._dispatcher.share(Gate(self._shared.dispatcher, self._on_shared, _last_amount, self._shared))
         self._max_waiting = max_waiting
         self._on_error: OnError = on_error
+        self._unheeded: set[str] = set()  # dimensions of which it was said that a quota has nearly their name
         self._clamped: set[str] = set()  # dimensions of which it was said that an estimate was above what can be granted
 
     # Asking.
@@ -82,11 +86,11 @@ class Budget:
     def reserve(
         self, *misplaced: Never, max_wait: Number | timedelta | None = None, on_error: OnError | None = None, **amounts: int
     ) -> Lease:
-        """Amounts to take before a call, for ``async with``; a dimension that is not named takes 1.
+        """Amounts to take before a call, for ``async with``; a dimension that is not named takes 1, and 0 takes nothing of it.
 
         An amount above what can be granted at once is lowered to that. Entering waits in line until every dimension has its amount, for
         no longer than ``max_wait`` (seconds, or a timedelta), and raises what `Limiter.acquire` raises. Raises TypeError and ValueError
-        for unknown dimensions and amounts below 1.
+        for unknown dimensions and amounts below 0.
         """
         _check_named("reserve", self._names, misplaced)
         if on_error is not None:
@@ -161,10 +165,7 @@ class Budget:
         """Correct what a lease took. For `Lease`."""
         for place, amount in used.items():
             self._check_name("settle", place)
-            if isinstance(amount, bool) or not isinstance(amount, int):
-                raise TypeError(f"settle({place}) must be an int of 0 or more, not {kind_of(amount)}.")
-            if amount < 0:
-                raise ValueError(f"settle({place}) must be 0 or more, which is what was used; {amount} was given.")
+            _check_amount(f"settle({place})", amount)
         dispatcher = self._dispatcher
         now = dispatcher.look()
         for place, amount in used.items():
@@ -211,6 +212,7 @@ class Budget:
             # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
             place = quota.name if quota.name in self._names or quota.unit in names else quota.unit
             if place not in self._names:
+                self._say_unheeded(quota.name, names)
                 continue
             number = self._names.index(place)
             if number < len(self._dimensions.parts):
@@ -273,7 +275,7 @@ class Budget:
     def _amounts(self, call: str, amounts: dict[str, int]) -> tuple[int, ...]:
         for place, amount in amounts.items():
             self._check_name(call, place)
-            check_permits(f"{call}({place})", amount)
+            _check_amount(f"{call}({place})", amount)
         return tuple(amounts.get(place, 1) for place in self._names)
 
     def _lowered(self, amounts: tuple[int, ...]) -> tuple[int, ...]:
@@ -282,6 +284,17 @@ class Budget:
         if self._shared is not None:
             most.append(self._shared.dispatcher.max_permits)
         return tuple(amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True))
+
+    def _say_unheeded(self, name: str, names: set[str]) -> None:
+        """Log, once for a dimension, that the server's quota of that name is not heeded, if the dimension's is nearly the same."""
+        near = next((place for place in self._names if place not in names and name and (place in name or name in place)), None)
+        if near is not None and near not in self._unheeded:
+            self._unheeded.add(near)
+            budget = f"budget {self._dispatcher.name!r}" if self._dispatcher.name else "budget"
+            _logger.warning(
+                "%s: the server says what is left of %r, and no dimension has that name. If that is meant by %r, name it %r.",
+                *(budget, name, near, name),
+            )
 
     def _check_name(self, call: str, place: str) -> None:
         if place not in self._names:
@@ -388,6 +401,13 @@ class Lease:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again.")
+
+
+def _check_amount(what: str, amount: int) -> None:
+    if isinstance(amount, bool) or not isinstance(amount, int):
+        raise TypeError(f"{what} must be an int of 0 or more, not {kind_of(amount)}.")
+    if amount < 0:
+        raise ValueError(f"{what} must be 0 or more; {amount} was given.")
 
 
 def _last_amount(permits: int) -> int:

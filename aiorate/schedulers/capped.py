@@ -164,8 +164,10 @@ class Capped(Scheduler):
         return max(allowed, at) if allowed > now else at
 
     def _allowed_at(self, permits: int, now: int) -> int:
-        at = next((cap.until for cap in reversed(self._caps) if permits > cap.left and now < cap.until), now)
-        return max([at, *(bucket.due(permits, now) for bucket in self._buckets.values())])
+        return max([self._window_end(permits, now), *(bucket.due(permits, now) for bucket in self._buckets.values())])
+
+    def _window_end(self, permits: int, now: int) -> int:
+        return next((cap.until for cap in reversed(self._caps) if permits > cap.left and now < cap.until), now)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Credit the other, and by receipt the caps too, except for grants before the server spoke: it does not leave us those."""
@@ -219,9 +221,9 @@ class Capped(Scheduler):
         return deepcopy(self, {id(self.inner): self.inner.rehearse()})
 
     def take_ahead(self, permits: int, now: int) -> None:
-        """From the other, what is left now; more once the last cap has ended that forbids it."""
-        at, left = self._allowed_at(permits, now), self.left(now)
-        at_once = permits if at <= now or left is None else max(0, min(left, permits))
+        """From the other, what is left now; more once the last window has ended that forbids it. From the buckets, on credit."""
+        at = self._window_end(permits, now)
+        at_once = permits if at <= now else max(0, min(permits, *(cap.left for cap in self._caps if now < cap.until)))
         if at_once:
             self.inner.take_ahead(at_once, now)
         if permits > at_once:
@@ -229,6 +231,8 @@ class Capped(Scheduler):
         for cap in self._caps:
             if at < cap.until:
                 cap.left -= permits
+        for bucket in self._buckets.values():
+            bucket.take(permits, now)
 
     def shift(self, ns: int) -> None:
         """Move as the other does; the server's windows and buckets do not wait for a pause here."""

@@ -17,7 +17,7 @@ __all__ = ["Amounts", "Dimensions", "Totals"]
 
 
 class Amounts(int):
-    """One request, and how much it takes of each dimension. As a number it is 1: what is counted is requests."""
+    """One request, and how much it takes of each dimension, 0 or more. As a number it is 1: what is counted is requests."""
 
     of: tuple[int, ...]
     waited_for: int | None
@@ -107,20 +107,20 @@ class Dimensions(Scheduler):
         if isinstance(permits, Amounts):
             permits.waited_for = self.waited_for
         # ``since`` does not decide whether a request is granted, so peek() at all of them is enough.
-        return max([part.take(amount, now, since) for part, amount in self._pairs(permits)])
+        return max([part.take(amount, now, since) for part, amount in self._pairs(permits)], default=now)
 
     def peek(self, permits: int, now: int) -> int:
         dues = self._dues(permits, now)
-        at = max(dues)
+        at = max(dues.values(), default=now)
         if at > now:
-            self.waited_for = dues.index(at)
+            self.waited_for = _place_of(at, dues)
         return at
 
     def last(self, permits: int, now: int) -> int | None:
         """The place of the dimension for which the request would wait longest; None: none."""
         dues = self._dues(permits, now)
-        latest = max(dues)
-        return dues.index(latest) if latest > now else None
+        latest = max(dues.values(), default=now)
+        return _place_of(latest, dues) if latest > now else None
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Give every dimension its amount back."""
@@ -154,8 +154,7 @@ class Dimensions(Scheduler):
     def take_ahead(self, permits: int, now: int) -> None:
         """From every dimension its amount."""
         for part, amount in self._pairs(permits):
-            if amount:
-                part.take_ahead(amount, now)
+            part.take_ahead(amount, now)
 
     def shift(self, ns: int) -> None:
         """Have every dimension follow a pause of ``ns``."""
@@ -178,13 +177,22 @@ class Dimensions(Scheduler):
         """None: the bounds are those of the dimensions."""
         return None
 
-    def _dues(self, permits: int, now: int) -> list[int]:
-        return [part.peek(amount, now) for part, amount in self._pairs(permits)]
+    def _dues(self, permits: int, now: int) -> dict[int, int]:
+        # By the place of each dimension that is asked for.
+        of = self._of(permits)
+        return {place: part.peek(of[place], now) for place, part in enumerate(self.parts) if of[place]}
 
     def _pairs(self, permits: int) -> list[tuple[Scheduler, int]]:
+        # Of 0 nothing is taken. The last amount may be of a limit that is shared.
+        return [(part, amount) for part, amount in zip(self.parts, self._of(permits), strict=False) if amount]
+
+    def _of(self, permits: int) -> Sequence[int]:
         # A plain number is one request that takes 1 of each.
-        of = permits.of if isinstance(permits, (Amounts, Totals)) else (1,) * len(self.parts)
-        return list(zip(self.parts, of, strict=False))  # the last amount may be of a limit that is shared
+        return permits.of if isinstance(permits, (Amounts, Totals)) else (1,) * len(self.parts)
 
     def __repr__(self) -> str:
         return f"Dimensions({', '.join(map(repr, self.parts))})"
+
+
+def _place_of(due: int, dues: dict[int, int]) -> int:
+    return next(place for place, other in dues.items() if other == due)

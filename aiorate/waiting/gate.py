@@ -210,7 +210,10 @@ class Gate:
 
     def ask(self, permits: int, now: int, late: int) -> Receipt | None:
         """Take the shared permits if they are to be had at once, for a request that comes ``late`` ns late; None: they are not."""
-        at, shared_now = self._shared.try_take(self._permits_of(permits), late=late)
+        permits = self._permits_of(permits)
+        if not permits:
+            return Receipt(now, self._shared.timeline.now())
+        at, shared_now = self._shared.try_take(permits, late=late)
         return Receipt(now, shared_now) if at <= shared_now else None
 
     def pass_through(self, ticket: Ticket, permits: int, now: int, serve: Callable[[], None], late: int) -> Receipt | BaseException | None:
@@ -222,6 +225,9 @@ class Gate:
         if standing is None or standing.owner is not ticket:
             self.withdraw()
             shared, permits = self._shared, self._permits_of(permits)
+            if not permits:
+                shared.keep_receipt()
+                return Receipt(now, shared.timeline.now())
             if shared.is_closed:
                 return LimiterClosed("acquire(): the limit that is shared with others is closed.")
             most = shared.max_permits
@@ -286,7 +292,11 @@ class Gate:
     def cancel(self, permits: int, granted_at: int) -> None:
         """Undo a grant."""
         assert isinstance(granted_at, Receipt)
-        self._shared.cancel(self._permits_of(permits), granted_at.shared, granted_at.line)
+        permits = self._permits_of(permits)
+        if permits:
+            self._shared.cancel(permits, granted_at.shared, granted_at.line)
+        else:
+            self._shared.drop_receipt(granted_at.shared, granted_at.line)
 
     def return_some(self, permits: int, granted_at: int) -> None:
         """Take back a part of a grant: so many of the shared permits."""
@@ -305,6 +315,8 @@ class Gate:
 
     def estimate(self, permits: int) -> int | None:
         """Nanoseconds until the shared limit would grant so many, asked by somebody whose own line is empty; None: nobody can say."""
+        if not self._permits_of(permits):
+            return 0
         if self._shared.is_closed:
             return None
         return self._shared.estimate(self._permits_of(permits), self._shared.look())
@@ -381,7 +393,9 @@ class _Rehearsal:
         return most is None or permits <= most
 
     def due(self, permits: int, wait: int) -> int:
-        """When so many are due, asked from then on."""
+        """When so many are due, asked from then on; 0 are at once."""
+        if not permits:
+            return wait
         at = self._scheduler.peek(permits, self.instant(wait))
         return max(wait, at + self._behind - self._begin)
 
@@ -391,6 +405,8 @@ class _Rehearsal:
 
     def take(self, permits: int, wait: int, since: int | None = None) -> int:
         """Grant them then, when they are due, to a request that stands in line since that instant; returns when."""
+        if not permits:
+            return wait
         now = self.instant(wait)
         since = self._joined if since is None else since
         self._scheduler.take(permits, now, min(max(since, now - self._catch_up), now))

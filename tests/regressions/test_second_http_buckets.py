@@ -281,6 +281,18 @@ async def test_delay_and_max_wait_tell_the_truth() -> None:
     assert (30.0, 0) == (crowd.limiter.delay(), crowd.limiter.statistics().available)
 
 
+async def test_delay_behind_a_long_line_tells_the_truth() -> None:
+    """Number 14: of a long line that has just changed, only the sum of the permits is reckoned with."""
+    crowd = crowd_of()
+    crowd.limiter.observe(said(2, 10, 80))
+    await crowd.queue(range(500))
+    crowd.limiter.delay()
+
+    for left in (2, 1):
+        crowd.limiter.observe(said(left, 10, 10 * (10 - left)))
+        assert 4990.0 == crowd.limiter.delay()
+
+
 async def test_a_key_whose_server_is_full_again_is_evicted() -> None:
     """Number 14: a word holds until the next, and a key must not be kept as long as that."""
     clock = ManualClock()
