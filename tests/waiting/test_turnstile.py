@@ -1,0 +1,282 @@
+"""The turnstile by itself, turn by turn: who goes on in which iteration of the loop, and what is left."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiorate.waiting.turnstile import LOOP_CHECK_NS, MOST, Turnstile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Iterable
+
+MS = 1_000_000
+
+
+class Bell:
+    """What one caller waits for."""
+
+    def __init__(self) -> None:
+        self.rung = False
+
+    def __await__(self) -> Generator[Bell, None, None]:
+        while not self.rung:
+            yield self
+
+
+class Loop:
+    """An event loop and its time, both moved by hand: one `turn` runs what was scheduled before it, in order."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.closed = False
+        self.turnstile = Turnstile(self, lambda: self.now)
+        self.waiting: dict[Bell, tuple[int, Coroutine[Any, Any, None]]] = {}
+        self.went_on: list[int] = []
+        self.resumptions = 0
+        self.body = 0
+        """Nanoseconds that a caller takes once it has gone on."""
+        self._ready: list[Callable[[], None]] = []
+
+    # The port of the turnstile.
+
+    def post(self, callback: Callable[[], None]) -> None:
+        self._ready.append(callback)
+
+    def bell(self) -> Bell:
+        return Bell()
+
+    def wait(self, bell: Bell) -> Bell:
+        return bell
+
+    def ring(self, bell: Bell) -> None:
+        bell.rung = True
+        self._ready.append(lambda: self._resume(bell))
+
+    def owner(self) -> None:
+        return None
+
+    # What the tests call.
+
+    def enter(self, callers: Iterable[int]) -> None:
+        """Have them find the loop starved."""
+        for number in callers:
+            self._step(number, self.turnstile.wait())
+
+    def cancel(self, number: int) -> None:
+        bell = next(bell for bell, (other, _) in self.waiting.items() if other == number)
+        self.waiting.pop(bell)[1].close()
+
+    def turn(self) -> list[int]:
+        """Returns who went on."""
+        ready, self._ready = self._ready, []
+        before = len(self.went_on)
+        for call in ready:
+            call()
+        return self.went_on[before:]
+
+    def turns_until_empty(self) -> int:
+        count = 0
+        while self.waiting:
+            self.turn()
+            count += 1
+        return count
+
+    @property
+    def idle(self) -> bool:
+        return not self._ready
+
+    def _resume(self, bell: Bell) -> None:
+        if bell in self.waiting:
+            self.resumptions += 1
+            self._step(*self.waiting.pop(bell))
+
+    def _step(self, number: int, caller: Coroutine[Any, Any, None]) -> None:
+        try:
+            bell = caller.send(None)
+        except StopIteration:
+            self.went_on.append(number)
+            self.now += self.body
+        else:
+            self.waiting[bell] = number, caller
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def test_a_caller_waits_for_one_iteration(loop: Loop) -> None:
+    """The other tasks run in between, and nothing is left behind."""
+    loop.enter([1])
+
+    assert [[], [1]] == [loop.turn(), loop.turn()]
+    loop.turn()
+    assert loop.idle
+
+
+def test_callers_go_on_in_order_of_arrival(loop: Loop) -> None:
+    """However many are sent back because the loop was kept too long."""
+    loop.body = 2 * MS
+    loop.enter(range(3_000))
+
+    loop.turns_until_empty()
+
+    assert list(range(3_000)) == loop.went_on
+
+
+def test_latecomers_go_on_after_those_sent_back(loop: Loop) -> None:
+    """A place in the queue is kept."""
+    loop.body = 2 * MS
+    loop.enter(range(10))
+    loop.turn()
+    loop.turn()
+    loop.enter(range(10, 20))
+
+    loop.turns_until_empty()
+
+    assert list(range(20)) == loop.went_on
+
+
+@pytest.mark.parametrize("body", [MS // 2, MS, 3 * MS, 20 * MS])
+def test_a_turn_ends_after_5_ms_and_one_body(loop: Loop, body: int) -> None:
+    """Whatever the callers do once they have gone on."""
+    loop.body = body
+    loop.enter(range(200))
+
+    while loop.waiting:
+        before = loop.now
+        loop.turn()
+        assert loop.now - before < LOOP_CHECK_NS + body
+
+
+@pytest.mark.parametrize("body", [0, MS // 1000, MS // 20, MS, 6 * MS])
+def test_each_caller_is_resumed_about_once(loop: Loop, body: int) -> None:
+    """The cost of a herd is linear: the portions adapt to what fits into a turn."""
+    loop.body = body
+    loop.enter(range(5_000))
+
+    loop.turns_until_empty()
+
+    assert loop.resumptions <= 1.5 * 5_000 + 2 * MOST
+
+
+def test_quick_callers_need_few_turns(loop: Loop) -> None:
+    """Each turn of a loop costs as much as ten callers."""
+    loop.enter(range(20 * MOST))
+
+    assert loop.turns_until_empty() <= 30
+
+
+def test_portions_grow_again(loop: Loop) -> None:
+    """One slow caller, or a pause of the garbage collector, slows the others for some turns only."""
+    loop.body = 20 * MS
+    loop.enter(range(20))
+    loop.turns_until_empty()
+
+    loop.body = 0
+    loop.enter(range(50 * MOST))
+    assert loop.turns_until_empty() <= 50 + 60
+
+
+def test_a_cancelled_caller_has_no_place_any_more(loop: Loop) -> None:
+    """Neither one in the queue, nor one that was let through, nor one that was sent back."""
+    loop.body = 3 * MS
+    loop.enter(range(10))
+    loop.turn()
+    loop.cancel(0)  # let through
+    loop.turn()
+    loop.cancel(5)  # sent back
+    loop.turn()
+    loop.cancel(9)
+
+    loop.turns_until_empty()
+
+    assert [1, 2, 3, 4, 6, 7, 8] == loop.went_on
+    loop.turn()
+    loop.turn()
+    assert loop.idle
+
+
+def test_others_who_use_up_every_turn_hold_nobody_up_for_ever(loop: Loop) -> None:
+    """Tasks of other limiters, which never come here, may run first in each turn: of every four, one lets a caller through."""
+    loop.enter(range(3))
+
+    for _ in range(16):
+        loop.turnstile.held_for()  # a caller that finds a permit looks first
+        loop.now += 6 * MS
+        loop.turn()
+
+    assert [0, 1, 2] == loop.went_on
+
+
+def test_time_that_others_take_is_not_counted_against_callers(loop: Loop) -> None:
+    """A program that computes for 6 ms in each turn would let one caller through in each, instead of a thousand."""
+    loop.enter(range(3 * MOST))
+
+    for _ in range(10):
+        loop.now += 6 * MS  # before any caller has looked
+        loop.turn()
+
+    assert not loop.waiting
+
+
+# How many a line may wake.
+
+
+def test_a_line_wakes_fewer_while_callers_wait(loop: Loop) -> None:
+    """Those whom it wakes would stand behind them; but never none, or a crowd of callers could stop the line."""
+    assert MOST == loop.turnstile.room(0)
+
+    loop.enter(range(300))
+
+    assert MOST - 300 == loop.turnstile.room(0)
+    assert MOST - 300 - 50 == loop.turnstile.room(50)
+    loop.enter(range(300, 5_000))
+    assert MOST // 8 == loop.turnstile.room(0)
+
+
+def test_a_line_wakes_fewer_after_a_turn_that_took_too_long(loop: Loop) -> None:
+    """And more again, an eighth at a time: what it wakes at once should fit into a turn."""
+    loop.enter([1])  # a waiter that was woken found the loop starved
+    loop.turns_until_empty()
+
+    rooms = [loop.turnstile.room(0) for _ in range(12)]
+
+    assert MOST // 2 < rooms[0] < 0.6 * MOST
+    assert sorted(rooms) == rooms
+    assert MOST == rooms[-1]
+
+
+def test_the_last_place_is_never_taken_away(loop: Loop) -> None:
+    """Where each task takes longer than a turn, a line wakes one at a time."""
+    loop.body = 20 * MS
+    loop.enter(range(30))
+
+    while loop.waiting:
+        assert loop.turnstile.room(0) >= 1
+        loop.turn()
+
+
+# Whose it is.
+
+
+class Native:
+    """A loop that is no more than an identity."""
+
+
+def test_there_is_one_for_each_loop_while_it_is_used() -> None:
+    """All limiters of a loop share it, and a loop that nobody uses is let go."""
+    native, other = Native(), Native()
+    first = Turnstile.of(native, lambda native: Loop(), lambda: 0)
+
+    assert first is Turnstile.of(native, lambda native: Loop(), lambda: 0)
+    assert first is not Turnstile.of(other, lambda native: Loop(), lambda: 0)
+
+    gone = weakref.ref(native)
+    del native, first
+    gc.collect()
+    assert gone() is None
