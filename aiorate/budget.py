@@ -20,7 +20,7 @@ from aiorate.waiting.clock import Clock
 from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.gate import Gate, Receipt
-from aiorate.waiting.request import stand_in_line, yield_to_loop
+from aiorate.waiting.request import stand_in_line, turn_if_starved, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,11 @@ class Budget:
         dispatcher = self._dispatcher
         if not dispatcher.line:
             self._dimensions.waited_for = None
-        at, now = dispatcher.try_take(amounts)
+        try:
+            at, now = dispatcher.try_take(amounts)
+        except Exception:  # of a shared limit whose store is out of reach, for one
+            await turn_if_starved(dispatcher)
+            raise
         dispatcher.keep_receipt()
         try:
             if at > now and (limit is not None or self._max_waiting is not None or dispatcher.is_closed):

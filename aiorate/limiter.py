@@ -16,7 +16,7 @@ from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.dispatcher import Dispatcher
-from aiorate.waiting.request import stand_in_line, yield_to_loop
+from aiorate.waiting.request import stand_in_line, turn_if_starved, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -172,7 +172,11 @@ class Limiter:
             if max_wait is not None:
                 max_wait = duration_to_ns(max_wait, "acquire(max_wait)")
         if not at:
-            at, now = dispatcher.try_take(permits, None, max_wait is None and self._max_waiting is None)
+            try:
+                at, now = dispatcher.try_take(permits, None, max_wait is None and self._max_waiting is None)
+            except Exception:  # of a store that is out of reach, for one
+                await turn_if_starved(dispatcher)
+                raise
         if at <= now:
             if now >= dispatcher.check_loop_after:
                 await yield_to_loop(dispatcher, permits, now)
@@ -339,7 +343,11 @@ class Limiter:
         dispatcher, count = self._dispatcher, SlotCount(self._dispatcher)
         while True:
             since = count.open()
-            at, now = dispatcher.try_take(1, since)
+            try:
+                at, now = dispatcher.try_take(1, since)
+            except Exception:
+                await turn_if_starved(dispatcher)
+                raise
             if at > now and (self._max_waiting is not None or dispatcher.is_closed) and dispatcher.loop_is_starved():  # as in acquire()
                 await dispatcher.let_loop_turn()
                 at, now = dispatcher.try_take(1, since)

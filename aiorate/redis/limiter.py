@@ -14,7 +14,7 @@ from aiorate.redis.store import check_source
 from aiorate.schedulers.booked import Booked, check_memory
 from aiorate.schedulers.interface import check_permits
 from aiorate.waiting.deadlines import Patience
-from aiorate.waiting.request import yield_to_loop
+from aiorate.waiting.request import turn_if_starved, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -143,13 +143,18 @@ class RedisLimiter(Limiter):
         limit = duration_to_ns(max_wait, "acquire(max_wait)")
         dispatcher, booking = self._dispatcher, self._booking
         check_permits("acquire()", permits, dispatcher.max_permits)
-        at, now = dispatcher.try_take(permits)
+        try:
+            at, now = dispatcher.try_take(permits)
+            if at > now and booking.coming:
+                self._admit(permits, now, None)
+        except Exception:
+            await turn_if_starved(dispatcher)
+            raise
         if at <= now:
             await yield_to_loop(dispatcher, permits, now)
             return 0.0
         if not booking.coming:
             return await super().acquire(permits, max_wait=max_wait)
-        self._admit(permits, now, None)
         ticket, asked = dispatcher.join(permits, at, now, now)
         line, driver = dispatcher.line, dispatcher.driver
         booking.hurry(ticket, Patience(f"acquire({permits})", limit))

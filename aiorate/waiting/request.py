@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.deadlines import Patience
     from aiorate.waiting.dispatcher import Dispatcher
 
-__all__ = ["stand_in_line", "yield_to_loop"]
+__all__ = ["stand_in_line", "turn_if_starved", "yield_to_loop"]
 
 
 async def stand_in_line(
@@ -47,3 +47,9 @@ async def yield_to_loop(dispatcher: Dispatcher, permits: int, granted_at: int) -
             dispatcher.cancel(permits, granted_at)
             raise
         dispatcher.drop_receipt()
+
+
+async def turn_if_starved(dispatcher: Dispatcher) -> None:
+    """If the loop has been kept from its other tasks, yield to it: a caller to whom an error is raised may ask again at once."""
+    if dispatcher.loop_is_starved():
+        await dispatcher.let_loop_turn()

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from socket import socket
 from typing import Any
 
 import pytest
 import trio
 
 import aiorate
+from aiorate.redis import RedisLimiter
 
-REFUSALS = (aiorate.LineFull, aiorate.LimiterClosed, aiorate.WaitTooLong)
+REFUSALS = (aiorate.LineFull, aiorate.LimiterClosed, aiorate.WaitTooLong, aiorate.EngineUnavailable)
 ENOUGH = 200_000  # calls: no machine makes so many between two turns of the loop
 
 
@@ -170,6 +172,33 @@ def test_a_cancel_scope_ends_a_retry_under_trio(scope: Any) -> None:
         return given_up.cancelled_caught
 
     assert trio.run(main)
+
+
+REDIS: dict[str, Callable[[RedisLimiter], Awaitable[object]]] = {
+    "acquire": lambda limiter: limiter.acquire(),
+    "max_wait": lambda limiter: limiter.acquire(max_wait=1),
+    "at once": lambda limiter: limiter.acquire(max_wait=0),
+    "block": block,
+    "slots": first_slot,
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", [*REDIS, "shared"])
+async def test_timeout_ends_a_retry_while_a_store_is_out_of_reach(way: str) -> None:
+    """Number 9: with the policy "raise", each call fails at once, before anything is awaited."""
+    with socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and never listens
+        limiter = RedisLimiter(f"redis://127.0.0.1:{nobody.getsockname()[1]}", "second-loop", "1/h", grace=0)
+        with pytest.raises(aiorate.EngineUnavailable):
+            await limiter.acquire()
+        keyed = aiorate.KeyedLimiter[str](lambda key: "1000000/s", shared=limiter)
+        try:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await insist(lambda: keyed.acquire("a") if way == "shared" else REDIS[way](limiter))
+        finally:
+            await limiter.aclose()
 
 
 @pytest.mark.asyncio
