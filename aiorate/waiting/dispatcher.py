@@ -827,7 +827,9 @@ class Dispatcher:
 
     def rested(self) -> bool:
         """Whether nothing would be lost, and nothing granted sooner, with a new one in its place."""
-        if self._loop is not None and self._head is not None and self._loop.closed:
+        if self._loop is None:
+            self.find_loop()  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
+        elif self._head is not None and self._loop.closed:
             self.find_loop()  # where whoever waited is no more
         if self._head is not None or self._returnable or self.closed or self.altered:
             return False

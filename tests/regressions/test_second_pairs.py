@@ -1,0 +1,63 @@
+"""Defects that the tables of `tests/pairs` found, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+from helpers.driving import turns
+
+from aiorate import KeyedLimiter, Limiter, TokenBucket
+from aiorate.testing import VirtualLoop
+
+
+@pytest.mark.parametrize("shared", [None, "10/s"])
+def test_a_key_that_was_never_used_begins_by_the_clock_of_its_loop(shared: str | None) -> None:
+    """The second key had the first one looked at by the machine's clock: in virtual time it waited as long as the machine was up."""
+
+    async def main() -> float:
+        await asyncio.sleep(1)
+        keyed = KeyedLimiter(lambda key: TokenBucket("10/s", 2), shared=shared)
+        first, _ = keyed["a"], keyed["b"]
+        return await first.acquire()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert 0.0 == runner.run(main())
+
+
+@pytest.mark.parametrize("precise", [False, True])
+def test_keys_keep_no_closed_loop(precise: bool) -> None:
+    """With the loop they kept its tasks, and these kept their places under max_concurrency."""
+    keyed = KeyedLimiter(lambda key: Limiter("10/s", max_concurrency=1, precise=precise))
+    limiter = keyed["a"]
+
+    async def stay() -> None:
+        async with limiter:
+            await asyncio.sleep(60)
+
+    async def leave_one() -> None:
+        task = asyncio.create_task(stay())
+        await turns(3)
+        assert not task.done()
+
+    runner = asyncio.Runner(loop_factory=VirtualLoop)
+    runner.run(leave_one())
+    loop = runner.get_loop()
+    loop.set_exception_handler(lambda loop, context: None)
+    loop.close()
+    gone = weakref.ref(loop)
+    asyncio.set_event_loop(None)
+    del runner, loop
+
+    async def go_on() -> None:
+        waiting = asyncio.create_task(stay())
+        await turns(3)
+        gc.collect()
+        assert gone() is None
+        await asyncio.sleep(0.2)
+        assert 0 == limiter.statistics().waiting
+        waiting.cancel()
+
+    asyncio.run(go_on())
