@@ -44,7 +44,7 @@ class Turnstile:
     )
 
     # A turnstile is kept by the limiters of its loop, and gone with the last. A loop in virtual time has a second one, by real time.
-    _of: ClassVar[WeakValueDictionary[tuple[object, bool], Turnstile]] = WeakValueDictionary()
+    _of: ClassVar[WeakValueDictionary[tuple[int, bool], Turnstile]] = WeakValueDictionary()
 
     def __init__(self, port: Port, read: Callable[[], int]) -> None:
         self._port = port
@@ -62,7 +62,7 @@ class Turnstile:
     @classmethod
     def of(cls, native: object, port: Callable[[Any], Port], read: Callable[[], int]) -> Turnstile:
         """The loop's, by that clock: one for all that go by ``time.monotonic_ns``, and one for all that go by the loop's own time."""
-        key = (native, read is monotonic_ns)
+        key = (id(native), read is monotonic_ns)  # not the loop, whose timers and tasks may hold the turnstile: neither would ever go
         return cls._of.get(key) or cls._of.setdefault(key, cls(port(native), read))
 
     def held_for(self) -> int:

@@ -28,22 +28,27 @@ def test_a_key_that_was_never_used_begins_by_the_clock_of_its_loop(shared: str |
 
 
 @pytest.mark.parametrize("precise", [False, True])
-def test_keys_keep_no_closed_loop(precise: bool) -> None:
-    """With the loop they kept its tasks, and these kept their places under max_concurrency."""
-    keyed = KeyedLimiter(lambda key: Limiter("10/s", max_concurrency=1, precise=precise))
-    limiter = keyed["a"]
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_closed_loop_is_let_go(keyed: bool, precise: bool) -> None:
+    """With the loop stayed its tasks, and these kept their places under max_concurrency."""
+    many = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", 1), max_concurrency=1, precise=precise))
+    limiter = many["a"] if keyed else Limiter(TokenBucket("10/s", 1), max_concurrency=1, precise=precise)
 
     async def stay() -> None:
         async with limiter:
             await asyncio.sleep(60)
 
-    async def leave_one() -> None:
-        task = asyncio.create_task(stay())
+    async def wait() -> None:
+        async with asyncio.timeout(60):
+            await limiter.acquire()
+
+    async def leave_some() -> None:
+        tasks = [asyncio.create_task(work) for work in (stay(), wait(), wait())]
         await turns(3)
-        assert not task.done()
+        assert [False, False, False] == [task.done() for task in tasks]
 
     runner = asyncio.Runner(loop_factory=VirtualLoop)
-    runner.run(leave_one())
+    runner.run(leave_some())
     loop = runner.get_loop()
     loop.set_exception_handler(lambda loop, context: None)
     loop.close()
@@ -60,4 +65,5 @@ def test_keys_keep_no_closed_loop(precise: bool) -> None:
         assert 0 == limiter.statistics().waiting
         waiting.cancel()
 
-    asyncio.run(go_on())
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(go_on())

@@ -1,0 +1,170 @@
+"""Whatever a limiter is, and whatever happens to it: the bound holds, everybody is granted or told, and nothing is left behind.
+
+`kinds` says what a limiter can be, with each set of options, and `happenings` what can happen to it while some wait. Each pair is one
+short program. A sample of them by default, and all with ``AIORATE_TEST_ALL=1``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import combinations
+
+import pytest
+from helpers.samples import sample, sampled
+from helpers.stores import RealServer
+
+import aiorate
+from aiorate.testing import ManualClock
+
+from .happenings import HAPPENINGS, LATER, Happening
+from .kinds import KINDS, OPTIONS, Kind
+from .world import Stage
+
+FIRST = range(8)  # who asks before anything happens: some are granted at once
+
+
+def table() -> list[tuple[Kind, tuple[str, ...], Happening]]:
+    """Each kind with each set of its options and each happening that it can meet."""
+    return [
+        (kind, options, happening)
+        for happening in HAPPENINGS
+        for kind in KINDS
+        for options in sets_of(kind)
+        if kind.scope in happening.scopes and happening.since <= sys.version_info and happening.needs in (None, *kind.verbs)
+    ]
+
+
+def sets_of(kind: Kind) -> list[tuple[str, ...]]:
+    sets = [each for size in range(len(kind.takes) + 1) for each in combinations(kind.takes, size)]
+    # Who asks with max_wait takes no place.
+    return [each for each in sets if not {"max_wait", "max_concurrency"} <= set(each)]
+
+
+def name_of(pair: tuple[Kind, tuple[str, ...], Happening]) -> str:
+    kind, options, happening = pair
+    return "-".join([str(kind), *options, str(happening)])
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RealServer]:
+    with RealServer() as server:
+        yield server
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> RealServer | None:
+    kind = request.getfixturevalue("pair")[0]
+    if kind.scope != "redis":
+        return None
+    server: RealServer = request.getfixturevalue("running")
+    server.send("FLUSHALL")
+    return server
+
+
+@sampled
+@pytest.mark.parametrize("pair", sample(table(), 500), ids=name_of)
+def test_the_bound_holds_and_everybody_is_told(pair: tuple[Kind, tuple[str, ...], Happening], store: RealServer | None) -> None:
+    """Defects hide where two things meet that are right alone: no list of single tests has all pairs."""
+    kind, options, happening = pair
+    threads, descriptors = set(threading.enumerate()), open_descriptors()
+    stage = Stage({name: OPTIONS[name] for name in options}, ManualClock() if kind.scope == "process" else None, kind.scope == "redis")
+    with closing(stage):
+        play(stage, kind, happening, store)
+    assert threads >= set(threading.enumerate())
+    assert descriptors == open_descriptors()
+
+
+def play(stage: Stage, kind: Kind, happening: Happening, store: RealServer | None) -> None:
+    if happening.before is not None:
+        happening.before(stage)
+    stage.runner.run(ask_first(stage, kind, happening, store))
+    if happening.between is not None:
+        happening.between(stage)
+    stage.runner.run(go_on(stage, happening))
+    check(stage)
+    stage.runner.run(end(stage))
+
+
+async def ask_first(stage: Stage, kind: Kind, happening: Happening, store: RealServer | None) -> None:
+    stage.subject = kind.make(stage, store)
+    stage.ask(*FIRST)
+    if happening.waits_first:
+        await stage.done()
+    else:
+        await stage.sleep(0.26)
+
+
+async def go_on(stage: Stage, happening: Happening) -> None:
+    if happening.act is not None:
+        done = happening.act(stage)
+        if done is not None:
+            await done
+    await stage.sleep(0.05)
+    stage.ask(*LATER)
+    await stage.done()
+
+
+def check(stage: Stage) -> None:
+    """Everybody was granted or told what may be told, in order, and within the bounds."""
+    may_tell = {"max_wait": aiorate.WaitTooLong, "max_waiting": aiorate.LineFull}
+    allowed = tuple(error for option, error in may_tell.items() if option in stage.options)
+    for number in stage.asked:
+        if number in stage.lost or number in stage.granted:
+            continue
+        error = stage.told.get(number)
+        if number in stage.cancelled:
+            assert error is None or isinstance(error, (asyncio.CancelledError, *allowed))
+        elif stage.closed:
+            assert isinstance(error, (aiorate.LimiterClosed, *allowed))
+        else:
+            assert error is not None, f"{number} was never granted: {stage.granted}"
+            assert isinstance(error, allowed), f"{number} was told {error!r}"
+    lines: dict[str, list[int]] = {}
+    for number in stage.granted:
+        lines.setdefault(stage.subject.path(number)[0], []).append(number)
+    for name, numbers in lines.items():
+        assert numbers == sorted(numbers), f"out of order in {name}: {numbers}"
+    stage.check_bounds()
+    begin, until = stage.quiet
+    for number, at in stage.granted.items():
+        if stage.subject.path(number)[0] == stage.subject.path(0)[0]:  # whose limiter was paused
+            assert not begin <= at < until, f"{number} was granted at {at}, during the pause"
+    check_counts(stage)
+
+
+def check_counts(stage: Stage) -> None:
+    """What each level granted is what callers had of it, and what is counted."""
+    for name, level in stage.subject.levels.items():
+        had = sum(name in stage.subject.path(number) for number in stage.granted)
+        assert had == len(level.grants()), f"{name} granted {len(level.grants())}, and {had} went on"
+    if not stage.reset and not stage.lost and not stage.extra:
+        assert len(stage.granted) == sum(look.statistics().granted for look in stage.subject.looks())
+
+
+async def end(stage: Stage) -> None:
+    """It works on, or is closed; and an idle one has no task, no timer, and nobody who waits."""
+    subject = stage.subject
+    await stage.sleep(10)
+    assert [] == stage.left_behind()
+    stage.closed or await works(stage)
+    await stage.sleep(10)
+    assert [] == stage.left_behind()
+    for each in (subject.who, *subject.also):
+        await each.aclose()
+    await stage.sleep(1)
+    assert [] == stage.left_behind()
+
+
+async def works(stage: Stage) -> None:
+    stage.ask(100, 101)
+    await stage.done()
+    assert {100, 101} <= stage.granted.keys(), f"{stage.told}"
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
