@@ -55,13 +55,14 @@ class Patience:
 class Deadlines:
     """The requests with a deadline, the first to give up first. ``on_time`` is called when the time of one is over."""
 
-    __slots__ = ("_count", "_gone", "_heap", "_timer")
+    __slots__ = ("_count", "_gone", "_heap", "_set_for", "_timer")
 
     def __init__(self, loop: EventLoop, on_time: Callable[[], None]) -> None:
         self._timer = Timer(loop, on_time)
         self._heap: list[tuple[int, int, Ticket, int, Patience]] = []
         self._count = 0  # of requests with the same deadline, the first to join gives up first
         self._gone: set[Ticket] = set()  # those that left the line without being done
+        self._set_for: int | None = None  # the reading at which the timer fires at the latest; None: it is not set
 
     def add(self, ticket: Ticket, permits: int, asked: int, patience: Patience, waiting: int) -> None:
         """A request joined the line when the clock read that; so many wait."""
@@ -76,6 +77,7 @@ class Deadlines:
 
     def overdue(self, reading: int, most: int) -> list[tuple[Ticket, int, Patience]]:
         """So many of those at most whose time was over when the clock read that; they are no longer kept."""
+        self._set_for = None  # the timer has fired
         over: list[tuple[Ticket, int, Patience]] = []
         while self._heap and self._heap[0][0] <= reading and len(over) < most:
             _, _, ticket, permits, patience = heappop(self._heap)
@@ -93,12 +95,17 @@ class Deadlines:
             heappop(heap)
         if len(self._gone) > 2 * len(heap) + _SMALL or not heap:
             self._gone.intersection_update([entry[2] for entry in heap])
-        self._timer.set(heap[0][0] if heap else None)
+        first = heap[0][0] if heap else None
+        # Not anew for each request that is granted: a timer that is set for an earlier one finds out.
+        if first is None or self._set_for is None or first < self._set_for:
+            self._set_for = first
+            self._timer.set(first)
 
     def retire(self) -> None:
         """Nobody waits any more."""
         self._heap.clear()
         self._gone.clear()
+        self._set_for = None
         self._timer.set(None)
 
     def _is_decided(self, ticket: Ticket) -> bool:

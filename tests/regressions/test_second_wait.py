@@ -193,6 +193,32 @@ def test_max_wait_holds_for_synchronous_code() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("options", [{}, {"precise": True}, {"scope": "process"}], ids=["loop", "precise", "process"])
+async def test_max_wait_holds_in_real_time(options: dict[str, Any]) -> None:
+    """Number 12: by the timers of a real loop, of the kernel and of a thread; and never before the time is over."""
+    limiter = Limiter(TokenBucket("1000/s", burst=1), **options)
+    refused: list[float] = []
+
+    async def ask() -> None:
+        began = time.monotonic()
+        try:
+            await limiter.acquire(max_wait=0.2)
+        except WaitTooLong:
+            refused.append(time.monotonic() - began)
+
+    async with asyncio.timeout(LONG):
+        while not refused:
+            limiter.pause(0.1)
+            task = asyncio.ensure_future(ask())
+            await turns(3)
+            limiter.pause(3_600)
+            await task
+            limiter.resume()  # should it have been granted, on a slow machine, it asks again
+    assert min(refused) >= 0.2
+    await limiter.aclose()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("scope", ["loop", "process"])
 async def test_what_is_due_when_max_wait_is_over_is_granted(scope: Any) -> None:
     """Number 12: at exactly that instant, after a pause too; and no timer stays."""
