@@ -10,7 +10,9 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 3.  More permits are never sooner, and a take makes nobody sooner.
 4.  No window of any history holds more permits than `Scheduler.bound` says. A permit given back by its receipt counts as never
     granted. A permit given back without a receipt counts as one fewer at the instant at which it comes back.
-5.  A take that is given back at once, by receipt, leaves no trace.
+5.  A take that is given back at once, by receipt, leaves no trace. The takes of one instant that come back whole, later and with
+    nothing in between, leave none within 1 ns in any strategy of aiorate. Whatever comes back, nobody is sooner for it than without
+    the take, or than if it is kept.
 6.  Adding a constant to all instants changes nothing else.
 7.  A clock that goes back makes no progress and earns no credit.
 8.  No drift: the k-th grant under load is due at exactly its share of the schedule, after a thousand million grants too.

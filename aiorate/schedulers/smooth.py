@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate.schedulers.interface import Scheduler, booked_from, check_ask, check_give_back, check_permits, check_start, check_window
+from aiorate.schedulers.interface import booked_from, check_ask, check_give_back, check_permits, check_start, check_window
+from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
     from aiorate.rate import Number
@@ -23,20 +24,18 @@ __all__ = ["SmoothBursty", "SmoothWarmingUp"]
 _ONE = 1
 
 
-class _Smooth(Scheduler):
+class _Smooth(Undoing):
     """The common part: `next_free`, and a store that fills while `next_free` lies in the past."""
 
-    __slots__ = ("_group", "_next", "_spilled", "_stored", "rate")
+    __slots__ = ("_next", "_spilled", "_stored", "rate")
 
     rate: Rate
     _next: int | None  # next_free in ticks
     _stored: int  # in units of the subclass
-    # The latest takes: their instant, next_free and the store before them, the instant they were booked from, their permits.
-    _group: tuple[int, int, int, int, int] | None
 
     def _setup(self, rate: Rate, start: int | None) -> None:
         self.rate = rate
-        self._group = None
+        self.forget_takes()
         self._spilled = 0
         self._stored = self._at_first()
         self._next = None if start is None else start * rate.permits
@@ -70,11 +69,12 @@ class _Smooth(Scheduler):
         since = now if since is None or since > now else since
         stored = self._stored
         free = self._spend(permits, due, stored, since)
-        group = self._group
-        if group is not None and group[0] == now and free == due:
-            self._group = (*group[:4], group[4] + permits)
+        latest = self._latest
+        if latest is not None and latest[0] == now and free == due:
+            self._latest = (*latest[:4], latest[4] + permits)
         else:
-            self._group = (now, due, stored, since, permits)
+            # next_free and the store before it, and the instant that it was booked from.
+            self.record_take((now, due, stored, since, permits))
         return max(at, since)
 
     def peek(self, permits: int, now: int) -> int:
@@ -84,21 +84,21 @@ class _Smooth(Scheduler):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo the takes at that instant, if they are the latest. Older permits are lost: they have delayed later requests."""
         check_give_back(permits, now, taken)
-        if taken is None or self._group is None or taken != self._group[0]:
-            return
-        _, due, stored, since, count = self._group
-        if count > permits:
-            self._group = (taken, due, stored, since, count - permits)
-            self._spend(count - permits, due, stored, since, again=True)
+        if taken is not None:
+            self.undo_takes(permits, taken)
+
+    def undo(self, record: tuple[int, ...], kept: int) -> None:
+        _, due, stored, since, _ = record
+        if kept:
+            self._spend(kept, due, stored, since, again=True)
         else:
-            self._group = None
             self._next, self._stored = due, stored
             self._spilled -= self._synced(due, stored, since)[2]
 
     def charge(self, permits: int, now: int) -> None:
         """Take permits from the store, and the rest on credit: later requests wait for it."""
         check_permits("charge()", permits)
-        self._group = None
+        self.forget_takes()
         self._spend(permits, self._due(now), self._stored, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
@@ -107,7 +107,8 @@ class _Smooth(Scheduler):
         free, stored, _ = self._synced(self._due(now), self._stored, now)
         due, stored = ceil_div(free * rate.permits, self.rate.permits), self._rescaled(stored, rate)
         self._spilled = self._spilled * rate.permits // self.rate.permits
-        self._next, self._stored, self._group, self.rate = due, stored, None, rate
+        self.forget_takes()
+        self._next, self._stored, self.rate = due, stored, rate
 
     def _rescaled(self, stored: int, rate: Rate) -> int:
         raise NotImplementedError

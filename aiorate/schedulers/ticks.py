@@ -4,9 +4,8 @@ The ticks accumulator is the start of the next free slot. A request takes that s
 length, so its size delays only later requests (it pays later). Time is counted in ticks: a nanosecond has ``rate.permits`` of
 them and a permit lasts ``rate.period_ns``, so nothing is ever divided or rounded.
 
-The three strategies treat unused time in different ways. Only the latest slots can be given back, as with compare-and-swap: the
-slots taken at one instant without a gap are a group, and it makes no difference which request holds which of them. An older slot
-is lost, because it has delayed later requests already.
+The three strategies treat unused time in different ways. Only the slots of the latest instant can be given back, as with
+compare-and-swap. An older slot is lost, because it has delayed later requests already.
 
 Knows nothing of clocks, loops or waiters. From the EngineBlock limiters of 2018 (average, compensated and dynamic).
 """
@@ -16,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate.schedulers.interface import Scheduler, booked_from, check_ask, check_give_back, check_permits, check_start, check_window
+from aiorate.schedulers.interface import booked_from, check_ask, check_give_back, check_permits, check_start, check_window
+from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
     from aiorate.rate import Number
@@ -27,18 +27,17 @@ _ONE = 1
 _COUNTED = 1000
 
 
-class _Accumulator(Scheduler):
+class _Accumulator(Undoing):
     """One integer, the accumulator. The subclass defines, by `_base`, where the slot of a late request begins."""
 
-    __slots__ = ("_group", "_next", "rate")
+    __slots__ = ("_next", "rate")
     rate: Rate
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_start(start)
         self.rate = Rate.of(rate)
         self._next: int | None = None if start is None else start * self.rate.permits
-        # The latest takes: their instant, the accumulator before them, the beginning of their first slot, their permits.
-        self._group: tuple[int, int, int, int] | None = None
+        self.forget_takes()
 
     @property
     def ticks(self) -> int | None:
@@ -58,11 +57,12 @@ class _Accumulator(Scheduler):
         at = -(-slot // self.rate.permits)  # rounded up
         if at <= now:
             base = self._base(slot, now if since is None or since > now else since)
-            group = self._group
-            if group is not None and group[0] == now and base == slot:
-                self._group = (now, group[1], group[2], group[3] + permits)
+            latest = self._latest
+            if latest is not None and latest[0] == now and base == slot:
+                self._latest = (now, latest[1], latest[2], latest[3] + permits)
             else:
-                self._group = (now, slot, base, permits)
+                # The accumulator before it, and the beginning of its slot.
+                self.record_take((now, slot, base, permits))
             self._next = base + permits * self.rate.period_ns
         return at
 
@@ -73,14 +73,14 @@ class _Accumulator(Scheduler):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo the takes at that instant, if they are the latest. An older slot is lost."""
         check_give_back(permits, now, taken)
-        if taken is None or self._group is None or taken != self._group[0]:
-            return
-        _, slot, base, count = self._group
-        if count > permits:
-            self._group = (taken, slot, base, count - permits)
-            self._next = base + (count - permits) * self.rate.period_ns
+        if taken is not None:
+            self.undo_takes(permits, taken)
+
+    def undo(self, record: tuple[int, ...], kept: int) -> None:
+        _, slot, base, _ = record
+        if kept:
+            self._next = base + kept * self.rate.period_ns
         else:
-            self._group = None
             self._next = slot
             self._regain(base - slot)
 
@@ -88,7 +88,7 @@ class _Accumulator(Scheduler):
         """Take slots for that many permits, the first of them not before now. Later requests wait for them."""
         check_permits("charge()", permits)
         slot = self._begin(now) if self._next is None else self._next
-        self._group = None
+        self.forget_takes()
         self._next = self._base(slot, now) + permits * self.rate.period_ns
 
     def set_rate(self, rate: Rate, now: int) -> None:
@@ -97,19 +97,19 @@ class _Accumulator(Scheduler):
         slot = self._begin(now) if self._next is None else self._next
         # Rounded up: no slot comes earlier than before.
         self._next = ceil_div(slot * rate.permits, self.rate.permits)
-        self._group = None
+        self.forget_takes()
         self.rate = rate
 
     def restart(self, now: int) -> None:
         """Forget the backlog: no slot is due before now."""
         slot = self._begin(now) if self._next is None else self._next
         self._next = max(slot, now * self.rate.permits)
-        self._group = None
+        self.forget_takes()
 
     def reset(self, now: int) -> None:
         """Have the next slot begin now."""
         self._begin(now)
-        self._group = None
+        self.forget_takes()
 
     def lag(self, now: int) -> int:
         return 0 if self.ticks is None else max(0, now - self.ticks)
@@ -123,7 +123,7 @@ class _Accumulator(Scheduler):
         raise NotImplementedError
 
     def _regain(self, ticks: int) -> None:
-        """Undo the loss of so many ticks, because their slot was given back."""
+        """Undo the loss of ``ticks``, because their slot was given back."""
 
     def _parameters(self) -> str:
         return ""
@@ -230,7 +230,7 @@ class BurstCompensation(_Accumulator):
         return f", strictness={self.strictness:g}"
 
 
-class BurstRatio(Scheduler):
+class BurstRatio(Undoing):
     """Catch up at ``ratio`` times the rate after a delay, never ahead of the plain schedule.
 
     There are two schedules: the ideal one, at the plain rate, and the paced one, which keeps permits ``1 / (ratio x rate)`` apart.
@@ -238,7 +238,7 @@ class BurstRatio(Scheduler):
     up for, and stays as lag. The dynamic limiter of EngineBlock, without its grace operations, which let requests start early.
     """
 
-    __slots__ = ("_group", "_ideal", "_paced", "_ratio", "_unit", "rate")
+    __slots__ = ("_ideal", "_paced", "_ratio", "_unit", "rate")
     rate: Rate
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
@@ -249,8 +249,7 @@ class BurstRatio(Scheduler):
         self._unit = self.rate.permits * self._ratio[0]
         self._ideal: int | None = None if start is None else start * self._unit
         self._paced: int = self._ideal or 0
-        # The latest takes: their instant, both schedules before them, the beginning of their first slot, their permits.
-        self._group: tuple[int, int, int, int, int] | None = None
+        self.forget_takes()
 
     @property
     def ratio(self) -> float:
@@ -270,11 +269,12 @@ class BurstRatio(Scheduler):
         if at > now:
             return at
         base = booked_from(start, now if since is None else min(since, now), self._unit)
-        group = self._group
-        if group is not None and group[0] == now and base == self._paced:
-            self._group = (*group[:4], group[4] + permits)
+        latest = self._latest
+        if latest is not None and latest[0] == now and base == self._paced:
+            self._latest = (*latest[:4], latest[4] + permits)
         else:
-            self._group = (now, ideal, self._paced, base, permits)
+            # Both schedules before it, and the beginning of its slot.
+            self.record_take((now, ideal, self._paced, base, permits))
         self._move(ideal, base, permits)
         return -(-ideal // self._unit)
 
@@ -287,20 +287,19 @@ class BurstRatio(Scheduler):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo the takes at that instant, if they are the latest. An older slot is lost."""
         check_give_back(permits, now, taken)
-        if taken is None or self._group is None or taken != self._group[0]:
-            return
-        _, ideal, paced, base, count = self._group
-        if count > permits:
-            self._group = (taken, ideal, paced, base, count - permits)
-            self._move(ideal, base, count - permits)
-        else:
-            self._group, self._ideal, self._paced = None, ideal, paced
+        if taken is not None:
+            self.undo_takes(permits, taken)
+
+    def undo(self, record: tuple[int, ...], kept: int) -> None:
+        _, self._ideal, self._paced, base, _ = record
+        if kept:
+            self._move(self._ideal, base, kept)
 
     def charge(self, permits: int, now: int) -> None:
         """Take slots for that many permits of both schedules, the first not before now. Later requests wait for them."""
         check_permits("charge()", permits)
         ideal = self._begin(now) if self._ideal is None else self._ideal
-        self._group = None
+        self.forget_takes()
         self._move(ideal, booked_from(max(ideal, self._paced), now, self._unit), permits)
 
     def set_rate(self, rate: Rate, now: int) -> None:
@@ -314,12 +313,12 @@ class BurstRatio(Scheduler):
     def restart(self, now: int) -> None:
         """Forget the backlog: no slot is due before now."""
         self._ideal = max(self._begin(now) if self._ideal is None else self._ideal, now * self._unit)
-        self._group = None
+        self.forget_takes()
 
     def reset(self, now: int) -> None:
         """Have both schedules begin now."""
         self._begin(now)
-        self._group = None
+        self.forget_takes()
 
     def lag(self, now: int) -> int:
         return 0 if self._ideal is None else max(0, now - ceil_div(self._ideal, self._unit))
@@ -342,7 +341,8 @@ class BurstRatio(Scheduler):
         if now is not None and self._ideal is None:
             self._begin(now)
         old = self._unit
-        self.rate, self._ratio, self._group = rate, ratio, None
+        self.rate, self._ratio = rate, ratio
+        self.forget_takes()
         self._unit = rate.permits * ratio[0]
         if self._ideal is not None:
             self._ideal = ceil_div(self._ideal * self._unit, old)

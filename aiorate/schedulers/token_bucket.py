@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, ceil_div
-from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_start, check_window
+from aiorate.schedulers.interface import check_ask, check_give_back, check_permits, check_start, check_window
 from aiorate.schedulers.peaks import Peaks
+from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
     from aiorate.rate import Number
@@ -23,7 +24,7 @@ _ONE = 1
 _NEVER = 1 << 200
 
 
-class TokenBucket(Scheduler):
+class TokenBucket(Undoing):
     """Pay now: up to ``burst`` permits at once, then one per interval.
 
     ``burst`` and ``initial`` are whole numbers of permits. The bucket starts with ``initial``, by default full. Any window holds at
@@ -90,18 +91,27 @@ class TokenBucket(Scheduler):
             if at < since:
                 at = since
             ticks = since * unit
-        level = ticks - empty  # when the request joined the line
-        if level >= self._brim:  # the bucket was full, and the permits since then are lost
-            gone = level - self._brim + unit
-            level -= gone
+        found = ticks - empty  # the level when the request joined the line
+        lost = 0
+        if found >= self._brim:  # the bucket was full, and the permits since then are lost
+            gone = found - self._brim + unit
+            found = self._brim
             after += gone
             if ticks != now * unit:
+                lost = gone
                 self._spilled += gone
         self._empty = after
         if self.receipts:
             peaks = self._peaks
-            if now != peaks.at or level > peaks.level:
-                peaks.note(now, level)
+            if now != peaks.at or found > peaks.level:
+                peaks.note(now, found)
+            latest = self._latest
+            begun = after - permits * self._cost
+            if latest is not None and latest[0] == now and begun == empty == latest[3] + latest[4] * self._cost:
+                self._latest = (*latest[:4], latest[4] + permits)
+            else:
+                # The instant of emptiness and the loss before it, and that instant without its permits.
+                self.record_take((now, empty, self._spilled - lost, begun, permits))
         else:
             self._calm_until = (after + self._brim) // unit
         return at
@@ -112,21 +122,38 @@ class TokenBucket(Scheduler):
         return max(now, ceil_div(empty + permits * self._cost, self._unit))
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Put permits back as far as there is room; by receipt, as far as there was room at every instant since the take."""
+        """Put permits back as far as there is room; by receipt, as far as there was room for them at every take since."""
         check_give_back(permits, now, taken)
         if self._empty is None:
             return
-        level = now * self._unit - self._empty
-        peak = None if taken is None else self._peaks.since(taken)
-        # The level is cut off a whole ns beyond full (see _measure), so a credit may reach that far too.
-        credit = min(permits * self._cost, self._brim - 1 - (level if peak is None else max(level, peak)))
-        if credit > 0:
-            self._empty -= credit
-            self._calm_until = -_NEVER
-            if taken is None:
+        self._calm_until = -_NEVER
+        if taken is None:
+            level = now * self._unit - self._empty
+            # The level is cut off a whole ns beyond full (see _measure), so a credit may reach that far too.
+            credit = min(permits * self._cost, self._brim - 1 - level)
+            if credit > 0:
+                self._empty -= credit
                 self._peaks.note(now, level + credit)
-            else:
-                self._peaks.raise_since(taken, credit)
+            return
+        permits = self.undo_takes(permits, taken)
+        if permits:
+            credit = permits * self._cost
+            peak = self._peaks.since(taken)
+            if peak is not None and peak + credit >= self._brim:
+                # That take would have found a full bucket. It found one, or a part of a ns more than full, which it would not have.
+                credit = 0 if peak >= self._brim else self._brim - self._unit - peak
+            self._empty -= credit
+            self._peaks.raise_since(taken, credit)
+
+    def stands(self, record: tuple[int, ...]) -> bool:
+        return self._empty == record[3] + record[4] * self._cost
+
+    def undo(self, record: tuple[int, ...], kept: int) -> None:
+        _, empty, spilled, begun, _ = record
+        if kept:
+            self._empty = begun + kept * self._cost
+        else:
+            self._empty, self._spilled = empty, spilled
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits out at once. The level may fall below zero."""
@@ -175,12 +202,14 @@ class TokenBucket(Scheduler):
         self.rate = rate
         self._unit = rate.permits
         self._cost = rate.period_ns
+        self.forget_takes()
         self._calm_until = -_NEVER  # an instant before which the bucket is not full
         # The level is cut off a whole nanosecond beyond full. Less lies within the instant, and cutting it off would be drift.
         self._brim = self.burst * rate.period_ns + rate.permits
 
     def _begin(self, start: int) -> int:
         self._calm_until = -_NEVER
+        self.forget_takes()
         self._empty = start * self._unit - self._initial * self._cost
         return self._empty
 

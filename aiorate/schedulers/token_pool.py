@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_ns, check_permits, check_start, check_window
+from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_permits, check_start, check_window
 from aiorate.schedulers.peaks import Peaks
+from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
     from typing import Never
@@ -29,7 +30,7 @@ _LEAST_POOL_NS = 1_000_000
 _EVEN = 1, 1  # shared by all pools that catch up at the plain rate
 
 
-class TokenPool(Scheduler):
+class TokenPool(Undoing):
     """Pay now from a pool of two permits or 1 ms of them, whichever is more, times ``burst_ratio``.
 
     ``burst_ratio`` is the fastest rate divided by the plain rate (1 or more): while there is a backlog, permits come at
@@ -95,6 +96,7 @@ class TokenPool(Scheduler):
         # Where a permit is no whole number of ns, max_active is truncated, but two whole permits must still fit in.
         self._full = self._pool * self._unit if self._pool else max(_LEAST_POOL_NS * self._unit, 2 * self._cost)
         self._over = self._full // den * num if self._extra else self._full
+        self.forget_takes()
         self._plain = False  # whether the active pool is at most full, and no tokens return to it
         self._calm_until = -_NEVER  # an instant before which the active pool is not full
 
@@ -168,6 +170,7 @@ class TokenPool(Scheduler):
         had = self.active + self.waiting
         self._a, self._w = min(self._a, 0), 0
         self._calm_until = -_NEVER
+        self.forget_takes()
         if now is not None and self._last is not None:
             self._last = max(self._last, now)
             self._peaks.note(now, self._over)  # as if full: an earlier take is not put back into the emptied pool
@@ -195,15 +198,15 @@ class TokenPool(Scheduler):
         last = self._last
         if self._plain and last is not None and last <= now:
             # Inlined for a pool to which no tokens return, in a third of the time of the code below.
-            a, cost, full = self._a, permits * self._cost, self._full
+            a, w, cost, full = self._a, self._w, permits * self._cost, self._full
             if since is None or since >= now:
                 # Nobody waited: the overflow is backlog.
                 a += (now - last) * self._unit
                 if a >= full and (a - full >= self._unit or cost < full):  # otherwise filled within this ns, as in booked_from()
-                    self._w += a - full
+                    w += a - full
                     a = full
                 if a >= cost or a >= full:
-                    return self._taken(permits, now, now, a)
+                    return self._taken(permits, now, now, a, w)
                 return now - (a - cost if cost < full else a - full) // self._unit  # rounded up
             # A line without a break: while a request waits, the pool is refilled only as far as the request needs.
             if since > last:
@@ -217,21 +220,28 @@ class TokenPool(Scheduler):
                     if last > now:
                         return last
                     a += ns * self._unit
-                return self._taken(permits, now, last, a)
+                return self._taken(permits, now, last, a, w)
         at, last, a, w = self._plan(permits, now, now if since is None or since > now else since)
         if at <= now:
-            self._plain, self._w = not self._extra, w
-            self._taken(permits, now, last, a)
+            self._plain = not self._extra
+            self._taken(permits, now, last, a, w)
         return at
 
-    def _taken(self, permits: int, now: int, last: int, level: int) -> int:
-        """Take from a pool that is refilled up to ``last`` and holds ``level``."""
-        self._last, self._a = last, level - permits * self._cost
+    def _taken(self, permits: int, now: int, last: int, level: int, w: int) -> int:
+        """Take from a pool that is refilled up to ``last`` and holds ``level``, and ``w`` waiting tokens."""
         if self.receipts:
             peaks = self._peaks
             if now != peaks.at or level > peaks.level:
                 peaks.note(now, level)
-        elif self._plain:
+            before = self._last, self._a, self._w
+            latest = self._latest
+            if latest is not None and latest[0] == now and before == (last, level, w) and self.stands(latest):
+                self._latest = (*latest[:-1], latest[-1] + permits)
+            else:
+                # The pools before it, and after their refill.
+                self.record_take((now, *before, last, level, w, permits))  # type: ignore[arg-type]  # it was refilled once
+        self._last, self._a, self._w = last, level - permits * self._cost, w
+        if self._plain and not self.receipts:
             self._calm_until = last + (self._full - self._a) // self._unit
         return last
 
@@ -319,22 +329,32 @@ class TokenPool(Scheduler):
         By receipt, tokens without room join the waiting ones.
         """
         check_give_back(permits, now, taken)
-        tokens = permits * self._cost
-        room = self._over - self._a
-        if taken is not None:
-            if self._earlier is not None and taken < self._earlier[0]:
-                tokens = min(tokens, permits * self._earlier[1] * self._unit)
-            peak = self._peaks.since(taken)
-            if peak is not None:
-                room = min(room, self._over - peak)
-        credit = max(0, min(tokens, room))
-        self._a += credit
         self._calm_until = -_NEVER
         if taken is None:
+            self._a += max(0, min(permits * self._cost, self._over - self._a))
             self._peaks.note(now, self._a)
-        else:
-            self._peaks.raise_since(taken, credit)
+            return
+        permits = self.undo_takes(permits, taken)
+        if permits:
+            tokens = permits * self._cost
+            if self._earlier is not None and taken < self._earlier[0]:
+                tokens = min(tokens, permits * self._earlier[1] * self._unit)
+            # Above full, the tokens would have slowed the return of others. So the credit ends at full.
+            peak = self._peaks.since(taken)
+            credit = max(0, min(tokens, self._full - (self._a if peak is None else max(self._a, peak))))
+            self._a += credit
             self._w += tokens - credit
+            self._peaks.raise_since(taken, credit)
+
+    def stands(self, record: tuple[int, ...]) -> bool:
+        return (self._last, self._a, self._w) == (record[4], record[5] - record[7] * self._cost, record[6])
+
+    def undo(self, record: tuple[int, ...], kept: int) -> None:
+        self._plain = False  # until the next take, because the pool may hold more than it is full with
+        if kept:
+            self._last, self._a, self._w = record[4], record[5] - kept * self._cost, record[6]
+        else:
+            _, self._last, self._a, self._w, *_ = record
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits at once. The pool may owe them."""
@@ -378,6 +398,7 @@ class TokenPool(Scheduler):
         """Hold one permit and no backlog, as at first."""
         self._last, self._a, self._w, self._earlier = now, self._cost, 0, None
         self._calm_until = -_NEVER
+        self.forget_takes()
         self._peaks.clear()
 
     def lag(self, now: int) -> int:
