@@ -606,6 +606,11 @@ def _pool(rate: Rate | str | Number) -> TokenPool:
     try:
         return TokenPool(rate)
     except TypeError as error:
+        if isinstance(rate, (list, tuple)):
+            raise TypeError(
+                f"Limiter() takes one rate or strategy, not a {type(rate).__name__}. For several rates that all hold, write"
+                " Limiter(AllOf(TokenBucket('1/s', burst=1), TokenBucket('10/min', burst=10)))."
+            ) from error
         raise TypeError(
             f"Limiter() takes a rate such as '100/s', or a strategy, not {type(rate).__name__}."
             " One of your own derives from aiorate.Scheduler."

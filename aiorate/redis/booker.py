@@ -9,6 +9,7 @@ import asyncio
 import os
 from contextlib import suppress
 from itertools import islice
+from logging import getLogger
 from random import uniform
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from aiorate.redis.booking import Booking
 
 __all__ = ["Booker", "booker_of"]
+
+_logger = getLogger("aiorate")
 
 _TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
 _IDLE = 1.0
@@ -45,6 +48,7 @@ class Booker:
         "_idle",
         "_idle_since",
         "_late",
+        "_named",
         "_over",
         "_retry",
         "_source",
@@ -52,6 +56,7 @@ class Booker:
         "_task",
         "_tick",
         "_ticks",
+        "_told",
         "_wanting",
         "loop",
         "provisional",
@@ -68,6 +73,8 @@ class Booker:
         self._asking: list[Booking] = []
         self._aside: dict[Booking, None] = {}  # those that got no answer while others did, until the next tick
         self._attached: WeakSet[Booking] = WeakSet()
+        self._named: WeakValueDictionary[str, Booking] = WeakValueDictionary()  # of each name the first that is attached
+        self._told: set[str] = set()  # names of which the log was told that two limiters differ
         self._task: asyncio.Task[None] | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[bool] | None = None  # what the task awaits while there is nothing to ask; True: long enough
@@ -93,6 +100,14 @@ class Booker:
     def attach(self, booking: Booking) -> None:
         """Stay until it is detached, or no more."""
         self._attached.add(booking)
+        other = self._named.setdefault(booking.key, booking)
+        if other.limits != booking.limits and booking.key not in self._told:
+            self._told.add(booking.key)
+            _logger.warning(
+                "limiter %r: another RedisLimiter of this name has other rates or bursts. All of one name share one schedule, and each"
+                " moves it by its own rate: give both the same, or two names.",
+                booking.key.partition(":")[2],
+            )
 
     def release(self, booking: Booking) -> None:
         """Forget it: another asks for it from now on. After the last, the task ends."""
@@ -166,12 +181,13 @@ class Booker:
             del self._wanting[booking]
             try:
                 question = booking.question()
+                words = None if question is None else question.words(booking.limits)
             except Exception as error:  # a clock that fails, say: the others are none the worse
                 booking.failed(error)
                 continue
-            if question is not None:
+            if words is not None:
                 asking.append(booking)
-                questions.append((booking.key, question.words(booking.limits)))
+                questions.append((booking.key, words))
         if not asking:
             return
         self._asking = asking
@@ -193,31 +209,36 @@ class Booker:
             replies = [error] * len(asking)
         finally:
             self._calling = self._late = False
-        self._retry = 0.0
         self._answered = True
         await self._hand_out(asking, replies)
 
     async def _hand_out(self, asking: list[Booking], replies: Sequence[object]) -> None:
         """To each its own: what one of them makes of it is no concern of the others."""
-        garbled: Unreachable | None = None
-        bad: list[Booking] = []
+        bad: dict[Booking, Unreachable] = {}
         for booking, reply in zip(asking, replies, strict=True):
             try:
                 if isinstance(reply, Refusal):
                     booking.refused(reply.__cause__ or reply)
                 elif isinstance(reply, Unreachable):  # a node of a cluster is down: the others are none the worse
-                    self._aside[booking] = None
-                    booking.unreachable(reply.__cause__ or reply)
+                    self._put_aside(booking, reply.__cause__ or reply)
                 else:
                     booking.answered(reply)
             except BadAnswer as error:
-                garbled = Unreachable(str(error))
-                bad.append(booking)
+                bad[booking] = Unreachable(str(error))
             except Exception as error:
                 booking.failed(error)
         self._asking = []
-        if garbled is not None:
-            await self._give_up(bad, garbled)
+        if len(bad) == len(asking):
+            await self._give_up(asking, bad[asking[0]])
+            return
+        self._retry = 0.0
+        for booking, cause in bad.items():
+            self._put_aside(booking, cause)
+
+    def _put_aside(self, booking: Booking, cause: BaseException) -> None:
+        """It got no answer, and others did: ask again for it at the next tick."""
+        self._aside[booking] = None
+        booking.unreachable(cause)
 
     async def _give_up(self, asked: list[Booking], error: Unreachable) -> None:
         """Nobody got an answer: ask again a little later, for all of them."""

@@ -13,7 +13,7 @@ from aiorate.rate import NS_PER_SECOND, ns_to_seconds
 from aiorate.redis.failures import said
 from aiorate.redis.fairness import FairShare
 from aiorate.redis.hasty import Hasty
-from aiorate.redis.script import Answer, Question, limits_of, read_answer
+from aiorate.redis.script import Answer, BadAnswer, Question, limits_of, read_answer
 from aiorate.waiting.loops import running_loop
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Booking:
         "_sent_pause",
         "_sent_rates",
         "_sent_resume",
+        "_sent_want",
         "_share",
         "_silent",
         "_slack",
@@ -174,6 +175,7 @@ class Booking:
         self._sent_pause: int | None = None
         self._sent_resume: bool = False
         self._sent_rates: tuple[Rate, ...] = ()
+        self._sent_want: int = 0
         self._timer: asyncio.TimerHandle | None = None  # to the end of the grace
         self._recheck: asyncio.TimerHandle | None = None
         self._rechecks: bool = False  # whether to ask if a pause still goes on
@@ -368,6 +370,7 @@ class Booking:
         self._asking = True
         self._sent, self._sent_charge, self._sent_last, self._sent_rates = reading, self._charged, self._closed, self._scheduler.rates
         self._sent_pause, self._sent_resume, self._resumes = pause_at, resume, False
+        self._sent_want = want
         horizon = max(self._ahead, self._answer_ns)
         return Question(
             want,
@@ -399,6 +402,9 @@ class Booking:
         """The script's reply. Raises `BadAnswer` if it is none."""
         self._asking = False
         answer = read_answer(reply, len(self._sent_rates))
+        most = 0 if answer.paused else self._sent_want
+        if not (min(most, 1) if self._within < 0 else 0) <= answer.granted <= most:
+            raise BadAnswer(f"the store assigned {answer.granted} slots where {self._sent_want} were asked for")
         dispatcher = self._dispatcher
         received = self._reading()
         now = received - dispatcher.timeline.offset

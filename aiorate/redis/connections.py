@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aiorate.redis.failures import said_by_server
+from aiorate.redis.failures import Refusal, Unreachable, said_by_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,6 +87,8 @@ class OwnConnection:
         for _ in commands:
             try:
                 replies.append(await connection.read_response())
+            except (ValueError, TypeError, LookupError) as error:
+                raise Unreachable(f"the client cannot read the answer ({error})") from error
             except Exception as error:
                 if not said_by_server(error):
                     raise
@@ -123,9 +125,9 @@ def connection_to(source: Any, library: Any, connect_seconds: float) -> Connecti
 
 
 def _made(pool: Any) -> Any:
-    """A connection by the URL of that pool. Raises ValueError for an option that there is not, whose name may be part of a password."""
+    """A connection by the URL of that pool. Raises `Refusal` for an option that there is not, whose name may be part of a password."""
     try:
         return pool.make_connection()
     except TypeError:
         pass
-    raise ValueError("the URL has an option, after its '?', that the client does not know")
+    raise Refusal("the URL has an option, after its '?', that the client does not know")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Refusal", "Unreachable", "code_of", "failure_of", "said", "said_by_server"]
+__all__ = ["Refusal", "Unreachable", "code_of", "failure_of", "is_local", "said", "said_by_server"]
 
 _CODES = {
     "AskError": "ASK",
@@ -26,12 +26,17 @@ _CODES = {
     "TryAgainError": "TRYAGAIN",
 }
 """The code of each class that has one."""
+_VERSION = "VERSION"  # of our own script
 _OUTAGE_CODES = {
     *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE"),
-    "VERSION",  # of our own script
+    _VERSION,
 }
-_OUTAGE_CLASSES = {"ConnectionError", "TimeoutError", "InvalidResponse", "ClusterError", "SlotNotCoveredError", "OSError"}
-_REFUSAL_CLASSES = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}
+_OUTAGE_CLASSES = {
+    *("ConnectionError", "TimeoutError", "OSError", "ClusterError", "SlotNotCoveredError"),
+    *("InvalidResponse", "ValueError", "Unreachable"),  # what a parser raises for junk
+}
+_AUTHENTICATION_CLASSES = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}
+_REFUSAL_CLASSES = {*_AUTHENTICATION_CLASSES, "UnicodeEncodeError"}
 _CLUSTER_CLASSES = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
 _AUTHENTICATION = {"Authentication required": "NOAUTH", "HELLO must be called": "NOAUTH", "invalid username-password pair": "WRONGPASS"}
 # Servers before 7.0 put the error of a command that a script called inside one of their own, and so does a transaction.
@@ -42,7 +47,11 @@ _OF_CLUSTER = {"MOVED", "ASK", "CROSSSLOT"}
 
 
 class Unreachable(Exception):
-    """No answer, or none that makes sense: it may come back."""
+    """No answer, or none that makes sense: it may come back. ``of_key``: other keys of that server may have one."""
+
+    def __init__(self, text: str, of_key: bool = False) -> None:
+        super().__init__(text)
+        self.of_key: bool = of_key
 
 
 class Refusal(Exception):
@@ -52,6 +61,11 @@ class Refusal(Exception):
 def said_by_server(error: object) -> bool:
     """Whether it is the answer to a command, and not a failure to get one."""
     return any(kind.__name__ == "ResponseError" for kind in type(error).__mro__)
+
+
+def is_local(error: BaseException) -> bool:
+    """Whether the client could not even send the commands, because its encoding lacks a character, or for the kind of a word."""
+    return isinstance(error, UnicodeEncodeError) or type(error).__name__ == "DataError"
 
 
 def code_of(error: BaseException) -> str:
@@ -65,7 +79,7 @@ def code_of(error: BaseException) -> str:
         code = _CODES.get(kind.__name__)
         if code:
             return code
-        if kind.__name__ in _REFUSAL_CLASSES:
+        if kind.__name__ in _AUTHENTICATION_CLASSES:
             return next((code for words, code in _AUTHENTICATION.items() if words in text), "")
     found = _CODE.match(text)
     return found[1] if found else ""
@@ -87,7 +101,7 @@ def said(error: BaseException) -> str:
 
 def failure_of(error: BaseException) -> Unreachable | Refusal:
     """What it means. The error is the ``__cause__``."""
-    failure = Unreachable(said(error)) if _is_outage(error) else Refusal(said(error))
+    failure = Unreachable(said(error), code_of(error) == _VERSION) if _is_outage(error) else Refusal(said(error))
     failure.__cause__ = error
     return failure
 

@@ -92,6 +92,11 @@ class RedisLimiter(Limiter):
             raise TypeError(f"RedisLimiter(name) must be text, not {type(name).__name__}.")
         if not name:
             raise ValueError("RedisLimiter(name) must not be empty: processes with the same name share one limit.")
+        if not _can_be_encoded(name):
+            raise ValueError(
+                f"RedisLimiter(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate. Refuse such a key where"
+                " it comes in, or write name.encode(errors='replace').decode()."
+            )
         rates = _rates(rate)
         bursts = _bursts(burst, len(rates))
         for each, most in zip(rates, bursts, strict=True):
@@ -203,6 +208,14 @@ class RedisLimiter(Limiter):
         """
         await super().aclose()
         await self._booking.aclose()
+
+
+def _can_be_encoded(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _rates(rate: OneRate | Sequence[OneRate]) -> list[Rate]:

@@ -227,7 +227,7 @@ def read_answer(reply: object, rates: int) -> Answer:
         paused, entitled, unused, *nexts = map(float, left)
         starts = list(map(float, first))
         near = sum(map(abs, (paused, entitled, unused, *nexts, *starts))) < _FAR  # and none is infinite, or no number
-        if mark == _FORM and len(nexts) == len(starts) == rates and near:
+        if mark == _FORM and len(nexts) == len(starts) == rates and near and int(granted) >= 0:
             return Answer(value, paused, entitled, unused, nexts, int(granted), starts)
     except ValueError:
         pass

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from aiorate.errors import kind_of
 from aiorate.redis.address import check_url
 from aiorate.redis.connections import connection_to
-from aiorate.redis.failures import Unreachable, code_of, failure_of
+from aiorate.redis.failures import Unreachable, code_of, failure_of, is_local
 from aiorate.redis.script import SHA, TEXT
 
 if TYPE_CHECKING:
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
     from aiorate.redis.connections import Command, Connection
 
+    Asked = tuple[str, Sequence[str]]
+
 __all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Store", "check_source", "node_of"]
 
 CALL_SECONDS = 0.5  # for one answer
 CONNECT_SECONDS = 2.0  # for the first, which takes a connection, a password and a script: some round trips
 UNKNOWN = "?"  # a node of which nobody knows yet
+_KINDS = {"Redis", "RedisCluster", "Valkey", "ValkeyCluster"}
 _CLIENTS = ("redis.asyncio", "valkey.asyncio")
 
 
@@ -30,33 +33,46 @@ class Store:
         library = _library(source) if isinstance(source, str) else None
         self._connection: Connection = connection_to(source, library, CONNECT_SECONDS)
 
-    async def ask(self, questions: Sequence[tuple[str, Sequence[str]]]) -> list[object]:
+    async def ask(self, questions: Sequence[Asked]) -> list[object]:
         """The script's reply for each key and its arguments, or a `Refusal` or, where others got one, an `Unreachable` in its place.
 
         Raises `Unreachable` if there is no answer at all, and `Refusal` if there can be none.
         """
-        run = self._connection.run
-        calls: list[Command] = [("EVALSHA", SHA, 1, key, *words) for key, words in questions]
         try:
-            replies = await run(calls)
-            missing = [place for place, reply in enumerate(replies) if isinstance(reply, Exception) and _is_missing(reply)]
-            while missing:
-                # The first brings the script along, and its server has it for the others then; of a cluster, each server wants it.
-                first, *others = missing
-                key, words = questions[first]
-                again = await run([("EVAL", TEXT, 1, key, *words), *[calls[place] for place in others]])
-                for place, reply in zip(missing, again, strict=True):
-                    replies[place] = reply
-                missing = [place for place in others if _is_missing(replies[place])]
+            replies = await self._replies(questions)
         except Exception as error:
-            raise failure_of(error) from error
+            if len(questions) == 1 or not is_local(error):
+                raise failure_of(error) from error
+            # One of them cannot be sent: the others are none the worse.
+            replies = [await self._reply(question) for question in questions]
         answers = [failure_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
-        failures = [answer for answer in answers if isinstance(answer, Unreachable)]
+        failures = [answer for answer in answers if isinstance(answer, Unreachable) and not answer.of_key]
         if failures:
             await self._connection.renew()
         if len(failures) == len(answers):
             raise failures[0]  # nobody has an answer
         return answers
+
+    async def _reply(self, question: Asked) -> object:
+        try:
+            return (await self._replies([question]))[0]
+        except Exception as error:
+            return error
+
+    async def _replies(self, questions: Sequence[Asked]) -> list[object]:
+        run = self._connection.run
+        calls: list[Command] = [("EVALSHA", SHA, 1, key, *words) for key, words in questions]
+        replies = await run(calls)
+        missing = [place for place, reply in enumerate(replies) if _is_missing(reply)]
+        while missing:
+            # The first brings the script along, and its server has it for the others then; of a cluster, each server wants it.
+            first, *others = missing
+            key, words = questions[first]
+            again = await run([("EVAL", TEXT, 1, key, *words), *[calls[place] for place in others]])
+            for place, reply in zip(missing, again, strict=True):
+                replies[place] = reply
+            missing = [place for place in others if _is_missing(replies[place])]
+        return replies
 
     async def close(self) -> None:
         """Close the connection, if it is our own."""
@@ -69,10 +85,11 @@ def check_source(source: object) -> None:
         check_url(source)
         _library(source)
         return
-    if isinstance(source, type) or not any(base.__module__.startswith(_CLIENTS) for base in type(source).__mro__):
+    kinds = {base.__name__ for base in type(source).__mro__ if base.__module__.startswith(_CLIENTS)}
+    if isinstance(source, type) or not kinds & _KINDS or "Pipeline" in kinds:
         raise TypeError(
-            f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {kind_of(source)}."
-            " A synchronous client cannot be shared with an event loop."
+            f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {kind_of(source)}. Give the client that a"
+            " pipeline or a subscription was made from; of a Sentinel, its master_for(name). A synchronous client would stop the loop."
         )
 
 

@@ -142,6 +142,8 @@ class _Pipe:
     async def _one(self, command: tuple[Any, ...]) -> Any:
         try:
             return await self.client.execute_command(*command)
+        except ResponseError as error:
+            return error
         except NoConnection as error:
             if command[3] not in self.client.lost:
                 raise
