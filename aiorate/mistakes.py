@@ -17,6 +17,7 @@ __all__ = [
     "not_of_a_budget",
     "unknown_of_keys",
     "unknown_options",
+    "wrong_of_strategy",
 ]
 
 NOT_A_BLOCK = (
@@ -65,6 +66,34 @@ def unknown_of_keys(given: Mapping[str, object], known: Iterable[str], of_each: 
         return unknown_options("KeyedLimiter()", given, known)
     made = f"KeyedLimiter(lambda key: Limiter('10/s', {', '.join(each)}))"
     return TypeError(f"KeyedLimiter() has no option {', '.join(given)}: each key has a Limiter, which has it. Write {made}.")
+
+
+_OF_STRATEGIES = {
+    "TokenPool": "rate, burst_ratio and pool",
+    "TokenBucket": "rate, burst and initial",
+    "SmoothBursty": "rate, and max_burst (seconds) or max_stored (permits)",
+    "SlidingWindow": "rate",
+    "TicksAccumulator": "rate",
+}
+_PERIODS = ("per", "period", "interval", "seconds", "time_period", "window")
+_BURSTS = ("burst", "burst_size", "capacity", "bucket_size", "size", "max_tokens")
+
+
+def wrong_of_strategy(strategy: str, rate: object, misplaced: tuple[object, ...], given: Mapping[str, object]) -> TypeError:
+    """The error for arguments that a strategy does not have: a period, a burst, or anything else."""
+    has = f"{strategy}() takes {_OF_STRATEGIES.get(strategy, 'rate')}"
+    period = [*misplaced, *(given[name] for name in _PERIODS if name in given)]
+    burst = [given[name] for name in _BURSTS if name in given]
+    if burst:
+        hint = f"For so many permits at once, write TokenBucket({str(rate)!r}, burst={burst[0]!r})"
+        hint += "; burst_ratio is the fastest rate divided by the plain rate." if strategy == "TokenPool" else "."
+    elif period:
+        numbers = all(isinstance(each, (int, float)) for each in (rate, period[0]))
+        hint = f"A rate is one argument: {f'Rate({rate!r}, {period[0]!r})' if numbers else 'Rate(100, 60)'}, or text such as '100/60s'."
+    else:
+        hint = ""
+    names = ", ".join(given) or f"{len(misplaced) + 1} positional arguments"
+    return TypeError(f"{has}, not {names}. {hint}".rstrip())
 
 
 def not_of_a_budget(name: str) -> str:

@@ -22,6 +22,7 @@ __all__ = ["Rate"]
 
 NS_PER_SECOND = 1_000_000_000
 _WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
+_WHOLE_FLOATS = 2**53  # below it, a whole float is the number that is written
 MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their arithmetic would take minutes
 
 _UNITS = {  # str() uses the first spelling of each unit
@@ -46,6 +47,7 @@ _UNITS = {  # str() uses the first spelling of each unit
     "week": 604_800 * NS_PER_SECOND,
     "weeks": 604_800 * NS_PER_SECOND,
 }
+_NO_UNITS = {"month": ("month", 30), "mo": ("month", 30), "year": ("year", 365), "yr": ("year", 365), "y": ("year", 365)}
 _NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
 _TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
 
@@ -69,7 +71,7 @@ class Rate:
     is_whole: bool
     """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is a longer one."""
 
-    def __init__(self, permits: Number, per: Number | timedelta = 1.0) -> None:
+    def __init__(self, permits: Number, per: Number | timedelta = 1) -> None:
         if isinstance(permits, str):
             raise TypeError(f"Rate(permits) must be an int, float, Decimal or Fraction, not text. Write Rate.parse({permits[:80]!r}).")
         n, n_den = exact(permits, "Rate(permits)")
@@ -84,7 +86,8 @@ class Rate:
         """Read ``"100/s"``, ``"500/min"``, ``"10000/day"``, ``"3/250ms"``, ``"0.5/s"``, ``"200_000 per hour"`` or ``"20"``.
 
         The units are ns, us, ms, s (sec, second), min (minute), h (hr, hour), d (day) and week. A plain number means per second.
-        Raises ValueError for any other text. ``m`` is such a text, because it may mean minutes or months.
+        Raises ValueError for any other text. ``m`` is such a text, because it may mean minutes or months. A month has no fixed
+        length: write ``"1000/30day"``.
         """
         if not isinstance(text, str):
             raise TypeError(f"Rate.parse() takes text such as '100/s', not {type(text).__name__}.")
@@ -92,7 +95,11 @@ class Rate:
         unit = (match[3] or "s").lower() if match else ""
         if match is None or unit not in _UNITS:
             hint = " ('m' may mean minutes or months: write 'min')" if unit == "m" else ""
-            raise ValueError(f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write '100/s', '500/min', '3/250ms' or '10000/day'.")
+            write = "'100/s', '500/min', '3/250ms' or '10000/day'"
+            if match and unit.removesuffix("s") in _NO_UNITS:
+                name, days = _NO_UNITS[unit.removesuffix("s")]
+                hint, write = f": a {name} has no fixed length", f"'{match[1]}/{days}day'"
+            raise ValueError(f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write {write}.")
         n, n_den = written(match[1], "Rate.parse()")
         count, count_den = written(match[2] or "1", "Rate.parse()")
         if n == 0 or count == 0:
@@ -205,6 +212,8 @@ def exact(value: Number, what: str) -> tuple[int, int]:
         if abs(value) > 10**MOST_DIGITS:
             raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}; an int of {value.bit_length()} bits was given.")
         return value, 1
+    if isinstance(value, float) and abs(value) < _WHOLE_FLOATS and value.is_integer():
+        return int(value), 1
     from decimal import Decimal  # this import takes as long as that of all of aiorate, and whole numbers do not need it
     from fractions import Fraction
 

@@ -27,6 +27,8 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aiorate.rate import Number, Rate
 
 __all__ = ["NOBODY_KNOWS", "Scheduler"]
@@ -268,6 +270,13 @@ def check_window(window: int, largest: int) -> None:
     """Raise TypeError or ValueError for arguments that `Scheduler.bound` cannot have."""
     check_ns("bound(window)", window, least=1)
     check_permits("bound(largest)", largest)
+
+
+def wrong_arguments(strategy: str, rate: object, misplaced: tuple[object, ...], unknown: Mapping[str, object]) -> TypeError:
+    """The error for arguments that the strategy does not have."""
+    from aiorate.mistakes import wrong_of_strategy  # only a mistake needs it
+
+    return wrong_of_strategy(strategy, rate, misplaced, unknown)
 
 
 def booked_from(due: int, since: int, unit: int) -> int:

@@ -13,10 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate.schedulers.interface import booked_from, check_ask, check_give_back, check_permits, check_start, check_window
+from aiorate.schedulers.interface import booked_from, check_ask, check_give_back, check_permits, check_start, check_window, wrong_arguments
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
+    from typing import Never
+
     from aiorate.rate import Number
 
 __all__ = ["SmoothBursty", "SmoothWarmingUp"]
@@ -170,7 +172,10 @@ class SmoothBursty(_Smooth):
         max_stored: Number | None = None,
         *,
         start: int | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            raise wrong_arguments("SmoothBursty", rate, (), unknown)
         check_start(start)
         if max_burst is not None and max_stored is not None:
             raise ValueError("SmoothBursty() takes max_burst (seconds) or max_stored (permits), not both.")

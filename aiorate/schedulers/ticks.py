@@ -15,10 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate.schedulers.interface import booked_from, check_ask, check_give_back, check_permits, check_start, check_window
+from aiorate.schedulers.interface import booked_from, check_ask, check_give_back, check_permits, check_start, check_window, wrong_arguments
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
+    from typing import Never
+
     from aiorate.rate import Number
 
 __all__ = ["BurstCompensation", "BurstRatio", "TicksAccumulator"]
@@ -33,7 +35,9 @@ class _Accumulator(Undoing):
     __slots__ = ("_next", "rate")
     rate: Rate
 
-    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
+    def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
+        if misplaced or unknown:
+            raise wrong_arguments(type(self).__name__, rate, misplaced, unknown)
         check_start(start)
         self.rate = Rate.of(rate)
         self._next: int | None = None if start is None else start * self.rate.permits
@@ -174,7 +178,10 @@ class BurstCompensation(_Accumulator):
     def __init__(self, rate: Rate | str | Number, strictness: Number = 1.0, *, start: int | None = None) -> None:
         num, den = self._strictness = exact(strictness, "BurstCompensation(strictness)")
         if not 0 <= num <= den:
-            raise ValueError(f"BurstCompensation(strictness={strictness!r}) must be from 0 (plain) to 1 (strict).")
+            faster = (
+                f" To catch up at {strictness} times the rate, write BurstRatio({str(rate)!r}, ratio={strictness})." if num > den else ""
+            )
+            raise ValueError(f"BurstCompensation(strictness={strictness!r}) must be from 0 (plain) to 1 (strict).{faster}")
         self._spilled = 0
         super().__init__(rate, start=start)
 

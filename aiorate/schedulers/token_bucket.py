@@ -11,11 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, ceil_div
-from aiorate.schedulers.interface import check_ask, check_give_back, check_permits, check_start, check_window
+from aiorate.schedulers.interface import check_ask, check_give_back, check_permits, check_start, check_window, wrong_arguments
 from aiorate.schedulers.peaks import Peaks
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
+    from typing import Never
+
     from aiorate.rate import Number
 
 __all__ = ["TokenBucket"]
@@ -39,7 +41,17 @@ class TokenBucket(Undoing):
     _brim: int
     _calm_until: int
 
-    def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
+    def __init__(
+        self,
+        rate: Rate | str | Number,
+        burst: int,
+        initial: int | None = None,
+        *,
+        start: int | None = None,
+        **unknown: Never,
+    ) -> None:
+        if unknown:
+            raise wrong_arguments("TokenBucket", rate, (), unknown)
         check_start(start)
         check_permits("TokenBucket(burst)", burst)
         if initial is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_permits, check_start, check_window
+from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_permits, check_start, check_window, wrong_arguments
 from aiorate.schedulers.peaks import Peaks
 from aiorate.schedulers.undo import Undoing
 
@@ -73,7 +73,7 @@ class TokenPool(Undoing):
         **unknown: Never,
     ) -> None:
         if unknown:
-            raise TypeError(_unknown(rate, dict(unknown)))
+            raise wrong_arguments("TokenPool", rate, (), unknown)
         check_start(start)
         if pool is not None:
             check_ns("TokenPool(pool)", pool, least=1)
@@ -423,12 +423,3 @@ def _ratio_of(burst_ratio: Number) -> tuple[int, int]:
     if num < den:
         raise ValueError(f"TokenPool(burst_ratio={burst_ratio!r}) must be 1 or more; 1 means no catching up.")
     return (num, den) if num > den else _EVEN
-
-
-def _unknown(rate: object, given: dict[str, object]) -> str:
-    if "burst" in given:
-        return (
-            "TokenPool() has no burst: its burst_ratio is the fastest rate divided by the plain rate, such as 1.5."
-            f" For so many permits at once, write TokenBucket({str(rate)!r}, burst={given['burst']!r})."
-        )
-    return f"TokenPool() has no {next(iter(given))}; it takes rate, burst_ratio, pool and start."

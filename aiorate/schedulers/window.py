@@ -13,10 +13,20 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate, as_float
-from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_instant, check_permits, check_start, check_window
+from aiorate.schedulers.interface import (
+    Scheduler,
+    check_ask,
+    check_give_back,
+    check_instant,
+    check_permits,
+    check_start,
+    check_window,
+    wrong_arguments,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
+    from typing import Never
 
     from aiorate.rate import Number
 
@@ -41,7 +51,9 @@ class SlidingWindow(Scheduler):
     rate: Rate
     books_since: bool = False
 
-    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
+    def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
+        if misplaced or unknown:
+            raise wrong_arguments("SlidingWindow", rate, misplaced, unknown)
         check_start(start)
         self.rate = _whole(Rate.of(rate), "SlidingWindow")
         # Of each instant of a grant: itself, and how many permits were granted by then, in all. Those still in the window begin at
@@ -264,8 +276,8 @@ class CalendarWindow(Scheduler):
                 tz = ZoneInfo(tz)
             except (KeyError, ValueError, OSError) as error:
                 raise ValueError(
-                    f"CalendarWindow(tz={tz!r}) is not a known time zone. Write a name such as 'UTC' or 'Europe/Berlin';"
-                    " where the system has no time zones, install tzdata."
+                    f"CalendarWindow(tz={tz!r}) is not a time zone. Write CalendarWindow('9/day', 'UTC') or 'Europe/Berlin'."
+                    " Where the system has no time zones, install tzdata."
                 ) from error
         if not isinstance(tz, tzinfo_type):
             raise TypeError(f"CalendarWindow(tz) must be the name of a time zone or a tzinfo, not {type(tz).__name__}.")
