@@ -229,6 +229,37 @@ async def test_keys_ask_once_in_one_call(store: RealServer) -> None:
     assert not others()
 
 
+async def test_servers_answer_429_honestly(store: RealServer) -> None:
+    """Number 13: several workers, each with a limit for each client, as the how-to has them. Who comes when it was told is served."""
+    workers = [
+        KeyedLimiter(lambda key, client=client: RedisLimiter(client, f"client:{key}", "5/s", burst=10))
+        for client in (TimedClient(store), TimedClient(store), TimedClient(store))
+    ]
+
+    async def statuses(count: int) -> list[float]:
+        """Of so many requests by turns: 0 for a permit, else in how many seconds to come again."""
+
+        async def one(place: int) -> float:
+            try:
+                await workers[place % 3].acquire("ann", max_wait=0)
+            except WaitTooLong as error:
+                return error.wait
+            return 0.0
+
+        return await asyncio.gather(*[one(place) for place in range(count)])
+
+    first = await statuses(40)
+    assert 10 == first.count(0.0)
+    assert all(0.19 <= wait <= 0.2 for wait in first if wait)
+    for _ in range(20):
+        await asyncio.sleep(0.2)
+        again = await statuses(6)
+        assert 1 == again.count(0.0)
+        assert all(0.19 <= wait <= 0.2 for wait in again if wait)
+    for worker in workers:
+        await worker.aclose()
+
+
 async def test_try_acquire_without_a_lease_is_an_error(store: RealServer) -> None:
     """Number 13: it was always False, in silence. With a lease it works."""
     limiter = RedisLimiter(TimedClient(store), "x", "1000/s")
