@@ -138,7 +138,9 @@ class RedisLimiter(Limiter):
         """In the store: text, written anew by every call, and gone soon after the last."""
         return self._booking.key
 
-    def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> Coroutine[Any, Any, float]:
+    def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine, and is none: one await less
+        self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None
+    ) -> Coroutine[Any, Any, float]:
         """As `Limiter.acquire`. With ``max_wait=0`` the store is asked once, and grants what is due now, or within ``slack`` seconds."""
         if max_wait is None or max_wait or timeout is not None:
             return super().acquire(permits, max_wait=max_wait, timeout=timeout)
