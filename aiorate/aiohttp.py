@@ -22,6 +22,7 @@ from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable
     from contextlib import AbstractContextManager
+    from datetime import timedelta
     from typing import NoReturn
 
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
@@ -38,7 +39,7 @@ def middleware(
     key: Callable[[ClientRequest], Hashable] | None = None,
     cost: Callable[[ClientRequest], int] | None = None,
     *,
-    max_wait: float | None = None,
+    max_wait: float | timedelta | None = None,
     feedback: bool = True,
 ) -> ClientMiddlewareType:
     """A client middleware: the last of ``middlewares=`` of a ``ClientSession``, or of one request, where it replaces the session's.
@@ -47,7 +48,7 @@ def middleware(
       `aiorate.Budget` only observes the responses.
     * ``key(request)`` names the key. The default is the origin, such as ``"https://api.example.com:443"``.
     * ``cost(request)`` is the number of permits that a request takes, 1 by default. A request with a cost of 0 is not limited.
-    * ``max_wait`` is the longest wait in seconds. A request that would wait longer fails at once with `aiorate.WaitTooLong`.
+    * ``max_wait`` is the longest wait (seconds or a timedelta). A request that would wait longer fails at once: `aiorate.WaitTooLong`.
     * ``feedback`` has the limiter observe every response; False turns that off.
 
     Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.

@@ -10,7 +10,7 @@ as one request; there, use `limit_transport`, innermost.
   `aiorate.Budget` only observes the responses.
 * ``key(request)`` names the key. The default is the origin, such as ``"https://api.example.com:443"``.
 * ``cost(request)`` is the number of permits that a request takes, 1 by default. A request with a cost of 0 is not limited.
-* ``max_wait`` is the longest wait in seconds. A request that would wait longer fails at once with `aiorate.WaitTooLong`.
+* ``max_wait`` is the longest wait (seconds or a timedelta). A request that would wait longer fails at once: `aiorate.WaitTooLong`.
 * ``feedback`` has the limiter observe every response; False turns that off. A 429 then pauses everybody in that line.
 
 A request may bring its own cost and wait: ``client.get(url, extensions={"aiorate": {"cost": 7, "max_wait": 2}})``.

@@ -12,6 +12,7 @@ from aiorate.waiting.loops import running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
+    from datetime import timedelta
 
     from aiorate import Budget, Limiter
     from aiorate.http.requests import Limiters, Observe
@@ -24,7 +25,7 @@ def hooks(
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
-    max_wait: float | None = None,
+    max_wait: float | timedelta | None = None,
     feedback: bool = True,
 ) -> dict[str, list[Callable[..., Any]]]:
     """The ``event_hooks=`` of an ``AsyncClient`` of httpx2 or httpx.

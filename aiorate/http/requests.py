@@ -17,6 +17,7 @@ from aiorate.http.feedback import Feedback
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
+    from datetime import timedelta
 
 __all__ = ["Limiters", "Observe", "RequestLimit", "check_cost", "origin", "origin_of", "overrides_of", "parse_overrides"]
 
@@ -54,7 +55,7 @@ class RequestLimit(Generic[R]):
         limiter: Limiter | Limiters | Budget,
         key: Callable[[R], Hashable] | None,
         cost: Callable[[R], int] | None,
-        max_wait: float | None,
+        max_wait: float | timedelta | None,
         default_key: Callable[[R], Hashable],
         feedback: bool,
     ) -> None:
@@ -174,15 +175,19 @@ def _check_function(what: str, function: object, example: str) -> None:
         raise TypeError(f"{what} must be a plain function of the request, such as `{example}`, not {given}.")
 
 
-def _check_max_wait(what: str, max_wait: float | None) -> None:
+def _check_max_wait(what: str, max_wait: float | timedelta | None) -> None:
     if max_wait is None:
         return
     try:
-        sensible = not isinstance(max_wait, bool) and isfinite(max_wait) and max_wait >= 0
+        sensible = not isinstance(max_wait, bool) and isfinite(max_wait) and max_wait >= 0  # type: ignore[arg-type, operator]
     except (ValueError, OverflowError):  # a signalling NaN; a number too large for a float
         sensible = False
     except TypeError:
-        raise TypeError(f"{what} must be a number of seconds or None (no bound), not {kind_of(max_wait)}.") from None
+        from datetime import timedelta
+
+        if not isinstance(max_wait, timedelta):
+            raise TypeError(f"{what} must be a timedelta, a number of seconds or None (no bound), not {kind_of(max_wait)}.") from None
+        sensible = max_wait >= timedelta(0)
     if not sensible:
         raise ValueError(f"{what} must be 0 seconds or more, or None (no bound); {max_wait!r} was given.")
 

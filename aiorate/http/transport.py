@@ -10,6 +10,7 @@ from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+    from datetime import timedelta
     from types import TracebackType
 
     import httpx
@@ -30,7 +31,7 @@ def limit_transport(
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
-    max_wait: float | None = None,
+    max_wait: float | timedelta | None = None,
     feedback: bool = True,
 ) -> AnyTransport:
     """A transport that waits for permits before it hands a request to ``inner``. It also opens and closes ``inner``.

@@ -287,6 +287,22 @@ def charging_delays(trial: Trial) -> None:
             _same_future(charged, taken, [step for step in trial.after if step.does in ("take", "take all")])
 
 
+def rehearsing_foretells(trial: Trial) -> None:
+    """A rehearsal answers what the scheduler would, and nothing that is taken from it is taken from the scheduler."""
+    past = trial.begin()
+    twin, real = past.fork(), past.fork()
+    rehearsal = past.scheduler.rehearse()
+    for step in trial.sizes:
+        permits = real.permits(step.size)
+        real.now += abs(step.gap[0])
+        at, said = real.due(permits), max(rehearsal.peek(permits, real.now), real.now)
+        assert said == at, f"due at {at}, and {said} in a rehearsal"
+        real.now = at
+        real.take(permits)
+        rehearsal.take(permits, at)
+    _same_future(past, twin, trial.after)
+
+
 def no_drift(trial: Trial) -> None:
     """Under load, a rate's permits take exactly its period, at the start as after a thousand million of them."""
     load = trial.fresh()
@@ -357,6 +373,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     charging_delays,
     set_rate_forgives_nothing,
     shifting_changes_nothing,
+    rehearsing_foretells,
     no_drift,
     giving_back_makes_nobody_sooner,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ class Keyed:
         ([Limiter("1/s")], {"cost": 7}, TypeError, "such as `lambda request: 1`, not int"),
         ([Limiter("1/s")], {"cost": _key}, TypeError, "not a coroutine function"),
         ([Limiter("1/s")], {"max_wait": -1}, ValueError, "0 seconds or more, or None"),
+        ([Limiter("1/s")], {"max_wait": timedelta(-1)}, ValueError, "0 seconds or more, or None"),
         ([Limiter("1/s")], {"max_wait": float("inf")}, ValueError, "or None"),
         ([Limiter("1/s")], {"max_wait": float("nan")}, ValueError, "or None"),
         ([Limiter("1/s")], {"max_wait": 10**400}, ValueError, "or None"),
@@ -79,6 +81,7 @@ def test_wrong_arguments_are_refused_at_once(
 def test_a_limiter_or_one_for_each_key(limit: Callable[..., object], limiters: Any) -> None:
     """A dict, or a class of one's own."""
     assert limit(limiters, max_wait=0) is not None
+    assert limit(limiters, max_wait=timedelta(seconds=2)) is not None
 
 
 @pytest.mark.asyncio

@@ -102,7 +102,7 @@ async def test_max_wait_holds_for_a_request_of_a_client(server: Server) -> None:
     clock = ManualClock()
     limiter = Limiter(TokenBucket("10/s", burst=1), clock=clock)
     await limiter.acquire()
-    async with httpx2.AsyncClient(base_url=server.url, event_hooks=hooks(limiter, max_wait=1)) as client:
+    async with httpx2.AsyncClient(base_url=server.url, event_hooks=hooks(limiter, max_wait=timedelta(seconds=1))) as client:
         await refused_at(clock, 1, lambda: client.get("/"), lambda: limiter.pause(5))
     assert not server.arrivals
 
