@@ -5,7 +5,6 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from logging import DEBUG, getLogger
 from types import CoroutineType
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -13,6 +12,7 @@ from weakref import ref
 
 from aiorate.errors import LimiterClosed, kind_of
 from aiorate.events import Event, emit
+from aiorate.kept import Kept
 from aiorate.limiter import Limiter
 from aiorate.rate import Rate, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
@@ -36,7 +36,7 @@ _logger = getLogger("aiorate")
 
 _OPTIONS = ("shared", "max_keys", "idle", "on_event")
 _OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency")
-_LOOKED_AT = 2  # keys that are looked at for each that is new: fewer would fall behind, more would be felt
+_LOOKED_AT = 2  # keys for each that is new, and for each use after a round: fewer would fall behind, more would be felt
 
 
 class KeyedLimiter(Generic[K]):
@@ -48,8 +48,9 @@ class KeyedLimiter(Generic[K]):
     first request of each key stands in its line, and only once its own key's limit lets it. What is refunded or charged to a key is
     so in all limits that it passes.
 
-    A key is evicted when it is found to owe nothing while other keys are added: it is not limited sooner for that than if it had been
-    kept. A key whose rate was changed, that is paused, in debt, or whose limiter somebody holds, is kept. ``max_keys`` bounds how many
+    A key is evicted when it is found to owe nothing: it is not limited sooner for that than if it had been kept. Two keys are looked at
+    for each that is added. Those that were used again stay for as many uses as there are keys, and are looked at then, two for each
+    use. A key whose rate was changed, that is paused, in debt, or whose limiter somebody holds, is kept. ``max_keys`` bounds how many
     are kept at once as far as that allows. ``idle`` keeps a key for so many seconds after it was found unused. Raises TypeError and
     ValueError for wrong arguments. ``on_event`` is called with an `aiorate.Event` for each key that is evicted, and for what happens to
     the limiters that are made of a rate or a strategy here. For one event loop, as a `Limiter` is.
@@ -61,7 +62,7 @@ class KeyedLimiter(Generic[K]):
         "_factory",
         "_group",
         "_idle",
-        "_limiters",
+        "_kept",
         "_max_keys",
         "_on_event",
         "_own",
@@ -101,7 +102,7 @@ class KeyedLimiter(Generic[K]):
         if self._shared is not None:
             self._shared.check_shared("KeyedLimiter(shared)", "the limiters that the factory makes")
         self._own = self._shared is not shared  # whether the shared limit was made here
-        self._limiters: OrderedDict[K, Limiter] = OrderedDict()
+        self._kept: Kept[K, Limiter] = Kept()
         self._group = Group()
         self._seen: dict[K, tuple[int, int]] = {}  # with idle: what a key had been granted when it was looked at, and the reading then
         self._closed: Limiter | None = None  # once it is closed: in place of the limiters of all further keys
@@ -147,15 +148,22 @@ class KeyedLimiter(Generic[K]):
 
         Once closed, further keys have a limiter that refuses with `LimiterClosed`.
         """
+        kept = self._kept
+        limiter: Limiter | None
         try:
-            return self._limiters[key]
+            limiter = kept.used[key]
         except KeyError:
-            pass
+            limiter = None
         except TypeError as error:
             raise TypeError(
                 f"KeyedLimiter: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
             ) from error
-        return self._add(key)
+        if limiter is None:
+            limiter = kept.find(key) or self._add(key)
+        kept.uses_left -= 1
+        if kept.uses_left < 0:
+            self._look_at_unused()
+        return limiter
 
     async def __aenter__(self) -> NoReturn:
         from aiorate.mistakes import NO_KEY
@@ -173,19 +181,19 @@ class KeyedLimiter(Generic[K]):
 
     def __len__(self) -> int:
         """How many keys are kept."""
-        return len(self._limiters)
+        return len(self._kept)
 
     def __iter__(self) -> Iterator[K]:
         """The keys that are kept."""
-        return iter(list(self._limiters))
+        return iter(list(self._kept))
 
     def __contains__(self, key: object) -> bool:
         """Whether the key is kept; asking does not add it."""
-        return key in self._limiters
+        return key in self._kept
 
     def __repr__(self) -> str:
         shared = "" if self._shared is None else f", shared={self._shared!r}"
-        return f"<KeyedLimiter of {len(self._limiters)} keys{shared}>"
+        return f"<KeyedLimiter of {len(self._kept)} keys{shared}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a KeyedLimiter cannot be copied or pickled: the copy would grant the same permits again. Share it.")
@@ -194,16 +202,17 @@ class KeyedLimiter(Generic[K]):
 
     def evict(self) -> int:
         """Drop every key that owes nothing, now, also those that ``idle`` would keep; returns how many."""
-        dropped = sum([self._evict_if_rested(key, None) for key in list(self._limiters)])
-        if dropped > len(self._limiters):
-            self._limiters = OrderedDict(self._limiters)  # a dict that lost most of its keys is as large as before
+        dropped = sum([self._evict_if_rested(key, None) for key in list(self._kept)])
+        self._kept.forget_dropped()
+        if dropped > len(self._kept):
+            self._kept.shrink()
             self._seen = dict(self._seen)
         return dropped
 
     async def aclose(self) -> None:
         """Close the limiter of every key, and add none any more. A shared limit that was made elsewhere stays open."""
         self._closed = _Closed()
-        for limiter in list(self._limiters.values()):
+        for limiter in self._kept.values():
             await limiter.aclose()
         if self._own and self._shared is not None:
             await self._shared.aclose()
@@ -211,14 +220,25 @@ class KeyedLimiter(Generic[K]):
     def _add(self, key: K) -> Limiter:
         if self._closed is not None:
             return self._closed
-        self._limiters[key] = limiter = self._made(key)
-        over = len(self._limiters) > self._max_keys
-        for _ in range(min(2 * _LOOKED_AT if over else _LOOKED_AT, len(self._limiters) - 1)):
-            oldest = next(iter(self._limiters))
-            if not self._evict_if_rested(oldest, None if over else self._idle):
-                self._limiters.move_to_end(oldest)
-            over = len(self._limiters) > self._max_keys
+        limiter = self._made(key)
+        kept = self._kept
+        if kept.add(key, limiter):
+            for _ in range(_LOOKED_AT):
+                self._look_at(kept.oldest(key))
+        for turn in range(2 * _LOOKED_AT):
+            if len(kept) > self._max_keys:
+                self._look_at(kept.oldest(key) if turn < _LOOKED_AT else kept.unused() or kept.unused())
         return limiter
+
+    def _look_at_unused(self) -> None:
+        for _ in range(_LOOKED_AT):
+            if not self._look_at(self._kept.unused()):
+                break
+
+    def _look_at(self, key: K | None) -> bool:
+        if key is not None:
+            self._evict_if_rested(key, None if len(self._kept) > self._max_keys else self._idle)
+        return key is not None
 
     def _made(self, key: K) -> Limiter:
         made = self._factory(key)
@@ -239,7 +259,7 @@ class KeyedLimiter(Generic[K]):
         return limiter
 
     def _evict_if_rested(self, key: K, idle: int | None) -> bool:
-        limiter = self._limiters.get(key)
+        limiter = self._kept.get(key)
         if limiter is None:  # who heard of another has evicted it meanwhile
             return False
         dispatcher = limiter.dispatcher
@@ -259,10 +279,11 @@ class KeyedLimiter(Generic[K]):
                 return False
         # Whoever holds it may use it later, and then it owes again: what is still there when the dict lets go is kept.
         there = ref(limiter)
-        del self._limiters[key], limiter
+        self._kept.drop(key)
+        del limiter
         held = there()
         if held is not None:
-            self._limiters[key] = held
+            self._kept.put_back(key, held)
             return False
         self._seen.pop(key, None)
         dispatcher.dismiss()

@@ -168,12 +168,11 @@ def _used_once(keyed: Keyed, keys: Sequence[int], held: bool = False) -> Iterato
     """Each key is used once, and kept until all are there. The garbage collector does not look at them."""
     gc.disable()
     try:
-        holds: list[object] = []
+        holds: list[aiorate.Limiter | None] = []
         for key in keys:
-            if not keyed.try_acquire(key):
+            holds.append(keyed[key] if held and isinstance(keyed, aiorate.KeyedLimiter) else None)
+            if not (keyed.try_acquire(key) if holds[-1] is None else holds[-1].try_acquire()):
                 raise Failed("a permit was missing")
-            if held and isinstance(keyed, aiorate.KeyedLimiter):
-                holds.append(keyed[key])
         holds.clear()
         gc.collect()
         gc.freeze()

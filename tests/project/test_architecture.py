@@ -48,7 +48,7 @@ waiting.filler waiting.alarm waiting.trio_driver waiting.process_driver
 waiting.dispatcher
 waiting.request
 
-statistics slots decorator
+statistics slots decorator kept
 limiter
 process
 keyed budget

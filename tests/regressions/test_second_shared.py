@@ -353,3 +353,16 @@ def test_a_charge_of_a_key_reaches_a_limit_in_the_store() -> None:
 
     with RealServer() as store:
         virtually(main(store))
+
+
+def test_a_limit_whose_keys_are_held_is_not_evicted() -> None:
+    """Number 3: another would be made in its place, and the tenant would have two."""
+    tenants = KeyedLimiter[str](lambda key: TokenBucket("10/s", burst=10))
+    users = KeyedLimiter[str](lambda key: TokenBucket("10/s", burst=10), shared=tenants["acme"])
+    ann = users["ann"]
+    del users
+
+    assert 0 == tenants.evict()
+    assert "acme" in tenants
+    del ann
+    assert 1 == tenants.evict()
