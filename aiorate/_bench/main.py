@@ -28,7 +28,7 @@ __all__ = ["SCENARIOS", "main", "measure", "scenario"]
 
 # A module for each scenario, which is imported to run or to list it.
 SCENARIOS = (
-    *("uncontended", "drain", "sustained", "precision", "memory", "imports"),
+    *("uncontended", "drain", "herd", "sustained", "precision", "memory", "imports"),
     *("cancelling", "conformance", "scale", "keys", "threads", "processes"),
 )
 SUBJECTS: tuple[Subject, ...] = (*FLOORS, *AIORATE, *PEERS)

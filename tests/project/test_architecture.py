@@ -81,7 +81,7 @@ _bench.peers _bench.shared_peers
 _bench.worker _bench.wire
 _bench.fleet
 _bench.uncontended _bench.drain _bench.sustained _bench.precision _bench.cancelling _bench.memory _bench.conformance _bench.imports
-_bench.scale _bench.keys _bench.threads _bench.processes _bench.report
+_bench.herd _bench.scale _bench.keys _bench.threads _bench.processes _bench.report
 _bench.plots
 _bench.main
 

@@ -37,7 +37,7 @@ async def never() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-QUICK = ("drain", "precision")
+QUICK = ("drain", "herd", "precision")
 
 
 @pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in main.SCENARIOS])
