@@ -26,7 +26,7 @@ from aiorate._bench.subjects import BareFutures, Calls, Subject
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-__all__ = ["BARE", "NAME", "TITLE", "paced", "run"]
+__all__ = ["BARE", "NAME", "TITLE", "cost_of_line", "run"]
 
 NAME = "drain"
 TITLE = "Drain: a line of waiters"
@@ -46,7 +46,7 @@ def run(plan: Plan) -> Iterator[Measured]:
     for loop in plan.loops:
         for waiters in lengths:
             case = f"{in_tens(waiters)} waiters"
-            paced = {(loop, case, each.name): paced(loop, each, waiters, seconds) for each in (*bare, *plan.of("aiorate", "peer"))}
+            paced = {(loop, case, each.name): cost_of_line(loop, each, waiters, seconds) for each in (*bare, *plan.of("aiorate", "peer"))}
             floor = 1.0
             for (_, _, name), values in alternate(plan, paced).items():
                 wall = Measured.of(NAME, loop, name, case, WALL, part(values, 0))
@@ -60,7 +60,7 @@ def run(plan: Plan) -> Iterator[Measured]:
                 yield Measured.of(NAME, loop, name, case, LET_GO, costs)
 
 
-def paced(loop: str, subject: Subject, waiters: int, seconds: float) -> Callable[[], tuple[float, float]]:
+def cost_of_line(loop: str, subject: Subject, waiters: int, seconds: float) -> Callable[[], tuple[float, float]]:
     """The time taken over the ideal time, and microseconds of the processor for each grant."""
 
     async def measure() -> tuple[float, float]:

@@ -20,7 +20,7 @@ from time import process_time
 from typing import TYPE_CHECKING
 
 import aiorate
-from aiorate._bench.drain import BARE, paced
+from aiorate._bench.drain import BARE, cost_of_line
 from aiorate._bench.measure import NO_CALL, Failed, Measured, Plan, alternate, in_tens, part, run_in
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run(plan: Plan) -> Iterator[Measured]:
                     yield Measured.of(NAME, loop, name, case, unit, costs)
         for tasks in drains:
             case = f"{in_tens(tasks)} tasks"
-            drained = {(loop, case, each.name): paced(loop, each, tasks, tasks / RATE) for each in subjects}
+            drained = {(loop, case, each.name): cost_of_line(loop, each, tasks, tasks / RATE) for each in subjects}
             for (_, _, name), values in alternate(plan, drained).items():
                 yield Measured.of(NAME, loop, name, case, DRAIN, part(values, 1))
 
