@@ -114,7 +114,7 @@ class TrioLoop:
                 deadline = nextafter(deadline, inf)
         else:
             deadline = self._clock.current_time() + (reading - now) / NS_PER_SECOND
-        return TrioTimer(deadline, callback)
+        return TrioTimer(self._token, deadline, callback)
 
     def keep_timer(self) -> None:
         """Have a task of trio's own fire the timer, where no waiter does."""
@@ -129,9 +129,10 @@ class TrioLoop:
 class TrioTimer:
     """Calls back when it is fired, once, unless it was cancelled."""
 
-    __slots__ = ("_callback", "deadline", "scope")
+    __slots__ = ("_callback", "_native", "deadline", "scope")
 
-    def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
+    def __init__(self, native: object, deadline: float, callback: Callable[[], None]) -> None:
+        self._native = native
         self.scope: anyio.CancelScope | None = None
         """Of the task that keeps it, if there is one."""
         self.deadline: float = deadline
@@ -145,7 +146,7 @@ class TrioTimer:
 
     def cancel(self) -> None:
         self._callback = None
-        if self.scope is not None:
+        if self.scope is not None and running_trio() is self._native:  # another run would take its task for one of its own
             self.scope.cancel()
 
     def fire(self) -> None:

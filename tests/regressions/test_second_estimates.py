@@ -244,3 +244,36 @@ async def test_available_of_a_window_is_what_one_request_is_granted() -> None:
             limiter.refund(2)
         if step % 17 == 0:
             limiter.charge(5)
+
+
+async def test_large_requests_of_a_window_are_exact_once_enough_was_asked() -> None:
+    """Number 44: of ten in a second, 6 at once go once a second; until the line is rehearsed anew, ten in a second count."""
+    clock = ManualClock()
+    limiter = Limiter(SlidingWindow("10/s"), clock=clock)
+    tasks: list[asyncio.Task[float]] = []
+
+    async def stand(count: int) -> None:
+        tasks.extend([asyncio.ensure_future(limiter.acquire(6)) for _ in range(count)])
+        await turns(3)
+
+    def asked_until(exact: float) -> int:
+        for questions in range(50):
+            if limiter.delay(6) == exact:
+                return questions
+            assert exact * 0.6 < limiter.delay(6) < exact
+        return 50
+
+    for _ in range(2):
+        await stand(101)
+        begin = limiter.delay(6)
+        assert begin % 1 == 0
+        assert 100 <= begin <= 101  # the first question is answered exactly
+        limiter.set_rate("10/s")
+        assert 1 < asked_until(begin) <= 5
+        await stand(100)
+        limiter.set_rate("10/s")
+        assert 1 < asked_until(begin + 100) <= 5  # those who joined meanwhile have paid for themselves
+        for task in tasks:
+            task.cancel()
+        await turns(3)
+        await clock.run(1)

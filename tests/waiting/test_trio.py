@@ -1115,6 +1115,7 @@ def test_a_run_that_broke_off_does_not_keep_the_limiter() -> None:
     """An error inside trio ends the run with its tasks where they stood; nobody can ask them any more."""
     script = """
 import asyncio, trio, trio.testing, aiorate
+from functools import partial
 from aiorate.testing import ManualClock
 clock = ManualClock()
 limiter, by_hand = aiorate.Limiter("20/s"), aiorate.Limiter("20/s", clock=clock)
@@ -1123,8 +1124,8 @@ async def breaks():
     async with trio.open_nursery() as nursery:
         kept.append(nursery)
         for _ in range(3):
-            nursery.start_soon(limiter.acquire)
-            nursery.start_soon(by_hand.acquire)
+            nursery.start_soon(partial(limiter.acquire, max_wait=100))
+            nursery.start_soon(partial(by_hand.acquire, max_wait=100))
         await trio.testing.wait_all_tasks_blocked()
         with trio.move_on_after(0.001):
             await trio.lowlevel.wait_task_rescheduled(lambda raise_cancel: 1 / 0)
