@@ -12,7 +12,7 @@ from aiorate.events import Event
 from aiorate.rate import NS_PER_SECOND, ns_to_seconds
 from aiorate.redis.failures import said
 from aiorate.redis.fairness import FairShare
-from aiorate.redis.hasty import Hasty
+from aiorate.redis.immediate import Immediate
 from aiorate.redis.script import Answer, BadAnswer, Question, limits_of, read_answer
 from aiorate.waiting.loops import running_loop
 
@@ -82,7 +82,7 @@ class Booking:
         "_closed",
         "_dispatcher",
         "_find",
-        "_hasty",
+        "_immediate",
         "_interest",
         "_lapsed",
         "_last",
@@ -143,8 +143,8 @@ class Booking:
         self._outage: Outage = outage
         self._lease: int = lease
         self._slack: int = slack
-        self._hasty: Hasty | None = None  # requests in line that wait for one answer
-        self._within: int = -1  # how far ahead (ns) slots may be that are wanted now; -1: at any time
+        self._immediate: Immediate | None = None  # requests in line with max_wait=0; None: there were none
+        self._within: int = -1  # the latest useful slot, in ns from now; -1: any slot is
         self._ahead: int = max(horizon, lease)  # how far all processes together aim to book, at least
         self._limits: str = ""
         self._limits_of: tuple[Rate, ...] = ()  # for which they were written
@@ -222,25 +222,26 @@ class Booking:
         """Whether an answer is on its way that may have slots for the next request."""
         return self._scheduler.asking and not self._closed and self._dispatcher.timeline.held_at is None
 
-    def hurry(self, ticket: Ticket, patience: Patience) -> None:
-        """A request joined the line that waits for one answer of the store and no longer."""
-        if self._hasty is None:
-            self._hasty = Hasty()
-        self._hasty.add(ticket, patience)
-        self._dismiss()
+    def add_immediate(self, ticket: Ticket, patience: Patience) -> None:
+        """A request with ``max_wait=0`` joined the line: it waits for one answer of the store."""
+        if self._immediate is None:
+            self._immediate = Immediate()
+        self._immediate.add(ticket, patience)
+        if not self.coming:
+            self._refuse_immediate()
 
-    def calm(self, ticket: Ticket) -> None:
-        """It is decided, or has left."""
-        if self._hasty is not None:
-            self._hasty.remove(ticket)
+    def remove_immediate(self, ticket: Ticket) -> None:
+        """A request with ``max_wait=0`` was decided, or left the line."""
+        if self._immediate is not None:
+            self._immediate.remove(ticket)
 
-    def _dismiss(self) -> None:
-        """Send those away that wait for one answer, have it or will have none, and are not due within the slack."""
-        if not self._hasty:
+    def _refuse_immediate(self) -> None:
+        """Refuse the requests with ``max_wait=0`` that had their answer, or get none, and are not due within the slack."""
+        if not self._immediate:
             return
         dispatcher, now = self._dispatcher, self._dispatcher.timeline.now()
         due = 0 if dispatcher.timeline.held_at is not None else self._scheduler.due_by(now + self._slack, now)
-        over = self._hasty.over(dispatcher.line, due, self.coming)
+        over = self._immediate.refused(dispatcher.line, due, self.coming)
         if over:
             dispatcher.send_away(over)
 
@@ -272,7 +273,7 @@ class Booking:
         if self._pause_at is None or until > self._pause_at:
             self._pause_at = until
         self._tell()
-        self._dismiss()
+        self._refuse_immediate()
 
     def resumed(self) -> None:
         """The store has to hear that a pause is over."""
@@ -305,8 +306,8 @@ class Booking:
         self._scheduler.unanswered()
         self._booker = self._timer = self._recheck = self._returned = None
         self._asking = False
-        if self._hasty is not None:
-            self._hasty.clear()
+        if self._immediate is not None:
+            self._immediate.clear()
 
     async def aclose(self) -> None:
         """Tell the store what it has yet to hear of, and return the slots in hand, if nobody has asked it since.
@@ -365,7 +366,7 @@ class Booking:
                 first = self._dispatcher.line.first()
                 if first is not None and self._scheduler.ready(first[1], now) < first[1]:
                     self._dispatcher.changed()  # nothing is on its way that would wake it
-                self._dismiss()
+                self._refuse_immediate()
             return None
         self._asking = True
         self._sent, self._sent_charge, self._sent_last, self._sent_rates = reading, self._charged, self._closed, self._scheduler.rates
@@ -385,10 +386,10 @@ class Booking:
         )
 
     def _near(self) -> tuple[float, int, int]:
-        """How far ahead slots may be, by how many they are of use, and how many of these are there."""
-        if self._within < 0 or self._hasty is None:
+        """The last three numbers of a question: the latest useful slot, the size of a request, and the slots of one in hand."""
+        if self._within < 0 or self._immediate is None:
             return -1, 1, 0
-        return self._within / _US, self._hasty.unit, self._hasty.have
+        return self._within / _US, self._immediate.unit, self._immediate.have
 
     @property
     def limits(self) -> str:
@@ -439,14 +440,14 @@ class Booking:
             if waited:
                 dispatcher.skip(scheduler.lapsed - self._lapsed)
             self._lapsed = scheduler.lapsed
-        self._dismiss()
+        self._refuse_immediate()
 
     def unreachable(self, cause: BaseException) -> None:
         """The store did not answer. It will be asked again."""
         self._asking = False
         self._resumes |= self._sent_resume
         self.late(cause)
-        self._dismiss()
+        self._refuse_immediate()
 
     def late(self, cause: BaseException) -> None:
         """The answer takes so long that it counts for an outage, and may yet come."""
@@ -509,7 +510,7 @@ class Booking:
             if not waiting:  # somebody has tried, and not waited
                 expected = max(expected, scheduler.refused)
         self._within = -1
-        at_once = self._hasty.ask(dispatcher.line, ready, not expected) if self._hasty else 0
+        at_once = self._immediate.ask(dispatcher.line, ready, not expected) if self._immediate else 0
         if at_once:
             self._within = self._slack
             return max(at_once - ready, 0)

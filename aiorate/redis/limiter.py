@@ -164,7 +164,7 @@ class RedisLimiter(Limiter):
             return await super().acquire(permits, max_wait=max_wait)
         ticket, asked = dispatcher.join(permits, at, now, now)
         line, driver = dispatcher.line, dispatcher.driver
-        booking.hurry(ticket, Patience(f"acquire({permits})", limit))
+        booking.add_immediate(ticket, Patience(f"acquire({permits})", limit))
         try:
             while not ticket.done():
                 await driver.wait(ticket)  # type: ignore[union-attr]  # which made the ticket
@@ -172,7 +172,7 @@ class RedisLimiter(Limiter):
             dispatcher.leave(line, ticket, permits)
             raise
         finally:
-            booking.calm(ticket)
+            booking.remove_immediate(ticket)
         waited, _, now = dispatcher.resumed(line, ticket.result(), asked)
         await yield_to_loop(dispatcher, permits, now)
         return ns_to_seconds(waited)

@@ -61,7 +61,7 @@ http.hooks http.transport aiohttp
 http
 
 redis.script redis.failures redis.address
-redis.connections redis.outage redis.fairness redis.hasty
+redis.connections redis.outage redis.fairness redis.immediate
 redis.booking redis.store
 redis.booker
 redis.limiter

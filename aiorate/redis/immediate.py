@@ -1,4 +1,4 @@
-"""Requests that wait for one answer of the store and no longer: ``max_wait=0``. Knows what to ask for them, and which are over then."""
+"""Requests with ``max_wait=0``: they wait for one answer of the store. Says what to ask for them, and which to refuse after it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from aiorate.waiting.deadlines import Patience
     from aiorate.waiting.line import Line, Ticket
 
-__all__ = ["Hasty"]
+__all__ = ["Immediate"]
 
 
-class Hasty:
-    """Those of one line, which may have others among them."""
+class Immediate:
+    """The requests with ``max_wait=0`` in one line, where other requests may stand too."""
 
     __slots__ = ("_asked", "_patience", "have", "unit")
 
     def __init__(self) -> None:
         self._patience: dict[Ticket, Patience] = {}
-        self._asked: set[Ticket] = set()  # for which an answer is under way, or came
+        self._asked: set[Ticket] = set()  # those that the question counted whose answer is under way, or has come
         self.unit: int = 1
-        """Slots are of use by so many at a time."""
+        """The size of a request: slots are useful in multiples of it."""
         self.have: int = 0
-        """How many of such a number are there already."""
+        """The slots of an incomplete multiple that are in hand already."""
 
     def __bool__(self) -> bool:
         return bool(self._patience)
@@ -34,20 +34,21 @@ class Hasty:
         self._patience[ticket] = patience
 
     def remove(self, ticket: Ticket) -> None:
-        """It is decided, or has left."""
+        """A request was decided, or left the line."""
         self._patience.pop(ticket, None)
         self._asked.discard(ticket)
 
     def clear(self) -> None:
-        """They are another process's."""
+        """Forget all: after a fork they belong to the parent."""
         self._patience.clear()
         self._asked.clear()
 
     def ask(self, line: Line, ready: int, alone: bool) -> int:
-        """The store is being asked on behalf of that line. Returns the permits to ask for, if that is for none but these; else 0.
+        """The store is about to be asked for the line. Returns the permits to ask for on behalf of these requests alone, or 0.
 
-        Slots that come too late lapse, and so do those of which only a part of a request could be served: ``alone`` says that
-        nobody else would use them. Then only the first requests are asked for that are all of one size.
+        0 if other requests stand in line, or if ``alone`` is False because slots are booked ahead anyway: then slots that these
+        requests leave are useful to others. Otherwise a slot that comes too late would lapse, and so would the slots of a request
+        that has only a part of what it needs. So the question counts the first requests of one size, and says what size that is.
         """
         requests = [(ticket, permits) for ticket, permits, _ in line if not ticket.cancelled()]
         alone = alone and all(ticket in self._patience for ticket, _ in requests)
@@ -63,8 +64,8 @@ class Hasty:
         self.have = ready % self.unit
         return wanted
 
-    def over(self, line: Line, due: int, coming: bool) -> list[tuple[Ticket, int, Patience]]:
-        """Those that had their answer, or will have none, and are not served by so many slots that are due."""
+    def refused(self, line: Line, due: int, coming: bool) -> list[tuple[Ticket, int, Patience]]:
+        """The requests for which ``due`` slots are not enough, and that had their answer or get none; ``coming``: one is on its way."""
         over: list[tuple[Ticket, int, Patience]] = []
         for ticket, permits, _ in line:
             patience = self._patience.get(ticket)
