@@ -16,7 +16,7 @@ from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.dispatcher import Dispatcher
-from aiorate.waiting.request import stand_in_line, turn_if_starved, yield_to_loop
+from aiorate.waiting.request import hold_place, refuse_holder, stand_in_line, turn_if_starved, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -268,6 +268,7 @@ class Limiter:
                 await dispatcher.let_loop_turn()
                 inside = room.try_acquire()
         if inside:
+            hold_place(room.dispatcher)
             try:
                 return await self.acquire(permits)
             except BaseException:
@@ -275,10 +276,12 @@ class Limiter:
                 raise
         if dispatcher.is_closed:
             raise LimiterClosed(f"acquire(): {CLOSED}")
+        refuse_holder(room.dispatcher)
         if self._max_waiting is not None:
             self._refuse_if_full(permits)
         asked = dispatcher.timeline.read()
         await room.acquire()
+        hold_place(room.dispatcher)
         try:
             # Admitted already, and waiting ever since: max_waiting is not asked again.
             at, now = dispatcher.try_take(permits)

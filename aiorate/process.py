@@ -17,6 +17,7 @@ from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.loops import running_loop, turnstile_here
 from aiorate.waiting.process_driver import ProcessDriver
 from aiorate.waiting.process_loop import ProcessLoop
+from aiorate.waiting.request import hold_place, refuse_holder
 from aiorate.waiting.section import Section
 
 if TYPE_CHECKING:
@@ -138,12 +139,14 @@ class ProcessLimiter(Limiter):
             assert ticket is not None
             place = ticket
             try:
+                refuse_holder(room)
                 while place.outcome is None:
                     await places.wait(place)
                 waited, ticket = section.run(self._move_up, place, permits, asked)
             except BaseException:
                 section.post(partial(places.withdraw, place))
                 raise
+        hold_place(room)
         if ticket is None:
             return waited
         try:

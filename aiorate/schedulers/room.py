@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate
 from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Room"]
 
@@ -16,7 +20,7 @@ class Room(Scheduler):
     In a child process after a fork it is empty: who is inside is inside in the parent, and leaves there.
     """
 
-    __slots__ = ("_process", "max_permits", "rate", "used")
+    __slots__ = ("_process", "holder", "max_permits", "rate", "used")
 
     books_since: bool = False
 
@@ -24,6 +28,8 @@ class Room(Scheduler):
         self.max_permits: int | None = size
         self.rate: Rate = Rate(size)  # of no meaning, but every scheduler has one
         self.used: int = 0
+        self.holder: Callable[[], object | None] | None = None
+        """Who has the only place, if there is one: a weak reference, since who is collected leaves."""
         self._process = os.getpid()
         self.receipts = True
 
@@ -37,12 +43,13 @@ class Room(Scheduler):
     def peek(self, permits: int, now: int) -> int:
         assert self.max_permits is not None
         if self._process != os.getpid():
-            self._process, self.used = os.getpid(), 0
+            self._process, self.used, self.holder = os.getpid(), 0, None
         return now if self.used + permits <= self.max_permits else NOBODY_KNOWS
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Whoever leaves makes room."""
         check_give_back(permits, now, taken)
+        self.holder = None
         self.used = max(0, self.used - permits)
 
     def set_rate(self, rate: Rate, now: int) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.section import Section
     from aiorate.waiting.timerfd import KernelTimers
 
-__all__ = ["AsyncioLoop", "event_loop", "running_loop", "turnstile_here"]
+__all__ = ["AsyncioLoop", "event_loop", "running_loop", "running_task", "turnstile_here"]
 
 GRAIN_NS = 1_000_000  # wake-ups are kept so far apart: a timer that fires early, as loops' do, must not become a spin (uvloop#233)
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # loops cannot all wait for longer; the clock is asked again then
@@ -44,6 +44,16 @@ def running_loop() -> object | None:
 
 
 _running_trio: Callable[[bool], object | None] | None = None
+
+
+def running_task() -> object | None:
+    """The task that runs in this thread; None: none does."""
+    native = running_loop()
+    if native is None or isinstance(native, asyncio.AbstractEventLoop):
+        return None if native is None else asyncio.current_task()
+    from aiorate.waiting.trio_loop import running_trio_task
+
+    return running_trio_task()
 
 
 def event_loop(native: object, clock: Clock | None, precise: bool) -> EventLoop:

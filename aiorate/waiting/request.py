@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import ref
+
+from aiorate.schedulers.room import Room
+from aiorate.waiting.loops import running_task
 
 if TYPE_CHECKING:
     from aiorate.waiting.deadlines import Patience
     from aiorate.waiting.dispatcher import Dispatcher
 
-__all__ = ["stand_in_line", "turn_if_starved", "yield_to_loop"]
+__all__ = ["hold_place", "refuse_holder", "stand_in_line", "turn_if_starved", "yield_to_loop"]
 
 
 async def stand_in_line(
@@ -53,3 +57,21 @@ async def turn_if_starved(dispatcher: Dispatcher) -> None:
     """If the loop has been kept from its other tasks, yield to it: a caller to whom an error is raised may ask again at once."""
     if dispatcher.loop_is_starved():
         await dispatcher.let_loop_turn()
+
+
+def hold_place(places: Dispatcher) -> None:
+    """Note that the running task has the only place, if there is one. Of several, one may be left by another task."""
+    room = places.scheduler
+    if isinstance(room, Room) and room.max_permits == 1:
+        task = running_task()
+        room.holder = None if task is None else ref(task)
+
+
+def refuse_holder(places: Dispatcher) -> None:
+    """Raise RuntimeError if the running task has the place that it would wait for."""
+    room = places.scheduler
+    if isinstance(room, Room) and room.holder is not None and (task := running_task()) is not None and room.holder() is task:
+        raise RuntimeError(
+            "this task is inside `async with limiter` already, and max_concurrency is 1: it would wait for itself. Enter once; inside,"
+            " await limiter.acquire() takes another permit."
+        )

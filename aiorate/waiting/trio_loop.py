@@ -181,3 +181,8 @@ def _whole(seconds: float) -> int:
 
 def _nothing() -> None:
     pass
+
+
+def running_trio_task() -> object:
+    """The task that runs here."""
+    return trio.lowlevel.current_task()

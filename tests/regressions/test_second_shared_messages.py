@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 from helpers.driving import one_loop
 
-from aiorate import Budget, KeyedLimiter, Limiter
+from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
+from aiorate.testing import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -77,3 +82,69 @@ def test_a_limiter_that_is_shared_cannot_be_that_of_a_key() -> None:
             KeyedLimiter[str](lambda key, limiter=shared: limiter, shared=acme)["ann"]
     with pytest.raises(ValueError, match="make one for each key"):
         KeyedLimiter[str](lambda key: top, shared=acme)["ann"]
+
+
+@pytest.mark.parametrize("run", [asyncio.run, trio.run])
+@pytest.mark.parametrize("scope", ["loop", "process"])
+def test_a_task_that_would_wait_for_itself_is_told_so(run: Callable[..., Any], scope: Any) -> None:
+    """As anyio's CapacityLimiter does: it hung, and everybody behind it."""
+    limiter = Limiter("1000/s", max_concurrency=1, scope=scope)
+
+    async def main() -> None:
+        async with limiter:
+            await limiter.acquire()
+            with pytest.raises(RuntimeError, match="would wait for itself"):
+                async with limiter:
+                    pass
+            with pytest.raises(RuntimeError, match="would wait for itself"):
+                await limited()
+        async with limiter:
+            pass
+        await limited()
+
+    @limiter
+    async def limited() -> None:
+        pass
+
+    run(main) if run is trio.run else run(main())
+
+
+@one_loop
+@pytest.mark.parametrize("scope", ["loop", "process"])
+async def test_a_place_that_another_task_leaves_is_waited_for(scope: Any) -> None:
+    """Only the one who is inside would wait for ever; and of two places one may be left by another task."""
+    one, two = (Limiter("1000/s", max_concurrency=places, scope=scope) for places in (1, 2))
+    order = []
+
+    async def visit(name: str) -> None:
+        async with one:
+            order.append(name)
+            await asyncio.sleep(0)
+
+    async with one:
+        visits = [asyncio.ensure_future(visit(name)) for name in "ab"]
+        await asyncio.sleep(0)
+    await asyncio.wait_for(visit("c"), 10)
+    await asyncio.gather(*visits)
+    async with two, two:
+        assert ["a", "b", "c"] == order
+
+
+@one_loop
+async def test_a_task_that_was_collected_inside_leaves_its_place() -> None:
+    """Who has it is known weakly: a place that is kept by nobody is free."""
+    limiter = Limiter(TokenBucket("1/s", burst=2), max_concurrency=1, clock=ManualClock())
+
+    async def inside() -> None:
+        async with limiter:
+            await asyncio.Event().wait()
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending!"
+    task = asyncio.ensure_future(inside())
+    await asyncio.sleep(0)
+    del task
+    gc.collect()
+
+    async with limiter:
+        pass
