@@ -362,31 +362,31 @@ class Limiter:
             await yield_to_loop(dispatcher, 1, now)
             yield count.slot(at)
 
-    def _admit(self, permits: int, now: int, limit: int | None) -> None:
-        """Raise unless the request may stand in line."""
+    def _admit(self, permits: int, now: int, limit: int | None, call: str = "acquire") -> None:
+        """Raise unless the request may stand in line. ``call`` is what the error names."""
         dispatcher = self._dispatcher
         if dispatcher.is_closed:
-            raise LimiterClosed(f"acquire(): {CLOSED}")
+            raise LimiterClosed(f"{call}(): {CLOSED}")
         if self._max_waiting is not None:
-            self._refuse_if_full(permits)
+            self._refuse_if_full(permits, call)
         if limit is not None:
             wait = dispatcher.estimate(permits, now)
             if wait is None or wait > limit:
                 dispatcher.counters.refused += 1
                 seconds = float("inf") if wait is None else ns_to_seconds(wait)
                 raise WaitTooLong(
-                    f"acquire({permits}) would wait {seconds:.6g} s, and max_wait is {ns_to_seconds(limit):g} s."
+                    f"{call}({permits}) would wait {seconds:.6g} s, and max_wait is {ns_to_seconds(limit):g} s."
                     " Nothing was spent; try later, or allow more.",
                     seconds,
                     ns_to_seconds(limit),
                 )
 
-    def _refuse_if_full(self, permits: int) -> None:
+    def _refuse_if_full(self, permits: int, call: str = "acquire") -> None:
         assert self._max_waiting is not None
         dispatcher = self._dispatcher
         if dispatcher.full(self._max_waiting, None if self._room is None else self._room.dispatcher):
             dispatcher.counters.refused += 1
-            raise LineFull(f"acquire({permits}): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
+            raise LineFull(f"{call}({permits}): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
 
     def _check(self, call: str, permits: int) -> None:
         check_permits(call, permits, self._dispatcher.max_permits)

@@ -208,8 +208,8 @@ class ProcessLimiter(Limiter):
             at, now = dispatcher.try_take(permits)
         if at <= now:
             return None
-        self._admit(permits, now, limit)
         call = "acquire" if mine is None else "acquire_blocking"
+        self._admit(permits, now, limit, call)
         patience = None if limit is None else Patience(f"{call}({permits})", limit)
         return _join(dispatcher, permits, at, now, now, mine, patience)
 
