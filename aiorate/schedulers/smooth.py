@@ -72,10 +72,12 @@ class _Smooth(Undoing):
         stored = self._stored
         free = self._spend(permits, due, stored, since)
         latest = self._latest
-        if latest is not None and latest[0] == now and free == due:
+        # A record: next_free and the store before it, and the instant that it was booked from.
+        if latest is None or latest[0] != now:
+            self._latest = (now, due, stored, since, permits)
+        elif free == due:
             self._latest = (*latest[:4], latest[4] + permits)
         else:
-            # next_free and the store before it, and the instant that it was booked from.
             self.record_take((now, due, stored, since, permits))
         return max(at, since)
 

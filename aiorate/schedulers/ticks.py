@@ -62,10 +62,12 @@ class _Accumulator(Undoing):
         if at <= now:
             base = self._base(slot, now if since is None or since > now else since)
             latest = self._latest
-            if latest is not None and latest[0] == now and base == slot:
+            # A record: the accumulator before it, and the beginning of its slot.
+            if latest is None or latest[0] != now:
+                self._latest = (now, slot, base, permits)
+            elif base == slot:
                 self._latest = (now, latest[1], latest[2], latest[3] + permits)
             else:
-                # The accumulator before it, and the beginning of its slot.
                 self.record_take((now, slot, base, permits))
             self._next = base + permits * self.rate.period_ns
         return at
@@ -277,10 +279,12 @@ class BurstRatio(Undoing):
             return at
         base = booked_from(start, now if since is None else min(since, now), self._unit)
         latest = self._latest
-        if latest is not None and latest[0] == now and base == self._paced:
+        # A record: both schedules before it, and the beginning of its slot.
+        if latest is None or latest[0] != now:
+            self._latest = (now, ideal, self._paced, base, permits)
+        elif base == self._paced:
             self._latest = (*latest[:4], latest[4] + permits)
         else:
-            # Both schedules before it, and the beginning of its slot.
             self.record_take((now, ideal, self._paced, base, permits))
         self._move(ideal, base, permits)
         return -(-ideal // self._unit)

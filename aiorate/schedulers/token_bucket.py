@@ -118,11 +118,13 @@ class TokenBucket(Undoing):
             if now != peaks.at or found > peaks.level:
                 peaks.note(now, found)
             latest = self._latest
+            # A record: the instant of emptiness and the loss before it, and that instant without its permits.
             begun = after - permits * self._cost
-            if latest is not None and latest[0] == now and begun == empty == latest[3] + latest[4] * self._cost:
+            if latest is None or latest[0] != now:
+                self._latest = (now, empty, self._spilled - lost, begun, permits)
+            elif begun == empty == latest[3] + latest[4] * self._cost:
                 self._latest = (*latest[:4], latest[4] + permits)
             else:
-                # The instant of emptiness and the loss before it, and that instant without its permits.
                 self.record_take((now, empty, self._spilled - lost, begun, permits))
         else:
             self._calm_until = (after + self._brim) // unit

@@ -198,15 +198,14 @@ class TokenPool(Undoing):
         last = self._last
         if self._plain and last is not None and last <= now:
             # Inlined for a pool to which no tokens return, in a third of the time of the code below.
-            a, w, cost, full = self._a, self._w, permits * self._cost, self._full
+            a, cost, full = self._a, permits * self._cost, self._full
             if since is None or since >= now:
                 # Nobody waited: the overflow is backlog.
                 a += (now - last) * self._unit
                 if a >= full and (a - full >= self._unit or cost < full):  # otherwise filled within this ns, as in booked_from()
-                    w += a - full
-                    a = full
+                    return self._taken(permits, now, now, full, a - full)
                 if a >= cost or a >= full:
-                    return self._taken(permits, now, now, a, w)
+                    return self._taken(permits, now, now, a)
                 return now - (a - cost if cost < full else a - full) // self._unit  # rounded up
             # A line without a break: while a request waits, the pool is refilled only as far as the request needs.
             if since > last:
@@ -220,29 +219,36 @@ class TokenPool(Undoing):
                     if last > now:
                         return last
                     a += ns * self._unit
-                return self._taken(permits, now, last, a, w)
+                return self._taken(permits, now, last, a)
         at, last, a, w = self._plan(permits, now, now if since is None or since > now else since)
         if at <= now:
             self._plain = not self._extra
-            self._taken(permits, now, last, a, w)
+            self._taken(permits, now, last, a, w - self._w)
         return at
 
-    def _taken(self, permits: int, now: int, last: int, level: int, w: int) -> int:
-        """Take from a pool that is refilled up to ``last`` and holds ``level``, and ``w`` waiting tokens."""
-        if self.receipts:
-            peaks = self._peaks
-            if now != peaks.at or level > peaks.level:
-                peaks.note(now, level)
-            before = self._last, self._a, self._w
-            latest = self._latest
-            if latest is not None and latest[0] == now and before == (last, level, w) and self.stands(latest):
-                self._latest = (*latest[:-1], latest[-1] + permits)
-            else:
-                # The pools before it, and after their refill.
-                self.record_take((now, *before, last, level, w, permits))  # type: ignore[arg-type]  # it was refilled once
+    def _taken(self, permits: int, now: int, last: int, level: int, spilled: int = 0) -> int:
+        """Take from a pool that is refilled up to ``last`` and holds ``level``, after ``spilled`` tokens have joined the waiting ones."""
+        if not self.receipts:
+            self._last, self._a = last, level - permits * self._cost
+            if spilled:
+                self._w += spilled
+            if self._plain:
+                self._calm_until = last + (self._full - self._a) // self._unit
+            return last
+        peaks = self._peaks
+        if now != peaks.at or level > peaks.level:
+            peaks.note(now, level)
+        latest = self._latest
+        before, w = (self._last, self._a, self._w), self._w + spilled
+        # A record: the pools before it, and after their refill.
+        record: tuple[int, ...] = (now, *before, last, level, w, permits)  # type: ignore[assignment]  # it was refilled once
+        if latest is None or latest[0] != now:
+            self._latest = record
+        elif before == (last, level, w) and self.stands(latest):
+            self._latest = (*latest[:-1], latest[-1] + permits)
+        else:
+            self.record_take(record)
         self._last, self._a, self._w = last, level - permits * self._cost, w
-        if self._plain and not self.receipts:
-            self._calm_until = last + (self._full - self._a) // self._unit
         return last
 
     def peek(self, permits: int, now: int) -> int:

@@ -22,21 +22,18 @@ class Undoing(Scheduler):
     _latest: tuple[int, ...] | None
     """The record of the latest take: its instant first, then what the subclass needs, then its permits."""
     older_takes: list[tuple[int, ...]]
-    """The records before it, of the same instant."""
+    """The records before it, if they are of the same instant; else they are of no use."""
 
     def forget_takes(self) -> None:
         """What was taken so far can no longer be undone."""
         self._latest, self.older_takes = None, _NONE
 
     def record_take(self, record: tuple[int, ...]) -> None:
-        """Keep the record of a take that cannot share the one before."""
-        latest = self._latest
-        if latest is not None and latest[0] == record[0]:
-            if self.older_takes is _NONE:
+        """Keep the record of a take that cannot share the one before, which is of the same instant."""
+        if self._latest is not None:
+            if not self.older_takes or self.older_takes[-1][0] != record[0]:
                 self.older_takes = []
-            self.older_takes.append(latest)
-        elif self.older_takes is not _NONE:
-            self.older_takes = _NONE
+            self.older_takes.append(self._latest)
         self._latest = record
 
     def undo_takes(self, permits: int, taken: int) -> int:
@@ -48,7 +45,11 @@ class Undoing(Scheduler):
             kept = max(record[-1] - permits, 0)
             permits -= record[-1] - kept
             # First, so that an interrupt in between loses permits and gives none twice.
-            self._latest = (*record[:-1], kept) if kept else self.older_takes.pop() if self.older_takes else None
+            if kept:
+                self._latest = (*record[:-1], kept)
+            else:
+                older = self.older_takes
+                self._latest = older.pop() if older and older[-1][0] == taken else None
             self.undo(record, kept)
         return permits
 
