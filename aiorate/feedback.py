@@ -122,11 +122,11 @@ def _left_of(quota: Quota, pause: float | None) -> Left | None:
         return None
     left, ns = quota.remaining, _ns("reset", quota.reset)
     if quota.full_at_reset:
-        return Left(quota.name, quota.unit, left, quota.limit, ns) if quota.limit and left < quota.limit else None
+        return Left(quota.name, quota.unit, left, quota.limit, ns) if quota.limit else None
     if not left and quota.unit == "requests" and pause is not None:
         return None
     window = _ns("window", quota.window)
-    if left and quota.limit is not None and window:
+    if quota.limit is not None and window:
         # 10000 in 1000 s with 10000 left for 10 s is 100 requests, not 10000: section 8.5. An allowance is rounded down.
         left = min(left, max(1, quota.limit * ns // window))
     return Left(quota.name, quota.unit, left, 0, ns)

@@ -99,7 +99,7 @@ class Capped(Scheduler):
         """Whether the other can stand alone again: all windows are over, and no bucket can lower anything."""
         if self._caps and now < self._caps[-1].until:
             return False
-        return not any(bucket.lowers(self.inner) or not bucket.is_full(now) for bucket in self._buckets.values())
+        return not any(not bucket.is_full(now) or bucket.lowers(self.inner) for bucket in self._buckets.values())
 
     def left(self, now: int) -> int | None:
         """How many permits the server leaves at ``now``; None: nothing that it said holds any longer."""

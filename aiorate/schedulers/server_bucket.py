@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["ServerBucket"]
 
 _ON_THE_WAY_NS = 5_000_000_000  # what was granted earlier has reached the server: it is counted in what the server says
+_LONG = 100  # times as long as it takes to fill from empty
 
 
 class ServerBucket:
@@ -120,12 +121,11 @@ class ServerBucket:
         return self.left(now) == self._size
 
     def lowers(self, scheduler: Scheduler) -> bool:
-        """Whether it can, once full, still refuse what the scheduler grants."""
-        rate = scheduler.rate
-        if rate.permits * self._full_in > self._gain * rate.period_ns:
+        """Whether it can, once full, still refuse what the scheduler grants: at once, or in the long run."""
+        at_once, in_the_long_run = scheduler.bound(1), scheduler.bound(_LONG * self._size * self._full_in // self._gain)
+        if at_once is None or in_the_long_run is None:
             return True
-        at_once, meanwhile = scheduler.bound(1), scheduler.bound(self._full_in)
-        return at_once is None or meanwhile is None or at_once > self._size or meanwhile > self._size + self._gain
+        return at_once > self._size or in_the_long_run > (_LONG + 1) * self._size
 
     def shift(self, ns: int) -> None:
         """A pause of ``ns`` is over, which the server did not see."""

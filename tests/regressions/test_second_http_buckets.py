@@ -259,6 +259,18 @@ async def test_a_pause_does_not_stop_the_servers_bucket(told_at: int, due: list[
     assert delays == due == instants(crowd)
 
 
+async def test_a_budget_that_is_told_during_a_pause_counts_from_then() -> None:
+    """Number 14: 20 of the 25 s of the pause count, not those before the word."""
+    clock = ManualClock()
+    budget = Budget(tokens=TokenBucket("100/s", burst=1000), clock=clock)
+    budget.pause(25)
+    clock.advance(5)
+
+    budget.observe(said(0, 10, 100, name="tokens"))
+
+    assert [20.0, 20.0, 30.0] == [budget.delay(tokens=tokens) for tokens in (1, 2, 3)]
+
+
 async def test_a_request_larger_than_the_servers_bucket_goes_when_it_is_full() -> None:
     """Number 14: it may be refused by the server, and must not wait for ever."""
     crowd = crowd_of()
