@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 from time import monotonic_ns
 from zoneinfo import ZoneInfo
 
 import pytest
 from helpers.transcripts import S
 
-from aiorate import CalendarWindow, Limiter, TicksAccumulator, TokenBucket, WaitTooLong
+from aiorate import AllOf, BurstCompensation, CalendarWindow, Limiter, Rate, TicksAccumulator, TokenBucket, WaitTooLong
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.peaks import Peaks
 from aiorate.waiting.timeline import Timeline
@@ -97,3 +97,78 @@ async def test_the_loop_turns_after_a_long_pause_too() -> None:
         asked += 1
 
     assert turned
+
+
+def test_a_long_record_of_peaks_stays_close_to_the_truth() -> None:
+    """Number 39: neighbours that hardly differ are merged, and not all of them."""
+    peaks = Peaks()
+    for step in range(1_000):
+        peaks.note(step, 1_000 - step)
+
+    for taken in range(0, 999, 7):
+        assert 999 - taken <= (peaks.since(taken) or 0) <= 999 - taken + 2 * 1_000 // 32
+
+
+def test_groups_of_two_strategies_do_not_mix() -> None:
+    """Number 39: the takes of an instant are kept by each strategy for itself."""
+    pair = [BurstCompensation("7/s", strictness=0.3, start=0) for _ in range(2)]
+    for _ in range(3):
+        for scheduler in pair:
+            scheduler.take(1, 3 * S)
+
+    for _ in range(3):
+        pair[0].give_back(1, 3 * S, taken=3 * S)
+
+    assert pair[0].spilled == 0
+    pair[1].give_back(3, 3 * S, taken=3 * S)
+    assert pair[1].spilled == 0
+    assert [scheduler.ticks for scheduler in pair] == [0, 0]
+
+
+def test_an_older_instant_is_not_undone_after_a_later_one() -> None:
+    """Number 39: what was taken at one instant stays taken when all of the next instant comes back."""
+    pace = BurstCompensation("7/s", strictness=0.3, start=0)
+    for instant in (3 * S, 3 * S, 3 * S, 4 * S):
+        pace.take(1, instant)
+    before = pace.ticks
+
+    pace.give_back(1, 4 * S, taken=4 * S)
+    restored = pace.ticks
+    pace.give_back(3, 4 * S, taken=3 * S)
+
+    assert before != restored == pace.ticks
+
+
+def test_whether_receipts_are_kept_is_told_to_all_members() -> None:
+    """Number 39: a member that keeps records for nobody takes half as long again."""
+    members = TokenBucket("10/s", burst=5), TokenBucket("10/min", burst=5)
+    both = AllOf(*members)
+
+    both.receipts = False
+    assert [member.receipts for member in members] == [False, False]
+    both.receipts = True
+    assert [member.receipts for member in members] == [True, True]
+
+
+def test_a_budget_that_is_free_waits_for_no_dimension() -> None:
+    """Number 39: the one that was waited for is named only where one is waited for."""
+    dimensions = Dimensions([TokenBucket("1/s", burst=1, start=0), TokenBucket("2/s", burst=1, start=0)])
+
+    assert dimensions.last(1, 0) is None
+    dimensions.take(1, 0)
+    assert dimensions.last(1, 0) == 0
+
+
+def test_a_computed_period_is_read_to_the_nanosecond() -> None:
+    """Number 39: a third of a second is no fraction of 17 digits, and a timedelta is read exactly."""
+    assert Rate(1, per=1 / 3) == Rate.exactly(1, 333_333_333)
+    assert Rate(1, per=0.123456789) == Rate.exactly(1, 123_456_789)
+    assert Rate(3, per=timedelta(days=1, microseconds=1)) == Rate.exactly(3, 86_400 * S + 1_000)
+    assert Rate.exactly(6, S, 4) == Rate.parse("3/2s")
+
+
+def test_a_number_of_800_digits_is_read_and_one_more_is_not() -> None:
+    """Number 39: the limit is the one that the error names."""
+    assert Rate.parse(f"0.{'1' * 798}/s").permits > 0
+    with pytest.raises(ValueError, match="801 digits is too long; 800"):
+        Rate.parse(f"0.{'1' * 799}/s")
