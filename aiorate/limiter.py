@@ -276,9 +276,9 @@ class Limiter:
                 raise
         if dispatcher.is_closed:
             raise LimiterClosed(f"acquire(): {CLOSED}")
-        refuse_holder(room.dispatcher)
         if self._max_waiting is not None:
             self._refuse_if_full(permits)
+        refuse_holder(room.dispatcher)
         asked = dispatcher.timeline.read()
         await room.acquire()
         hold_place(room.dispatcher)

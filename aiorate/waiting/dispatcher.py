@@ -240,7 +240,7 @@ class Dispatcher:
 
     def _on_deadline(self) -> None:
         """Grant what is due, and send those away whose time is over and that are not."""
-        self.look()
+        self.look_from_top()
         if self._deadlines is None:  # the line is that of another loop
             return
         # As many at most as are woken in one iteration of the loop; the timer is due at once for the others.
@@ -406,6 +406,16 @@ class Dispatcher:
         if gate is not None:
             self.scheduler.share()
         self._update_fast_path()
+
+    @property
+    def gate(self) -> Gate | None:
+        """The way to a limit that other lines share; None: there is none."""
+        return self._gate
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it, or the limit that it shares with others, grants nothing until it is started."""
+        return self.timeline.stopped or (self._gate is not None and self._gate.is_stopped)
 
     def reaches(self, side: object) -> bool:
         """Whether what is granted here takes from that one too."""
@@ -725,6 +735,12 @@ class Dispatcher:
             self.serve()
         self._update_fast_path()
         return now
+
+    def look_from_top(self) -> None:
+        """As `look`, once the limits that are shared have granted what is due there."""
+        if self._gate is not None:
+            self._gate.look()
+        self.look()
 
     def rate_changed(self) -> None:
         """As `changed`, and requests in line for more than can be granted now are sent away."""

@@ -68,6 +68,16 @@ class Shared(Side, Protocol):
         """Undo a request of that line, waiting or granted."""
         ...
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped, or a limit that it shares in turn was."""
+        ...
+
+    @property
+    def gate(self) -> Gate | None:
+        """The way to the limit that it shares in turn."""
+        ...
+
     def reaches(self, side: object) -> bool:
         """Whether what it grants takes from that one too."""
         ...
@@ -102,6 +112,10 @@ class Shared(Side, Protocol):
 
     def look(self) -> int:
         """The instant."""
+        ...
+
+    def look_from_top(self) -> None:
+        """Grant what is due there, and above."""
         ...
 
 
@@ -262,6 +276,11 @@ class Gate:
         """Whether the shared limit grants nothing any more."""
         return self._shared.is_closed
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nobody can say when the shared limit grants anything."""
+        return self._shared.is_stopped
+
     def reaches(self, side: object) -> bool:
         """Whether that one is the shared limit, or shared by it."""
         return self._shared is side or self._shared.reaches(side)
@@ -270,6 +289,10 @@ class Gate:
     def max_permits(self) -> int | None:
         """The most permits that the shared limit grants at once; None: any number."""
         return self._shared.max_permits
+
+    def look(self) -> None:
+        """Have all that is due above granted."""
+        self._shared.look_from_top()
 
     def available(self) -> int:
         """How many permits the shared limit has at once."""
@@ -327,56 +350,60 @@ class Gate:
         Without permits: until they would grant the first of it. What is in both lines now is rehearsed. The other lines may bring
         more, so it may take longer.
         """
-        self._shared.look()
-        if self._shared.is_closed or self._shared.timeline.stopped or dispatcher.timeline.stopped:
+        if self._shared.is_closed or self._shared.is_stopped or dispatcher.timeline.stopped:
             return None
-        own, shared = _Rehearsal(dispatcher), _Rehearsal(self._shared)
-        standing_at: int | None = None
-        head = self._shared.line.head(ONE_BY_ONE)
-        for ticket, count, since in head:
-            if shared.allows(count):
-                at = shared.take(count, shared.due(count, shared.last), since)
-                standing_at = at if ticket is self._pass else standing_at
-        shared.take_ahead(self._shared.line.rest(head))
-
+        shared, standing_at = self.rehearse()
+        own = _Rehearsal(dispatcher, shared, self._permits_of)
         head = dispatcher.line.head(ONE_BY_ONE)
         for ticket, count, _ in head:
             if self._pass is not None and ticket is self._pass.owner:
-                wait = own.due(count, standing_at or 0)  # far back in the shared line: some time from now
-                at = own.take(count, wait, own.instant(wait))
-            elif own.allows(count) and shared.allows(self._permits_of(count)):
-                at = self._both(own, shared, count)
-                shared.take(self._permits_of(count), at)
-                own.take(count, at, own.instant(at))
+                at = own.take_own(count, own.due_own(count, standing_at or 0))  # far back in the shared line: some time from now
+            elif own.allows(count):
+                at = own.take_next(count)
             else:
                 continue
             if permits is None:
                 return at
-        rest = dispatcher.line.rest(head)
-        if rest:
-            own.take_ahead(rest)
-            shared.take_ahead(self._permits_of(rest))
-        return None if permits is None else self._both(own, shared, permits)
+        own.take_ahead(dispatcher.line.rest(head))
+        return None if permits is None else own.next_due(permits)
 
-    def _both(self, own: _Rehearsal, shared: _Rehearsal, permits: int) -> int:
-        """When both are due, after all that was rehearsed."""
-        wait = own.due(permits, own.last)
-        shared.joined(wait)
-        wait = max(wait, shared.last)
-        for _ in range(_ROUNDS):
-            at = own.due(permits, shared.due(self._permits_of(permits), wait))
-            if at == wait:
-                break
-            wait = at
-        return wait
+    def rehearse(self) -> tuple[_Rehearsal, int | None]:
+        """The shared limit, once all in its line are granted; and when the one that stands there for this line is, if any does."""
+        self._shared.look()
+        above, standing_above, first_above = None, None, None
+        gate = self._shared.gate
+        if gate is not None:
+            above, standing_above = gate.rehearse()
+            first_above = gate.first
+        shared = _Rehearsal(self._shared, above)
+        standing_at: int | None = None
+        head = self._shared.line.head(ONE_BY_ONE)
+        for ticket, count, since in head:
+            if first_above is not None and ticket is first_above:
+                at = shared.take_own(count, shared.due_own(count, standing_above or 0), since)
+            elif shared.allows(count):
+                at = shared.take(count, shared.next_due(count), since)
+            else:
+                continue
+            standing_at = at if ticket is self._pass else standing_at
+        shared.take_ahead(self._shared.line.rest(head))
+        return shared, standing_at
+
+    @property
+    def first(self) -> Ticket | None:
+        """The one of this line that stands in the shared line."""
+        return None if self._pass is None else self._pass.owner
 
 
 class _Rehearsal:
-    """A rehearsal of a scheduler in which requests are granted that have yet to be. Time is in nanoseconds from now."""
+    """A rehearsal of a scheduler in which requests are granted that have yet to be, and of those above it.
 
-    __slots__ = ("_begin", "_behind", "_catch_up", "_held_at", "_joined", "_scheduler", "last")
+    Time is in nanoseconds from now.
+    """
 
-    def __init__(self, dispatcher: Side) -> None:
+    __slots__ = ("_above", "_begin", "_behind", "_catch_up", "_held_at", "_joined", "_permits_above", "_scheduler", "last")
+
+    def __init__(self, dispatcher: Side, above: _Rehearsal | None = None, permits_above: Callable[[int], int] | None = None) -> None:
         timeline = dispatcher.timeline
         self._held_at = timeline.now()
         self._scheduler = ahead(dispatcher.scheduler, timeline)
@@ -384,27 +411,63 @@ class _Rehearsal:
         self._behind = timeline.offset + timeline.pause_length
         self._begin = timeline.read()
         self._joined = self._held_at
+        self._above = above
+        self._permits_above = _as_many if permits_above is None else permits_above
         self.last = 0
         """When the latest of the requests is granted."""
 
     def allows(self, permits: int) -> bool:
         """Whether so many are ever granted."""
         most = self._scheduler.max_permits
-        return most is None or permits <= most
+        if most is not None and permits > most:
+            return False
+        return self._above is None or self._above.allows(self._permits_above(permits))
 
-    def due(self, permits: int, wait: int) -> int:
-        """When so many are due, asked from then on; 0 are at once."""
+    def due_own(self, permits: int, wait: int) -> int:
+        """When so many are due here, asked from then on; 0 are at once."""
         if not permits:
             return wait
         at = self._scheduler.peek(permits, self.instant(wait))
         return max(wait, at + self._behind - self._begin)
 
-    def joined(self, wait: int) -> None:
-        """The next request joins the line then."""
+    def due(self, permits: int, wait: int) -> int:
+        """When so many are due here and above, asked from then on."""
+        permits_above = self._permits_above(permits)
+        if self._above is None or not permits_above:
+            return self.due_own(permits, wait)
+        for _ in range(_ROUNDS):
+            at = self.due_own(permits, self._above.due(permits_above, max(wait, self._above.last)))
+            if at == wait:
+                break
+            wait = at
+        return wait
+
+    def next_due(self, permits: int) -> int:
+        """When so many are due to the next in line, which joins the lines above when it is due here."""
+        wait = self.due_own(permits, self.last)
+        if self._above is not None:
+            self._above.join(wait)
+        return self.due(permits, wait)
+
+    def join(self, wait: int) -> None:
+        """The next request joins the line then, and those above."""
         self._joined = self.instant(wait)
+        if self._above is not None:
+            self._above.join(wait)
 
     def take(self, permits: int, wait: int, since: int | None = None) -> int:
-        """Grant them then, when they are due, to a request that stands in line since that instant; returns when."""
+        """Grant them then, when they are due here and above, to a request that stands in line since that instant; returns when."""
+        if self._above is not None:
+            self._above.take(self._permits_above(permits), wait)
+        return self.take_own(permits, wait, since)
+
+    def take_next(self, permits: int) -> int:
+        """Grant them to the next in line; returns when."""
+        wait = self.next_due(permits)
+        return self.take(permits, wait, self.instant(wait))
+
+    def take_own(self, permits: int, wait: int, since: int | None = None) -> int:
+        """As `take`, where it is taken above already."""
         if not permits:
             return wait
         now = self.instant(wait)
@@ -417,6 +480,8 @@ class _Rehearsal:
         """Have so many taken by then, and those that come next wait for them; 0 is nothing."""
         if permits:
             self._scheduler.take_ahead(permits, self.instant(self.last))
+            if self._above is not None:
+                self._above.take_ahead(self._permits_above(permits))
 
     def instant(self, wait: int) -> int:
         """The limiter's own time then."""

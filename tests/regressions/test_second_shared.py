@@ -366,3 +366,22 @@ def test_a_limit_whose_keys_are_held_is_not_evicted() -> None:
     assert "acme" in tenants
     del ann
     assert 1 == tenants.evict()
+
+
+@one_loop
+async def test_the_estimate_counts_the_lines_of_all_levels() -> None:
+    """Number 3: with somebody in line, only two levels were asked, and max_wait let callers in who could not be served in time."""
+    tower = Tower()
+    tower.levels[-1].set_rate("1/s")
+    tower.levels[-1].charge(10)
+    waiting = [asyncio.ensure_future(limiter.acquire()) for limiter in (tower.user, tower.user, tower.levels[1], tower.levels[2])]
+    await turns(3)
+
+    assert [5, 4, 3, 2] == [limiter.delay() for limiter in tower.levels]
+    with pytest.raises(aiorate.WaitTooLong):
+        await tower.user.acquire(max_wait=4.9)
+    late = asyncio.ensure_future(tower.user.acquire(max_wait=5))
+    await tower.clock.run(10)
+
+    assert [1, 2, 3, 4, 5] == sorted([task.result() for task in [*waiting, late]])
+    assert tower.at_rest
