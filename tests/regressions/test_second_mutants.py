@@ -10,7 +10,18 @@ from zoneinfo import ZoneInfo
 import pytest
 from helpers.transcripts import S
 
-from aiorate import AllOf, BurstCompensation, CalendarWindow, Limiter, Rate, TicksAccumulator, TokenBucket, WaitTooLong
+from aiorate import (
+    AllOf,
+    BurstCompensation,
+    CalendarWindow,
+    Limiter,
+    Rate,
+    SmoothBursty,
+    TicksAccumulator,
+    TokenBucket,
+    TokenPool,
+    WaitTooLong,
+)
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.peaks import Peaks
 from aiorate.waiting.timeline import Timeline
@@ -172,3 +183,21 @@ def test_a_number_of_800_digits_is_read_and_one_more_is_not() -> None:
     assert Rate.parse(f"0.{'1' * 798}/s").permits > 0
     with pytest.raises(ValueError, match="801 digits is too long; 800"):
         Rate.parse(f"0.{'1' * 799}/s")
+
+
+def test_a_herd_of_one_instant_is_one_record() -> None:
+    """Number 39: a record for each of 100 000 takes at one instant would be megabytes."""
+    bucket, pool = TokenBucket("10/s", burst=1000, start=0), TokenPool("10/s", pool=100 * S, start=0)
+    for scheduler in (bucket, pool, BurstCompensation("10/s", start=0), SmoothBursty("10/s", max_stored=1000, start=0)):
+        assert sum(scheduler.take(1, 200 * S) <= 200 * S for _ in range(900)) >= 1
+        assert not scheduler.older_takes
+
+
+def test_a_refund_fills_a_bucket_no_more_than_full() -> None:
+    """Number 39: permits that come back without a receipt find room, or are gone."""
+    bucket = TokenBucket("10/s", burst=3, start=0)
+    bucket.take(1, 5 * S)
+
+    bucket.give_back(3, 5 * S)
+
+    assert sum(bucket.take(1, 5 * S) <= 5 * S for _ in range(9)) == 3
