@@ -218,6 +218,11 @@ class Booking:
         return self._lease > 0
 
     @property
+    def answer_ns(self) -> int:
+        """How long an answer of the store takes."""
+        return self._scheduler.answer_ns
+
+    @property
     def coming(self) -> bool:
         """Whether an answer is on its way that may have slots for the next request."""
         return self._scheduler.asking and not self._closed and self._dispatcher.timeline.held_at is None

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
+from aiorate.errors import WaitTooLong
+from aiorate.rate import ns_to_seconds
+from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.line import outcome_of
 
 if TYPE_CHECKING:
-    from aiorate.waiting.deadlines import Patience
     from aiorate.waiting.line import Line, Ticket
 
-__all__ = ["Immediate"]
+__all__ = ["Immediate", "OneAnswer"]
+
+
+class OneAnswer(Patience):
+    """The patience of a request that waits for one answer of the store, where ``limit`` ns allow for no more."""
+
+    __slots__ = ("_permits",)
+
+    def __init__(self, permits: int, limit: int) -> None:
+        super().__init__(f"acquire({permits})", limit)
+        self._permits = permits
+
+    def error(self, more: int | None) -> WaitTooLong:
+        seconds, limit = inf if more is None else ns_to_seconds(more), ns_to_seconds(self.limit)
+        why = f"acquire({self._permits}) would wait {seconds:.6g} s, and max_wait is {limit:g} s."
+        return WaitTooLong(f"{why} Nothing was spent; try later, or allow more.", seconds, limit)
 
 
 class Immediate:

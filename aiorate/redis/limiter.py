@@ -9,11 +9,11 @@ from aiorate.limiter import Limiter
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds, seconds_to_ns
 from aiorate.redis.booker import booker_of
 from aiorate.redis.booking import Booking
+from aiorate.redis.immediate import OneAnswer
 from aiorate.redis.outage import POLICIES, Outage
 from aiorate.redis.store import check_source
 from aiorate.schedulers.booked import Booked, check_memory
 from aiorate.schedulers.interface import check_permits
-from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.request import turn_if_starved, yield_to_loop
 
 if TYPE_CHECKING:
@@ -141,13 +141,18 @@ class RedisLimiter(Limiter):
     def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine, and is none: one await less
         self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None
     ) -> Coroutine[Any, Any, float]:
-        """As `Limiter.acquire`. With ``max_wait=0`` the store is asked once, and grants what is due now, or within ``slack`` seconds."""
-        if max_wait is None or max_wait or timeout is not None:
-            return super().acquire(permits, max_wait=max_wait, timeout=timeout)
-        return self._acquire_due(permits, max_wait)
+        """As `Limiter.acquire`. With ``max_wait=0`` the store is asked once, and grants what is due now, or within ``slack`` seconds.
 
-    async def _acquire_due(self, permits: int, max_wait: Number | timedelta) -> float:
+        The same holds for a ``max_wait`` shorter than an answer of the store takes: nothing could ever be granted within it.
+        """
+        if max_wait is None:
+            return super().acquire(permits, timeout=timeout)
+        return self._acquire_within(permits, max_wait, timeout)
+
+    async def _acquire_within(self, permits: int, max_wait: Number | timedelta, timeout: None) -> float:  # noqa: ASYNC109
         limit = duration_to_ns(max_wait, "acquire(max_wait)")
+        if timeout is not None or (limit and limit >= self._booking.answer_ns):
+            return await super().acquire(permits, max_wait=max_wait, timeout=timeout)
         dispatcher, booking = self._dispatcher, self._booking
         check_permits("acquire()", permits, dispatcher.max_permits)
         try:
@@ -164,7 +169,7 @@ class RedisLimiter(Limiter):
             return await super().acquire(permits, max_wait=max_wait)
         ticket, asked = dispatcher.join(permits, at, now, now)
         line, driver = dispatcher.line, dispatcher.driver
-        booking.add_immediate(ticket, Patience(f"acquire({permits})", limit))
+        booking.add_immediate(ticket, OneAnswer(permits, limit))
         try:
             while not ticket.done():
                 await driver.wait(ticket)  # type: ignore[union-attr]  # which made the ticket

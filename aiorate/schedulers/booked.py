@@ -313,6 +313,11 @@ class Booked(Scheduler):
         return max(due - self._lapsed(1, now), 0)
 
     @property
+    def answer_ns(self) -> int:
+        """How long an answer takes, as it was told last."""
+        return self._wait
+
+    @property
     def asking(self) -> bool:
         """Whether slots are on their way."""
         return self._asked_at is not None

@@ -37,13 +37,6 @@ class Patience:
     def error(self, more: int | None) -> WaitTooLong:
         """What its owner is told, who would wait so many ns more; None: nobody can say."""
         limit = ns_to_seconds(self.limit)
-        if not self.limit:
-            seconds = inf if more is None else ns_to_seconds(more)
-            return WaitTooLong(
-                f"{self._call} would wait {seconds:.6g} s, and max_wait is 0 s. Nothing was spent; try later, or allow more.",
-                seconds,
-                limit,
-            )
         return WaitTooLong(
             f"{self._call} has waited for {limit:g} s, which is max_wait, and was not granted that early."
             " Nothing was spent; try later, or allow more.",

@@ -74,16 +74,29 @@ async def test_the_first_caller_asks_once(store: RealServer) -> None:
     await process.stop()
 
 
-@pytest.mark.parametrize("each", [0.001, 0.013, 0.1])
-async def test_refused_callers_cost_no_permit(store: RealServer, each: float) -> None:
+@pytest.mark.parametrize("max_wait", [0.0005, 0.01, 0.039])
+async def test_less_time_than_an_answer_takes_is_one_answer(store: RealServer, max_wait: float) -> None:
+    """Number 13: nothing can be granted in 10 ms by a store 40 ms away, so everybody was refused for ever, and nothing was asked."""
+    process = Process(store, "10/s", burst=3, latency=0.02)
+    await process.limiter.acquire()
+    await asyncio.sleep(1)
+    assert [pytest.approx(0.04)] * 3 == await asyncio.gather(*[process.limiter.acquire(max_wait=max_wait) for _ in range(3)])
+
+    with pytest.raises(WaitTooLong, match=f"max_wait is {max_wait:g} s"):
+        await process.limiter.acquire(max_wait=max_wait)
+    await process.stop()
+
+
+@pytest.mark.parametrize(("each", "seconds"), [(0.001, 2), (0.013, 10), (0.1, 10)])
+async def test_refused_callers_cost_no_permit(store: RealServer, each: float, seconds: int) -> None:
     """Number 13: a slot booked for a caller that has gone would lapse, so nobody would ever be granted under load."""
     process = Process(store, "5/s", burst=3)
     granted = 0
-    for _ in range(round(10 / each)):
+    for _ in range(round(seconds / each)):
         granted += "WaitTooLong" not in await outcomes(process.limiter, 1)
         await asyncio.sleep(each)
 
-    assert 3 + 5 * 10 * 0.9 <= granted <= 3 + 5 * 10 + 1
+    assert 3 + 5 * seconds * 0.9 - 1 <= granted <= 3 + 5 * seconds + 1
     await process.stop()
 
 
