@@ -199,7 +199,7 @@ def fork(stage: Stage) -> None:
 async def _asked_again(stage: Stage) -> None:
     stage.ask(*LATER)
     await stage.done()
-    assert all(number in stage.granted or isinstance(stage.told[number], aiorate.LimiterError) for number in LATER)
+    assert all(number in stage.granted or issubclass(stage.told[number], aiorate.LimiterError) for number in LATER)
 
 
 class Interrupted(Exception):

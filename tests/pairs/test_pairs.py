@@ -118,12 +118,13 @@ def check(stage: Stage) -> None:
             continue
         error = stage.told.get(number)
         if number in stage.cancelled:
-            assert error is None or isinstance(error, (asyncio.CancelledError, *allowed))
+            assert error is None or issubclass(error, (asyncio.CancelledError, *allowed))
         elif stage.closed:
-            assert isinstance(error, (aiorate.LimiterClosed, *allowed))
+            assert error is not None
+            assert issubclass(error, (aiorate.LimiterClosed, *allowed))
         else:
             assert error is not None, f"{number} was never granted: {stage.granted}"
-            assert isinstance(error, allowed), f"{number} was told {error!r}"
+            assert issubclass(error, allowed), f"{number} was told {error!r}"
     lines: dict[str, list[int]] = {}
     for number in stage.granted:
         lines.setdefault(stage.subject.path(number)[0], []).append(number)

@@ -129,7 +129,7 @@ class Stage:
     tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     granted: dict[int, int] = field(default_factory=dict)
-    told: dict[int, BaseException] = field(default_factory=dict)
+    told: dict[int, type[BaseException]] = field(default_factory=dict)
     cancelled: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     """Those whose loop was closed under them while they waited."""
@@ -187,11 +187,11 @@ class Stage:
             async with self.subject.enter(number):
                 self.granted[number] = self.now()
                 await self.hold(HOLDS)
-        except GeneratorExit:  # collected with its loop, which an exception's traceback would keep
+        except GeneratorExit:  # collected with its loop
             raise
         except BaseException as error:
             if number not in self.granted:
-                self.told[number] = error
+                self.told[number] = type(error)  # the class, as its traceback would keep the loop
             if not isinstance(error, (aiorate.WaitTooLong, aiorate.LineFull, aiorate.LimiterClosed, asyncio.CancelledError)):
                 raise
 
