@@ -86,13 +86,13 @@ class Level:
     """What must not be evicted."""
 
     @classmethod
-    def of(cls, scheduler: Any, catch_up: int = SECOND // 50) -> Level:
+    def of(cls, scheduler: Any, catch_up: int = SECOND // 50, largest: int = 1) -> Level:
         def kept() -> list[int]:
             counted = Counter(scheduler.grants)
             counted.subtract(scheduler.back)
             return sorted(counted.elements())
 
-        return cls(kept, lambda window: scheduler.bound_when_late(window, 1, catch_up), scheduler)
+        return cls(kept, lambda window: scheduler.bound_when_late(window, largest, catch_up), scheduler)
 
 
 @dataclass

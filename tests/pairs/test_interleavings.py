@@ -1,0 +1,249 @@
+"""Every order of a few steps: up to four callers, and six steps among asking, cancelling, changing, closing, a turn and a timer.
+
+A program is a word of six letters. All words are tried with ``AIORATE_TEST_ALL=1``, and a sample by default; each must keep the bound
+and the order of arrival, grant or tell everybody, lose no permit, and leave nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+from helpers.driving import SECOND, SteppedClock, others, turns
+from helpers.samples import sample, sampled
+
+import aiorate
+from aiorate import KeyedLimiter, Limiter, TokenBucket, TokenPool
+
+from .world import Level, noted
+
+STEPS = {
+    "A": "another caller asks",
+    "c": "the first in line is cancelled",
+    "l": "the last one is cancelled",
+    "u": "the first is cancelled, catches that, and asks again",
+    "t": "the loop turns once",
+    "f": "the next timer fires, before any task runs",
+    "P": "a pause of 0.1 s",
+    "S": "half the rate",
+    "F": "double the rate",
+    "R": "one permit is refunded",
+    "X": "the limiter is closed",
+}
+MOST = {"A": 4, "c": 2, "l": 1, "u": 2, "t": 3, "f": 3, "P": 1, "S": 1, "F": 1, "R": 1, "X": 1}
+LENGTH = 6
+
+
+def size(number: int) -> int:
+    """The permits that a caller asks for: the second asks for two, so that whoever is behind could go sooner."""
+    return 2 if number == 1 else 1
+
+
+def words(second: str) -> Iterator[str]:
+    """All programs that begin with a caller and that step."""
+    for rest in product(STEPS, repeat=LENGTH - 2):
+        word = "A" + second + "".join(rest)
+        if all(count <= MOST[step] for step, count in Counter(word).items()):
+            yield word
+
+
+class Case:
+    """A limiter, those who ask it, and what became of them."""
+
+    def __init__(self) -> None:
+        self.clock = SteppedClock()
+        self.levels: dict[str, Level] = {}
+        self.closing: Any = None
+        self.verbs: Any = None
+        self.lines: list[Limiter] = []
+        self.asked: list[asyncio.Task[None]] = []
+        self.arrived: list[int] = []
+        self.granted: dict[int, int] = {}
+        self.told: dict[int, BaseException] = {}
+        self.cancelled: set[int] = set()
+        self.stubborn: set[int] = set()
+        self.extra = 0
+        self.closed = False
+        self.paused = False
+
+    def level(self, name: str, strategy: Any) -> Any:
+        self.levels[name] = Level.of(strategy, largest=2)
+        return strategy
+
+    async def one(self, number: int) -> None:
+        try:
+            await self.acquire(number)
+        except asyncio.CancelledError:
+            if number not in self.stubborn:
+                raise
+            current = asyncio.current_task()
+            assert current is not None
+            current.uncancel()
+            self.arrived.remove(number)
+            await self.acquire(number)
+
+    async def acquire(self, number: int) -> None:
+        self.arrived.append(number)
+        try:
+            await self.lines[number % len(self.lines)].acquire(size(number))
+            self.granted[number] = self.clock.now()
+        except aiorate.LimiterClosed as error:
+            self.told[number] = error
+
+    def waiting(self) -> list[int]:
+        """Those who are neither granted nor told nor about to be, in the order in which they asked."""
+        return [number for number, task in enumerate(self.asked) if not task.done() and not task.cancelling()]
+
+    def cancel(self, place: int, stubborn: bool = False) -> None:
+        for number in self.waiting()[place:][:1]:
+            # A task that has not begun has nothing to catch.
+            (self.stubborn if stubborn and number in self.arrived else self.cancelled).add(number)
+            self.asked[number].cancel()
+
+    async def step(self, letter: str) -> None:
+        if letter == "A":
+            self.asked.append(asyncio.create_task(self.one(len(self.asked))))
+        elif letter in "cul":
+            self.cancel(-1 if letter == "l" else 0, letter == "u")
+        elif letter == "t":
+            await turns(1)
+        elif letter == "f":
+            self.clock.fire()
+        elif letter == "P":
+            self.paused = True
+            self.verbs.pause(0.1)
+        elif letter == "R":
+            self.extra += 1
+            self.verbs.refund(1)
+        elif letter == "X":
+            self.closed = True
+            await self.closing.aclose()
+        else:
+            self.verbs.set_rate("5/s" if letter == "S" else "20/s")
+
+    async def drain(self) -> None:
+        """Let everything happen that is to come."""
+        for _ in range(60):
+            await turns(6)
+            self.check_in_between()
+            if not self.clock.fire():
+                break
+
+    def check_in_between(self) -> None:
+        """Nobody waits who could go, and no timer is set for nobody."""
+        waiting = [number for number in self.arrived if not self.asked[number].done()]
+        if not waiting:
+            assert self.clock.next_timer is None, "a timer for nobody"
+        elif len(self.lines) == 1 and not self.paused:  # else the limiter's time is another one
+            now = self.clock.now()
+            assert self.lines[0].scheduler.peek(size(waiting[0]), now) > now, f"{waiting[0]} waits for nothing"
+
+    def check(self) -> None:
+        kept = {number for number, task in enumerate(self.asked) if not task.cancelled()}
+        for number, task in enumerate(self.asked):
+            assert task.done(), f"{number} is lost"
+            if task.cancelled():
+                assert number in self.cancelled | self.stubborn
+                self.granted.pop(number, None)
+            elif number not in self.granted:
+                assert self.closed, f"{number} was told {self.told.get(number)!r}"
+                assert number in self.told
+        for line in range(len(self.lines)):
+            # Of two that are granted at one instant, the later may run first, if its task was started before the other was woken.
+            instants = [self.granted[number] for number in self.arrived if number in self.granted and number % len(self.lines) == line]
+            assert instants == sorted(instants), "out of order"
+        for name, level in self.levels.items():
+            grants = level.grants()
+            had = sum(size(number) for number in self.granted if name in ("own", "shared", str(number % 2)))
+            assert had == len(grants), f"{name} granted {len(grants)}, and {had} went on"
+            self.check_bound(name, level, grants)
+        if not self.extra:
+            assert sum(map(size, self.granted)) == sum(line.statistics().granted for line in self.lines)
+        assert kept >= self.granted.keys()
+        # Six permits at half the rate, and a pause.
+        assert max(self.granted.values(), default=0) <= 1.3 * SECOND
+
+    def check_bound(self, name: str, level: Level, grants: list[int]) -> None:
+        for first, begin in enumerate(grants):
+            for last in range(first + 1, len(grants)):
+                window = grants[last] - begin + 1
+                # The rate of one level may have been four times as high at some time.
+                most = level.bound(4 * window if name == self.changed else window)
+                assert most is None or last - first + 1 <= most + self.extra, f"{name}: too many in {window} ns: {grants}"
+
+    changed = "own"
+    """The level whose rate changes."""
+
+    def check_nothing_is_left(self) -> None:
+        assert set() == others()
+        assert self.clock.next_timer is None
+        assert [0] * len(self.lines) == [line.statistics().waiting for line in self.lines]
+
+
+def one_line(strategy: Callable[[], Any]) -> Callable[[], Case]:
+    def make() -> Case:
+        case = Case()
+        limiter = Limiter(case.level("own", strategy()), clock=case.clock)
+        case.lines, case.verbs, case.closing = [limiter], limiter, limiter
+        return case
+
+    return make
+
+
+def shared(verbs_of: str) -> Callable[[], Case]:
+    """Two keys, at twice the rate of the limit that they share; what changes is a key or the shared limit."""
+
+    def make() -> Case:
+        case = Case()
+        case.changed = verbs_of
+        top = Limiter(case.level("shared", noted(TokenBucket, "10/s", 2)), clock=case.clock)
+        keyed = KeyedLimiter(lambda key: Limiter(case.level(key, noted(TokenBucket, "20/s", 2)), clock=case.clock), shared=top)
+        case.lines = [keyed["0"], keyed["1"]]
+        case.verbs, case.closing = top if verbs_of == "shared" else case.lines[0], keyed
+        return case
+
+    return make
+
+
+CASES = {
+    "bucket": one_line(lambda: noted(TokenBucket, "10/s", 2)),
+    "pool": one_line(lambda: noted(TokenPool, "10/s")),
+    "shared": shared("shared"),
+    "key": shared("0"),
+}
+
+
+async def run(make: Callable[[], Case], word: str) -> None:
+    case = make()
+    for letter in word:
+        await case.step(letter)
+    await case.drain()
+    case.check()
+    case.check_nothing_is_left()
+    # It works on.
+    before = len(case.granted)
+    for _ in case.lines:
+        await case.step("A")
+    await case.drain()
+    assert len(case.granted) == before + (0 if case.closed else len(case.lines))
+    case.check_nothing_is_left()
+
+
+@sampled
+@pytest.mark.parametrize("second", STEPS)
+@pytest.mark.parametrize("kind", CASES)
+def test_whatever_the_order_nothing_is_lost_or_early(kind: str, second: str) -> None:
+    """A defect in the order of steps shows within a few of them, if every order is tried."""
+
+    async def main() -> None:
+        for word in sample(list(words(second)), 60):
+            try:
+                await run(CASES[kind], word)
+            except Exception as error:
+                raise AssertionError(f"{word}: {error}") from error
+
+    asyncio.run(main())
