@@ -22,8 +22,10 @@ from aiorate import (
     TokenPool,
     WaitTooLong,
 )
+from aiorate.http import read_feedback
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.peaks import Peaks
+from aiorate.testing import ManualClock
 from aiorate.waiting.timeline import Timeline
 
 
@@ -201,3 +203,32 @@ def test_a_refund_fills_a_bucket_no_more_than_full() -> None:
     bucket.give_back(3, 5 * S)
 
     assert sum(bucket.take(1, 5 * S) <= 5 * S for _ in range(9)) == 3
+
+
+def test_time_goes_on_from_the_start_and_from_the_end_of_a_pause() -> None:
+    """Number 39: what passed between a start, or the end of a pause, and the next look at the time was lost."""
+    readings = [0]
+    timeline = Timeline(None)
+    timeline.follow(lambda: readings[0])
+    timeline.stop(lambda length: None)
+    readings[0] = 10 * S
+    timeline.start()
+    readings[0] = 12 * S
+
+    assert timeline.now() == 2 * S
+    timeline.pause(5 * S, lambda length: None)
+    readings[0] = 20 * S  # three seconds after its end
+    timeline.resume()
+    assert timeline.now() == 5 * S
+
+
+def test_a_shorter_retry_after_wins_over_the_reset_of_an_empty_window() -> None:
+    """Number 39: draft-ietf-httpapi-ratelimit-headers-11, section 7. Nothing is left for 30 s, and the server says: in 5 s."""
+    clock = ManualClock()
+    limiter = Limiter(TokenBucket("10/s", burst=10), clock=clock)
+
+    limiter.observe(read_feedback(429, {"Retry-After": "5", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "30"}))
+
+    assert limiter.delay() == 5
+    clock.advance(5)
+    assert limiter.delay(10) == 0
