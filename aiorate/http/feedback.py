@@ -88,7 +88,10 @@ class Feedback:
     pause: float | None = None
     """Seconds from now during which nothing may be sent, 0 to `LONGEST`; None: no pause. 0: at once, said by the server itself."""
     quotas: tuple[Quota, ...] = ()
-    """The limits that the response tells of, those of tokens too. They are already accounted for in ``pause``."""
+    """The limits that the response tells of, those of tokens too. A ``pause`` already accounts for those in requests that are used up.
+
+    Without a pause, a limit with nothing left and a reset grants nothing until then.
+    """
     source: str = ""
     """Who said so, for logs: a header (``Retry-After``), a vendor (``GitHub``), or the status (``status 429``)."""
     retry_after: float | None = None
