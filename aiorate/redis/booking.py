@@ -519,9 +519,9 @@ class Booking:
         if at_once:
             self._within = self._slack
             return max(at_once - ready, 0)
-        if waiting and waiting >= self._waited:
+        if waiting >= self._waited and scheduler.spent > self._spent:
             # Since the last question the line got no shorter for what was granted. So it will not before the answer is here.
-            expected = max(expected, min(ready - scheduler.ahead(now + self._answer_ns), scheduler.spent - self._spent))
+            expected = max(expected, min(ready - scheduler.ahead(now + self._answer_ns), waiting))
         missing = max(waiting + expected - ready, 0)
         if missing:
             self._waited, self._spent = waiting, scheduler.spent
