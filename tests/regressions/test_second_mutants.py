@@ -22,7 +22,7 @@ from aiorate import (
     TokenPool,
     WaitTooLong,
 )
-from aiorate.http import read_feedback
+from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.peaks import Peaks
 from aiorate.testing import ManualClock
@@ -231,4 +231,14 @@ def test_a_shorter_retry_after_wins_over_the_reset_of_an_empty_window() -> None:
 
     assert limiter.delay() == 5
     clock.advance(5)
+    assert limiter.delay(10) == 0
+
+
+@pytest.mark.parametrize("quota", [Quota(reset=30), Quota(remaining=0), Quota(limit=10, remaining=5), Quota(remaining=0, reset=0)])
+def test_a_quota_that_tells_half_holds_nobody(quota: Quota) -> None:
+    """Number 39: what is left without until when, or until when without what is left, says nothing."""
+    limiter = Limiter(TokenBucket("10/s", burst=10), clock=ManualClock())
+
+    limiter.observe(Feedback(200, quotas=(quota,)))
+
     assert limiter.delay(10) == 0
