@@ -17,7 +17,7 @@ __all__ = ["Immediate", "OneAnswer"]
 
 
 class OneAnswer(Patience):
-    """The patience of a request that waits for one answer of the store, where ``limit`` ns allow for no more."""
+    """The patience of a request that waits for one answer of the store; ``limit`` is the ``max_wait`` (ns) that it came with."""
 
     __slots__ = ("_permits",)
 

@@ -179,9 +179,9 @@ class Question:
     within: float = -1
     """How far ahead a slot may be; -1: at any time. Else the script may assign none."""
     unit: int = 1
-    """Slots are of use by so many at a time, where ``within`` is not -1."""
+    """The size of a request: slots are useful in multiples of it, if ``within`` is not -1."""
     have: int = 0
-    """How many of such a number the client has already."""
+    """The slots of an incomplete multiple that the client holds already."""
 
     def words(self, limits: str) -> list[str]:
         """The script's arguments, with what `limits_of` returns. Few and long, because a client takes its time for each."""
