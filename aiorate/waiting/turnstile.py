@@ -2,8 +2,9 @@
 
 One for all limiters of a loop: a caller that goes from one to the next keeps its loop from turning as well. A caller that finds the
 loop starved waits here, and each iteration of the loop lets a portion of them through, in order of arrival. If the loop is starved
-again before all of the portion have gone on, the others go back to the front and the next portion is half as large; otherwise it is
-an eighth larger. So a thousand callers cost each of them one wait, whatever they do between two calls. Knows nothing of rates.
+again before all of the portion have gone on, the others go back to the front and the next portion is half as large, but no smaller
+than 64; otherwise it is an eighth larger. So a thousand callers cost each of them one wait, whatever they do between two calls.
+Knows nothing of rates.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = ["LOOP_CHECK_NS", "MOST", "Turnstile"]
 
 LOOP_CHECK_NS = 5_000_000  # a loop is looked at twice within the 10 ms for which callers may keep it busy
 MOST = 1_000  # callers woken in one iteration of the loop; more would keep it from the next for too long
+_LEAST = 64  # to resume so many in vain takes a fiftieth of a turn; fewer would be held up by one that takes a turn for itself
 _VAIN = 3  # iterations that other callers may use up; then one of those who wait goes on all the same
 
 
@@ -87,13 +89,10 @@ class Turnstile:
 
         While callers wait here, fewer: an eighth at least, so that neither they nor the line can keep the others waiting for ever.
         """
-        if not self._queue:
-            self._adapt()
-        return max(self._portion - len(self._queue), self._portion // 8, 1) - resuming
+        return max(MOST - len(self._queue), MOST // 8) - resuming
 
     async def wait(self) -> None:
         """Wait until the loop has run its other tasks, and those who came before have gone on."""
-        self._too_long = True
         self._arm()
         waiting: dict[Any, None] = self._queue
         while True:
@@ -137,4 +136,4 @@ class Turnstile:
     def _adapt(self) -> None:
         """Half as many if the last portion took too long; else some more."""
         too_long, self._too_long = self._too_long, False
-        self._portion = max(self._portion // 2, 1) if too_long else min(self._portion + self._portion // 8 + 1, MOST)
+        self._portion = max(self._portion // 2, _LEAST) if too_long else min(self._portion + self._portion // 8 + 1, MOST)
