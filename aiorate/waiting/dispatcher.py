@@ -640,6 +640,8 @@ class Dispatcher:
         self._steady = self._loop is not None and self._loop.monotonic
         self._update_fast_path()
         self._serve_passes()
+        if old is not None and self._gate is not None:
+            self._gate.look()  # or a shared limit would keep a closed loop with its tasks, and these the places that they hold
 
     def attach(self, loop: EventLoop, driver: Driver) -> None:
         """Stand on that loop from now on, whatever loop runs here, with its driver. The budget stays; nobody is in line."""

@@ -41,6 +41,8 @@ class Happening:
     needs: str | None = None
     """A method that the limiter must have."""
     since: tuple[int, int] = (3, 11)
+    alone: bool = False
+    """Whether it is tried without options only, as it takes long."""
     waits_first: bool = False
     """Whether all are served before."""
 
@@ -158,6 +160,11 @@ def tried(stage: Stage) -> None:
     assert not stage.subject.verbs.try_acquire() or not stage.pending()
 
 
+def many(stage: Stage) -> None:
+    """More than are woken in one iteration of the loop."""
+    stage.ask(*range(1000, 2100))
+
+
 def loop_ends(stage: Stage) -> None:
     """As `asyncio.run()` does, it cancels those who wait."""
     stage.cancelled.update(stage.pending())
@@ -255,6 +262,7 @@ HAPPENINGS = [
     Happening("stop-and-start", act=stop_and_start, needs="apply", scopes=("loop", "process")),
     Happening("try", act=tried, needs="try_acquire", scopes=("loop", "process")),
     Happening("close", act=close),
+    Happening("many-waiting", act=many, alone=True, scopes=("loop", "process")),
     Happening("stalled-loop", act=stall),
     Happening("late-loop", act=short_stall),
     Happening("loop-that-ends", between=loop_ends),

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.driving import SECOND
 from helpers.stores import RealServer, TimedClient
 
 import aiorate
@@ -102,6 +103,17 @@ def keyed_shared(stage: Stage, store: RealServer | None) -> Subject:
     shared = Limiter(top, clock=stage.clock)
     keyed, levels = keyed_by(stage, shared=shared)
     return of_keys(stage, keyed, levels | {"shared": Level.of(top)}, "shared", also=(shared,))
+
+
+def keyed_late(stage: Stage, store: RealServer | None) -> Subject:
+    """Keys may be late by a second, and the limit that they share may not."""
+    top = noted(TokenPool, "10/s")
+    shared = Limiter(top, clock=stage.clock, catch_up=0)
+    schedulers = {key: noted(TokenPool, "10/s") for key in KEYS}
+    keyed = KeyedLimiter(lambda key: limiter(stage, schedulers[key], catch_up=1), shared=shared)
+    levels = {key: Level.of(scheduler, SECOND) for key, scheduler in schedulers.items()}
+    levels["a"].held = [keyed[key] for key in KEYS]
+    return of_keys(stage, keyed, levels | {"shared": Level.of(top, 0)}, "shared", also=(shared,))
 
 
 def three_levels(stage: Stage, store: RealServer | None) -> Subject:
@@ -205,6 +217,7 @@ KINDS = [
     Kind("plain-window", plain(lambda: noted(aiorate.SlidingWindow, "3/300ms"))),
     Kind("keyed", keyed_alone),
     Kind("keyed-shared", keyed_shared),
+    Kind("keyed-late", keyed_late),
     Kind("three-levels", three_levels),
     Kind("budget", one_budget, takes=_OPTIONS_OF_BUDGETS, verbs=_VERBS_OF_BUDGETS),
     Kind("budget-shared", budget_shared, takes=_OPTIONS_OF_BUDGETS, verbs=_VERBS_OF_BUDGETS),

@@ -18,7 +18,8 @@ from aiorate.testing import ManualClock, VirtualLoop
 __all__ = ["HOLDS", "Level", "Stage", "Subject", "World", "noted"]
 
 HOLDS = 0.15  # seconds that a caller stays inside
-PATIENT = 120  # virtual seconds: what was not granted by then never will be
+FAR = 50  # grants in a row that windows are compared with bounds for
+PATIENT = 200  # virtual seconds: what was not granted by then never will be
 
 
 class World(VirtualLoop):
@@ -61,6 +62,11 @@ class Notes:
             if self.hook is not None:
                 self.hook(self)
         return at
+
+    def charge(self, permits: int, now: int) -> None:
+        grants = list(self.grants)
+        super().charge(permits, now)  # type: ignore[misc]  # which may take them
+        self.grants = grants
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)  # type: ignore[misc]
@@ -135,6 +141,9 @@ class Stage:
     """Those whose loop was closed under them while they waited."""
     left: bool = False
     """Whether a loop was closed under its tasks."""
+    waits: dict[int, float] = field(default_factory=dict)
+    """Seconds from asking until granted or told."""
+    stalled: float = 0.0
     extra: int = 0
     """Permits more that any window may hold, because they were given back."""
     since: dict[str, int] = field(default_factory=dict)
@@ -162,6 +171,7 @@ class Stage:
 
     def stall(self, seconds: float) -> None:
         """Let time pass while the loop does not turn."""
+        self.stalled += seconds
         if self.clock is None:
             self.loop.leapt += seconds
         else:
@@ -183,14 +193,17 @@ class Stage:
             self.tasks[number] = self.loop.create_task(self._one(number), name=str(number))
 
     async def _one(self, number: int) -> None:
+        asked = self.now()
         try:
             async with self.subject.enter(number):
                 self.granted[number] = self.now()
+                self.waits[number] = (self.now() - asked) / SECOND
                 await self.hold(HOLDS)
         except GeneratorExit:  # collected with its loop
             raise
         except BaseException as error:
             if number not in self.granted:
+                self.waits[number] = (self.now() - asked) / SECOND
                 self.told[number] = type(error)  # the class, as its traceback would keep the loop
             if not isinstance(error, (aiorate.WaitTooLong, aiorate.LineFull, aiorate.LimiterClosed, asyncio.CancelledError)):
                 raise
@@ -232,7 +245,7 @@ class Stage:
         for name, level in self.subject.levels.items():
             grants = level.grants()[self.since.get(name, 0) :]
             for first, begin in enumerate(grants):
-                for last in range(first + 1, len(grants)):
+                for last in range(first + 1, min(first + FAR, len(grants))):
                     window = grants[last] - begin + 1
                     most = level.bound(window)
                     assert most is None or last - first + 1 <= most + self.extra, (

@@ -28,11 +28,15 @@ def test_a_key_that_was_never_used_begins_by_the_clock_of_its_loop(shared: str |
 
 
 @pytest.mark.parametrize("precise", [False, True])
-@pytest.mark.parametrize("keyed", [False, True])
-def test_a_closed_loop_is_let_go(keyed: bool, precise: bool) -> None:
-    """With the loop stayed its tasks, and these kept their places under max_concurrency."""
-    many = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", 1), max_concurrency=1, precise=precise))
-    limiter = many["a"] if keyed else Limiter(TokenBucket("10/s", 1), max_concurrency=1, precise=precise)
+@pytest.mark.parametrize("kind", ["plain", "keyed", "shared"])
+def test_a_closed_loop_is_let_go(kind: str, precise: bool) -> None:
+    """With the loop stayed its tasks, and these kept their places under max_concurrency: the next callers waited for ever."""
+
+    def made(key: str = "a") -> Limiter:
+        return Limiter(TokenBucket("10/s", 1), max_concurrency=1, precise=precise)
+
+    keyed = KeyedLimiter(made, shared="10/s" if kind == "shared" else None)
+    limiter = made() if kind == "plain" else keyed["a"]
 
     async def stay() -> None:
         async with limiter:
