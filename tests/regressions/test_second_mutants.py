@@ -242,3 +242,57 @@ def test_a_quota_that_tells_half_holds_nobody(quota: Quota) -> None:
     limiter.observe(Feedback(200, quotas=(quota,)))
 
     assert limiter.delay(10) == 0
+
+
+def test_a_permit_comes_back_to_a_pool_at_the_price_at_which_it_was_taken() -> None:
+    """Number 39: taken at 1000/s and given back at 10/s, it was a ms of schedule and would have been 100."""
+    pool = TokenPool("1000/s", start=0)
+    pool.take(1, S)
+    pool.set_rate(Rate(10), S + 1)
+    before = pool.active
+
+    pool.give_back(1, S + 1, taken=S)
+
+    assert pool.active - before == S // 1000
+
+
+def test_a_permit_comes_back_to_a_pool_with_others_in_between() -> None:
+    """Number 39: by receipt after another take, and without a receipt, it is an interval of schedule."""
+    pool = TokenPool("10/s", pool=10 * S, start=0)
+    pool.take(2, S)
+    pool.take(2, S + 1)
+    before = pool.active
+
+    pool.give_back(2, S + 1, taken=S)
+    assert pool.active - before == S // 5
+    pool.give_back(1, S + 1)
+    assert pool.active - before == 3 * S // 10
+
+
+def test_the_peaks_of_a_pool_follow_its_rate() -> None:
+    """Number 39: the pool was full after the first take, so that permit would have spilled, whatever the rate is since."""
+    pool = TokenPool("10/s", pool=S, start=0)
+    pool.take(1, S)
+    pool.take(1, 3 * S)
+    pool.set_rate(Rate(1000), 3 * S)
+    before = pool.active
+
+    pool.give_back(1, 3 * S, taken=S)
+
+    assert pool.active == before
+
+
+def test_a_pool_that_was_never_asked_has_nothing_ready() -> None:
+    """Number 39: its schedule has not begun, or the clock went back."""
+    pool = TokenPool("10/s")
+
+    assert pool.stock(S) == 0
+    pool.peek(1, S)
+    assert (pool.stock(S), pool.stock(S - 1)) == (1, 0)
+
+
+def test_a_smooth_store_holds_a_second_by_default() -> None:
+    """Number 39: as in the original, and one more passes on credit."""
+    smooth = SmoothBursty("10/s", start=0)
+
+    assert sum(smooth.take(1, 60 * S) <= 60 * S for _ in range(30)) == 11
