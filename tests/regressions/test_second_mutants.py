@@ -24,7 +24,9 @@ from aiorate import (
 )
 from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.schedulers.dimensions import Amounts, Dimensions
+from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.peaks import Peaks
+from aiorate.schedulers.slot_run import SlotRun
 from aiorate.testing import ManualClock
 from aiorate.waiting.timeline import Timeline
 
@@ -296,3 +298,26 @@ def test_a_smooth_store_holds_a_second_by_default() -> None:
     smooth = SmoothBursty("10/s", start=0)
 
     assert sum(smooth.take(1, 60 * S) <= 60 * S for _ in range(30)) == 11
+
+
+def test_a_run_of_slots_joins_only_the_one_that_follows() -> None:
+    """Number 39: slots that come back join those after them, or they would be due at instants that nobody assigned."""
+    run = SlotRun(10, 3, 2, 6, -100, 5)
+    first = run.split(2)
+
+    assert first.adjoins(run)
+    assert not run.adjoins(first)
+    assert not SlotRun(10, 3, 2, 3, -100, 5).adjoins(run)
+    assert not SlotRun(10, 3, 2, 2, -99, 5).adjoins(run)
+    assert not SlotRun(13, 3, 2, 1, -100, 5).adjoins(SlotRun(16, 4, 2, 1, -100, 5))
+
+
+def test_the_next_free_slots_move_with_a_pause() -> None:
+    """Number 39: at any rate, by as much as the pause was long."""
+    free = NextFree([Rate(10), Rate(7)], [1, 1])
+    free.spend(1, 60 * S)
+    due = free.at(1, 0)
+
+    free.shift(50 * S)
+
+    assert free.at(1, 0) == due - 50 * S
