@@ -162,7 +162,7 @@ def tried(stage: Stage) -> None:
 
 def many(stage: Stage) -> None:
     """More than are woken in one iteration of the loop."""
-    stage.ask(*range(1000, 2100))
+    stage.ask(*range(1000, 3200))
 
 
 def loop_ends(stage: Stage) -> None:

@@ -43,8 +43,8 @@ class Kind:
         return self.name
 
 
-def bucket(burst: int = 2) -> Any:
-    return noted(TokenBucket, "10/s", burst)
+def bucket(burst: int = 2, rate: str = "10/s") -> Any:
+    return noted(TokenBucket, rate, burst)
 
 
 def limiter(stage: Stage, strategy: Any, **options: Any) -> Limiter:
@@ -109,7 +109,7 @@ def keyed_late(stage: Stage, store: RealServer | None) -> Subject:
     """Keys may be late by a second, and the limit that they share may not."""
     top = noted(TokenPool, "10/s")
     shared = Limiter(top, clock=stage.clock, catch_up=0)
-    schedulers = {key: noted(TokenPool, "10/s") for key in KEYS}
+    schedulers = {key: noted(TokenPool, "100/s") for key in KEYS}
     keyed = KeyedLimiter(lambda key: limiter(stage, schedulers[key], catch_up=1), shared=shared)
     levels = {key: Level.of(scheduler, SECOND) for key, scheduler in schedulers.items()}
     levels["a"].held = [keyed[key] for key in KEYS]
@@ -117,7 +117,7 @@ def keyed_late(stage: Stage, store: RealServer | None) -> Subject:
 
 
 def three_levels(stage: Stage, store: RealServer | None) -> Subject:
-    top, middle = bucket(3), bucket(3)
+    top, middle = bucket(3), bucket(3, "20/s")
     shared = Limiter(top, clock=stage.clock)
     tenants = KeyedLimiter(lambda tenant: Limiter(middle, clock=stage.clock), shared=shared)
     keyed, levels = keyed_by(stage, shared=tenants["acme"])
@@ -156,7 +156,7 @@ def budget_shared(stage: Stage, store: RealServer | None) -> Subject:
 
 
 def budget_three_levels(stage: Stage, store: RealServer | None) -> Subject:
-    top, middle = bucket(3), bucket(3)
+    top, middle = bucket(3), bucket(3, "20/s")
     tenants = KeyedLimiter(lambda tenant: Limiter(middle, clock=stage.clock), shared=Limiter(top, clock=stage.clock))
     levels = {"tenant": Level.of(middle), "top": Level.of(top)}
     return budgets_over(stage, tenants["acme"], levels, (tenants,))

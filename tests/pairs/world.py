@@ -19,7 +19,7 @@ __all__ = ["HOLDS", "Level", "Stage", "Subject", "World", "noted"]
 
 HOLDS = 0.15  # seconds that a caller stays inside
 FAR = 50  # grants in a row that windows are compared with bounds for
-PATIENT = 200  # virtual seconds: what was not granted by then never will be
+PATIENT = 400  # virtual seconds: what was not granted by then never will be
 
 
 class World(VirtualLoop):
