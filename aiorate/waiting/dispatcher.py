@@ -686,7 +686,7 @@ class Dispatcher:
     def loop_is_starved(self) -> bool:
         """Whether the loop has not run its other tasks for 5 to 10 ms, so that a caller must yield to it before it goes on."""
         loop = self._loop
-        if loop is None or loop.manual:
+        if loop is None or loop.manual or running_loop() is not loop.native:  # callers of another loop have no place in its turnstile
             return False
         timeline = self.timeline
         timeline.now()  # whose pause may be over

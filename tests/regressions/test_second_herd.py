@@ -229,6 +229,29 @@ async def test_a_caller_that_uses_each_limiter_once_lets_the_loop_turn() -> None
             await ask_each()
 
 
+def test_a_caller_in_another_loop_leaves_the_turnstile_alone() -> None:
+    """Number 11: a closed limiter answers without a look at which loop runs, and a turnstile is of one loop."""
+    limiter = aiorate.Limiter("1/h")
+    elsewhere: list[type] = []
+
+    async def insist() -> None:
+        for _ in range(20_000):
+            try:
+                await limiter.acquire()
+            except (aiorate.LimiterClosed, RuntimeError) as error:
+                elsewhere.append(type(error))
+
+    async def main() -> None:
+        await limiter.acquire()
+        await limiter.aclose()
+        await asyncio.gather(asyncio.to_thread(asyncio.run, insist()), insist())
+
+    asyncio.run(main())
+
+    assert 40_000 == len(elsewhere)
+    assert {aiorate.LimiterClosed, RuntimeError} >= set(elsewhere)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("herd", ["refused", "granted"])
 def test_a_herd_that_is_answered_at_once_costs_little_more_than_a_line(herd: str) -> None:
