@@ -70,10 +70,11 @@ class Turnstile:
     def held_for(self) -> int:
         """Nanoseconds since the loop was last seen to run its other tasks: 0 if nobody watched it. Watches it from now on."""
         now = self._read()
-        if self._since is None:
-            self._since = now
+        since = self._since
+        if since is None:
+            since = self._since = now
             self._arm()
-        return now - self._since
+        return now - since  # in another thread, where a call is about to be refused, the loop may have turned meanwhile
 
     def starved(self) -> bool:
         """Whether the loop has not run its other tasks for 5 to 10 ms, so that a caller must `wait` before it goes on."""
