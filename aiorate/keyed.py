@@ -109,14 +109,14 @@ class KeyedLimiter(Generic[K]):
 
     # Asking.
 
-    async def acquire(self, key: K, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:  # noqa: ASYNC109
+    async def acquire(self, key: K, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         """Wait in the key's line until it, and the shared limit, grant the permits; returns the seconds waited.
 
         Raises what `Limiter.acquire` raises, TypeError for a key that cannot be hashed, and what the factory raises. With a shared
         limit, the estimate goes by those who stand in both lines now. Other keys may come in between; ``max_wait`` bounds the wait
         all the same.
         """
-        return await self[key].acquire(permits, max_wait=max_wait, timeout=timeout)
+        return await self[key].acquire(permits, max_wait=max_wait)
 
     def try_acquire(self, key: K, permits: int = 1) -> bool:
         """Take the permits, of the key and the shared limit, if they are to be had at once; never waits."""
@@ -301,9 +301,9 @@ class _Closed(Limiter):
         super().__init__(1)
         self.dispatcher.closed = True
 
-    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:  # noqa: ASYNC109
+    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         try:
-            return await super().acquire(permits, max_wait=max_wait, timeout=timeout)
+            return await super().acquire(permits, max_wait=max_wait)
         except LimiterClosed:
             raise _no_key() from None
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["CLOSED", "SCOPES", "Limiter", "no_timeout", "pause_to_ns"]
+__all__ = ["CLOSED", "SCOPES", "Limiter", "pause_to_ns"]
 
 SCOPES: dict[str, Callable[[Limiter, Clock | None, bool], None]] = {}
 """What makes a limiter one of a wider scope than an event loop. `aiorate` says which there are; no limiter knows them."""
@@ -134,7 +134,7 @@ class Limiter:
 
     # Asking.
 
-    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:  # noqa: ASYNC109
+    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         """Wait in line until the permits are granted; returns the seconds waited, 0.0 if none.
 
         Raises `WaitTooLong` at once if it would take longer than ``max_wait`` (seconds, or a timedelta), and after so long if it was
@@ -143,7 +143,7 @@ class Limiter:
         and the next in line moves up at once.
         """
         at = now = 0  # the scheduler has not been asked
-        if permits is _ONE and max_wait is None and timeout is None:
+        if permits is _ONE and max_wait is None:
             # The two shortest ways to a permit, without another call: one of an open batch, or one that the scheduler grants.
             if self._batch.remaining:
                 self._batch.remaining -= 1
@@ -165,8 +165,6 @@ class Limiter:
                         return 0.0
         else:
             dispatcher = self._dispatcher
-            if timeout is not None:
-                raise no_timeout()
             if permits is not _ONE:
                 self._check("acquire()", permits)
             if max_wait is not None:
@@ -618,13 +616,6 @@ def _pool(rate: Rate | str | Number) -> TokenPool:
             f"Limiter() takes a rate such as '100/s', or a strategy, not {type(rate).__name__}."
             " One of your own derives from aiorate.Scheduler."
         ) from error
-
-
-def no_timeout() -> TypeError:
-    """The error for ``timeout=``, which many libraries have."""
-    from aiorate.mistakes import NO_TIMEOUT
-
-    return TypeError(NO_TIMEOUT)
 
 
 def _is_none(call: str, permits: int) -> bool:

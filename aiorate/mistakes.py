@@ -30,7 +30,9 @@ NOT_HOOKS = (
 )
 _NOT_CALLED = "limiter() has nothing to decorate: write `@limiter` above `async def`, or `async with limiter:`, without parentheses."
 NOT_AWAITED = "limiter.of(n) is for `async with limiter.of(n):` and `@limiter.of(n)`. To wait for n permits, await limiter.acquire(n)."
-NO_TIMEOUT = "acquire() takes max_wait, in seconds, and no timeout: acquire(max_wait=1) raises WaitTooLong, at once where it can."
+NO_TIMEOUT = (
+    "acquire_blocking() takes max_wait, in seconds, and no timeout: acquire_blocking(max_wait=1) raises WaitTooLong, at once where it can."
+)
 NO_KEY = "a KeyedLimiter has a limit for each key: write `async with keyed(key):`, or await keyed.acquire(key)."
 
 _RATE = "a rate is one argument: Limiter('10/s'), Limiter('100/5s') or Limiter(aiorate.Rate(100, 5))"

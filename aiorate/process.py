@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import ref
 
 from aiorate.errors import LimiterClosed
-from aiorate.limiter import CLOSED, Limiter, no_timeout
+from aiorate.limiter import CLOSED, Limiter
 from aiorate.rate import NS_PER_SECOND, duration_to_ns, ns_to_seconds
 from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.loops import running_loop, turnstile_here
@@ -76,9 +76,7 @@ class ProcessLimiter(Limiter):
 
     # Asking.
 
-    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:  # noqa: ASYNC109
-        if timeout is not None:
-            raise no_timeout()
+    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         if permits is not _ONE:
             self._check("acquire()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)")
@@ -92,7 +90,9 @@ class ProcessLimiter(Limiter):
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:
         if timeout is not None:
-            raise no_timeout()
+            from aiorate.mistakes import NO_TIMEOUT
+
+            raise TypeError(NO_TIMEOUT)
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")

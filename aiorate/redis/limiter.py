@@ -140,20 +140,20 @@ class RedisLimiter(Limiter):
         return self._booking.key
 
     def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine, and is none: one await less
-        self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None
+        self, permits: int = 1, *, max_wait: Number | timedelta | None = None
     ) -> Coroutine[Any, Any, float]:
         """As `Limiter.acquire`. With ``max_wait=0`` the store is asked once, and grants what is due now, or within ``slack`` seconds.
 
         The same holds for a ``max_wait`` shorter than an answer of the store takes: nothing could ever be granted within it.
         """
-        if max_wait is None and timeout is None:
+        if max_wait is None:
             return _acquire(self, permits)
-        return self._acquire_within(permits, max_wait, timeout)
+        return self._acquire_within(permits, max_wait)
 
-    async def _acquire_within(self, permits: int, max_wait: Number | timedelta | None, timeout: None) -> float:  # noqa: ASYNC109
-        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)")
-        if limit is None or timeout is not None or (limit and limit >= self._booking.answer_ns):
-            return await super().acquire(permits, max_wait=max_wait, timeout=timeout)
+    async def _acquire_within(self, permits: int, max_wait: Number | timedelta) -> float:
+        limit = duration_to_ns(max_wait, "acquire(max_wait)")
+        if limit and limit >= self._booking.answer_ns:
+            return await super().acquire(permits, max_wait=max_wait)
         dispatcher, booking = self._dispatcher, self._booking
         check_permits("acquire()", permits, dispatcher.max_permits)
         try:

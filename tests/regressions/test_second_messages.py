@@ -49,22 +49,6 @@ def test_a_rate_by_other_names_is_told_how_it_is_written(options: dict[str, Any]
         aiorate.Limiter(**options)
 
 
-@BOTH
-def test_acquire_with_a_timeout_names_max_wait(scope: Any) -> None:
-    """Nothing is spent."""
-    limiter = aiorate.Limiter("10/s", scope=scope)
-    keyed = aiorate.KeyedLimiter(lambda key: "10/s")
-
-    async def main() -> None:
-        with pytest.raises(TypeError, match="max_wait=1"):
-            await limiter.acquire(timeout=1)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="max_wait=1"):
-            await keyed.acquire("key", timeout=1)  # type: ignore[arg-type]
-
-    run(main)
-    assert 0 == limiter.statistics().granted
-
-
 def test_acquire_blocking_with_a_timeout_names_max_wait() -> None:
     """As `queue.Queue.get` has it."""
     with pytest.raises(TypeError, match="max_wait=1"):
