@@ -415,8 +415,8 @@ class Booking:
         received = self._reading()
         now = received - dispatcher.timeline.offset
         self._measure(received - self._sent)
-        if self._outage.began is not None:
-            self._restore(received, answer.unused - self._unused)
+        if self._outage.concerns_answer:
+            self._restore(*self._outage.ended(received, answer.unused - self._unused))
         self._unused = answer.unused
         self._charged -= self._sent_charge
         self._rechecks = False
@@ -476,6 +476,7 @@ class Booking:
         self._pause_at, self._rechecks = None, False
         if self._returned is not None:
             self._settle()
+        self._restore(self._outage.refused(self._reading()))
         error = EngineUnavailable(f"acquire(): the store refuses: {said(cause)}")
         error.__cause__ = cause
         self._dispatcher.fail(error)
@@ -591,9 +592,9 @@ class Booking:
         dispatcher.tell(Event("degraded", dispatcher.name, source=source))
         dispatcher.changed()
 
-    def _restore(self, reading: int, unused: float) -> None:
+    def _restore(self, length: int, owed: int = 0) -> None:
+        """The store is there again, after ``length`` ns."""
         self._cancel_timer()
-        length, owed = self._outage.ended(reading, unused)
         self._scheduler.beyond = None
         if owed:
             self.charged(owed)

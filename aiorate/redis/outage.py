@@ -89,7 +89,7 @@ class Outage:
     ``rates`` and ``bursts`` are this process's own for the policy ``"local"``: ``share`` of those of all.
     """
 
-    __slots__ = ("_bursts", "_grace", "_rates", "_share", "began", "beyond", "cause", "policy")
+    __slots__ = ("_bursts", "_grace", "_rates", "_share", "_uncharged", "began", "beyond", "cause", "policy")
 
     def __init__(self, policy: str, grace: int, rates: Sequence[Rate], bursts: Sequence[int], share: Fraction) -> None:
         self.policy: str = policy
@@ -98,6 +98,7 @@ class Outage:
         self._rates: Sequence[Rate] = rates
         self._bursts: Sequence[int] = bursts
         self._share: Fraction = share
+        self._uncharged: int = 0  # permits that were granted here in an outage that ended in a refusal
         self.began: int | None = None
         """The reading at the first call without an answer; None: the store answers."""
         self.cause: BaseException | None = None
@@ -142,10 +143,23 @@ class Outage:
         Returns for how long it did not (0: that was no change), and how many permits are to be charged: those granted here, less this
         process's share of the unused ones.
         """
+        length, spent = self.refused(reading), self._uncharged
+        self._uncharged = 0
+        return length, spent - min(spent, int(max(unused, 0) * self._share))
+
+    def refused(self, reading: int) -> int:
+        """The store is there again, and refuses. What was granted here is charged once it answers. Returns as `ended` does, the first."""
         began, beyond = self.began, self.beyond
         length = reading - began if self.degraded and began is not None else 0
+        if isinstance(beyond, _Local):
+            self._uncharged += beyond.spent
         self.began = self.cause = self.beyond = None
-        return length, beyond.spent - min(beyond.spent, int(max(unused, 0) * self._share)) if isinstance(beyond, _Local) else 0
+        return length
+
+    @property
+    def concerns_answer(self) -> bool:
+        """Whether the next answer of the store ends an outage, or finds permits that are to be charged for one."""
+        return self.began is not None or self._uncharged > 0
 
     @property
     def why(self) -> str:
