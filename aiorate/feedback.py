@@ -89,6 +89,7 @@ class Left(NamedTuple):
     size: int
     """How much the server's bucket holds when it is full, in ``ns`` from now; 0: the quota is a window."""
     ns: int
+    """0: the bucket is full, or will be at once, or nobody knows when."""
 
 
 def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
@@ -97,16 +98,23 @@ def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
     Raises TypeError or ValueError that begins with ``call``.
     """
     try:
-        pause, quotas, source = feedback.pause, tuple(feedback.quotas), feedback.source
-        told = [(quota.remaining, quota.limit, quota.reset, quota.window, quota.unit, quota.full_at_reset) for quota in quotas]
-    except (AttributeError, TypeError):
+        pause, quotas, source = feedback.pause, feedback.quotas, feedback.source
+    except AttributeError:
         raise TypeError(
             f"{call} takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}."
             " One of your own is an aiorate.http.Feedback: Feedback(429, pause=2.5)."
         ) from None
+    try:
+        names = [(quota.name, quota.unit) for quota in quotas]
+        told = [(quota.remaining, quota.limit, quota.reset, quota.window, quota.full_at_reset) for quota in quotas]
+    except (AttributeError, TypeError):
+        raise TypeError(f"{call}: the quotas must be a tuple of aiorate.http.Quota: quotas=(Quota(remaining=5, reset=30),).") from None
     if not isinstance(source, str):
         raise TypeError(f"{call}: the source must be text, not {kind_of(source)}.")
-    for remaining, limit, reset, window, *_ in told:
+    for text in (text for both in names for text in both):
+        if not isinstance(text, str):
+            raise TypeError(f"{call}: the name and the unit of a quota must be text, not {kind_of(text)}.")
+    for remaining, limit, reset, window, _ in told:
         _check_count(f"{call}: what remains of a quota", remaining)
         _check_count(f"{call}: the limit of a quota", limit)
         _ns(f"{call}: the reset of a quota", reset)
@@ -118,11 +126,13 @@ def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
 def _left_of(quota: Quota, pause: float | None) -> Left | None:
     # None: it does not say. Where nothing is left of a window of requests and the response names a pause, that is the pause already,
     # and a shorter Retry-After wins over the reset (draft-ietf-httpapi-ratelimit-headers-11, section 7).
-    if quota.remaining is None or not quota.reset:
+    if quota.remaining is None:
         return None
     left, ns = quota.remaining, _ns("reset", quota.reset)
-    if quota.full_at_reset:
+    if quota.full_at_reset:  # without a reset too: it may be news of what was said before
         return Left(quota.name, quota.unit, left, quota.limit, ns) if quota.limit else None
+    if not quota.reset:
+        return None
     if not left and quota.unit == "requests" and pause is not None:
         return None
     window = _ns("window", quota.window)

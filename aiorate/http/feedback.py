@@ -24,6 +24,7 @@ from functools import cache
 from math import isfinite
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
+from aiorate.errors import kind_of
 from aiorate.http.vendors import PROFILES, RETRY_AFTER, RETRY_AFTER_MS
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
     """What the response says of the server's limits, or None if it says nothing.
 
     ``headers`` is a mapping of any client, with names in any case, or pairs of name and value; text, bytes or numbers. A field that comes
-    several times counts with the later end and the smaller remainder. What cannot be read is ignored: no header raises.
+    several times counts with the later end and the smaller remainder. What cannot be read is ignored: no header raises. Raises
+    TypeError for a status that is no int, and for what holds no headers, such as the response itself.
 
     ``now`` is the Unix time in seconds of the local wall clock, `time.time` by default. It is used only where a header holds a
     date or a time since the epoch and the response has no Date of its own; nothing is paced by it.
@@ -121,6 +123,8 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
     install. Without it they are ignored, and the first of them is logged. All other forms need nothing. Quotas of a response from a
     cache, one with a positive Age, are ignored (draft 11, section 7.3).
     """
+    if not isinstance(status, int):
+        raise TypeError(f"read_feedback(status, headers): the status must be an int such as 429, not {kind_of(status)}.")
     fields = _with_dictionary_split(_gather(headers))
     if status not in _THROTTLING and _TELLING.isdisjoint(fields):
         return None
@@ -354,11 +358,16 @@ def _gather(headers: Headers) -> dict[str, str]:
     # The headers that are of interest, by their names in lower case.
     fields: dict[str, list[str]] = {}
     has_items = isinstance(headers, Mapping) or isinstance(headers, _HasItems)  # noqa: SIM101  # the first is ten times faster
-    pairs = cast("_HasItems", headers).items() if has_items else cast("Iterable[tuple[object, object]]", headers)
-    for name, value in pairs:
-        known = name.lower() if isinstance(name, str) else _text(name).lower()
-        if known in _NAMES:
-            fields.setdefault(known, []).append(_text(value))
+    try:
+        pairs = cast("_HasItems", headers).items() if has_items else cast("Iterable[tuple[object, object]]", headers)
+        for name, value in pairs:
+            known = name.lower() if isinstance(name, str) else _text(name).lower()
+            if known in _NAMES:
+                fields.setdefault(known, []).append(_text(value))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"read_feedback(status, headers) takes response.headers, a mapping or pairs of name and value, not {kind_of(headers)}."
+        ) from error
     joined = {name: ", ".join(texts) for name, texts in fields.items()}
     return {name: text for name, text in joined.items() if len(text) <= _LONGEST_TEXT}
 

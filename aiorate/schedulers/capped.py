@@ -83,9 +83,9 @@ class Capped(Scheduler):
     def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int) -> bool:
         """Grant no more than the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
 
-        ``at`` is ``now`` in time that no pause holds up. False if that says nothing: the bucket is full, or has no size.
+        ``at`` is ``now`` in time that no pause holds up. False if that says nothing: the bucket has no size, or is full and is new here.
         """
-        if full_in <= 0 or left >= size:
+        if not size or ((full_in <= 0 or left >= size) and name not in self._buckets):
             return False
         if name not in self._buckets and len(self._buckets) >= _MOST_BUCKETS:
             name = next(iter(self._buckets))  # a server that makes up names must not cost memory with each

@@ -50,20 +50,27 @@ class ServerBucket:
         self._full_in = full_in
         self._recent = self._earlier = 0  # permits granted since `_since`, and in as long a time before
         self._recorded = at + _ON_THE_WAY_NS  # from then on, these are all that may be on their way
-        self._heed(left, size, full_in, now)
+        self._heed(left, size, size - left, full_in, now)
 
     def tell(self, left: int, size: int, full_in: int, now: int, at: int) -> None:
-        """The server spoke again. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up."""
+        """The server spoke again. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
+
+        Where that tells no rate, since the bucket is full or will be at once, it refills as it was said to before.
+        """
         self._advance(at)
+        left = min(left, size)
+        gain = size - left
+        if gain == 0 or full_in <= 0:
+            gain, full_in = self._gain, self._full_in
         said = left * full_in
         level = self._level * full_in // self._full_in  # rounded down
         if at >= self._recorded:
             level = max(level, said - (self._recent + self._earlier) * full_in)
         self._level = min(level, said)
-        self._heed(left, size, full_in, now)
+        self._heed(left, size, gain, full_in, now)
 
-    def _heed(self, left: int, size: int, full_in: int, now: int) -> None:
-        self._size, self._gain, self._full_in = size, size - left, full_in
+    def _heed(self, left: int, size: int, gain: int, full_in: int, now: int) -> None:
+        self._size, self._gain, self._full_in = size, gain, full_in
         self._most = left * full_in  # what the server said, less what was granted since
         self._began = now  # receipts of that instant or before are of permits that the server may have counted
         self._at_once = 0  # permits granted since, at that very instant
@@ -122,7 +129,8 @@ class ServerBucket:
 
     def lowers(self, scheduler: Scheduler) -> bool:
         """Whether it can, once full, still refuse what the scheduler grants: at once, or in the long run."""
-        at_once, in_the_long_run = scheduler.bound(1), scheduler.bound(_LONG * self._size * self._full_in // self._gain)
+        long = max(1, _LONG * self._size * self._full_in // self._gain)
+        at_once, in_the_long_run = scheduler.bound(1), scheduler.bound(long)
         if at_once is None or in_the_long_run is None:
             return True
         return at_once > self._size or in_the_long_run > (_LONG + 1) * self._size

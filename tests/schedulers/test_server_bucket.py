@@ -189,10 +189,39 @@ def test_names_that_a_server_makes_up_cost_no_memory() -> None:
 
 
 @pytest.mark.parametrize("word", [(60, 60, S), (61, 60, S), (0, 0, S), (1, 60, 0)])
-def test_a_word_that_says_nothing_changes_nothing(word: tuple[int, int, int]) -> None:
+def test_a_first_word_without_a_rate_changes_nothing(word: tuple[int, int, int]) -> None:
     """A full bucket does not say how fast it fills."""
-    capped = told(10)
+    capped = Capped(plenty())
 
     assert not capped.refill("requests", *word, 0, 0)
 
+    assert capped.left(0) is None
+
+
+def test_a_bucket_without_a_size_changes_nothing() -> None:
+    """Not even where a size was told before."""
+    capped = told(10)
+
+    assert not capped.refill("requests", 0, 0, S, 0, 0)
+
     assert 10 == capped.left(0)
+
+
+@pytest.mark.parametrize(
+    ("word", "left", "later"), [((60, 60, S), 60, 60), ((61, 60, 0), 60, 60), ((5, 5, 0), 5, 5), ((30, 60, 0), 30, 31)]
+)
+def test_a_later_word_without_a_rate_keeps_the_rate(word: tuple[int, int, int], left: int, later: int) -> None:
+    """What is left and the size are news all the same."""
+    capped = told(0, 60, 60 * S)
+
+    assert capped.refill("requests", *word, 20 * S, 20 * S)
+
+    assert (left, later) == (capped.left(20 * S), capped.left(21 * S))
+
+
+def test_a_bucket_that_shrank_to_nearly_nothing_can_be_asked() -> None:
+    """It fills within the least time that there is."""
+    capped = told(0, 60_000, 1)
+    capped.refill("requests", 1, 1, 0, S, S)
+
+    assert not capped.ended(S)
