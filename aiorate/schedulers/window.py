@@ -248,7 +248,7 @@ class _Ahead(SlidingWindow):
         half, asked = len(self._log) // 2, self._total - self.rate.permits
         if half > _MANY_GONE and self._log[half - 1][1] <= asked and not self._repeats:
             self._log = self._log[half:]
-        if self._split <= asked:
+        if self._split <= asked and not self._repeats:
             self._before = []
 
 

@@ -355,11 +355,11 @@ class Gate:
         shared, standing_at = self.rehearse()
         own = _Rehearsal(dispatcher, shared, self._permits_of)
         head = dispatcher.line.head(ONE_BY_ONE)
-        for ticket, count, _ in head:
+        for ticket, count, since in head:
             if self._pass is not None and ticket is self._pass.owner:
-                at = own.take_own(count, own.due_own(count, standing_at or 0))  # far back in the shared line: some time from now
+                at = own.take_standing(count, standing_at or 0)  # far back in the shared line: some time from now
             elif own.allows(count):
-                at = own.take_next(count)
+                at = own.take_next(count, since)
             else:
                 continue
             if permits is None:
@@ -380,9 +380,9 @@ class Gate:
         head = self._shared.line.head(ONE_BY_ONE)
         for ticket, count, since in head:
             if first_above is not None and ticket is first_above:
-                at = shared.take_own(count, shared.due_own(count, standing_above or 0), since)
+                at = shared.take_standing(count, standing_above or 0)
             elif shared.allows(count):
-                at = shared.take(count, shared.next_due(count), since)
+                at = shared.take_next(count, since)
             else:
                 continue
             standing_at = at if ticket is self._pass else standing_at
@@ -461,10 +461,15 @@ class _Rehearsal:
             self._above.take(self._permits_above(permits), wait)
         return self.take_own(permits, wait, since)
 
-    def take_next(self, permits: int) -> int:
-        """Grant them to the next in line; returns when."""
-        wait = self.next_due(permits)
-        return self.take(permits, wait, self.instant(wait))
+    def take_next(self, permits: int, since: int) -> int:
+        """Grant them to the next in line, which stands there since that instant; returns when."""
+        due_here, wait = self.due_own(permits, self.last), self.next_due(permits)
+        return self.take(permits, wait, since if wait == due_here else self.instant(wait))  # the limits above held it up: not late here
+
+    def take_standing(self, permits: int, wait: int) -> int:
+        """Grant them to the first in line, which is granted above by then; returns when."""
+        wait = self.due_own(permits, wait)
+        return self.take_own(permits, wait, self.instant(wait))
 
     def take_own(self, permits: int, wait: int, since: int | None = None) -> int:
         """As `take`, where it is taken above already."""
