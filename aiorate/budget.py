@@ -39,6 +39,12 @@ __all__ = ["Budget", "Lease"]
 _logger = logging.getLogger("aiorate")
 
 
+def _not_a_reservation(*args: object) -> Never:
+    from aiorate.mistakes import NOT_A_RESERVATION
+
+    raise TypeError(NOT_A_RESERVATION)
+
+
 class Budget:
     """Dimensions with a limit each, one line, all or nothing: ``Budget(requests="500/min", tokens="200_000/min")``.
 
@@ -302,7 +308,9 @@ class Budget:
 
     def _check_name(self, call: str, place: str) -> None:
         if place not in self._names:
-            raise TypeError(f"{call}(): there is no dimension {place!r}; there are {', '.join(self._names)}.")
+            from aiorate.mistakes import not_a_dimension
+
+            raise not_a_dimension(call, place, self._names)
 
     def _on_shared(self) -> None:
         """The shared limit has decided about the first in line, which waited for it."""
@@ -315,6 +323,9 @@ class Budget:
             from aiorate.mistakes import not_of_a_budget
 
             raise AttributeError(not_of_a_budget(name), name=name, obj=self)
+
+        __enter__ = __aenter__ = _not_a_reservation
+        __exit__ = __aexit__ = _not_a_reservation
 
     def __repr__(self) -> str:
         name = f" {self._dispatcher.name!r}" if self._dispatcher.name else ""
@@ -372,6 +383,9 @@ class Lease:
                 self.refund()
         finally:
             self._end("over")
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = __await__ = _not_a_reservation
 
     def settle(self, *misplaced: Never, **used: int) -> None:
         """Say what the call used: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
@@ -440,11 +454,11 @@ def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | N
     for place in ("max_wait", "on_error"):
         if place in dimensions:
             raise TypeError(f"Budget(): a dimension cannot be called {place!r}, which is an option of reserve(). Choose another name.")
-    for place in ("max_concurrency", "precise"):
+    for place in ("burst", "timeout", "scope", "max_concurrency", "precise"):
         if place in dimensions:
-            raise TypeError(
-                f"Budget({place}): that is an option of Limiter, and a budget does not have it. A dimension needs another name."
-            )
+            from aiorate.mistakes import NOT_DIMENSIONS
+
+            raise TypeError(f"Budget({place}): {NOT_DIMENSIONS[place]}. A dimension needs another name.")
     limiters = [place for place, limit in dimensions.items() if isinstance(limit, Limiter)]
     if len(limiters) > 1:
         raise ValueError(
@@ -475,7 +489,9 @@ def _check_options(on_error: object, max_waiting: int | None, clock: object, nam
 
 def _check_named(call: str, names: tuple[str, ...], misplaced: tuple[object, ...]) -> None:
     if misplaced:
-        raise TypeError(f"{call}() takes amounts by name. For {misplaced[0]!r}, write {call}({names[-1]}={misplaced[0]!r}).")
+        from aiorate.mistakes import not_by_name
+
+        raise not_by_name(call, misplaced[0], names)
 
 
 def _check_on_error(what: str, on_error: object) -> None:

@@ -85,9 +85,10 @@ class KeyedLimiter(Generic[K]):
 
             raise unknown_of_keys(unknown, _OPTIONS, _OF_EACH_KEY)
         if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)):
+            hint = " For limits that are known, write KeyedLimiter(limits.__getitem__)." if isinstance(factory, dict) else ""
             raise TypeError(
                 f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
-                " each key needs a limit of its own."
+                f" each key needs a limit of its own.{hint}"
             )
         check_permits("KeyedLimiter(max_keys)", max_keys)
         self._idle = None if idle is None else seconds_to_ns(idle, "KeyedLimiter(idle)")
@@ -96,7 +97,7 @@ class KeyedLimiter(Generic[K]):
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
-        self._shared = shared if shared is None or isinstance(shared, Limiter) else Limiter(shared, name="shared", on_event=on_event)
+        self._shared = shared if shared is None or isinstance(shared, Limiter) else _shared(shared, on_event)
         if self._shared is not None and self._shared.dispatcher.spans_loops:
             raise ValueError("KeyedLimiter(shared): its scope is the process, and a KeyedLimiter is for one event loop. Use scope='loop'.")
         if self._shared is not None:
@@ -195,6 +196,13 @@ class KeyedLimiter(Generic[K]):
         shared = "" if self._shared is None else f", shared={self._shared!r}"
         return f"<KeyedLimiter of {len(self._kept)} keys{shared}>"
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            from aiorate.mistakes import not_of_keys
+
+            raise AttributeError(not_of_keys(name), name=name, obj=self)
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a KeyedLimiter cannot be copied or pickled: the copy would grant the same permits again. Share it.")
 
@@ -220,6 +228,11 @@ class KeyedLimiter(Generic[K]):
     def _add(self, key: K) -> Limiter:
         if self._closed is not None:
             return self._closed
+        if not isinstance(key, (str, tuple, int)):
+            from aiorate.mistakes import A_REQUEST_IS_NO_KEY, is_request
+
+            if is_request(key):
+                raise TypeError(f"KeyedLimiter: {A_REQUEST_IS_NO_KEY}")
         limiter = self._made(key)
         kept = self._kept
         if kept.add(key, limiter):
@@ -290,6 +303,14 @@ class KeyedLimiter(Generic[K]):
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             emit(Event("evicted", dispatcher.name, key=key), self._on_event)
         return True
+
+
+def _shared(limit: Scheduler | Rate | str | Number, on_event: Callable[[Event], object] | None) -> Limiter:
+    try:
+        return Limiter(limit, name="shared", on_event=on_event)
+    except TypeError as error:
+        hint = " One key of another KeyedLimiter is a Limiter: shared=tenants['acme']." if isinstance(limit, KeyedLimiter) else ""
+        raise TypeError(f"KeyedLimiter(shared): {error}{hint}") from error
 
 
 class _Closed(Limiter):

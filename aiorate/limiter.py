@@ -86,10 +86,9 @@ class Limiter:
 
             raise unknown_options("Limiter()", unknown, _OPTIONS)
         if misplaced:
-            raise TypeError(
-                f"Limiter() takes one rate or strategy; the rest has names. For {rate_or_scheduler!r} per {misplaced[0]!r} seconds,"
-                f" write Limiter(Rate({rate_or_scheduler!r}, {misplaced[0]!r})), or text such as Limiter('100/60s')."
-            )
+            from aiorate.mistakes import more_than_a_rate
+
+            raise more_than_a_rate(rate_or_scheduler, misplaced[0])
         if isinstance(rate_or_scheduler, type):
             kind = rate_or_scheduler.__name__
             raise TypeError(f"Limiter({kind}): pass a scheduler made with its rate, {kind}('10/s', ...).")

@@ -5,16 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
+    "A_REQUEST_IS_NO_KEY",
     "NOT_AWAITED",
     "NOT_A_BLOCK",
+    "NOT_A_RESERVATION",
+    "NOT_DIMENSIONS",
     "NOT_HOOKS",
     "NO_KEY",
     "NO_TIMEOUT",
+    "is_request",
+    "more_than_a_rate",
+    "not_a_dimension",
+    "not_by_name",
     "not_decorated",
     "not_of_a_budget",
+    "not_of_keys",
     "unknown_of_keys",
     "unknown_options",
     "wrong_of_strategy",
@@ -34,6 +42,16 @@ NO_TIMEOUT = (
     "acquire_blocking() takes max_wait, in seconds, and no timeout: acquire_blocking(max_wait=1) raises WaitTooLong, at once where it can."
 )
 NO_KEY = "a KeyedLimiter has a limit for each key: write `async with keyed(key):`, or await keyed.acquire(key)."
+
+NOT_A_RESERVATION = (
+    "a call reserves what it takes: write `async with budget.reserve(tokens=1800) as lease:`, which waits in line. It is neither awaited"
+    " nor a plain `with`."
+)
+A_REQUEST_IS_NO_KEY = (
+    "a request as a key would have a limit of its own, and no request would wait. Write what the limit is for: keyed(request.client.host)"
+    " in a server, or keyed(request.url.host). For an HTTP client, write event_hooks=aiorate.http.hooks(keyed), or"
+    " middlewares=[aiorate.aiohttp.middleware(keyed)]."
+)
 
 _RATE = "a rate is one argument: Limiter('10/s'), Limiter('100/5s') or Limiter(aiorate.Rate(100, 5))"
 _BURST = "a burst belongs to a strategy: Limiter(aiorate.TokenBucket('10/s', burst=5))"
@@ -68,6 +86,15 @@ def unknown_of_keys(given: Mapping[str, object], known: Iterable[str], of_each: 
         return unknown_options("KeyedLimiter()", given, known)
     made = f"KeyedLimiter(lambda key: Limiter('10/s', {', '.join(each)}))"
     return TypeError(f"KeyedLimiter() has no option {', '.join(given)}: each key has a Limiter, which has it. Write {made}.")
+
+
+def more_than_a_rate(rate: object, misplaced: object) -> TypeError:
+    """The error for a Limiter of two: a number and its period, or two rates."""
+    if isinstance(misplaced, (int, float)):
+        hint = f"For {rate!r} per {misplaced!r} seconds, write Limiter(Rate({rate!r}, {misplaced!r})), or text such as Limiter('100/60s')."
+    else:
+        hint = "For several rates that all hold, write Limiter(AllOf(TokenBucket('1/s', burst=1), TokenBucket('10/min', burst=10)))."
+    return TypeError(f"Limiter() takes one rate or strategy; the rest has names. {hint}")
 
 
 _OF_STRATEGIES = {
@@ -105,7 +132,43 @@ def not_of_a_budget(name: str) -> str:
         return f"{said}: write `async with budget.reserve(tokens=1800) as lease:`. With max_wait=0 it is refused instead of waiting."
     if name in {"refund", "charge", "settle"}:
         return f"{said}: within `async with budget.reserve(...) as lease:`, call lease.settle(tokens=used) or lease.refund()."
+    if name in {"set_rate", "apply", "bound", "slots", "reset", "rate"}:
+        return f"{said}: a Limiter has it. Give one as a dimension, Budget(requests=limiter, tokens='200_000/min')."
+    if name in {"try_reserve", "reserve_nowait"}:
+        return f"{said}: write `async with budget.reserve(tokens=1800, max_wait=0) as lease:`, which raises WaitTooLong."
     return f"'Budget' object has no attribute {name!r}"
+
+
+def not_a_dimension(call: str, name: str, names: Iterable[str]) -> TypeError:
+    """The error for an amount of a dimension that a budget does not have."""
+    hint = " How long to wait is max_wait, in seconds." if name in ("timeout", "max_delay", "wait") else ""
+    return TypeError(f"{call}(): there is no dimension {name!r}; there are {', '.join(names)}.{hint}")
+
+
+def not_by_name(call: str, given: object, names: Sequence[str]) -> TypeError:
+    """The error for amounts that a budget was given without their names."""
+    written = "**amounts" if isinstance(given, dict) else f"{names[-1]}={given!r}"
+    return TypeError(f"{call}() takes amounts by name. For {given!r}, write {call}({written}).")
+
+
+NOT_DIMENSIONS = {
+    "burst": "A burst belongs to a strategy: tokens=TokenBucket('200_000/min', burst=20_000)",
+    "timeout": "How long to wait is said where one waits: reserve(max_wait=1)",
+    "scope": "A budget is for one event loop",
+    "max_concurrency": "That is an option of Limiter, and a budget does not have it",
+    "precise": "That is an option of Limiter, and a budget does not have it",
+}
+"""Options that are meant for something else; as dimensions they would be limits that nobody asked for."""
+
+
+def not_of_keys(name: str) -> str:
+    """What to write instead of an attribute that a KeyedLimiter does not have."""
+    if name in _OF_A_KEY:
+        return f"a KeyedLimiter has no {name}(): each key has. Write keyed[key].{name}(), or keyed.shared.{name}() for all keys together."
+    return f"'KeyedLimiter' object has no attribute {name!r}"
+
+
+_OF_A_KEY = {"apply", "bound", "charge", "delay", "of", "pause", "refund", "reset", "resume", "set_rate", "slots", "statistics"}
 
 
 @runtime_checkable
@@ -113,6 +176,11 @@ class _Request(Protocol):
     # What the requests of httpx2, httpx and aiohttp have.
     url: Any
     headers: Any
+
+
+def is_request(key: object) -> bool:
+    """Whether it is a request of an HTTP client or server, which is equal to no other."""
+    return isinstance(key, _Request) and hash(key) == object.__hash__(key)
 
 
 def not_decorated(given: tuple[object, ...]) -> TypeError:

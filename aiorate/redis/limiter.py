@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds, seconds_to_ns
 from aiorate.redis.booker import booker_of
@@ -13,13 +14,13 @@ from aiorate.redis.immediate import OneAnswer
 from aiorate.redis.outage import POLICIES, Outage
 from aiorate.redis.store import check_source
 from aiorate.schedulers.booked import Booked, check_memory
-from aiorate.schedulers.interface import check_permits
+from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.waiting.request import turn_if_starved, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from datetime import timedelta
-    from typing import Any, Literal
+    from typing import Any, Literal, Never
 
     from aiorate.events import Event
     from aiorate.rate import Number
@@ -32,6 +33,9 @@ __all__ = ["RedisLimiter"]
 
 _acquire = Limiter.acquire  # found without super(), which takes as long as a permit that is in hand
 _SHORTEST_SLACK_NS = 1_000_000
+
+
+_OPTIONS = ("burst", "lease", "horizon", "slack", "on_unavailable", "local_share", "grace", "max_waiting", "precise", "max_concurrency")
 
 
 class RedisLimiter(Limiter):
@@ -87,7 +91,12 @@ class RedisLimiter(Limiter):
         clock: Clock | None = None,
         max_concurrency: int | None = None,
         on_event: Callable[[Event], object] | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            from aiorate.mistakes import unknown_options
+
+            raise unknown_options("RedisLimiter()", unknown, _OPTIONS)
         check_source(client_or_url)
         if not isinstance(name, str):
             raise TypeError(f"RedisLimiter(name) must be text, not {type(name).__name__}.")
@@ -227,6 +236,11 @@ def _can_be_encoded(name: str) -> bool:
 
 
 def _rates(rate: OneRate | Sequence[OneRate]) -> list[Rate]:
+    if isinstance(rate, (Scheduler, Limiter)):
+        raise TypeError(
+            f"RedisLimiter(rate) must be a rate such as '100/s', not {kind_of(rate)}: the store knows no strategies. For so many permits"
+            " at once, write RedisLimiter(url, name, '100/s', burst=10); for several rates that all hold, ['10/s', '100/min']."
+        )
     if isinstance(rate, (list, tuple)):
         if not rate:
             raise ValueError("RedisLimiter(rate) must be a rate such as '100/s', or a list of one or more.")

@@ -1,0 +1,149 @@
+"""Defects found by the second attack: messages about keys and budgets. Each mistake is answered by what to write instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from helpers.driving import one_loop
+from starlette.requests import Request
+
+from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
+from aiorate.redis import RedisLimiter
+
+pytestmark = one_loop
+
+REQUESTS = [httpx.Request("GET", "http://x"), httpx2.Request("GET", "http://x"), Request({"type": "http", "path": "/", "headers": []})]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=["httpx", "httpx2", "starlette"])
+async def test_a_request_is_no_key(request_: Any) -> None:
+    """Messages: each request had a limiter of its own, so nothing was limited, and nothing was said."""
+    keyed = KeyedLimiter[Any](lambda key: "1/h")
+
+    for ask in (keyed, keyed.acquire, keyed.try_acquire, keyed.__getitem__):
+        with pytest.raises(TypeError, match=r"keyed\(request\.client\.host\)"):
+            await ask(request_)
+    assert len(keyed) == 0
+
+
+async def test_keys_where_a_hook_belongs_send_nothing() -> None:
+    """Messages: a synchronous client sent without a limit."""
+    hook = KeyedLimiter[Any](lambda key: "1/h")
+    network = httpx.MockTransport(lambda request: httpx.Response(200))
+    with httpx.Client(transport=network, event_hooks={"request": [hook]}) as client, pytest.raises(TypeError, match=r"hooks\(keyed\)"):
+        client.get("http://x")  # noqa: ASYNC212
+
+
+async def test_what_only_looks_like_a_request_is_a_key() -> None:
+    """Two that are equal are one key."""
+
+    class Target(tuple[str, str]):
+        url = headers = ""
+
+    keyed = KeyedLimiter[Any](lambda key: "1/h")
+
+    assert keyed[Target(("a", "b"))] is keyed[Target(("a", "b"))]
+
+
+@pytest.mark.parametrize("name", ["delay", "pause", "resume", "set_rate", "refund", "charge", "reset", "bound", "slots", "statistics"])
+async def test_what_each_key_has_names_the_key(name: str) -> None:
+    """Messages: Python's own words only say that there is no such attribute."""
+    with pytest.raises(AttributeError, match=rf"keyed\[key\]\.{name}\(\)"):
+        getattr(KeyedLimiter[str](lambda key: "1/s"), name)
+
+
+async def test_an_attribute_that_nobody_has_is_told_as_ever() -> None:
+    """For hasattr(), and for tools that look for names of theirs."""
+    for thing in (KeyedLimiter[str](lambda key: "1/s"), Budget(requests="1/s")):
+        assert not hasattr(thing, "nonsense")
+        with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+            _ = thing.nonsense  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"burst": 5}, "burst=20_000"),
+        ({"timeout": 60}, r"reserve\(max_wait=1\)"),
+        ({"scope": "process"}, "one event loop"),
+        ({"max_concurrency": 3}, "an option of Limiter"),
+    ],
+)
+async def test_an_option_is_no_dimension(options: dict[str, Any], hint: str) -> None:
+    """Messages: a burst or a timeout was one more limit, 5 or 60 calls per second, and nothing was said."""
+    with pytest.raises(TypeError, match=rf"Budget\({next(iter(options))}\): .*{hint}"):
+        Budget(requests="1/s", **options)
+
+
+async def test_a_reservation_that_is_no_block_is_told_so() -> None:
+    """Messages: Python's own words are of protocols and expressions."""
+    budget: Any = Budget(requests="1/s")
+    with pytest.raises(TypeError, match=r"async with budget\.reserve"):
+        await budget.reserve()
+    for thing in (budget, budget.reserve()):
+        with pytest.raises(TypeError, match=r"async with budget\.reserve"), thing:
+            pass
+    with pytest.raises(TypeError, match=r"async with budget\.reserve"):
+        async with budget:
+            pass
+    assert budget.available("requests") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("set_rate", "a Limiter has it"), ("reset", "a Limiter has it"), ("try_reserve", "max_wait=0"), ("acquire", "reserve")],
+)
+async def test_what_a_budget_does_not_have_names_what_does(name: str, hint: str) -> None:
+    """Messages: Python's own words only say that there is no such attribute."""
+    with pytest.raises(AttributeError, match=hint):
+        getattr(Budget(requests="1/s"), name)
+
+
+async def test_amounts_that_are_wrong_say_how_they_are_written() -> None:
+    """Messages: for a dict it said to write the dict again, and for a timeout that there is no such dimension."""
+    budget: Any = Budget(requests="1/s")
+    with pytest.raises(TypeError, match=r"write reserve\(\*\*amounts\)"):
+        budget.reserve({"requests": 1})
+    with pytest.raises(TypeError, match="max_wait, in seconds"):
+        budget.reserve(timeout=1)
+
+
+async def test_two_rates_name_all_of_them() -> None:
+    """Messages: it said to write a rate of '10/s' per '100/min' seconds."""
+    make: Any = Limiter
+    with pytest.raises(TypeError, match="AllOf"):
+        make("10/s", "100/min")
+    with pytest.raises(TypeError, match=r"Rate\(10, 60\)"):
+        make(10, 60)
+
+
+async def test_what_cannot_be_shared_names_the_argument() -> None:
+    """Messages: it spoke of Limiter(), which the caller had not written."""
+    keyed: Any = KeyedLimiter[str](lambda key: "1/s")
+    with pytest.raises(TypeError, match=r"KeyedLimiter\(shared\): .*shared=tenants\['acme'\]"):
+        KeyedLimiter(lambda key: "1/s", shared=keyed)
+    with pytest.raises(TypeError, match=r"KeyedLimiter\(shared\): .*AllOf"):
+        KeyedLimiter(lambda key: "1/s", shared=["1/s", "9/min"])  # type: ignore[arg-type]
+
+
+async def test_a_dict_of_limits_names_its_method() -> None:
+    """Messages: the limits are known, and only the way to say so is missing."""
+    limits: Any = {"a": "1/s"}
+    with pytest.raises(TypeError, match=r"KeyedLimiter\(limits\.__getitem__\)"):
+        KeyedLimiter(limits)
+
+
+async def test_what_a_store_cannot_do_names_what_it_can() -> None:
+    """Messages: a strategy was "not a number", and options were only unexpected."""
+    make: Any = RedisLimiter
+    for strategy in (TokenBucket("10/s", burst=3), Limiter("10/s")):
+        with pytest.raises(TypeError, match=r"RedisLimiter\(rate\) .*burst=10"):
+            make("redis://localhost", "name", strategy)
+    with pytest.raises(TypeError, match=r"no option timeout: .*max_wait=1"):
+        make("redis://localhost", "name", "10/s", timeout=1)
+    with pytest.raises(TypeError, match="no option password: its options are burst, lease") as error:
+        make("redis://localhost", "name", "10/s", password="s3cret")
+    assert "s3cret" not in str(error.value)
