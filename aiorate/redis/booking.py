@@ -62,6 +62,7 @@ _US = 1_000  # ns
 _SHORTEST_NS = 1_000_000  # over which use is measured
 _INTEREST_NS = NS_PER_SECOND  # a store that is lost is asked so long after the last who wanted it
 _LONGEST_NS = NS_PER_SECOND  # a round trip counts for no more
+_PORTION = 500  # slots asked for at once, if a horizon has fewer: the loop wakes as many waiters before slots lapse
 _RECHECK_NS = NS_PER_SECOND  # so often a process in which somebody waits asks whether a pause still goes on
 
 
@@ -240,15 +241,30 @@ class Booking:
         if self._immediate is not None:
             self._immediate.remove(ticket)
 
-    def _refuse_immediate(self) -> None:
-        """Refuse the requests with ``max_wait=0`` that had their answer, or get none, and are not due within the slack."""
+    def _refuse_immediate(self, asks_on: bool = False) -> None:
+        """Refuse the requests with ``max_wait=0`` that had their answer, or get none, and are not due within the slack.
+
+        ``asks_on``: the store will be asked for those for which it was not.
+        """
         if not self._immediate:
             return
         dispatcher, now = self._dispatcher, self._dispatcher.timeline.now()
         due = 0 if dispatcher.timeline.held_at is not None else self._scheduler.due_by(now + self._slack, now)
-        over = self._immediate.refused(dispatcher.line, due, self.coming)
+        over = self._immediate.refused(dispatcher.line, due, asks_on)
         if over:
             dispatcher.send_away(over)
+
+    def _asks_on(self) -> bool:
+        """Have the store asked for those in line, unless the first has its slots and will be granted once the loop has turned."""
+        dispatcher, scheduler = self._dispatcher, self._scheduler
+        first = dispatcher.line.first()
+        if first is None or dispatcher.timeline.held_at is not None:
+            return False
+        now = dispatcher.timeline.now()
+        if first[1] <= scheduler.available(now):
+            return True
+        scheduler.want(now)
+        return self.coming
 
     def _wake(self, native: object) -> None:
         if self._booker is not None and self._booker.loop is not native:
@@ -445,7 +461,8 @@ class Booking:
             if waited:
                 dispatcher.skip(scheduler.lapsed - self._lapsed)
             self._lapsed = scheduler.lapsed
-        self._refuse_immediate()
+        if self._immediate:
+            self._refuse_immediate(self._immediate.has_more and self._asks_on())
 
     def unreachable(self, cause: BaseException) -> None:
         """The store did not answer. It will be asked again."""
@@ -516,7 +533,9 @@ class Booking:
             if not waiting:  # somebody has tried, and not waited
                 expected = max(expected, scheduler.refused)
         self._within = -1
-        at_once = self._immediate.ask(dispatcher.line, ready, not expected) if self._immediate else 0
+        # Of a burst, no more than the loop wakes in time: the rest stays in the store, and is asked for next.
+        most = max(_PORTION, first, *[rate.permits_in(max(self._ahead, self._answer_ns)) for rate in scheduler.rates])
+        at_once = self._immediate.ask(dispatcher.line, ready, ready + most, not expected) if self._immediate else 0
         if at_once:
             self._within = self._slack
             return max(at_once - ready, 0)
@@ -526,7 +545,7 @@ class Booking:
         missing = max(waiting + expected - ready, 0)
         if missing:
             self._waited, self._spent = waiting, scheduler.spent
-        return missing
+        return min(missing, most)
 
     def _expected(self, reading: int) -> int:
         """How many permits the next ``lease`` will take, if use goes on as it did since the last question."""

@@ -47,6 +47,11 @@ class Immediate:
     def __bool__(self) -> bool:
         return bool(self._patience)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there are requests that no question has counted."""
+        return len(self._asked) < len(self._patience)
+
     def add(self, ticket: Ticket, patience: Patience) -> None:
         """A request joined the line."""
         self._patience[ticket] = patience
@@ -61,29 +66,35 @@ class Immediate:
         self._patience.clear()
         self._asked.clear()
 
-    def ask(self, line: Line, ready: int, alone: bool) -> int:
+    def ask(self, line: Line, ready: int, most: int, alone: bool) -> int:
         """The store is about to be asked for the line. Returns the permits to ask for on behalf of these requests alone, or 0.
 
         0 if other requests stand in line, or if ``alone`` is False because slots are booked ahead anyway: then slots that these
         requests leave are useful to others. Otherwise a slot that comes too late would lapse, and so would the slots of a request
         that has only a part of what it needs. So the question counts the first requests of one size, and says what size that is.
+        Of a crowd, it counts those that ask for ``most`` permits together, the ``ready`` ones included.
         """
         requests = [(ticket, permits) for ticket, permits, _ in line if not ticket.cancelled()]
-        alone = alone and all(ticket in self._patience for ticket, _ in requests)
-        if not alone or not requests:
-            self._asked.update(self._patience)
+        if not requests:
             return 0
-        wanted, self.unit = 0, requests[0][1]
+        alone = alone and all(ticket in self._patience for ticket, _ in requests)
+        wanted, unit = 0, requests[0][1]
         for ticket, permits in requests:
-            if permits != self.unit:
+            if (alone and permits != unit) or (wanted and wanted + permits > most):
                 break
-            self._asked.add(ticket)
+            if ticket in self._patience:
+                self._asked.add(ticket)
             wanted += permits
-        self.have = ready % self.unit
+        if not alone:
+            return 0
+        self.unit, self.have = unit, ready % unit
         return wanted
 
     def refused(self, line: Line, due: int, coming: bool) -> list[tuple[Ticket, int, Patience]]:
-        """The requests for which ``due`` slots are not enough, and that had their answer or get none; ``coming``: one is on its way."""
+        """The requests for which ``due`` slots are not enough, and that had their answer or get none.
+
+        ``coming``: one is on its way for those that no question has counted, or will be.
+        """
         over: list[tuple[Ticket, int, Patience]] = []
         for ticket, permits, _ in line:
             patience = self._patience.get(ticket)

@@ -161,6 +161,10 @@ class Booked(Scheduler):
         """Nothing is on its way: tell again when slots are wanted."""
         self._asked_at = None
 
+    def want(self, now: int) -> None:
+        """Tell that slots are wanted, unless they are on their way."""
+        self._tell(now)
+
     def low(self, count: int) -> None:
         """Tell that slots are wanted as soon as a grant leaves no more than so many; -1: only when a request is refused."""
         self._low = count
