@@ -238,16 +238,14 @@ class TokenPool(Undoing):
         peaks = self._peaks
         if now != peaks.at or level > peaks.level:
             peaks.note(now, level)
-        latest = self._latest
-        before, w = (self._last, self._a, self._w), self._w + spilled
-        # A record: the pools before it, and after their refill.
-        record: tuple[int, ...] = (now, *before, last, level, w, permits)  # type: ignore[assignment]  # it was refilled once
+        latest, before, a, w = self._latest, self._last, self._a, self._w + spilled
+        # A record: the pools before it, and after their refill. Written out: slices of it would take as long as all the rest.
         if latest is None or latest[0] != now:
-            self._latest = record
-        elif before == (last, level, w) and self.stands(latest):
-            self._latest = (*latest[:-1], latest[-1] + permits)
+            self._latest = (now, before, a, self._w, last, level, w, permits)  # type: ignore[assignment]  # it was refilled once
+        elif last == before == latest[4] and not spilled and level == a == latest[5] - latest[7] * self._cost and w == latest[6]:
+            self._latest = (now, latest[1], latest[2], latest[3], last, latest[5], w, latest[7] + permits)
         else:
-            self.record_take(record)
+            self.record_take((now, before, a, self._w, last, level, w, permits))  # type: ignore[arg-type]
         self._last, self._a, self._w = last, level - permits * self._cost, w
         return last
 
