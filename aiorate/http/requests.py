@@ -47,7 +47,7 @@ class RequestLimit(Generic[R]):
     Raises TypeError unless ``limiter`` is a limiter or maps keys to limiters, and unless ``key`` and ``cost`` are plain functions.
     """
 
-    __slots__ = ("_budget", "_call", "_cost", "_feedback", "_key", "_limiters", "_max_wait", "_only")
+    __slots__ = ("_budget", "_by_origin", "_call", "_cost", "_feedback", "_key", "_limiters", "_max_wait", "_only")
 
     def __init__(
         self,
@@ -87,6 +87,7 @@ class RequestLimit(Generic[R]):
         _check_function(f"{call}: cost", cost, "lambda request: 1")
         _check_max_wait(f"{call}: max_wait", max_wait)
         self._key = default_key if key is None else key
+        self._by_origin = key is None
         self._cost = cost
         self._max_wait = max_wait
         self._feedback = feedback
@@ -110,7 +111,9 @@ class RequestLimit(Generic[R]):
         await limiter.acquire(permits, max_wait=max_wait)
         if not self._feedback:
             return None
-        return partial(self._limiters.observe, key) if isinstance(self._limiters, KeyedLimiter) else limiter.observe
+        if isinstance(self._limiters, KeyedLimiter) and not self._by_origin:
+            return partial(self._limiters.observe, key)
+        return limiter.observe  # of an origin alone: what a server calls global ends at that server
 
     def _chosen(self, key: object) -> Limiter:
         if key is None or inspect.isawaitable(key):  # a new coroutine each time would be a new key each time, and no limit at all
