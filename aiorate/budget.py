@@ -154,6 +154,10 @@ class Budget:
         if limit is not None:
             wait = dispatcher.estimate(amounts, now)
             if wait is None or wait > limit:
+                if not limit and dispatcher.shares_on_demand:
+                    from aiorate.mistakes import NO_LEASE
+
+                    raise RuntimeError(f"reserve(max_wait=0): {NO_LEASE}")
                 dispatcher.counters.refused += 1
                 seconds = float("inf") if wait is None else ns_to_seconds(wait)
                 raise WaitTooLong(

@@ -215,6 +215,10 @@ class Limiter:
         dispatcher.find_loop()  # raises if another running loop uses the limiter
         if dispatcher.is_closed:
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
+        if dispatcher.shares_on_demand:
+            from aiorate.mistakes import NO_LEASE
+
+            raise RuntimeError(f"try_acquire(): {NO_LEASE}")
         dispatcher.counters.refused += 1
         return False
 
@@ -369,6 +373,10 @@ class Limiter:
         if limit is not None:
             wait = dispatcher.estimate(permits, now)
             if wait is None or wait > limit:
+                if not limit and dispatcher.shares_on_demand:
+                    from aiorate.mistakes import NO_LEASE
+
+                    raise RuntimeError(f"{call}(max_wait=0): {NO_LEASE}")
                 dispatcher.counters.refused += 1
                 seconds = float("inf") if wait is None else ns_to_seconds(wait)
                 raise WaitTooLong(

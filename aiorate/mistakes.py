@@ -15,6 +15,7 @@ __all__ = [
     "NOT_DIMENSIONS",
     "NOT_HOOKS",
     "NO_KEY",
+    "NO_LEASE",
     "NO_TIMEOUT",
     "is_request",
     "more_than_a_rate",
@@ -31,6 +32,10 @@ __all__ = [
 NOT_A_BLOCK = (
     "a limiter makes its callers wait, and a plain `with` cannot: write `async with limiter:`. In synchronous code, make the limiter"
     " with scope='process' and call limiter.acquire_blocking()."
+)
+NO_LEASE = (
+    "without a lease, the RedisLimiter that is shared here has permits only for requests that wait, and every call would be refused."
+    " Make it with a lease, such as RedisLimiter(..., lease=0.05), or give max_wait= time for an answer of the store, such as 0.1."
 )
 NOT_HOOKS = (
     "a limiter is not a hook of an HTTP client: write event_hooks=aiorate.http.hooks(limiter) for httpx2 and httpx, or"

@@ -249,7 +249,9 @@ class Booking:
         if not self._immediate:
             return
         dispatcher, now = self._dispatcher, self._dispatcher.timeline.now()
-        due = 0 if dispatcher.timeline.held_at is not None else self._scheduler.due_by(now + self._slack, now)
+        gate, first = dispatcher.gate, dispatcher.line.first()
+        held = dispatcher.timeline.held_at is not None or (gate is not None and first is not None and gate.estimate(first[1]) != 0)
+        due = 0 if held else self._scheduler.due_by(now + self._slack, now)
         over = self._immediate.refused(dispatcher.line, due, asks_on)
         if over:
             dispatcher.send_away(over)

@@ -161,9 +161,9 @@ class RedisLimiter(Limiter):
 
     async def _acquire_within(self, permits: int, max_wait: Number | timedelta) -> float:
         limit = duration_to_ns(max_wait, "acquire(max_wait)")
-        if limit and limit >= self._booking.answer_ns:
-            return await super().acquire(permits, max_wait=max_wait)
         dispatcher, booking = self._dispatcher, self._booking
+        if (limit and limit >= booking.answer_ns) or dispatcher.shares_on_demand:
+            return await super().acquire(permits, max_wait=max_wait)
         check_permits("acquire()", permits, dispatcher.max_permits)
         try:
             at, now = dispatcher.try_take(permits)

@@ -34,6 +34,11 @@ class Desk(Protocol):
         """Whether the store does not answer."""
         ...
 
+    @property
+    def leases(self) -> bool:
+        """Whether slots are booked ahead of use."""
+        ...
+
     def wanted(self, now: int) -> bool:
         """Slots may be wanted at that instant. True if they are on their way then."""
         ...
@@ -370,6 +375,10 @@ class Booked(Scheduler):
     @property
     def state(self) -> str:  # type: ignore[override]
         return "degraded" if self.desk is not None and self.desk.degraded else "shared"
+
+    @property
+    def on_demand(self) -> bool:  # type: ignore[override]
+        return self.desk is not None and not self.desk.leases
 
     @property
     def rates(self) -> tuple[Rate, ...]:

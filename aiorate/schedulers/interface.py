@@ -57,6 +57,8 @@ class Scheduler(ABC):
     """Whether the strategy makes up for all missed time, so that a permit in stock may be booked later at no loss."""
     state: str = "local"
     """Where its permits come from: ``local``, this process; ``shared``, a store; ``degraded``, a store that does not answer."""
+    on_demand: bool = False
+    """Whether permits come only once a request waits for them, as from a store that is asked on its behalf."""
     members: tuple[Scheduler, ...] = ()
     """The schedulers that this one consists of."""
     none: type[int] = int

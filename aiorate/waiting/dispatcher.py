@@ -413,6 +413,11 @@ class Dispatcher:
         return self._gate
 
     @property
+    def shares_on_demand(self) -> bool:
+        """Whether a limit that it shares has permits only for requests that wait."""
+        return self._gate is not None and self._gate.on_demand
+
+    @property
     def is_stopped(self) -> bool:
         """Whether it, or the limit that it shares with others, grants nothing until it is started."""
         return self.timeline.stopped or (self._gate is not None and self._gate.is_stopped)

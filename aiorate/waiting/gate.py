@@ -69,6 +69,16 @@ class Shared(Side, Protocol):
         ...
 
     @property
+    def strategy(self) -> Scheduler:
+        """Its scheduler, without what a server said."""
+        ...
+
+    @property
+    def shares_on_demand(self) -> bool:
+        """Whether a limit that it shares in turn has permits only for requests that wait."""
+        ...
+
+    @property
     def is_stopped(self) -> bool:
         """Whether it was stopped, or a limit that it shares in turn was."""
         ...
@@ -275,6 +285,11 @@ class Gate:
     def closed(self) -> bool:
         """Whether the shared limit grants nothing any more."""
         return self._shared.is_closed
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether the shared limit, or one above it, has permits only for requests that wait."""
+        return self._shared.strategy.on_demand or self._shared.shares_on_demand
 
     @property
     def is_stopped(self) -> bool:
