@@ -64,6 +64,7 @@ _WAIT = "how long to wait is said where one waits: await limiter.acquire(max_wai
 _KEYS = "a limit for each key: aiorate.KeyedLimiter(lambda key: Limiter('10/s'))"
 _STORE = "a limit that processes share: aiorate.redis.RedisLimiter(url, name, '10/s')"
 _PLACES = "how many may run at a time: Limiter('10/s', max_concurrency=5)"
+_ONE_LOOP = "this is for one event loop, and from other threads it is called through asyncio.run_coroutine_threadsafe()"
 _HINTS = {
     **dict.fromkeys(("rate", "rate_limit", "limit", "limits", "max_rate", "max_calls", "calls", "requests", "permits"), _RATE),
     **dict.fromkeys(("period", "per", "interval", "seconds", "time_period", "window", "minutes"), _RATE),
@@ -73,6 +74,7 @@ _HINTS = {
     **dict.fromkeys(("redis", "storage", "storage_uri", "backend", "url", "store", "lease"), _STORE),
     **dict.fromkeys(("concurrency", "max_concurrent", "max_inflight", "max_parallel"), _PLACES),
     "loop": "no loop is needed: a limiter finds the one that runs",
+    "scope": f"only a Limiter has a scope; {_ONE_LOOP}",
 }
 
 
@@ -159,7 +161,7 @@ def not_by_name(call: str, given: object, names: Sequence[str]) -> TypeError:
 NOT_DIMENSIONS = {
     "burst": "A burst belongs to a strategy: tokens=TokenBucket('200_000/min', burst=20_000)",
     "timeout": "How long to wait is said where one waits: reserve(max_wait=1)",
-    "scope": "A budget is for one event loop",
+    "scope": f"Only a Limiter has a scope; {_ONE_LOOP}",
     "max_concurrency": "That is an option of Limiter, and a budget does not have it",
     "precise": "That is an option of Limiter, and a budget does not have it",
 }

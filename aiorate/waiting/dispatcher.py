@@ -629,7 +629,7 @@ class Dispatcher:
                 raise RuntimeError(
                     "this limiter is in use by another running event loop, and its scope is one loop. For one limit in several loops and"
                     " threads, make it with scope='process' (two limiters would allow twice as much), or call this one in its own loop"
-                    " through asyncio.run_coroutine_threadsafe()."
+                    " through asyncio.run_coroutine_threadsafe(), which is the way for a KeyedLimiter and a Budget."
                 )
             if native is None and not old.closed:
                 return

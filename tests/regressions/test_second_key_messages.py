@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -68,7 +69,7 @@ async def test_an_attribute_that_nobody_has_is_told_as_ever() -> None:
     [
         ({"burst": 5}, "burst=20_000"),
         ({"timeout": 60}, r"reserve\(max_wait=1\)"),
-        ({"scope": "process"}, "one event loop"),
+        ({"scope": "process"}, "run_coroutine_threadsafe"),
         ({"max_concurrency": 3}, "an option of Limiter"),
     ],
 )
@@ -147,3 +148,25 @@ async def test_what_a_store_cannot_do_names_what_it_can() -> None:
     with pytest.raises(TypeError, match="no option password: its options are burst, lease") as error:
         make("redis://localhost", "name", "10/s", password="s3cret")
     assert "s3cret" not in str(error.value)
+
+
+async def test_a_scope_of_keys_names_the_way_between_threads() -> None:
+    """Messages: in a second event loop, the error says to write scope='process', which keys and budgets do not have."""
+    keyed: Any = KeyedLimiter
+    for make in (lambda: keyed(lambda key: "1/s", scope="process"), lambda: RedisLimiter("redis://x", "name", "1/s", scope="process")):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"no option scope: .*run_coroutine_threadsafe"):
+            make()
+    budget = Budget(requests="1/s")
+    async with budget.reserve():
+        error = await asyncio.to_thread(_said, budget)
+    assert "run_coroutine_threadsafe(), which is the way for a KeyedLimiter and a Budget" in error
+
+
+def _said(budget: Budget) -> str:
+    async def ask() -> None:
+        async with budget.reserve():
+            pass
+
+    with pytest.raises(RuntimeError) as caught:
+        asyncio.run(ask())
+    return str(caught.value)
