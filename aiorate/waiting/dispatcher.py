@@ -436,8 +436,12 @@ class Dispatcher:
         if self.passes is not None:
             self.passes.serve()
 
-    def serve(self) -> None:
-        """Grant all that is due, in order, and set the driver for the next."""
+    def serve(self, again: bool = False) -> None:
+        """Grant all that is due, in order, and set the driver for the next.
+
+        If that fails, everybody in line is told; where many threads ask, only if it fails ``again``, since the error may be a signal
+        handler's.
+        """
         timeline = self.timeline
         request: Request | None = None
         try:
@@ -452,12 +456,11 @@ class Dispatcher:
             elif request is not None:
                 request = self._grant(request, now)
         except Exception as error:
-            if self._loop is not None and self._loop.section is not None:
-                self._loop.section.cut()
-            self._fail(error)
+            if again or not self._cut():
+                self._fail(error)
             request = None
         if request is not None:
-            self._await_head(request[0], self._due)
+            self._await_head(request[0], self._due, again)
         else:
             self._head = None
             self._update_fast_path()
@@ -566,7 +569,14 @@ class Dispatcher:
         else:
             section.after(partial(emit, event, self.on_event))
 
-    def _await_head(self, ticket: Ticket, due: int | None) -> None:
+    def _cut(self) -> bool:
+        """A decision failed where many threads ask, so that `go_on` comes next; False: one loop asks, and there was no signal."""
+        section = None if self._loop is None else self._loop.section
+        if section is not None:
+            section.cut()
+        return section is not None
+
+    def _await_head(self, ticket: Ticket, due: int | None, again: bool = False) -> None:
         """Have the driver look again when that ticket, the first in line, is due; while time stands still, when it goes on."""
         assert self.driver is not None  # it made the ticket
         if due is not None and due >= NOBODY_KNOWS:
@@ -581,8 +591,9 @@ class Dispatcher:
             else:
                 self.driver.arm(timeline.reading_at(due))
         except Exception as error:  # a broken clock
-            self.driver.arm(None)
-            self.fail(error)
+            if again or not self._cut():
+                self.driver.arm(None)
+                self.fail(error)
 
     def _made_up_from(self, now: int) -> int | None:
         """Since when to book just after a late wake-up that left nobody in line.
@@ -610,7 +621,7 @@ class Dispatcher:
         self._returnable += resuming - self.resuming
         self.resuming = resuming
         self.line.recount()
-        self.serve()
+        self.serve(again=True)
 
     # The event loop: which one it is, and that it runs its other tasks.
 

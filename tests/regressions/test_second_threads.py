@@ -105,7 +105,7 @@ class Case:
         for task in self.tasks:
             try:
                 yield task.result(LONG)
-            except (Alarm, aiorate.LimiterClosed) as error:
+            except aiorate.LimiterClosed as error:
                 yield error
 
 
@@ -128,7 +128,10 @@ ACTIONS: dict[str, Callable[[Case], object]] = {
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("strategy", ["TokenBucket", *(pytest.param(name, marks=pytest.mark.slow) for name in list(STRATEGIES)[1:])])
 def test_nobody_waits_for_ever_after_an_interrupt(strategy: str, action: str, error: type[BaseException]) -> None:
-    """Number 28: 3 of 5500 interrupts in the main thread left the tasks of other threads waiting. Here it is each instant in turn."""
+    """Number 28: 3 of 5500 interrupts in the main thread left the tasks of other threads waiting. Here it is each instant in turn.
+
+    Nor does any other thread get the error: it is the main thread's alone, whatever its class.
+    """
     instant, interrupted = 0, True
     with LoopThread() as thread:
         while interrupted:
@@ -140,7 +143,7 @@ def test_nobody_waits_for_ever_after_an_interrupt(strategy: str, action: str, er
             outcomes = list(case.outcomes())
             dispatcher = case.limiter.dispatcher
 
-            assert all(error is not KeyboardInterrupt or isinstance(waited, float) for waited in outcomes), interrupt.where
+            assert all(isinstance(waited, float) for waited in outcomes), interrupt.where
             assert (0, 0, 0) == (len(dispatcher.line), dispatcher.resuming, case.limiter.statistics().waiting), interrupt.where
             case.limiter.set_rate("10/s")
             case.clock.advance(1)
