@@ -472,6 +472,8 @@ class _Rehearsal:
 
     def take(self, permits: int, wait: int, since: int | None = None) -> int:
         """Grant them then, when they are due here and above, to a request that stands in line since that instant; returns when."""
+        if since is None and self._above is not None and self.due_own(permits, self.last) < wait:
+            since = self.instant(wait)  # it stands in line above by then: not late here
         if self._above is not None:
             self._above.take(self._permits_above(permits), wait)
         return self.take_own(permits, wait, since)

@@ -6,7 +6,7 @@ import asyncio
 
 from helpers.driving import one_loop, turns
 
-from aiorate import AllOf, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
+from aiorate import AllOf, BurstCompensation, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
 from aiorate.testing import ManualClock
 
 pytestmark = one_loop
@@ -50,3 +50,21 @@ async def test_a_key_with_a_shared_limit_is_told_what_catch_up_brings_it() -> No
 
     assert told == last.result() == 1.78
     assert waiting.done()
+
+
+async def test_a_level_held_up_by_the_one_above_is_not_told_as_late() -> None:
+    """Number 44: 20 ms too short. What waits at a third level for the first was rehearsed as if the second made up for the time."""
+    clock = ManualClock()
+    top = Limiter(SlidingWindow("8/3s"), clock=clock)
+    tenants = KeyedLimiter(lambda key: Limiter(BurstCompensation("10/s", 1), clock=clock), shared=top)
+    users = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", burst=3), clock=clock), shared=tenants["acme"])
+    asked = [top.acquire(2), top.acquire(2), *(tenants.acquire("acme") for _ in range(2)), *(users.acquire("ann") for _ in range(6))]
+    waiting = [asyncio.create_task(request) for request in asked]
+    await clock.run(0.15)
+
+    told = users["ann"].delay()
+    last = asyncio.create_task(users.acquire("ann"))
+    await clock.run(20)
+
+    assert told == last.result() == 3.25
+    assert all(task.done() for task in waiting)
