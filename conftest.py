@@ -6,7 +6,7 @@ too, and a comment behind that is a line that it must print. A block that speaks
 in real time instead, and finds a local server there; so does one that speaks of ``redis://localhost``, which finds a real Valkey or
 Redis. A block that imports an SDK is skipped where that is not installed.
 
-The whole suite runs in several processes, one for each core; files or folders that are named, in one.
+The whole suite runs in several processes, one more than there are cores; files or folders that are named, in one.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ SDKS = ("anthropic", "fastapi", "openai")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """How many processes run the tests, unless ``-n`` says so. Starting them takes longer than most files."""
+    """How many processes run the tests, unless ``-n`` says so. Starting them takes longer than most files.
+
+    One more than there are cores: tests that wait for a server leave a core idle.
+    """
     if config.getoption("file_or_dir") or config.getoption("collectonly"):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_WORKERS) if cores > 1 else 0
+    return min(cores + 1, MOST_WORKERS) if cores > 1 else 0
 
 
 class Page:

@@ -27,8 +27,8 @@ sampled = pytest.mark.sampled
 
 
 def histories(most: int) -> int:
-    """How many of ``most`` histories to try: a fifth of them by default, and at least 3."""
-    return most if ALL else min(most, max(3, most // 5))
+    """How many of ``most`` histories to try: a tenth of them by default, and at least 3."""
+    return most if ALL else min(most, max(3, most // 10))
 
 
 def examples(most: int) -> settings:
