@@ -422,22 +422,23 @@ def test_a_store_that_hangs_is_waited_for(store: Store, seconds: float) -> None:
 
 
 def test_a_process_is_faster_than_any_peer(store: Store) -> None:
-    """Callers do not talk to the store: eight times as fast, and fifty times with a lease."""
+    """Callers do not talk to the store: six times as fast on a busy machine, eight to ten on a quiet one, and fifty with a lease."""
 
     def measured() -> dict[str, tuple[float, float]]:
         peers = max(out_of_reach(store, name, {}, 1.0) for name in ("limits-fixed", "limits-moving", "pyrate-limiter", "throttled-py"))
         exact, leased = out_of_reach(store, "aiorate", {}, 1.5), out_of_reach(store, "aiorate", LEASE, 1.5)
-        return {"exact": (8 * peers / exact, 1.0), "lease": (50 * peers / leased, 1.0)}
+        return {"exact": (6 * peers / exact, 1.0), "lease": (45 * peers / leased, 1.0)}
 
     in_one_round(measured)
 
 
-@pytest.mark.parametrize(("loop", "most"), [(name, {"asyncio": 1.5, "uvloop": 1.7}[name]) for name in FACTORIES], ids=FACTORIES)
+@pytest.mark.parametrize(("loop", "most"), [(name, {"asyncio": 1.9, "uvloop": 2.1}[name]) for name in FACTORIES], ids=FACTORIES)
 @pytest.mark.parametrize("client", ["", "redis-py"], ids=["url", "client"])
 def test_one_task_alone_waits_little_longer_than_for_a_script_that_does_nothing(store: Store, client: str, loop: str, most: float) -> None:
     """There is one call to the store for each permit then, and with a lease hardly any.
 
-    On uvloop the script that does nothing takes less, and what the store needs for the other one is the same.
+    On uvloop the script that does nothing takes less, and what the store needs for the other one is the same. Equal shares at any
+    distance cost the store some 8 us of each call, and the process as much: it was 1.4 and 1.55 times before, and is 1.7 and 1.9.
     """
 
     def once(subject: str, options: dict[str, Any]) -> float:
