@@ -101,10 +101,9 @@ class _Accumulator(Undoing):
         """The next slot keeps its instant, the ones after it follow at the new rate."""
         rate = Rate.of(rate)
         slot = self._begin(now) if self._next is None else self._next
-        # Rounded up: no slot comes earlier than before.
-        self._next = ceil_div(slot * rate.permits, self.rate.permits)
         self.forget_takes()
-        self.rate = rate
+        # Rounded up: no slot comes earlier than before. Both in one step: a signal handler may raise after a call.
+        self._next, self.rate = ceil_div(slot * rate.permits, self.rate.permits), rate
 
     def restart(self, now: int) -> None:
         """Forget the backlog: no slot is due before now."""
@@ -351,13 +350,11 @@ class BurstRatio(Undoing):
     def _change(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
         if now is not None and self._ideal is None:
             self._begin(now)
-        old = self._unit
-        self.rate, self._ratio = rate, ratio
+        unit, ideal, paced = rate.permits * ratio[0], self._ideal, self._paced
+        if ideal is not None:
+            ideal, paced = ceil_div(ideal * unit, self._unit), ceil_div(paced * unit, self._unit)
         self.forget_takes()
-        self._unit = rate.permits * ratio[0]
-        if self._ideal is not None:
-            self._ideal = ceil_div(self._ideal * self._unit, old)
-            self._paced = ceil_div(self._paced * self._unit, old)
+        self.rate, self._ratio, self._unit, self._ideal, self._paced = rate, ratio, unit, ideal, paced
 
     def __repr__(self) -> str:
         at = None if self._ideal is None else ceil_div(self._ideal, self._unit)
