@@ -12,11 +12,12 @@ import pytest
 import pytest_asyncio
 from helpers.loops import FACTORIES, LeapingLoop, eager_loop
 from helpers.server import Server
+from helpers.stores import RealServer
 
 from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], Any]]:
@@ -53,3 +54,19 @@ async def server() -> AsyncIterator[Server]:
     """A real one, on loopback."""
     async with Server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[RealServer]:
+    """A real Redis or Valkey for all tests of the run."""
+    with RealServer() as server:
+        yield server
+
+
+@pytest.fixture
+def store(running: RealServer) -> RealServer:
+    """That server, empty, scripts included."""
+    running.send("FLUSHALL")
+    running.send("SCRIPT", "FLUSH")
+    running.send("CONFIG", "RESETSTAT")
+    return running

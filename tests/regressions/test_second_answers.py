@@ -17,21 +17,9 @@ from aiorate import EngineUnavailable, KeyedLimiter, Limiter
 from aiorate.redis import RedisLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 HOSTILE = json.loads('"\\ud800"')
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RealServer]:
-    with RealServer() as server:
-        yield server
-
-
-@pytest.fixture
-def store(running: RealServer) -> RealServer:
-    running.send("FLUSHALL")
-    return running
 
 
 @one_loop

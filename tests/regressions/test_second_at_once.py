@@ -16,21 +16,9 @@ from aiorate import EngineUnavailable, KeyedLimiter, LimiterClosed, LineFull, Wa
 from aiorate.redis import RedisLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RealServer]:
-    with RealServer() as server:
-        yield server
-
-
-@pytest.fixture
-def store(running: RealServer) -> RealServer:
-    running.send("FLUSHALL")
-    return running
 
 
 async def outcomes(limiter: Any, count: int, permits: int = 1) -> list[float | str]:

@@ -13,21 +13,9 @@ from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket, WaitTooLong
 from aiorate.redis import RedisLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RealServer]:
-    with RealServer() as server:
-        yield server
-
-
-@pytest.fixture
-def store(running: RealServer) -> RealServer:
-    running.send("FLUSHALL")
-    return running
 
 
 @pytest.mark.parametrize("max_wait", [0, 0.0001])

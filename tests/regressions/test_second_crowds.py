@@ -13,21 +13,9 @@ from aiorate import WaitTooLong
 from aiorate.redis import RedisLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 pytestmark = one_loop
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RealServer]:
-    with RealServer() as server:
-        yield server
-
-
-@pytest.fixture
-def store(running: RealServer) -> RealServer:
-    running.send("FLUSHALL")
-    return running
 
 
 async def granted(limiter: RedisLimiter, count: int, **options: Any) -> list[bool]:

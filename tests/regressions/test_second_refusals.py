@@ -15,7 +15,7 @@ from aiorate.redis import RedisLimiter
 from aiorate.redis.outage import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 SECOND = 1_000_000_000
 POLICIES: dict[str, dict[str, Any]] = {
@@ -24,18 +24,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "local": {"on_unavailable": "local", "local_share": 0.5},
     "open": {"on_unavailable": "open"},
 }
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RealServer]:
-    with RealServer() as server:
-        yield server
-
-
-@pytest.fixture
-def store(running: RealServer) -> RealServer:
-    running.send("FLUSHALL")
-    return running
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])

@@ -13,23 +13,11 @@ from helpers.stores import Process, RealServer, now
 from redis.exceptions import ConnectionError as NoConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 NEAR, TASKS = 0.0001, 50
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RealServer]:
-    with RealServer() as server:
-        yield server
-
-
-@pytest.fixture
-def store(running: RealServer) -> RealServer:
-    running.send("FLUSHALL")
-    return running
 
 
 async def shares(store: RealServer, rate: int, trips: Sequence[float], seconds: float, tasks: int = TASKS) -> tuple[list[float], float]:

@@ -13,7 +13,7 @@ from aiorate import EngineUnavailable
 from aiorate.redis import RedisLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 POLICIES: dict[str, dict[str, Any]] = {
     "raise": {},
@@ -21,19 +21,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "local": {"on_unavailable": "local", "local_share": 0.5},
     "open": {"on_unavailable": "open"},
 }
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RealServer]:
-    with RealServer() as server:
-        yield server
-
-
-@pytest.fixture
-def store(running: RealServer) -> RealServer:
-    running.send("FLUSHALL")
-    running.send("SCRIPT", "FLUSH")
-    return running
 
 
 async def outcome(limiter: RedisLimiter, seconds: float) -> str:
