@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
-from aiorate.schedulers.room import Room
+from aiorate.schedulers.places import Places
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
@@ -118,7 +118,7 @@ class Limiter:
             if type(max_concurrency) is int and max_concurrency < 1:
                 raise ValueError(f"Limiter(max_concurrency) must be 1 or more, or None (no bound); {max_concurrency} was given.")
             check_permits("Limiter(max_concurrency)", max_concurrency)
-            self._room = Limiter(Room(max_concurrency), clock=clock)
+            self._room = Limiter(Places(max_concurrency), clock=clock)
         self._dispatcher.on_event = on_event
         if scope is not _LOOP and scope != _LOOP:
             SCOPES[scope](self, clock, precise)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from aiorate.schedulers.room import Room
+from aiorate.schedulers.places import Places
 from aiorate.waiting.loops import running_task
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def turn_if_starved(dispatcher: Dispatcher) -> None:
 def hold_place(places: Dispatcher) -> None:
     """Note that the running task has the only place, if there is one. Of several, one may be left by another task."""
     room = places.scheduler
-    if isinstance(room, Room) and room.max_permits == 1:
+    if isinstance(room, Places) and room.max_permits == 1:
         task = running_task()
         room.holder = None if task is None else ref(task)
 
@@ -70,7 +70,7 @@ def hold_place(places: Dispatcher) -> None:
 def refuse_holder(places: Dispatcher) -> None:
     """Raise RuntimeError if the running task has the place that it would wait for."""
     room = places.scheduler
-    if isinstance(room, Room) and room.holder is not None and (task := running_task()) is not None and room.holder() is task:
+    if isinstance(room, Places) and room.holder is not None and (task := running_task()) is not None and room.holder() is task:
         raise RuntimeError(
             "this task is inside `async with limiter` already, and max_concurrency is 1: it would wait for itself. Enter once; inside,"
             " await limiter.acquire() takes another permit."

@@ -28,7 +28,7 @@ schedulers.interface schedulers.peaks
 schedulers.undo
 schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket schedulers.window schedulers.all_of
 schedulers.server_bucket
-schedulers.capped schedulers.room schedulers.next_free schedulers.slot_run
+schedulers.capped schedulers.places schedulers.next_free schedulers.slot_run
 schedulers.booked
 schedulers.dimensions
 schedulers

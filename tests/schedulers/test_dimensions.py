@@ -8,7 +8,7 @@ import pytest
 
 from aiorate import Rate, SlidingWindow, TokenBucket
 from aiorate.schedulers.dimensions import Amounts, Dimensions
-from aiorate.schedulers.room import Room
+from aiorate.schedulers.places import Places
 
 SECOND = 1_000_000_000
 
@@ -41,27 +41,27 @@ def test_dimensions_are_charged_rest_and_lag_as_their_parts() -> None:
         dimensions.set_rate(Rate(1), 0)
 
 
-def test_in_another_process_nobody_is_in_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a fork, those who were inside are so in the parent."""
-    room = Room(1)
-    assert room.take(1, 0) == 0
-    assert room.peek(1, 0) > 0
+def test_all_places_are_free_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fork, the holders of places are in the parent."""
+    places = Places(1)
+    assert places.take(1, 0) == 0
+    assert places.peek(1, 0) > 0
 
     monkeypatch.setattr(os, "getpid", lambda: -1)
 
-    assert [room.take(1, 0) <= 0 for _ in range(2)] == [True, False]
+    assert [places.take(1, 0) <= 0 for _ in range(2)] == [True, False]
 
 
-def test_a_room_has_a_size_and_no_rate() -> None:
-    """Time changes nothing: whoever leaves makes room."""
-    room = Room(2)
-    assert [room.take(1, 0) <= 0 for _ in range(3)] == [True, True, False]
-    assert room.peek(1, 10 * SECOND) > 20 * SECOND
+def test_places_have_a_number_and_no_rate() -> None:
+    """Time changes nothing: a place is free once its holder leaves."""
+    places = Places(2)
+    assert [places.take(1, 0) <= 0 for _ in range(3)] == [True, True, False]
+    assert places.peek(1, 10 * SECOND) > 20 * SECOND
 
-    room.give_back(1, 0)
+    places.give_back(1, 0)
 
-    assert room.take(1, 0) == 0
-    assert (room.lag(0), room.bound(SECOND)) == (0, None)
-    assert repr(room) == "2 of 2 places taken"
+    assert places.take(1, 0) == 0
+    assert (places.lag(0), places.bound(SECOND)) == (0, None)
+    assert repr(places) == "2 of 2 places taken"
     with pytest.raises(RuntimeError, match="no rate"):
-        room.set_rate(Rate(1), 0)
+        places.set_rate(Rate(1), 0)

@@ -1,4 +1,4 @@
-"""Room for so many at a time: the scheduler of `max_concurrency`, whose permits come back when somebody leaves."""
+"""Places: the scheduler of `max_concurrency`. A permit is a place, which comes back when its holder leaves."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, che
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Room"]
+__all__ = ["Places"]
 
 
-class Room(Scheduler):
-    """Grants what is free, and refuses until it is given back. Time changes nothing.
+class Places(Scheduler):
+    """Grants free places, and refuses until one is given back. Time changes nothing.
 
-    In a child process after a fork it is empty: who is inside is inside in the parent, and leaves there.
+    In a child process after a fork all places are free, because their holders are in the parent and leave there.
     """
 
     __slots__ = ("_process", "holder", "max_permits", "rate", "used")
@@ -26,10 +26,10 @@ class Room(Scheduler):
 
     def __init__(self, size: int) -> None:
         self.max_permits: int | None = size
-        self.rate: Rate = Rate(size)  # of no meaning, but every scheduler has one
+        self.rate: Rate = Rate(size)  # without meaning, but every scheduler has one
         self.used: int = 0
         self.holder: Callable[[], object | None] | None = None
-        """Who has the only place, if there is one: a weak reference, since who is collected leaves."""
+        """The holder of the only place, if there is just one: a weak reference, since a holder that is collected leaves."""
         self._process = os.getpid()
         self.receipts = True
 
@@ -47,20 +47,20 @@ class Room(Scheduler):
         return now if self.used + permits <= self.max_permits else NOBODY_KNOWS
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Whoever leaves makes room."""
+        """Free that many places."""
         check_give_back(permits, now, taken)
         self.holder = None
         self.used = max(0, self.used - permits)
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Refused: a room has a size, and no rate."""
+        """Refused: places have a number, not a rate."""
         raise RuntimeError("set_rate(): a limit of concurrency has no rate.")
 
     def lag(self, now: int) -> int:
         return 0
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """None: whoever is quick may leave and enter any number of times."""
+        """None: a place may be taken and left any number of times."""
         return None
 
     def __repr__(self) -> str:
