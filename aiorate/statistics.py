@@ -79,5 +79,5 @@ def snapshot(dispatcher: Dispatcher, room: Dispatcher | None = None) -> Statisti
         rate=dispatcher.scheduler.rate,
         paused_until=float("inf") if timeline.stopped else paused_until,
         next_at=next_at,
-        state=dispatcher.strategy.state,
+        state=dispatcher.watcher.state,
     )

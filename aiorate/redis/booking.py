@@ -14,7 +14,9 @@ from aiorate.redis.failures import said
 from aiorate.redis.fairness import FairShare
 from aiorate.redis.immediate import Immediate
 from aiorate.redis.script import Answer, BadAnswer, Question, limits_of, read_answer
+from aiorate.schedulers.booked import MOST_NS
 from aiorate.waiting.loops import running_loop
+from aiorate.waiting.watcher import Watcher
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -66,7 +68,7 @@ _PORTION = 500  # slots asked for at once, if a horizon has fewer: the loop wake
 _RECHECK_NS = NS_PER_SECOND  # so often a process in which somebody waits asks whether a pause still goes on
 
 
-class Booking:
+class Booking(Watcher):
     """Between a `Booked` scheduler and the store.
 
     ``lease``, ``horizon`` and ``slack`` are in ns. Slots are asked for on behalf of those in line and, with a lease, of those who will
@@ -181,6 +183,7 @@ class Booking:
         self._recheck: asyncio.TimerHandle | None = None
         self._rechecks: bool = False  # whether to ask if a pause still goes on
         scheduler.desk = self
+        dispatcher.watcher = self
         bookings.add(self)
 
     # What the scheduler and the limiter say.
@@ -214,9 +217,12 @@ class Booking:
         return enough and scheduler.ahead(now + self._answer_ns) > 0
 
     @property
-    def leases(self) -> bool:
-        """Whether slots are booked ahead of use."""
-        return self._lease > 0
+    def state(self) -> str:
+        return "degraded" if self._outage.degraded else "shared"
+
+    @property
+    def on_demand(self) -> bool:
+        return not self._lease
 
     @property
     def answer_ns(self) -> int:
@@ -270,7 +276,7 @@ class Booking:
 
     def _wake(self, native: object) -> None:
         if self._booker is not None and self._booker.loop is not native:
-            self.deserted()
+            self.moved()
         booker = self._booker
         if booker is None or (booker.provisional and not self._asking):
             if not isinstance(native, asyncio.AbstractEventLoop):
@@ -290,8 +296,11 @@ class Booking:
         self._charged += permits
         self._tell()
 
-    def paused(self, ns: int) -> None:
-        """The store has to hear of a pause."""
+    def pausing(self, ns: int) -> None:
+        """The store has to hear of a pause. Raises ValueError for more than 317 years."""
+        if ns > MOST_NS:
+            seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
+            raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
         until = self._reading() + ns
         if self._pause_at is None or until > self._pause_at:
             self._pause_at = until
@@ -311,8 +320,13 @@ class Booking:
         if isinstance(native, asyncio.AbstractEventLoop) and not self._closed:
             self._recheck = native.call_later(_RECHECK_NS / NS_PER_SECOND, self._on_recheck)
 
-    def deserted(self) -> None:
-        """The loop in which the store was asked is no more."""
+    def shared(self) -> None:
+        """The first in line keeps its slots while another limit is asked after this one."""
+        self._scheduler.patient = True
+
+    def moved(self) -> None:
+        """The loop in which the store was asked is gone."""
+        self._scheduler.unanswered()
         self._cancel_timer()
         self._cancel_recheck()
         self._booker = self._returned = None
@@ -554,11 +568,6 @@ class Booking:
         used, length = self._scheduler.spent - self._metered, max(reading - self._metered_at, _SHORTEST_NS)
         self._metered, self._metered_at = self._scheduler.spent, reading
         return min(used * self._lease // length, self._scheduler.rate.permits_in(self._lease))
-
-    @property
-    def degraded(self) -> bool:
-        """Whether the store does not answer, for longer than the grace."""
-        return self._outage.degraded
 
     @property
     def in_grace(self) -> bool:

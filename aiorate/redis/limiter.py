@@ -197,7 +197,7 @@ class RedisLimiter(Limiter):
 
         It needs a ``lease``: then a refusal has slots booked for the next try. RuntimeError without one: it would always refuse.
         """
-        if not self._booking.leases:
+        if self._booking.on_demand:
             raise RuntimeError(
                 "try_acquire(): without a lease this process holds no permits of the store, and every call would be refused. Either"
                 " await acquire(max_wait=0), which asks the store once and raises WaitTooLong if nothing is due, or make the limiter"

@@ -10,7 +10,7 @@ from collections import deque
 from copy import deepcopy
 from typing import TYPE_CHECKING, Protocol
 
-from aiorate.rate import NS_PER_SECOND, Rate, ceil_div
+from aiorate.rate import Rate, ceil_div
 from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
 from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.slot_run import SlotRun
@@ -18,26 +18,16 @@ from aiorate.schedulers.slot_run import SlotRun
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Beyond", "Booked", "Desk", "check_memory"]
+__all__ = ["MOST_NS", "Beyond", "Booked", "Desk", "check_memory"]
 
 _ONE = 1
 _FIRST_ANSWER_NS = 1_000_000  # until one was measured
 _LOOK_AGAIN_NS = 20_000_000
-_LONGEST_NS = 10**19  # 317 years: a store counts no further
+MOST_NS = 10**19  # 317 years: a store counts no further
 
 
 class Desk(Protocol):
     """Who talks to the store, and is told what concerns it."""
-
-    @property
-    def degraded(self) -> bool:
-        """Whether the store does not answer."""
-        ...
-
-    @property
-    def leases(self) -> bool:
-        """Whether slots are booked ahead of use."""
-        ...
 
     def wanted(self, now: int) -> bool:
         """Slots may be wanted at that instant. True if they are on their way then."""
@@ -45,22 +35,6 @@ class Desk(Protocol):
 
     def charged(self, permits: int) -> None:
         """So many permits were used without slots."""
-        ...
-
-    def paused(self, ns: int) -> None:
-        """The limiter was paused for so long from now."""
-        ...
-
-    def resumed(self) -> None:
-        """A pause was ended."""
-        ...
-
-    def held_up(self) -> None:
-        """Somebody waits for the end of a pause, which others may end before."""
-        ...
-
-    def deserted(self) -> None:
-        """The event loop is no more in which the store was asked."""
         ...
 
 
@@ -81,7 +55,7 @@ class Booked(Scheduler):
 
     ``rates`` and ``bursts`` are those by which the store assigns. A slot lapses ``lapse`` ns after its time, or half an interval if
     that is longer, unless the first in line gathers slots for several permits, or holds them until another limit lets it pass
-    (`share`). `Desk.wanted` is called when slots
+    (`patient`). `Desk.wanted` is called when slots
     may be wanted. Once it has returned True they are on their way, and it is not called again until `book` or `unanswered` is.
 
     A copy is a rehearsal: it assumes that all slots after those in hand are its own, and calls nobody.
@@ -95,7 +69,6 @@ class Booked(Scheduler):
         "_lapse",
         "_low",
         "_others",
-        "_patient",
         "_rates",
         "_rehearsal",
         "_runs",
@@ -105,6 +78,7 @@ class Booked(Scheduler):
         "desk",
         "in_hand",
         "lapsed",
+        "patient",
         "rate",
         "refused",
         "spent",
@@ -125,7 +99,6 @@ class Booked(Scheduler):
         self._low: int = -1  # tell that slots are wanted when a grant leaves no more; -1: only a refusal does
         self._asked_at: int | None = None  # since when slots are wanted
         self._wait: int = _FIRST_ANSWER_NS
-        self._patient: bool = False
         self._rehearsal: bool = False
         self.receipts: bool = True
         self.rate = _slowest(self._rates)
@@ -137,6 +110,8 @@ class Booked(Scheduler):
         """Permits granted so far."""
         self.refused: int = 0
         """The permits of the last request for which there were not enough slots."""
+        self.patient: bool = False
+        """Whether the first in line keeps its slots while another limit is asked after this one."""
         self.beyond: Beyond | None = None
         """What decides about requests for which there are not enough slots; None: they wait for the store."""
         self.desk: Desk | None = None
@@ -238,10 +213,10 @@ class Booked(Scheduler):
         at, missing = self._due(permits, now)
         if not missing:
             return at
-        if self._patient and not self._rehearsal:  # who asks so stands in line, and asks no further before it is due
+        if self.patient and not self._rehearsal:  # who asks so stands in line, and asks no further before it is due
             self._tell(now, permits)
         if self.beyond is not None:
-            return max(at, self.beyond.at(missing, now) if self._patient else _later(self.beyond, missing, now))
+            return max(at, self.beyond.at(missing, now) if self.patient else _later(self.beyond, missing, now))
         if self._rehearsal:
             return max(at, self._follow.at(missing, now))
         return max(at, self._follow.last_slot(missing, now), now + self._wait)
@@ -268,8 +243,8 @@ class Booked(Scheduler):
         Raises ValueError for a debt of more than 317 years.
         """
         check_permits("charge()", permits)
-        if permits * self.rate.period_ns > _LONGEST_NS * self.rate.permits:
-            most = _LONGEST_NS * self.rate.permits // self.rate.period_ns
+        if permits * self.rate.period_ns > MOST_NS * self.rate.permits:
+            most = MOST_NS * self.rate.permits // self.rate.period_ns
             raise ValueError(f"charge({permits}): at {self.rate} the debt would last longer than 317 years. At most {most} can be charged.")
         self._follow.spend(permits, now)
         if self.desk is not None:
@@ -344,42 +319,6 @@ class Booked(Scheduler):
         if self._asked_at is not None:
             self._asked_at -= ns
 
-    def paused(self, ns: int) -> None:
-        """The limiter is paused, for all processes. Raises ValueError for more than 317 years."""
-        if ns > _LONGEST_NS:
-            seconds, longest = ns // NS_PER_SECOND, _LONGEST_NS // NS_PER_SECOND
-            raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
-        if self.desk is not None:
-            self.desk.paused(ns)
-
-    def resumed(self) -> None:
-        """The pause is over, for all processes."""
-        if self.desk is not None:
-            self.desk.resumed()
-
-    def held_up(self) -> None:
-        """Somebody waits for the end of a pause."""
-        if self.desk is not None:
-            self.desk.held_up()
-
-    def deserted(self) -> None:
-        """The event loop is no more in which the store was asked."""
-        self.unanswered()
-        if self.desk is not None:
-            self.desk.deserted()
-
-    def share(self) -> None:
-        """Another limit is asked after this one: who is first in line keeps its slots meanwhile."""
-        self._patient = True
-
-    @property
-    def state(self) -> str:  # type: ignore[override]
-        return "degraded" if self.desk is not None and self.desk.degraded else "shared"
-
-    @property
-    def on_demand(self) -> bool:  # type: ignore[override]
-        return self.desk is not None and not self.desk.leases
-
     @property
     def rates(self) -> tuple[Rate, ...]:
         """All of them, as they were given; another tuple once one is changed."""
@@ -399,7 +338,7 @@ class Booked(Scheduler):
                 twin._first = copy
             else:
                 twin._runs.append(copy)
-        twin.in_hand, twin._patient = self.in_hand, self._patient
+        twin.in_hand, twin.patient = self.in_hand, self.patient
         twin._follow = deepcopy(self._follow)
         if self._asked_at is not None:
             twin._follow.not_before = self._asked_at + self._wait
@@ -435,7 +374,7 @@ class Booked(Scheduler):
         if first is None or first.due(0) >= now - first.lapse:
             return 0
         lapsed = sum([run.before(now - run.lapse) for run in self._all()])
-        return max(lapsed - (permits if self._patient else permits - 1), 0)
+        return max(lapsed - (permits if self.patient else permits - 1), 0)
 
     def _due(self, permits: int, now: int) -> tuple[int, int]:
         """When the slots in hand are due that serve the request, and how many are missing."""
@@ -504,8 +443,8 @@ class Booked(Scheduler):
 
 def check_memory(call: str, rate: Rate, burst: int) -> None:
     """Raise ValueError unless a store can count how long that burst takes to come back."""
-    if burst * rate.period_ns > _LONGEST_NS * rate.permits:
-        most = _LONGEST_NS * rate.permits // rate.period_ns
+    if burst * rate.period_ns > MOST_NS * rate.permits:
+        most = MOST_NS * rate.permits // rate.period_ns
         wanted = f"a burst of at most {most}" if most else "a faster rate"
         raise ValueError(f"{call}: at {rate} a burst of {burst} takes longer than 317 years to come back. Give {wanted}.")
 

@@ -55,10 +55,6 @@ class Scheduler(ABC):
     """Whether `take` honours ``since``. If not, the limiter's guarantee needs no allowance for a late event loop."""
     makes_up: bool = False
     """Whether the strategy makes up for all missed time, so that a permit in stock may be booked later at no loss."""
-    state: str = "local"
-    """Where its permits come from: ``local``, this process; ``shared``, a store; ``degraded``, a store that does not answer."""
-    on_demand: bool = False
-    """Whether permits come only once a request waits for them, as from a store that is asked on its behalf."""
     members: tuple[Scheduler, ...] = ()
     """The schedulers that this one consists of."""
     none: type[int] = int
@@ -177,21 +173,6 @@ class Scheduler(ABC):
 
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
-
-    def paused(self, ns: int) -> None:
-        """The limiter was paused for ``ns`` from now. Only strategies whose state others share need it."""
-
-    def resumed(self) -> None:
-        """A pause was ended. Only strategies whose state others share need it."""
-
-    def held_up(self) -> None:
-        """Somebody waits for the end of a pause. Only strategies whose state others share need it, because these may end it."""
-
-    def deserted(self) -> None:
-        """The event loop is no more in which it was asked so far. Only strategies that are told something in a loop need it."""
-
-    def share(self) -> None:
-        """Another limit is asked after this one. Only strategies whose permits lapse need it."""
 
     @property
     def claimed(self) -> bool:

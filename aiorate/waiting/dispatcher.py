@@ -21,6 +21,7 @@ from aiorate.waiting.line import Line, outcome_of
 from aiorate.waiting.loops import AsyncioLoop, event_loop, running_loop
 from aiorate.waiting.timeline import Timeline
 from aiorate.waiting.turnstile import LOOP_CHECK_NS, MOST
+from aiorate.waiting.watcher import UNWATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.gate import Gate, Passes, Receipt
     from aiorate.waiting.group import Group
     from aiorate.waiting.line import Outcome, Request, Ticket
+    from aiorate.waiting.watcher import Watcher
 
 __all__ = ["NOT_ASKED", "Dispatcher"]
 
@@ -81,6 +83,7 @@ class Dispatcher:
         "resuming",
         "scheduler",
         "timeline",
+        "watcher",
     )
 
     def __init__(self, scheduler: Scheduler, catch_up: int, precise: bool, clock: Clock | None, name: str | None) -> None:
@@ -114,6 +117,8 @@ class Dispatcher:
         self.driver: Driver | None = None
         self.passes: Passes | None = None
         """Requests of other lines, if others share this limit."""
+        self.watcher: Watcher = UNWATCHED
+        """Told of pauses and of the event loop."""
         self._clock = clock
         self._precise = precise
         self._loop: EventLoop | None = None
@@ -404,7 +409,7 @@ class Dispatcher:
             self._settle(self.timeline.now())
         self._gate, self._group = gate, group
         if gate is not None:
-            self.scheduler.share()
+            self.watcher.shared()
         self._update_fast_path()
 
     @property
@@ -452,7 +457,7 @@ class Dispatcher:
             if timeline.held_at is not None:
                 self._due = None
                 if request is not None:
-                    self.strategy.held_up()
+                    self.watcher.held_up()
             elif request is not None:
                 request = self._grant(request, now)
         except Exception as error:
@@ -689,7 +694,7 @@ class Dispatcher:
             self._deadlines = None
         if self._gate is not None:
             self._gate.withdraw()
-        self.strategy.deserted()
+        self.watcher.moved()
         self.line = _NOBODY
         self.driver = self._due = self._head = self._late = None
         self._settling = False
@@ -776,7 +781,7 @@ class Dispatcher:
     def pause(self, ns: int) -> None:
         """Let time stand still for so long. Pauses merge by the later end."""
         self.look()
-        self.strategy.paused(ns)  # which may refuse it
+        self.watcher.pausing(ns)  # which may refuse it
         self.timeline.pause(ns, self.on_pause_end)
         self.changed()
 
@@ -801,7 +806,7 @@ class Dispatcher:
         """End a pause now."""
         self.look()
         self.timeline.resume()
-        self.strategy.resumed()
+        self.watcher.resumed()
         self.changed()
 
     def cap(self, name: str, left: int, size: int, ns: int) -> None:

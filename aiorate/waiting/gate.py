@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aiorate.schedulers.interface import Scheduler
     from aiorate.waiting.line import Line, Outcome, Ticket
     from aiorate.waiting.timeline import Timeline
+    from aiorate.waiting.watcher import Watcher
 
 __all__ = ["Gate", "Passes", "Receipt", "Shared"]
 
@@ -69,8 +70,8 @@ class Shared(Side, Protocol):
         ...
 
     @property
-    def strategy(self) -> Scheduler:
-        """Its scheduler, without what a server said."""
+    def watcher(self) -> Watcher:
+        """What it tells of itself, and whether its permits come on demand."""
         ...
 
     @property
@@ -289,7 +290,7 @@ class Gate:
     @property
     def on_demand(self) -> bool:
         """Whether the shared limit, or one above it, has permits only for requests that wait."""
-        return self._shared.strategy.on_demand or self._shared.shares_on_demand
+        return self._shared.watcher.on_demand or self._shared.shares_on_demand
 
     @property
     def is_stopped(self) -> bool:

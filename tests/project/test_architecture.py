@@ -33,7 +33,7 @@ schedulers.booked
 schedulers.dimensions
 schedulers
 
-waiting waiting.line waiting.batch waiting.counters waiting.callback waiting.ports waiting.trio_port
+waiting waiting.line waiting.batch waiting.counters waiting.callback waiting.ports waiting.trio_port waiting.watcher
 waiting.section waiting.turnstile
 waiting.inbox
 

@@ -23,16 +23,8 @@ NOW = 100 * SECOND
 class Teller:
     """A desk that passes on what it is told."""
 
-    degraded = False
-
     def __init__(self, wanted: Callable[[int], bool] = lambda now: False, charged: Callable[[int], None] = lambda permits: None) -> None:
         self.wanted, self.charged = wanted, charged
-        self.paused = self.charged
-
-    def resumed(self) -> None:
-        """Nobody asks."""
-
-    held_up = deserted = resumed
 
 
 def booked(*rates: str, burst: int = 1, slots: int = 0, start: int = NOW) -> Booked:
@@ -105,7 +97,7 @@ def test_no_more_than_one_request_is_gathered() -> None:
 def test_a_request_that_another_limit_holds_up_keeps_its_slots() -> None:
     """Or a key behind a shared limit would lose its own slot each time it waits for the other."""
     scheduler = booked(slots=3)
-    scheduler.share()
+    scheduler.patient = True
 
     assert NOW + 2 * MS == scheduler.take(1, NOW + SECOND)
     assert NOW + SECOND < scheduler.take(1, NOW + SECOND)
@@ -283,10 +275,8 @@ def test_it_lags_by_as_much_as_its_first_slot_is_late() -> None:
 
 
 def test_nobody_has_to_listen() -> None:
-    """A scheduler by itself may be paused, resumed and charged, as any other."""
+    """A scheduler by itself may be charged, as any other."""
     scheduler = booked(slots=2)
-    scheduler.paused(SECOND)
-    scheduler.resumed()
     scheduler.charge(1, NOW)
 
     assert [0, 1] == granted(scheduler, 10 * MS)

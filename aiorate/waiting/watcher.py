@@ -1,0 +1,43 @@
+"""What a dispatcher tells of itself to the part that talks to a store; by default nothing happens."""
+
+from __future__ import annotations
+
+__all__ = ["UNWATCHED", "Watcher"]
+
+
+class Watcher:
+    """Told by a dispatcher when something happens that other processes, or a task on the event loop, have to hear of.
+
+    The defaults are those of a limiter whose permits come from its own process.
+    """
+
+    __slots__ = ()
+
+    @property
+    def state(self) -> str:
+        """Where permits come from: ``local``, this process; ``shared``, a store; ``degraded``, a store that does not answer."""
+        return "local"
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether permits come only once a request waits for them."""
+        return False
+
+    def pausing(self, ns: int) -> None:
+        """The limiter is about to be paused for ``ns`` from now. May raise to refuse the pause."""
+
+    def resumed(self) -> None:
+        """A pause was ended."""
+
+    def held_up(self) -> None:
+        """A request waits for the end of a pause."""
+
+    def moved(self) -> None:
+        """The event loop used so far is gone, or another one is used."""
+
+    def shared(self) -> None:
+        """Another limit is asked after this one."""
+
+
+UNWATCHED = Watcher()
+"""The watcher of all limiters that need none."""
