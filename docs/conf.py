@@ -1,6 +1,7 @@
 """How Sphinx builds the documents: `python -m sphinx -W docs docs/_build`. Needs no network."""
 
 from importlib.metadata import version as version_of
+from pathlib import Path
 
 project = "aiorate"
 author = "the aiorate authors"
@@ -21,3 +22,19 @@ autodoc_typehints = "signature"
 autodoc_default_options = {"members": True}
 add_module_names = False
 toc_object_entries = False
+
+# Pages that were renamed: the old address leads to the new page.
+MOVED = {"neighbours": "comparison", "order": "fairness", "scopes": "processes", "steering": "runtime"}
+
+
+def write_redirects(app, exception):
+    """Write one small page for each old address."""
+    if exception is None and app.builder.format == "html":
+        for old, new in MOVED.items():
+            page = f'<meta http-equiv="refresh" content="0; url={new}.html"><a href="{new}.html">This page has moved.</a>\n'
+            (Path(app.outdir) / f"{old}.html").write_text(page, encoding="utf-8")
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("build-finished", write_redirects)

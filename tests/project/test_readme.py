@@ -87,7 +87,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     listed = [line for block in re.findall(r"```\{toctree\}\n(.*?)```", index, flags=re.DOTALL) for line in block.split()]
 
-    pages = [page.stem for page in PAGES if page.parent.name == "docs" and page.stem != "index"]
+    pages = [page.stem for page in PAGES if page.parent == ROOT / "docs" and page.stem != "index"]
 
     assert [page for page in pages if page not in listed] == []
 

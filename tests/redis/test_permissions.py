@@ -1,4 +1,4 @@
-"""The permissions that docs/scopes.md names are those that it takes: with all of them it works, and without any one it says which."""
+"""The permissions that docs/processes.md names are those that it takes: with all of them it works, and without any one it says which."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiorate.redis import RedisLimiter
 
 pytestmark = one_loop
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scopes.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "processes.md").read_text(encoding="utf-8")
 KEYS, *COMMANDS = re.findall(r"ACL SETUSER \S+ on \S+ (.*)", PAGE)[0].split()
 
 
