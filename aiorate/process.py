@@ -15,10 +15,10 @@ from aiorate.limiter import CLOSED, Limiter
 from aiorate.rate import NS_PER_SECOND, duration_to_ns, ns_to_seconds
 from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.loops import running_loop, turnstile_here
-from aiorate.waiting.process_driver import ProcessDriver
-from aiorate.waiting.process_loop import ProcessLoop
+from aiorate.waiting.process.driver import ProcessDriver
+from aiorate.waiting.process.section import Section
+from aiorate.waiting.process.view import ProcessLoop
 from aiorate.waiting.request import hold_place, refuse_holder
-from aiorate.waiting.section import Section
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from aiorate.statistics import Statistics
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.inbox import ProcessTicket
+    from aiorate.waiting.process.inbox import ProcessTicket
     from aiorate.waiting.turnstile import Turnstile
 
 __all__ = ["ProcessLimiter"]

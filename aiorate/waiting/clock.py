@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate.waiting.section import Section
+    from aiorate.waiting.process.section import Section
     from aiorate.waiting.turnstile import Turnstile
 
 __all__ = ["Clock", "EventLoop", "Handle", "ReadClock", "TimedClock"]

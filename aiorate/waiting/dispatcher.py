@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from aiorate.schedulers.capped import Capped
 from aiorate.schedulers.interface import NOBODY_KNOWS
 from aiorate.schedulers.token_pool import TokenPool
+from aiorate.waiting.asyncio.view import AsyncioLoop
 from aiorate.waiting.batch import Batch
 from aiorate.waiting.counters import Counters
 from aiorate.waiting.deadlines import Deadlines
 from aiorate.waiting.estimate import Estimate
 from aiorate.waiting.line import Line, outcome_of
-from aiorate.waiting.loops import AsyncioLoop, event_loop, running_loop
+from aiorate.waiting.loops import event_loop, running_loop
 from aiorate.waiting.timeline import Timeline
 from aiorate.waiting.turnstile import LOOP_CHECK_NS, MOST
 from aiorate.waiting.watcher import UNWATCHED
@@ -974,15 +975,15 @@ def again(error: BaseException) -> BaseException:
 def _driver_for(dispatcher: Dispatcher, loop: EventLoop) -> Driver:
     """On asyncio the Filler for a TokenPool and the Alarm for all others; on trio, trio's."""
     if not isinstance(loop, AsyncioLoop):
-        from aiorate.waiting.trio_driver import TrioDriver
-        from aiorate.waiting.trio_loop import TrioLoop
+        from aiorate.waiting.trio.driver import TrioDriver
+        from aiorate.waiting.trio.view import TrioLoop
 
         assert isinstance(loop, TrioLoop)
         return TrioDriver(dispatcher, loop)
     if isinstance(dispatcher.strategy, TokenPool):
-        from aiorate.waiting.filler import Filler
+        from aiorate.waiting.asyncio.filler import Filler
 
         return Filler(dispatcher, loop, dispatcher.name)
-    from aiorate.waiting.alarm import Alarm
+    from aiorate.waiting.asyncio.alarm import Alarm
 
     return Alarm(dispatcher, loop)

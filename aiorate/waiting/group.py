@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.waiting.loops import AsyncioLoop, event_loop
+from aiorate.waiting.asyncio.view import AsyncioLoop
+from aiorate.waiting.loops import event_loop
 
 if TYPE_CHECKING:
     from aiorate.waiting.clock import Clock, EventLoop

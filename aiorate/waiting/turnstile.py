@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate.waiting.ports import Port
+    from aiorate.waiting.port import Port
 
 __all__ = ["LOOP_CHECK_NS", "MOST", "Turnstile"]
 

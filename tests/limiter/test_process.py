@@ -27,7 +27,7 @@ from helpers.threads import KINDS, LoopThread, Recorded, TrioThread, call_in_thr
 import aiorate
 from aiorate.http import hooks, read_feedback
 from aiorate.testing import ManualClock
-from aiorate.waiting.process_driver import ProcessDriver
+from aiorate.waiting.process.driver import ProcessDriver
 
 EACH = pytest.mark.parametrize("kind", KINDS)
 

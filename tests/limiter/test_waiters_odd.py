@@ -15,7 +15,7 @@ from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock, simulate
-from aiorate.waiting.filler import FillerTicket
+from aiorate.waiting.asyncio.filler import FillerTicket
 
 # Eager tasks are there from Python 3.12 on: they run until they first wait before create_task() returns.
 FACTORIES: list[Any] = [None, *([asyncio.eager_task_factory] if hasattr(asyncio, "eager_task_factory") else [])]

@@ -33,19 +33,21 @@ schedulers.booked
 schedulers.dimensions
 schedulers
 
-waiting waiting.line waiting.batch waiting.counters waiting.callback waiting.ports waiting.trio_port waiting.watcher
-waiting.section waiting.turnstile
-waiting.inbox
+waiting waiting.asyncio waiting.trio waiting.process
+waiting.line waiting.batch waiting.counters waiting.callback waiting.port waiting.watcher
+waiting.asyncio.port waiting.trio.port waiting.process.port
+waiting.process.section waiting.turnstile
+waiting.process.inbox
 
-waiting.clock waiting.timerfd
-waiting.timeline waiting.timer waiting.trio_loop waiting.timekeeper
+waiting.clock waiting.asyncio.timerfd
+waiting.timeline waiting.timer waiting.asyncio.view waiting.trio.view waiting.process.timekeeper
 waiting.loops
-waiting.process_loop waiting.deadlines
+waiting.process.view waiting.deadlines
 waiting.estimate waiting.group
 waiting.gate
 
 waiting.driver
-waiting.filler waiting.alarm waiting.trio_driver waiting.process_driver
+waiting.asyncio.filler waiting.asyncio.alarm waiting.trio.driver waiting.process.driver
 waiting.dispatcher
 waiting.request
 
@@ -91,7 +93,7 @@ __main__
 """
 # Not where a first look would put them:
 # * the estimate stands above the timeline, because a pause is part of what it foretells;
-# * loops.py stands above trio_loop.py, because it says which kind of loop runs here;
+# * loops.py stands above the views of asyncio and trio, because it says which kind of loop runs here;
 # * slots and statistics stand below the limiter, which makes them, and beside the dispatcher, which they read.
 ROW = {
     "aiorate" if name == "aiorate" else f"aiorate.{name}": number
@@ -185,7 +187,9 @@ def test_nothing_touches_the_private_names_of_another(module: str) -> None:
     own |= {node.target.id for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
     own |= {name.id for node in ast.walk(tree) if isinstance(node, ast.Assign) for name in node.targets if isinstance(name, ast.Name)}
     own |= {"_replace"}  # the public method of a named tuple
-    own |= {"_get_running_loop"} if module in ("aiorate.waiting.loops", "aiorate.waiting.ports") else set()  # asyncio's, and documented
+    own |= (
+        {"_get_running_loop"} if module in ("aiorate.waiting.loops", "aiorate.waiting.asyncio.port") else set()
+    )  # asyncio's, and documented
     own |= {"_backend"} if module == "aiorate._bench.shared_peers" else set()  # a peer's, whose connection cannot be closed otherwise
     # The one class that derives from another of ours: it does what that one does, in a critical section.
     own |= {"_dispatcher", "_admit"} if module == "aiorate.redis.limiter" else set()
@@ -213,9 +217,9 @@ def test_nothing_is_looked_up_by_name(module: str) -> None:
 
 
 THIRD = {
-    "aiorate.waiting.trio_loop": {"anyio", "trio"},
-    "aiorate.waiting.trio_driver": {"anyio"},
-    "aiorate.waiting.trio_port": {"anyio", "trio"},
+    "aiorate.waiting.trio.view": {"anyio", "trio"},
+    "aiorate.waiting.trio.driver": {"anyio"},
+    "aiorate.waiting.trio.port": {"anyio", "trio"},
     "aiorate.aiohttp": {"aiohttp"},
     "aiorate.http.transport": {"httpx", "httpx2"},  # httpx2 is a fork of httpx
     "aiorate.http.feedback": {"http_sf"},
@@ -270,7 +274,15 @@ ARITHMETIC = (ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
 
 @pytest.mark.parametrize(
     "part",
-    ["waiting.dispatcher", "waiting.filler", "waiting.alarm", "waiting.trio_driver", "waiting.process_driver", "waiting.driver", "limiter"],
+    [
+        "waiting.dispatcher",
+        "waiting.asyncio.filler",
+        "waiting.asyncio.alarm",
+        "waiting.trio.driver",
+        "waiting.process.driver",
+        "waiting.driver",
+        "limiter",
+    ],
 )
 def test_drivers_dispatcher_and_limiter_compute_no_rate(part: str) -> None:
     """How permits become time is the business of the rate and the schedulers: all others add, subtract and compare."""

@@ -13,8 +13,8 @@ from helpers.driving import all_closed, descriptors, made_to_wait
 from helpers.loops import FACTORIES
 
 import aiorate
-from aiorate.waiting import timerfd
-from aiorate.waiting.timerfd import KernelTimers
+from aiorate.waiting.asyncio import timerfd
+from aiorate.waiting.asyncio.timerfd import KernelTimers
 
 LOOPS = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
 

@@ -11,7 +11,7 @@ from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock
-from aiorate.waiting.filler import FillerTicket
+from aiorate.waiting.asyncio.filler import FillerTicket
 
 pytestmark = one_loop
 

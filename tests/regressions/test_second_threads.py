@@ -148,7 +148,7 @@ def test_nobody_waits_for_ever_after_an_interrupt(strategy: str, action: str, er
     assert instant > 20
 
 
-IMPORT_ALL = "import aiorate, aiorate.process, aiorate.redis, aiorate.waiting.section, aiorate.waiting.timerfd"
+IMPORT_ALL = "import aiorate, aiorate.process, aiorate.redis, aiorate.waiting.process.section, aiorate.waiting.asyncio.timerfd"
 
 
 @pytest.mark.parametrize("platform", ["ios", "android", "wasi", "win32"])
@@ -167,7 +167,7 @@ def test_the_tests_can_be_collected_without_uvloop() -> None:
 def test_precise_falls_back_where_libraries_need_a_name() -> None:
     """Number 29: on Windows ctypes.CDLL(None) raises TypeError, and every acquire of a precise limiter did so too."""
     run_python(
-        "import asyncio, sys; before = sys.platform; sys.platform = 'win32'; import aiorate, aiorate.waiting.timerfd, ctypes;"
+        "import asyncio, sys; before = sys.platform; sys.platform = 'win32'; import aiorate, aiorate.waiting.asyncio.timerfd, ctypes;"
         "sys.platform = before\n"
         "def refuse(name, **options): raise TypeError(f'argument of type {type(name)} is not iterable')\n"
         "ctypes.CDLL = refuse\n"

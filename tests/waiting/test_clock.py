@@ -10,7 +10,7 @@ import pytest
 
 import aiorate
 from aiorate.testing import ManualClock, VirtualLoop
-from aiorate.waiting.loops import AsyncioLoop
+from aiorate.waiting.asyncio.view import AsyncioLoop
 
 SECOND = 1_000_000_000
 

@@ -10,7 +10,7 @@ from helpers.driving import SECOND, Crowd, SteppedClock, alive, others, turns
 
 import aiorate
 from aiorate.testing import ManualClock
-from aiorate.waiting.filler import FillerTicket
+from aiorate.waiting.asyncio.filler import FillerTicket
 
 pytestmark = pytest.mark.asyncio
 

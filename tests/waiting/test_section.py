@@ -13,7 +13,7 @@ import pytest
 from helpers.driving import LONG
 from helpers.threads import call_in_thread, in_thread
 
-from aiorate.waiting.section import Section
+from aiorate.waiting.process.section import Section
 
 
 def test_one_thread_at_a_time() -> None:

@@ -13,8 +13,8 @@ from helpers.driving import LONG, SECOND
 from helpers.threads import in_thread
 
 import aiorate
-from aiorate.waiting.section import Section
-from aiorate.waiting.timekeeper import LINGER_NS, Timekeeper
+from aiorate.waiting.process.section import Section
+from aiorate.waiting.process.timekeeper import LINGER_NS, Timekeeper
 
 
 def threads(name: str) -> list[threading.Thread]:

@@ -15,8 +15,8 @@ from helpers.driving import LONG, SECOND, Crowd, alive, all_closed, descriptors,
 
 import aiorate
 from aiorate.testing import ManualClock
-from aiorate.waiting import timerfd
-from aiorate.waiting.timerfd import KernelTimers
+from aiorate.waiting.asyncio import timerfd
+from aiorate.waiting.asyncio.timerfd import KernelTimers
 
 pytestmark = pytest.mark.asyncio
 

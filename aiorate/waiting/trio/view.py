@@ -16,14 +16,14 @@ import trio
 from aiorate.rate import NS_PER_SECOND
 from aiorate.waiting.callback import call_back
 from aiorate.waiting.clock import TimedClock
-from aiorate.waiting.trio_port import TrioPort
+from aiorate.waiting.trio.port import TrioPort
 from aiorate.waiting.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiorate.waiting.clock import Clock, Handle, ReadClock
-    from aiorate.waiting.section import Section
+    from aiorate.waiting.process.section import Section
 
 __all__ = ["TrioLoop", "TrioTimer", "running_trio"]
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiorate.waiting.timer import Timer
-from aiorate.waiting.trio_loop import running_trio
+from aiorate.waiting.trio.view import running_trio
 
 if TYPE_CHECKING:
     from aiorate.waiting.driver import DispatcherView
     from aiorate.waiting.line import Outcome
-    from aiorate.waiting.trio_loop import TrioLoop
+    from aiorate.waiting.trio.view import TrioLoop
 
 __all__ = ["TrioDriver"]
 

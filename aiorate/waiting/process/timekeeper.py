@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate.waiting.clock import ReadClock
-    from aiorate.waiting.section import Section
+    from aiorate.waiting.process.section import Section
 
 __all__ = ["LINGER_NS", "Timekeeper"]
 

@@ -12,9 +12,9 @@ from aiorate.waiting.timer import Timer
 if TYPE_CHECKING:
     import asyncio
 
+    from aiorate.waiting.asyncio.view import AsyncioLoop
     from aiorate.waiting.driver import DispatcherView
     from aiorate.waiting.line import Outcome
-    from aiorate.waiting.loops import AsyncioLoop
 
 __all__ = ["Alarm"]
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Any, Literal
 
+    from aiorate.waiting.asyncio.view import AsyncioLoop
     from aiorate.waiting.driver import DispatcherView
     from aiorate.waiting.line import Outcome
-    from aiorate.waiting.loops import AsyncioLoop
 
 __all__ = ["Filler"]
 

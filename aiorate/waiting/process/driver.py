@@ -11,17 +11,18 @@ import asyncio
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate.waiting.inbox import Inbox, ProcessTicket
+from aiorate.waiting.asyncio.port import AsyncioPort
 from aiorate.waiting.loops import running_loop
-from aiorate.waiting.ports import AsyncioPort, ThreadPort
+from aiorate.waiting.process.inbox import Inbox, ProcessTicket
+from aiorate.waiting.process.port import ThreadPort
 from aiorate.waiting.timer import Timer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from aiorate.waiting.driver import DispatcherView
-    from aiorate.waiting.ports import Port
-    from aiorate.waiting.process_loop import ProcessLoop
+    from aiorate.waiting.port import Port
+    from aiorate.waiting.process.view import ProcessLoop
 
 __all__ = ["ProcessDriver"]
 
@@ -125,6 +126,6 @@ def _port_of(native: object) -> Port:
         return ThreadPort()
     if isinstance(native, asyncio.AbstractEventLoop):
         return AsyncioPort(native)
-    from aiorate.waiting.trio_port import TrioPort
+    from aiorate.waiting.trio.port import TrioPort
 
     return TrioPort(native)

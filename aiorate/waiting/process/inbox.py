@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aiorate.waiting.line import Line, Outcome
-    from aiorate.waiting.ports import Port
-    from aiorate.waiting.section import Section
+    from aiorate.waiting.port import Port
+    from aiorate.waiting.process.section import Section
 
 __all__ = ["Inbox", "ProcessTicket"]
 

@@ -10,16 +10,17 @@ from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from aiorate.waiting.asyncio.view import GRAIN_NS
 from aiorate.waiting.clock import TimedClock
-from aiorate.waiting.loops import GRAIN_NS, event_loop, running_loop, turnstile_here
-from aiorate.waiting.timekeeper import Timekeeper
+from aiorate.waiting.loops import event_loop, running_loop, turnstile_here
+from aiorate.waiting.process.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Awaitable, Callable
 
     from aiorate.waiting.clock import Clock, Handle, ReadClock
-    from aiorate.waiting.section import Section
+    from aiorate.waiting.process.section import Section
     from aiorate.waiting.turnstile import Turnstile
 
 __all__ = ["ProcessLoop"]

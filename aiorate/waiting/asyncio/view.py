@@ -1,0 +1,86 @@
+"""An asyncio event loop, as a limiter sees it. Knows nothing of rates or of who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from aiorate.rate import NS_PER_SECOND, ceil_div
+from aiorate.waiting.asyncio.port import AsyncioPort
+from aiorate.waiting.clock import TimedClock
+from aiorate.waiting.turnstile import Turnstile
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiorate.waiting.asyncio.timerfd import KernelTimers
+    from aiorate.waiting.clock import Clock, Handle, ReadClock
+    from aiorate.waiting.process.section import Section
+
+__all__ = ["GRAIN_NS", "AsyncioLoop"]
+
+GRAIN_NS = 1_000_000  # wake-ups are kept so far apart: a timer that fires early, as loops' do, must not become a spin (uvloop#233)
+_LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # loops cannot all wait for longer; the clock is asked again then
+
+
+class AsyncioLoop:
+    """An asyncio event loop, uvloop's included."""
+
+    __slots__ = ("_clock", "_kernel", "_process", "_rounds_up", "grain", "manual", "monotonic", "native", "read", "turnstile")
+
+    section: Section | None = None
+
+    def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
+        self.native: asyncio.AbstractEventLoop = native
+        self._process = os.getpid()
+        self._clock = None if clock is None or not isinstance(clock, TimedClock) else clock
+        self.manual: bool = self._clock is not None
+        # uvloop rounds timers to the nearest ms. Its time() is the monotonic clock too, but moves in steps of 1 ms (uvloop#359).
+        self._rounds_up = uvloop = type(native).__module__.partition(".")[0] == "uvloop"
+        own = type(native).time is asyncio.BaseEventLoop.time
+        time: ReadClock = monotonic_ns if own or uvloop else lambda: round(native.time() * NS_PER_SECOND)
+        self.read: ReadClock = time if clock is None else clock.now
+        self.monotonic: bool = self.read is monotonic_ns
+        self.turnstile: Turnstile = Turnstile.of(native, AsyncioPort, time)
+        self._kernel: KernelTimers | None = None
+        if precise and self.monotonic:
+            from aiorate.waiting.asyncio.timerfd import KernelTimers
+
+            self._kernel = KernelTimers.of(native)
+        self.grain = GRAIN_NS if self._kernel is None else 0
+
+    @property
+    def running(self) -> bool:
+        return self.native.is_running() and not self.forked
+
+    @property
+    def closed(self) -> bool:
+        return self.native.is_closed() or self.forked
+
+    @property
+    def forked(self) -> bool:
+        return self._process != os.getpid()
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        return self.native.call_soon(callback)
+
+    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+        if self._clock is not None:
+            # Moved by hand, it may outlive the loop, where nobody can be woken.
+            return self._clock.call_at(reading, lambda: None if self.native.is_closed() else callback())
+        if self._kernel is not None:
+            try:
+                return self._kernel.call_at(reading, callback)
+            except OSError:
+                self._kernel = None  # no descriptor is to be had: the loop's timers will do
+                self.grain = GRAIN_NS
+        wait = min(max(reading - self.read(), 0), _LONGEST_TIMER_NS)
+        if self._rounds_up:
+            # As asyncio does: the nearest ms may be early, or too soon after the last wake-up.
+            wait = ceil_div(wait, 1_000_000) * 1_000_000
+        return self.native.call_later(wait / NS_PER_SECOND, callback)
+
+    def yield_once(self) -> Awaitable[object]:
+        return asyncio.sleep(0)
