@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import aiorate
 from aiorate.testing import ManualClock
-from aiorate.waiting import loops
+from aiorate.waiting.asyncio import view
 
 CATCH_UP = SECOND // 50
 MS = SECOND // 1000
@@ -410,7 +410,7 @@ def test_who_comes_just_after_a_request_that_the_shared_limit_held_up_is_not_boo
 def test_keys_do_what_lists_and_schedulers_do(shared: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is asked, cancelled, paused, changed and evicted, and when: everybody is granted when the plain rule says."""
     # Wake-ups are kept a millisecond apart because loops fire early; a clock by hand does not.
-    monkeypatch.setattr(loops, "GRAIN_NS", 0)
+    monkeypatch.setattr(view, "GRAIN_NS", 0)
 
     @examples(30)
     @given(st.fixed_dictionaries({key: st.sampled_from(list(EACH)) for key in "abcd"}), st.lists(STEPS, min_size=4, max_size=40))
@@ -504,7 +504,7 @@ def test_everybody_who_left_is_as_if_never_come(
 @pytest.mark.parametrize("kind", EACH)
 def test_a_key_that_was_evicted_is_never_granted_sooner_than_one_that_was_kept(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or whoever makes the keys be evicted would get more than the rate."""
-    monkeypatch.setattr(loops, "GRAIN_NS", 0)
+    monkeypatch.setattr(view, "GRAIN_NS", 0)
 
     @examples(40)
     @given(

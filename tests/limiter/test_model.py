@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import aiorate
 from aiorate.testing import ManualClock
-from aiorate.waiting import loops
+from aiorate.waiting.asyncio import view
 
 CATCH_UP = SECOND // 50
 
@@ -247,7 +247,7 @@ def test_a_refund_makes_room_for_a_debt_from_now_on(strategy: str, in_line: int)
 def test_the_limiter_does_what_a_list_and_a_scheduler_do(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything between the two is there for speed, and may not be seen."""
     # Wake-ups are kept a millisecond apart because loops fire early; a clock by hand does not.
-    monkeypatch.setattr(loops, "GRAIN_NS", 0)
+    monkeypatch.setattr(view, "GRAIN_NS", 0)
 
     @examples(40)
     @given(st.lists(STEPS, min_size=4, max_size=40))

@@ -39,7 +39,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """The clock of all limiters without one of their own."""
     machine = Machine()
-    for module in ("loops", "timeline"):
+    for module in ("asyncio.view", "timeline"):
         monkeypatch.setattr(f"aiorate.waiting.{module}.monotonic_ns", machine)
     return machine
 
