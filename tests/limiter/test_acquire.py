@@ -1,4 +1,4 @@
-"""Asking: order, no barging, how long it would take, and what is refused at once."""
+"""acquire(), try_acquire() and delay(): order, no barging, estimates, and requests that are refused at once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = one_loop
 
 
 def crowd_of(scheduler: aiorate.Scheduler | str, **options: object) -> Crowd:
-    """A limiter on a clock at 0, and those who will ask it."""
+    """A limiter on a clock at 0, and the tasks that will ask it."""
     clock = SteppedClock()
     return Crowd(aiorate.Limiter(scheduler, clock=clock, **options), clock)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", EACH)
 async def test_grants_come_in_order_of_arrival(name: str) -> None:
-    """boinkor-net/governor and others let late arrivals pass; here the order of asking is the order of running."""
+    """boinkor-net/governor and others let late arrivals pass; here requests are granted in order of arrival."""
     crowd = crowd_of(EACH[name]())
 
     await crowd.queue(range(50))
@@ -37,8 +37,8 @@ async def test_grants_come_in_order_of_arrival(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-async def test_nobody_passes_the_line(name: str) -> None:
-    """A newcomer and try_acquire, at any instant, the very instant of a grant included."""
+async def test_newcomers_never_pass_the_line(name: str) -> None:
+    """Neither acquire() nor try_acquire() does, at any instant, not even that of a grant."""
     crowd = crowd_of(EACH[name]())
     await crowd.queue(range(30))
 
@@ -55,7 +55,7 @@ async def test_nobody_passes_the_line(name: str) -> None:
 
 
 async def test_a_large_request_is_not_starved_by_small_ones() -> None:
-    """aiolimiter wakes whoever fits; here the large one has its turn, and the small ones behind it wait."""
+    """aiolimiter wakes any request that fits; here the large one keeps its place, and the small ones behind it wait."""
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=5))
     await crowd.queue(["small"], permits=5)
     await crowd.queue(["large"], permits=5)
@@ -68,7 +68,7 @@ async def test_a_large_request_is_not_starved_by_small_ones() -> None:
 
 
 async def test_acquire_returns_the_seconds_waited() -> None:
-    """What it cost the caller, and 0.0 if nothing."""
+    """0.0 for a permit that is granted at once."""
     crowd = crowd_of("10/s")
 
     first, second = crowd.ask("first"), crowd.ask("second")
@@ -78,8 +78,8 @@ async def test_acquire_returns_the_seconds_waited() -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-async def test_delay_is_what_a_request_then_waits_and_asking_changes_nothing(name: str) -> None:
-    """However long the line is and whatever has been granted: the announced delay is the wait, to the nanosecond."""
+async def test_delay_is_the_wait_and_changes_nothing(name: str) -> None:
+    """For any line and any history, delay() equals the wait of the next request, to the nanosecond."""
     crowd, dice = crowd_of(EACH[name]()), random.Random(6)
     wrong = []
 
@@ -98,8 +98,8 @@ async def test_delay_is_what_a_request_then_waits_and_asking_changes_nothing(nam
 
 
 @pytest.mark.parametrize("permits", [1, 2, 7])
-async def test_delay_counts_sizes_in_line_and_its_own(permits: int) -> None:
-    """A line of large requests is longer than it looks."""
+async def test_delay_counts_the_permits_of_each_request(permits: int) -> None:
+    """Of those in line, and of the one that delay() is asked about."""
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=7))
     await crowd.queue("ABC", permits=7)
 
@@ -110,8 +110,8 @@ async def test_delay_counts_sizes_in_line_and_its_own(permits: int) -> None:
     assert announced == task.result() == (14 + permits) / 10
 
 
-async def test_delay_follows_those_who_join_and_those_who_leave() -> None:
-    """What was reckoned for the first question is kept for the next, and mended when somebody leaves from the middle."""
+async def test_delay_follows_requests_that_join_and_leave() -> None:
+    """An estimate is kept for the next call, and corrected when a request leaves the middle of the line."""
     crowd = crowd_of("10/s")
     await crowd.queue("ABCDE")
     announced = [crowd.limiter.delay()]
@@ -123,8 +123,8 @@ async def test_delay_follows_those_who_join_and_those_who_leave() -> None:
     assert announced == [0.5, 0.6, 0.5, 0.4, 0.7]
 
 
-async def test_delay_knows_what_catch_up_does_for_those_in_line() -> None:
-    """Held up by the window, the request before is booked from 20 ms before its grant: so is the next one foretold."""
+async def test_delay_allows_for_catch_up() -> None:
+    """The window delays the first request, so pacing books it from 20 ms before its grant; the next estimate allows for that."""
     crowd = crowd_of(aiorate.AllOf(aiorate.BurstCompensation("10/s"), aiorate.SlidingWindow("3/s")))
     assert crowd.limiter.try_acquire(2)
     await crowd.clock.run(0.2)
@@ -141,7 +141,7 @@ async def test_delay_knows_what_catch_up_does_for_those_in_line() -> None:
 
 
 async def test_max_wait_fails_at_once_and_spends_nothing() -> None:
-    """Whoever cannot afford to wait learns it now, not at the end; the estimate includes the line."""
+    """A caller that cannot afford the wait learns it now, not when max_wait is over; the estimate includes the line."""
     crowd = crowd_of("10/s")
     await crowd.queue(range(5))
     before = crowd.limiter.statistics()
@@ -157,8 +157,8 @@ async def test_max_wait_fails_at_once_and_spends_nothing() -> None:
     assert task.result() == 0.5
 
 
-async def test_what_was_refused_passes_between_processes() -> None:
-    """A worker's exception is pickled on its way back; its figures come along."""
+async def test_wait_too_long_survives_pickling() -> None:
+    """An exception of a worker process is pickled on its way back, with `wait` and `max_wait`."""
     error = aiorate.WaitTooLong("too long", 5.0, 1.0)
 
     twin = pickle.loads(pickle.dumps(error))
@@ -166,7 +166,7 @@ async def test_what_was_refused_passes_between_processes() -> None:
     assert (type(twin), str(twin), twin.wait, twin.max_wait) == (aiorate.WaitTooLong, "too long", 5.0, 1.0)
 
 
-async def test_max_wait_of_nothing_succeeds_with_capacity() -> None:
+async def test_max_wait_zero_succeeds_with_capacity() -> None:
     """vutran1710/PyrateLimiter 4.3: a timeout of 0 always failed."""
     crowd = crowd_of("10/s")
 
@@ -176,7 +176,7 @@ async def test_max_wait_of_nothing_succeeds_with_capacity() -> None:
 
 
 async def test_max_wait_while_stopped_fails_at_once() -> None:
-    """Nobody can say how long a stop takes, so it is too long."""
+    """The end of a stop is unknown, so any max_wait is too short."""
     crowd = crowd_of("10/s")
     crowd.limiter.apply("10,1,stop")
 
@@ -186,8 +186,8 @@ async def test_max_wait_while_stopped_fails_at_once() -> None:
     assert caught.value.wait == crowd.limiter.delay() == float("inf")
 
 
-async def test_the_line_holds_no_more_than_max_waiting() -> None:
-    """Back-pressure: who would be the third in a line of two is sent away; who leaves makes room."""
+async def test_the_line_holds_at_most_max_waiting() -> None:
+    """Back-pressure: a third request in a line of two is refused, until one leaves."""
     crowd = crowd_of("10/s", max_waiting=2)
     await crowd.queue(["running", "A", "B"])
 
@@ -202,8 +202,8 @@ async def test_the_line_holds_no_more_than_max_waiting() -> None:
     assert crowd.limiter.statistics().refused == 1
 
 
-async def test_a_line_of_none_means_now_or_never() -> None:
-    """max_waiting=0 refuses whoever would have to wait, and nobody else."""
+async def test_max_waiting_zero_refuses_every_wait() -> None:
+    """And grants what needs no wait."""
     crowd = crowd_of("10/s", max_waiting=0)
 
     assert await crowd.limiter.acquire() == 0.0
@@ -211,8 +211,8 @@ async def test_a_line_of_none_means_now_or_never() -> None:
         await crowd.limiter.acquire()
 
 
-async def test_try_acquire_takes_or_leaves() -> None:
-    """Never waits; what it refuses it has not spent."""
+async def test_try_acquire_never_waits() -> None:
+    """And spends nothing where it returns False."""
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=3))
 
     tries = [crowd.limiter.try_acquire(2), crowd.limiter.try_acquire(2), crowd.limiter.try_acquire(1), crowd.limiter.try_acquire()]
@@ -221,8 +221,8 @@ async def test_try_acquire_takes_or_leaves() -> None:
     assert (crowd.limiter.statistics().granted, crowd.limiter.statistics().refused) == (3, 2)
 
 
-async def test_async_with_tells_the_wait_and_of_asks_for_more() -> None:
-    """The target is the seconds waited; leaving gives nothing back, for a permit is used up by starting."""
+async def test_async_with_returns_the_wait_and_of_asks_for_more() -> None:
+    """The target of `as` is the seconds waited; leaving the block gives nothing back."""
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=5))
 
     async with crowd.limiter as waited:
@@ -235,7 +235,7 @@ async def test_async_with_tells_the_wait_and_of_asks_for_more() -> None:
 
 
 async def test_many_permits_at_one_instant_cost_one_wake_up() -> None:
-    """Several permits that are due are granted in one go: 10 000 per second is not 10 000 timers."""
+    """Permits due at the same instant are granted together: 10 000 per second need not be 10 000 timers."""
     crowd = crowd_of(aiorate.SlidingWindow("1000/s"))
     await crowd.queue(range(3000))
 
@@ -248,8 +248,8 @@ async def test_many_permits_at_one_instant_cost_one_wake_up() -> None:
     assert fired == 2
 
 
-async def test_the_longest_wait_is_not_the_last() -> None:
-    """One waits for half a second, and then another for a tenth."""
+async def test_waited_max_is_the_longest_wait_not_the_last() -> None:
+    """One request waits for half a second, and a later one for a tenth."""
     crowd = crowd_of("10/s")
     await crowd.queue(range(6))
     await crowd.clock.run(0.5)
@@ -261,8 +261,8 @@ async def test_the_longest_wait_is_not_the_last() -> None:
     assert (seen.waited_max, round(seen.waited_total, 9)) == (0.5, 1.6)
 
 
-async def test_statistics_say_what_happened() -> None:
-    """Each field, after one of everything."""
+async def test_statistics_after_one_of_everything() -> None:
+    """Each field has its value."""
     crowd = crowd_of("10/s", max_waiting=3)
     await crowd.queue("ABCD")
     assert not crowd.limiter.try_acquire()
@@ -297,8 +297,8 @@ async def test_statistics_say_what_happened() -> None:
         seen.granted = 0  # type: ignore[misc]
 
 
-async def test_next_at_is_when_the_first_in_line_is_granted() -> None:
-    """A reading of the clock, so that a monitor can draw it."""
+async def test_next_at_is_the_instant_of_the_next_grant() -> None:
+    """In seconds of the limiter's clock, so that a monitor can plot it."""
     crowd = crowd_of("10/s")
     await crowd.queue("AB")
 
@@ -307,8 +307,8 @@ async def test_next_at_is_when_the_first_in_line_is_granted() -> None:
     assert crowd.limiter.statistics().next_at is None
 
 
-async def test_lag_grows_while_nobody_keeps_up() -> None:
-    """The wait time of a load test: how far behind its schedule a limiter is."""
+async def test_lag_grows_while_nobody_asks() -> None:
+    """How far the limiter is behind its schedule: the wait time of a load test."""
     crowd = crowd_of(aiorate.TicksAccumulator("10/s"))
     await crowd.limiter.acquire()
 
@@ -317,8 +317,8 @@ async def test_lag_grows_while_nobody_keeps_up() -> None:
     assert crowd.limiter.lag == 3.0
 
 
-async def test_repr_tells_the_state() -> None:
-    """What one sees in a debugger: name, strategy, line and whether it stands still."""
+async def test_repr_shows_the_state() -> None:
+    """Name, strategy, requests in line, and whether it is paused, stopped or closed."""
     crowd = crowd_of("10/s", name="api")
     await crowd.queue("AB")
 
@@ -333,8 +333,8 @@ async def test_repr_tells_the_state() -> None:
     await asyncio.gather(*crowd.tasks.values(), return_exceptions=True)
 
 
-async def test_the_bound_allows_for_lateness_only_where_it_is_made_up_for() -> None:
-    """A window that ignores since promises exactly n; a pool may make up for catch_up seconds."""
+async def test_the_bound_allows_for_catch_up_only_where_it_applies() -> None:
+    """A window ignores `since` and promises exactly n; a bucket may make up for `catch_up` seconds."""
     exact = aiorate.Limiter(aiorate.SlidingWindow("100/s"), catch_up=0.02)
     pool = aiorate.Limiter(aiorate.TokenBucket("100/s", burst=1), catch_up=0.02)
     free = aiorate.Limiter(aiorate.TicksAccumulator("100/s"))
@@ -344,16 +344,16 @@ async def test_the_bound_allows_for_lateness_only_where_it_is_made_up_for() -> N
     assert free.bound(1) is None
 
 
-async def test_both_members_count_in_the_bound_each_in_its_own_way() -> None:
-    """AllOf: the least of what its members promise here."""
+async def test_the_bound_of_all_of_is_its_tightest_member() -> None:
+    """The least of its members' bounds."""
     both = aiorate.AllOf(aiorate.TokenBucket("100/s", burst=1), aiorate.SlidingWindow("50/s"))
 
     assert aiorate.Limiter(both).bound(1) == 50
 
 
 @pytest.mark.parametrize("kind", ["of an instance", "static", "of a subclass"])
-async def test_a_scheduler_may_have_its_take_from_anywhere(kind: str) -> None:
-    """The limiter calls the method that anybody else would call."""
+async def test_any_take_of_a_scheduler_is_called(kind: str) -> None:
+    """An attribute of the instance, a static method, or a method of a subclass: the limiter looks it up as Python does."""
     asked: list[tuple[int, int]] = []
     bucket = aiorate.TokenBucket("10/s", burst=1)
 
@@ -377,8 +377,8 @@ async def test_a_scheduler_may_have_its_take_from_anywhere(kind: str) -> None:
     assert asked == [(1, 0), (1, 0)]
 
 
-async def test_what_only_looks_like_a_scheduler_is_told_what_to_derive_from() -> None:
-    """The defaults come with the base class."""
+async def test_a_lookalike_of_a_scheduler_is_refused() -> None:
+    """Duck typing is not enough, since the base class brings the defaults; the error names the class to derive from."""
 
     class Mine:
         def take(self, permits: int, now: int, since: int | None = None) -> int:
@@ -390,7 +390,7 @@ async def test_what_only_looks_like_a_scheduler_is_told_what_to_derive_from() ->
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
 async def test_a_limiter_refuses_to_be_copied(way: Any) -> None:
-    """A copy would grant the same permits again; and one of a precise limiter closed a descriptor that another loop owned by then."""
+    """A copy would grant the same permits again. A copy of a precise limiter once closed a descriptor that another loop owned by then."""
     limiter = aiorate.Limiter("10/s")
 
     with pytest.raises(TypeError, match="Share it"):

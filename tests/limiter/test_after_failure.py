@@ -1,4 +1,4 @@
-"""A driver that failed has sent everybody away; whoever comes next must find the limiter as if they had never stood there."""
+"""A driver that fails raises in every waiter; after that the limiter works as if they had never asked."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Broken(ManualClock):
         return super().call_at(instant, callback)
 
 
-async def test_a_timer_that_cannot_be_set_blocks_nobody_later() -> None:
-    """The line is empty, and must not count as one: the next in it would have no timer at all, and hang."""
+async def test_a_timer_that_cannot_be_set_blocks_no_later_request() -> None:
+    """The empty line must not count as a line with a timer, or the next request would hang."""
     clock = Broken()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)
     assert limiter.try_acquire()
@@ -41,8 +41,8 @@ async def test_a_timer_that_cannot_be_set_blocks_nobody_later() -> None:
     assert limiter.try_acquire()
 
 
-async def test_a_filler_cancelled_from_outside_blocks_nobody_later() -> None:
-    """Another one serves its waiters; the permits that come later are there for the taking."""
+async def test_a_filler_cancelled_from_outside_is_replaced() -> None:
+    """A new filler serves the waiters, and later permits are granted as usual."""
     clock = ManualClock()
     limiter = aiorate.Limiter("10/s", clock=clock)
     assert limiter.try_acquire()

@@ -1,4 +1,4 @@
-"""Every wrong argument of every public call is refused at once, says what is allowed, and leaves the state as it was."""
+"""Every bad argument of every public call is refused at once, with an error that says what is allowed, and changes nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ NO_SPEC: list[Any] = [
     b"10",
     object(),
 ]
-NO_TRUE_UP = [x for x in NO_COUNT if type(x) is not int or x != 0]  # 0 is one that was exact
+NO_TRUE_UP = [x for x in NO_COUNT if type(x) is not int or x != 0]  # 0 is allowed: nothing to correct
 HELP = (
     "must",
     "not",
@@ -159,17 +159,17 @@ BUILD: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
 
 
 def rows(table: dict[str, Any]) -> list[Any]:
-    """One parameter set for each wrong value."""
+    """One parameter set for each call."""
     return [pytest.param(call, values, id=name) for name, (call, values) in table.items()]
 
 
 def seen(limiter: aiorate.Limiter) -> Any:
-    """All that can be seen of a limiter, and all that its strategy holds."""
+    """The visible state of a limiter, and all attributes of its strategy."""
     return limiter.statistics(), repr(limiter), limiter.lag, limiter.delay(), snapshot(limiter.scheduler)
 
 
 def snapshot(thing: Any) -> Any:
-    """All slots and attributes, deeply; what is no plain data by its text."""
+    """All slots and attributes, deeply; objects from outside aiorate by their repr()."""
     if isinstance(thing, (tuple, list)):
         return [snapshot(item) for item in thing]
     if isinstance(thing, (int, float, str, bytes, dict, set, frozenset, type(None), aiorate.Rate)):
@@ -182,7 +182,7 @@ def snapshot(thing: Any) -> Any:
 
 
 def refuses(call: Callable[[], Any], value: Any) -> None:
-    """It raises what it should, with words that help."""
+    """Assert that the call raises an error with a message that helps."""
     try:
         result = call()
         if inspect.isawaitable(result):
@@ -200,16 +200,16 @@ async def _drive(awaitable: Any) -> None:
 
 
 @pytest.mark.parametrize(("call", "values"), rows(BUILD))
-def test_what_is_wrong_is_refused_where_it_is_written(call: Callable[[Any], Any], values: list[Any]) -> None:
-    """Bad arguments fail in the constructor, not at the first use."""
+def test_bad_arguments_fail_in_the_constructor(call: Callable[[Any], Any], values: list[Any]) -> None:
+    """Not at the first use."""
     for value in values:
         refuses(lambda value=value: call(value), value)
 
 
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize(("call", "values"), rows(LIMITER))
-def test_a_limiter_refuses_and_is_as_it_was(name: str, call: Callable[[Any, Any], Any], values: list[Any]) -> None:
-    """I1, I2, I3: negative amounts that mint permits, zeros that mean for ever. A call that raises has changed nothing."""
+def test_a_refused_call_of_a_limiter_changes_nothing(name: str, call: Callable[[Any, Any], Any], values: list[Any]) -> None:
+    """I1, I2, I3: negative amounts that mint permits, zeros that mean for ever."""
     limiter = aiorate.Limiter(EACH[name](), clock=ManualClock(10**9))
     limiter.try_acquire()
     before = seen(limiter)
@@ -222,7 +222,7 @@ def test_a_limiter_refuses_and_is_as_it_was(name: str, call: Callable[[Any, Any]
 
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize(("call", "values"), rows(SCHEDULER))
-def test_a_scheduler_refuses_and_is_as_it_was(name: str, call: Callable[[Any, Any], Any], values: list[Any]) -> None:
+def test_a_refused_call_of_a_scheduler_changes_nothing(name: str, call: Callable[[Any, Any], Any], values: list[Any]) -> None:
     """Schedulers are public too, and used by hand."""
     scheduler = EACH[name]()
     scheduler.take(1, 10**9)
@@ -235,8 +235,8 @@ def test_a_scheduler_refuses_and_is_as_it_was(name: str, call: Callable[[Any, An
 
 
 @pytest.mark.parametrize(("call", "values"), rows(POOL))
-def test_a_pool_driven_by_hand_refuses_and_is_as_it_was(call: Callable[[Any, Any], Any], values: list[Any]) -> None:
-    """refill, take_up_to and apply."""
+def test_a_refused_call_of_a_token_pool_changes_nothing(call: Callable[[Any, Any], Any], values: list[Any]) -> None:
+    """refill(), take_up_to() and apply(), for programs that drive a pool by hand."""
     pool = aiorate.TokenPool("10/s")
     pool.refill(10**8)
     before = snapshot(pool)
@@ -248,8 +248,8 @@ def test_a_pool_driven_by_hand_refuses_and_is_as_it_was(call: Callable[[Any, Any
 
 
 @pytest.mark.parametrize("name", ["TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"])
-def test_more_than_can_ever_be_granted_is_refused_at_once(name: str) -> None:
-    """google/guava#7130: a request larger than the burst waited in vain until its timeout."""
+def test_an_impossible_request_is_refused_at_once(name: str) -> None:
+    """google/guava#7130: a request larger than the burst waited until its timeout."""
     limiter = aiorate.Limiter(EACH[name](), clock=ManualClock(10**9))
     most = limiter.scheduler.max_permits
     assert most is not None
@@ -263,8 +263,8 @@ def test_more_than_can_ever_be_granted_is_refused_at_once(name: str) -> None:
 
 @pytest.mark.parametrize("reading", [1e9, float("nan"), None, "now"])
 @pytest.mark.parametrize("make", [aiorate.TokenPool, lambda rate: aiorate.TokenBucket(rate, burst=2), aiorate.TicksAccumulator])
-def test_a_clock_that_says_no_whole_nanoseconds_is_refused(make: Any, reading: object) -> None:
-    """``time.monotonic() * 1e9`` is a float: what is reckoned with it would drift, and NaN would grant for ever."""
+def test_a_clock_without_whole_nanoseconds_is_refused(make: Any, reading: object) -> None:
+    """``time.monotonic() * 1e9`` is a float: schedules computed with it would drift, and NaN would grant for ever."""
 
     class Clock:
         def now(self) -> Any:

@@ -1,4 +1,4 @@
-"""Budgets through random histories, and from one event loop to the next: every dimension keeps its promise for what was used."""
+"""Budgets through random histories, and from one event loop to the next: no dimension ever exceeds its bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aiorate.testing import ManualClock
 
 
 def test_leases_may_outlive_an_event_loop() -> None:
-    """A budget is used in one loop after the other; what another has settled meanwhile must not spoil a receipt."""
+    """A lease of a loop that has ended is settled in the next one, and its receipt is still exact."""
     tokens = TokenBucket("10/h", burst=100)
     budget = Budget(tokens=tokens)
     old = budget.reserve(tokens=50)
@@ -40,7 +40,7 @@ def test_leases_may_outlive_an_event_loop() -> None:
 
 
 class Used:
-    """What was used of one dimension, and when."""
+    """The permits that were used of one dimension, and when."""
 
     def __init__(self, factory: Callable[[], aiorate.Scheduler]) -> None:
         self.scheduler = factory()
@@ -48,7 +48,7 @@ class Used:
         self.grants: list[list[int]] = []  # instant, amount
 
     def most_in(self, window: int) -> int:
-        """The most within any window of so many ns."""
+        """The most permits granted within any window of that many ns."""
         return max(
             (sum(amount for instant, amount in self.grants if begin <= instant < begin + window) for begin, _ in self.grants), default=0
         )
@@ -69,8 +69,8 @@ STEPS = st.lists(
 @sampled
 @examples(150)
 @given(first=PAIRS, second=PAIRS, steps=STEPS)
-def test_no_window_holds_more_than_its_bound_of_what_was_used(first: str, second: str, steps: list[tuple[str, int, int, int]]) -> None:
-    """Whatever was reserved, corrected, given back and cancelled, and when: each dimension keeps its promise."""
+def test_usage_never_exceeds_the_bound_of_any_dimension(first: str, second: str, steps: list[tuple[str, int, int, int]]) -> None:
+    """After any sequence of reservations, settlements, refunds and cancellations."""
 
     async def main() -> None:
         clock = ManualClock()
@@ -105,7 +105,7 @@ def test_no_window_holds_more_than_its_bound_of_what_was_used(first: str, second
                 name = inside[0 if "first" in does else -1 if "last" in does else one % len(inside)]
                 used = {"one": one, "two": two} if "settle" in does else {"one": 0, "two": 0}
                 for place, amount in used.items():
-                    entries[name][place][1] = min(amount, entries[name][place][1])  # what is beyond is a debt
+                    entries[name][place][1] = min(amount, entries[name][place][1])  # the excess is a debt
                 if "settle" in does:
                     await calls.end(name, **used)
                 else:
@@ -136,8 +136,8 @@ def test_no_window_holds_more_than_its_bound_of_what_was_used(first: str, second
         st.tuples(st.sampled_from(["ask", "ask", "settle"]), st.integers(0, 9), st.sampled_from([0, 1, SECOND // 9, SECOND])), max_size=30
     ),
 )
-def test_what_was_settled_is_as_if_only_so_much_had_been_reserved(name: str, steps: list[tuple[str, int, int]]) -> None:
-    """Nothing is lost and nothing is created: a scheduler that knew from the beginning has exactly as much in the end."""
+def test_settling_equals_having_reserved_the_amount_used(name: str, steps: list[tuple[str, int, int]]) -> None:
+    """No permit is lost or created: a scheduler that was asked for the amounts used has the same level at the end."""
 
     async def main() -> None:
         clock, scheduler = ManualClock(), EACH[name]()

@@ -1,4 +1,4 @@
-"""Steering a limiter while people stand in line: rate, pauses, refunds, charges and the verbs of a spec."""
+"""Changing a limiter while requests wait: rate, pauses, refunds and charges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = SECOND // 1000
 
 
 def crowd_of(scheduler: aiorate.Scheduler | str, **options: Any) -> Crowd:
-    """A limiter on a clock at 0, and those who will ask it."""
+    """A limiter on a clock at 0, and the tasks that will ask it."""
     clock = ManualClock()
     return Crowd(aiorate.Limiter(scheduler, clock=clock, **options), clock)
 
@@ -28,8 +28,8 @@ def in_ms(crowd: Crowd) -> list[int]:
 
 
 @pytest.mark.parametrize(("rate", "instants"), [("100/s", [0, 55, 65, 75]), ("2/s", [0, 300, 800, 1300])])
-async def test_a_new_rate_holds_for_those_in_line_too(rate: str, instants: list[int]) -> None:
-    """Half of the first wait is served at 10/s; the missing half permit of a bucket takes half of the new interval."""
+async def test_a_new_rate_applies_to_requests_in_line(rate: str, instants: list[int]) -> None:
+    """Half of the first wait passes at 10/s; the other half permit takes half of the new interval."""
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=1))
     await crowd.queue(range(4))
 
@@ -41,7 +41,7 @@ async def test_a_new_rate_holds_for_those_in_line_too(rate: str, instants: list[
 
 
 @pytest.mark.parametrize("name", [name for name in EACH if name != "AllOf"])
-async def test_changing_the_rate_to_and_fro_gives_no_burst_and_hangs_nobody(name: str) -> None:
+async def test_frequent_changes_of_the_rate_cause_no_burst_and_no_hang(name: str) -> None:
     """SGrondin/bottleneck#185: an update of the settings broke the refill for good."""
     crowd = crowd_of(EACH[name]())
     await crowd.queue(range(40))
@@ -59,7 +59,7 @@ async def test_changing_the_rate_to_and_fro_gives_no_burst_and_hangs_nobody(name
 
 
 async def test_a_waiter_may_change_the_rate_itself() -> None:
-    """The natural place to do so is the code that was just granted."""
+    """Right after its grant."""
     crowd = crowd_of("10/s")
 
     async def faster() -> None:
@@ -72,12 +72,12 @@ async def test_a_waiter_may_change_the_rate_itself() -> None:
     await crowd.queue("AB")
     await crowd.clock.run(1)
 
-    # A permit's worth of time at the old rate is ten at the new one: the pool keeps nanoseconds, which were none.
+    # The pool keeps nanoseconds across the change: had there been any, each would be worth ten times as many permits now.
     assert in_ms(crowd) == [110, 120]
 
 
-async def test_requests_that_became_too_large_fail_clearly_and_the_others_go_on() -> None:
-    """Whoever asks for 10 of a window that now holds 5 would wait for ever, and hold up all behind it."""
+async def test_requests_above_a_new_limit_fail_and_the_rest_go_on() -> None:
+    """A request for 10 permits of a window that now holds 5 would wait for ever, and block the line behind it."""
     crowd = crowd_of(aiorate.SlidingWindow("10/s"))
     assert crowd.limiter.try_acquire(10)
     for name, size in (("A", 1), ("B", 10), ("C", 1)):
@@ -96,8 +96,8 @@ async def test_requests_that_became_too_large_fail_clearly_and_the_others_go_on(
     assert list(crowd.granted) == ["A", "C"]
 
 
-async def test_thousands_that_became_too_large_all_fail() -> None:
-    """One after the other, without going deeper each time."""
+async def test_thousands_of_requests_above_a_new_limit_all_fail() -> None:
+    """In a loop: recursion would reach its limit."""
     crowd = crowd_of(aiorate.SlidingWindow("10/s"))
     assert crowd.limiter.try_acquire(10)
     await crowd.queue(range(3000), permits=10)
@@ -110,8 +110,8 @@ async def test_thousands_that_became_too_large_all_fail() -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-async def test_nobody_is_granted_during_a_pause_and_time_paused_is_not_owed(name: str) -> None:
-    """F5, SGrondin/bottleneck, sidekiq/sidekiq#5315: a line resumes paced, where it was held up, not as a herd."""
+async def test_a_pause_grants_nothing_and_its_time_is_not_owed(name: str) -> None:
+    """F5, SGrondin/bottleneck, sidekiq/sidekiq#5315: a line resumes paced, from where it stood, not as a herd."""
     crowd, calm = crowd_of(EACH[name]()), crowd_of(EACH[name]())
     await crowd.queue(range(30))
     await calm.queue(range(30))
@@ -131,7 +131,7 @@ async def test_nobody_is_granted_during_a_pause_and_time_paused_is_not_owed(name
 
 
 async def test_a_calendar_window_stays_on_the_calendar_through_a_pause() -> None:
-    """The server's clock goes on while we stand still: a new window waits for us, and the next edge is the calendar's."""
+    """The server's clock goes on during a pause: after it a new window has begun, which ends where the calendar says."""
     crowd = crowd_of(aiorate.CalendarWindow("10/s", "UTC", origin=0))
     await crowd.clock.run(0.2)
     assert crowd.limiter.try_acquire(10)
@@ -148,7 +148,7 @@ async def test_a_calendar_window_stays_on_the_calendar_through_a_pause() -> None
 
 
 async def test_pauses_merge_by_the_later_end() -> None:
-    """python-telegram-bot/python-telegram-bot#5338: somebody else's shorter pause must not end a longer one."""
+    """python-telegram-bot/python-telegram-bot#5338: a shorter pause must not end a longer one."""
     crowd = crowd_of("10/s")
     await crowd.queue("AB")
 
@@ -163,7 +163,7 @@ async def test_pauses_merge_by_the_later_end() -> None:
 
 
 async def test_a_longer_pause_extends_the_one_in_force() -> None:
-    """The later end, whoever comes second."""
+    """Pauses merge by the later end in either order."""
     crowd = crowd_of("10/s")
     await crowd.queue("AB")
 
@@ -177,7 +177,7 @@ async def test_a_longer_pause_extends_the_one_in_force() -> None:
 
 
 async def test_resume_ends_a_pause_now() -> None:
-    """The time that was left of it is not waited for; the time that passed is still not owed."""
+    """Its remaining time is not waited for; the time that was spent paused is still not owed."""
     crowd = crowd_of("10/s")
     await crowd.queue("ABC")
 
@@ -191,7 +191,7 @@ async def test_resume_ends_a_pause_now() -> None:
 
 
 async def test_an_idle_limiter_pauses_without_a_timer() -> None:
-    """Nobody waits, so nothing needs to wake; whoever comes during the pause waits for its end."""
+    """Nothing waits, so no timer is needed; a request that arrives during the pause waits for its end."""
     crowd = crowd_of("10/s")
     crowd.limiter.pause(2)
 
@@ -203,8 +203,8 @@ async def test_an_idle_limiter_pauses_without_a_timer() -> None:
     assert in_ms(crowd) == [2000]
 
 
-async def test_a_refund_lets_the_line_move_up_at_once() -> None:
-    """True-up: what turned out not to be needed is there for the next."""
+async def test_a_refund_serves_the_line_at_once() -> None:
+    """Permits that were not needed go to the next request."""
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=3))
     assert crowd.limiter.try_acquire(3)
     await crowd.queue("ABC")
@@ -218,7 +218,7 @@ async def test_a_refund_lets_the_line_move_up_at_once() -> None:
 
 @pytest.mark.parametrize("name", [name for name in EACH if name not in ("TicksAccumulator", "BurstRatio")])
 async def test_a_refund_never_goes_above_capacity(name: str) -> None:
-    """bucket after bucket minted permits by refunds: no more may be had afterwards than an idle limiter holds."""
+    """Several libraries mint permits by refunds: afterwards at most as many are available as in an idle limiter."""
     crowd, idle = crowd_of(EACH[name]()), crowd_of(EACH[name]())
     assert crowd.limiter.try_acquire()
     assert idle.limiter.try_acquire()
@@ -232,7 +232,7 @@ async def test_a_refund_never_goes_above_capacity(name: str) -> None:
 
 
 async def test_a_refund_during_a_pause_waits_for_its_end() -> None:
-    """It counts at once and is granted when the pause is over."""
+    """It is counted at once, and the permit is granted when the pause is over."""
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=2))
     assert crowd.limiter.try_acquire(2)
     await crowd.queue("AB")
@@ -245,8 +245,8 @@ async def test_a_refund_during_a_pause_waits_for_its_end() -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-async def test_a_charge_delays_those_in_line_and_those_who_come(name: str) -> None:
-    """A debt of five is as five requests standing in front of the line."""
+async def test_a_charge_delays_requests_in_line_and_later_ones(name: str) -> None:
+    """A debt of n permits delays the line by as much as n more requests at its head."""
     crowd, other = crowd_of(EACH[name]()), crowd_of(EACH[name]())
     assert crowd.limiter.try_acquire()
     assert other.limiter.try_acquire()
@@ -269,7 +269,7 @@ async def test_a_charge_delays_those_in_line_and_those_who_come(name: str) -> No
 
 
 async def test_a_charge_may_exceed_the_bucket() -> None:
-    """What was used was used: a debt of 25 in a bucket of 5 is paid in pieces, at the rate."""
+    """A debt of 25 permits in a bucket of 5 is paid at the rate."""
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=5))
     await crowd.clock.run(10)
 
@@ -285,7 +285,7 @@ async def test_a_charge_may_exceed_the_bucket() -> None:
 
 @pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "TicksAccumulator", "SmoothBursty"])
 async def test_a_debt_survives_pause_cancellation_and_loop_steps(name: str) -> None:
-    """Whatever happens in between, the debt is paid once."""
+    """The debt is paid once, in full."""
     crowd = crowd_of(EACH[name]())
     crowd.limiter.charge(15)
     expected = crowd.limiter.delay()

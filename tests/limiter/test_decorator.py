@@ -1,4 +1,4 @@
-"""Decorated functions: each call acquires first, and the function stays what it was."""
+"""Decorated functions: each call acquires first, and name, signature and kind of the function stay."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_decorated_call_may_cost_more(limiter: aiorate.Limiter) -> None:
 
 
 async def test_methods_are_limited_together(limiter: aiorate.Limiter) -> None:
-    """One limiter for all instances: the decorator is applied once, in the class."""
+    """One limiter for all instances, since the decorator is applied once, in the class."""
 
     class Client:
         @limiter
@@ -76,7 +76,7 @@ async def test_methods_are_limited_together(limiter: aiorate.Limiter) -> None:
 
 
 async def test_nothing_is_called_when_the_permit_is_refused(limiter: aiorate.Limiter) -> None:
-    """A closed limiter: the body must not run."""
+    """The body of a call to a closed limiter must not run."""
     called = []
 
     @limiter
@@ -103,7 +103,7 @@ async def test_a_generator_pays_once_before_its_first_step(limiter: aiorate.Limi
     assert limiter.statistics().granted == 1
 
 
-async def test_a_generator_is_sent_to_thrown_into_and_closed_as_before(limiter: aiorate.Limiter) -> None:
+async def test_a_decorated_generator_keeps_its_protocol(limiter: aiorate.Limiter) -> None:
     """asend, athrow, aclose and an early break all reach the function's own generator."""
     log: list[object] = []
 
@@ -135,7 +135,7 @@ async def test_a_generator_is_sent_to_thrown_into_and_closed_as_before(limiter: 
 
 
 async def test_a_generator_closed_before_it_began_costs_nothing(limiter: aiorate.Limiter) -> None:
-    """Made and thrown away: nothing was asked for."""
+    """A generator that is made and thrown away acquires nothing."""
 
     @limiter
     async def items() -> AsyncIterator[int]:
@@ -147,8 +147,8 @@ async def test_a_generator_closed_before_it_began_costs_nothing(limiter: aiorate
 
 
 @pytest.mark.parametrize("thing", [lambda: None, len, 5, int, None, "text"])
-async def test_what_cannot_wait_is_refused(limiter: aiorate.Limiter, thing: object) -> None:
-    """A plain function cannot wait; limiting it in silence would limit nothing (langchain-ai/langchain#26914)."""
+async def test_only_async_functions_can_be_decorated(limiter: aiorate.Limiter, thing: object) -> None:
+    """A plain function cannot wait; decorating it without an error would limit nothing (langchain-ai/langchain#26914)."""
     with pytest.raises(TypeError, match="async def"):
         limiter(thing)  # type: ignore[type-var]
     with pytest.raises(TypeError, match="async def"):

@@ -1,4 +1,4 @@
-"""What a limiter tells: events, their log records, percentiles of waits, and what is to be had."""
+"""Events, their log records, percentiles of waits, and `statistics().available`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def events() -> list[Event]:
 
 
 async def late(limiter: Limiter, clock: SteppedClock, seconds: float) -> None:
-    """Have one stand in line, and the loop come back so many seconds late."""
+    """Let two tasks wait, and fire the timer of the first `seconds` too late."""
     while limiter.try_acquire():
         pass
     tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(2)]
@@ -46,12 +46,12 @@ async def late(limiter: Limiter, clock: SteppedClock, seconds: float) -> None:
 
 
 async def test_a_pause_by_a_server_is_one_event(clock: SteppedClock, events: list[Event], caplog: pytest.LogCaptureFixture) -> None:
-    """A WARNING of one line that says who, how long and why; a pause that is over before another ends is no change."""
+    """A WARNING of one line with name, length and reason. A pause that ends before another one does is not reported."""
     limiter = Limiter("10/s", clock=clock, name="api", on_event=events.append)
 
     for seconds in (5.0, 4.0, 5.0, 5.5):
         limiter.observe(Feedback(429, pause=seconds, source="Retry-After"))
-    limiter.pause(10)  # we said so ourselves
+    limiter.pause(10)  # the program's own pause is not an event
 
     assert events == [Event("paused", "api", seconds=5.0, source="Retry-After")]
     assert [(record.levelname, record.name, record.getMessage()) for record in caplog.records] == [
@@ -59,10 +59,10 @@ async def test_a_pause_by_a_server_is_one_event(clock: SteppedClock, events: lis
     ]
 
 
-async def test_permits_that_are_skipped_are_one_event_for_each_late_wake_up(
+async def test_each_late_wake_up_is_one_event_of_skipped_permits(
     clock: SteppedClock, events: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """INFO: a late loop is no fault of the server, but explains a rate that was not reached."""
+    """INFO, since a late loop is not the server's fault; it explains a rate that was not reached."""
     caplog.set_level(logging.INFO, "aiorate")
     limiter = Limiter(BurstCompensation("10/s"), clock=clock, on_event=events.append)
 
@@ -77,8 +77,8 @@ async def test_permits_that_are_skipped_are_one_event_for_each_late_wake_up(
     ]
 
 
-async def test_slots_that_are_skipped_are_told_of(clock: SteppedClock, events: list[Event]) -> None:
-    """A slow body of an open-loop schedule."""
+async def test_skipped_slots_are_an_event(clock: SteppedClock, events: list[Event]) -> None:
+    """After a slow body of `async for slot in limiter.slots()`."""
     limiter = Limiter(BurstCompensation("10/s"), clock=clock, on_event=events.append)
     slots = limiter.slots()
     await anext(slots)
@@ -91,8 +91,8 @@ async def test_slots_that_are_skipped_are_told_of(clock: SteppedClock, events: l
     assert (slot.index, events) == (11, [Event("skipped", permits=10)])
 
 
-async def test_a_record_carries_its_parts(clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
-    """Logs that are searched by field need no parsing; the names collide with no other library's."""
+async def test_a_log_record_has_a_field_for_each_part(clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
+    """So logs are searched without parsing. The names begin with aiorate_, so that they collide with no other library's."""
     Limiter("10/s", clock=clock, name="api").observe(Feedback(429, pause=5.0, source="Retry-After"))
 
     extra = {key: value for key, value in vars(caplog.records[0]).items() if key.startswith("aiorate_")}
@@ -116,12 +116,12 @@ async def test_a_record_carries_its_parts(clock: SteppedClock, caplog: pytest.Lo
     ],
 )
 async def test_an_event_is_one_line(event: Event, line: str) -> None:
-    """As it is logged."""
+    """The text that is logged."""
     assert str(event) == line
 
 
-async def test_a_callback_that_fails_harms_nobody(clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged; the limiter has done what it had to before."""
+async def test_an_error_in_on_event_is_logged_and_harmless(clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
+    """The callback runs after the limiter has done its work."""
 
     def fail(event: Event) -> None:
         raise ZeroDivisionError
@@ -140,8 +140,8 @@ async def test_a_callback_that_fails_harms_nobody(clock: SteppedClock, caplog: p
 
 
 @pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "TokenBucket-paced", "BurstCompensation-strict", "SmoothBursty", "AllOf"])
-async def test_whoever_hears_of_an_event_may_change_the_limiter(name: str, clock: SteppedClock) -> None:
-    """Slower, faster, begin anew: nobody in line is forgotten, whatever is done while others are being served."""
+async def test_on_event_may_change_the_limiter(name: str, clock: SteppedClock) -> None:
+    """reset(), charge() and refund() in the callback, while the line is being served: every request is still granted."""
 
     def changed(event: Event) -> None:
         limiter.reset()
@@ -161,8 +161,8 @@ async def test_whoever_hears_of_an_event_may_change_the_limiter(name: str, clock
     assert (limiter.statistics().waiting, clock.timers) == (0, 0)
 
 
-async def test_events_nobody_asked_for_cost_nothing() -> None:
-    """A limiter that is never paused and never late does not even import logging."""
+async def test_without_events_their_module_is_not_imported() -> None:
+    """Nor is logging, by a limiter that is never paused and never late."""
     program = """
 import asyncio, sys
 import aiorate
@@ -182,7 +182,7 @@ assert "aiorate.events" not in known
 
 @pytest.mark.parametrize("wrong", [5, "print", [print]])
 async def test_a_callback_must_be_a_function(wrong: Any) -> None:
-    """Told when the limiter is made, not when the first server says 429."""
+    """The error comes from the constructor, not from the first event."""
     with pytest.raises(TypeError, match="on_event"):
         Limiter("1/s", on_event=wrong)
 
@@ -191,8 +191,8 @@ async def test_a_callback_must_be_a_function(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("spread", ["even", "heavy", "equal", "tiny"])
-async def test_percentiles_are_never_too_short_and_at_most_a_sixteenth_too_long(spread: str) -> None:
-    """By nearest rank, from a nanosecond to a day."""
+async def test_percentiles_are_at_most_a_sixteenth_too_long(spread: str) -> None:
+    """And never too short. By nearest rank, from a nanosecond to a day."""
     dice = random.Random(spread)
     draw = {
         "even": lambda: dice.randint(1, 10 * SECOND),
@@ -212,7 +212,7 @@ async def test_percentiles_are_never_too_short_and_at_most_a_sixteenth_too_long(
 
 
 async def test_every_length_of_wait_is_within_a_sixteenth() -> None:
-    """At the edges of the steps too, where rounding shows."""
+    """Tested at the edges of the steps, where rounding shows."""
     lengths = [*range(1, 3000), *(2**power * step // 16 + off for power in range(12, 62) for step in range(16, 32) for off in (-1, 0, 1))]
     for length in lengths:
         counters = Counters()
@@ -221,19 +221,19 @@ async def test_every_length_of_wait_is_within_a_sixteenth() -> None:
         assert length <= counters.percentile(50) <= length * 17 / 16
 
 
-async def test_a_million_waits_take_no_more_memory_than_a_thousand_numbers() -> None:
-    """For a limiter that runs for months."""
+async def test_the_memory_of_percentiles_is_bounded() -> None:
+    """Below a thousand counts after a hundred thousand different waits, for a limiter that runs for months."""
     counters = Counters()
     dice = random.Random(1)
     for _ in range(100_000):
         counters.note(1 + int(10 ** (dice.random() * 18)))
 
     assert len(counters.waits) < 1000
-    assert Counters().waits is Counters().waits  # and nothing for those where nobody waits
+    assert Counters().waits is Counters().waits  # one empty table, shared by all limiters without a wait
 
 
-async def test_percentiles_are_of_those_who_waited(clock: SteppedClock) -> None:
-    """Ten at once and ten that waited from 0.1 to 1 s: the median is of the latter, and reset() begins anew."""
+async def test_percentiles_count_only_requests_that_waited(clock: SteppedClock) -> None:
+    """Ten are granted at once and ten wait from 0.1 to 1 s: the median is that of the latter. reset() forgets them."""
     limiter = Limiter(TokenBucket("10/s", burst=10), clock=clock)
     before = limiter.statistics()
     tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(20)]
@@ -251,7 +251,7 @@ async def test_percentiles_are_of_those_who_waited(clock: SteppedClock) -> None:
     assert limiter.statistics().waited_p99 == 0.0
 
 
-# What is to be had.
+# Available permits.
 
 
 MORE = {
@@ -262,8 +262,8 @@ MORE = {
 
 
 @pytest.mark.parametrize("name", [*EACH, *MORE])
-async def test_what_is_available_is_what_a_newcomer_gets(name: str, clock: SteppedClock) -> None:
-    """As many as try_acquire() grants one after the other: no more, no fewer, after any history."""
+async def test_available_is_what_a_newcomer_gets(name: str, clock: SteppedClock) -> None:
+    """Exactly as many as try_acquire() would grant one after the other, after any history."""
     for seed in range(12):
         dice, scheduler = random.Random(seed), {**EACH, **MORE}[name]()
         clock.set(0)
@@ -285,8 +285,8 @@ async def test_what_is_available_is_what_a_newcomer_gets(name: str, clock: Stepp
             assert available == granted
 
 
-async def test_nothing_is_available_where_a_newcomer_would_wait(clock: SteppedClock) -> None:
-    """In line, paused, stopped, closed; and no more than a server said is left."""
+async def test_nothing_is_available_if_a_newcomer_would_wait(clock: SteppedClock) -> None:
+    """Behind a line, paused, stopped, closed."""
     limiter = Limiter(TokenBucket("1/s", burst=5), clock=clock)
 
     def available() -> int:

@@ -1,4 +1,4 @@
-"""The bot: 30 messages a second in all and one a second to each chat, from real tasks in virtual time."""
+"""A bot that may send 30 messages a second in all and one a second to each chat, with real tasks in virtual time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Bot = tuple[Callable[[object], aiorate.Scheduler], Callable[[], aiorate.Schedule
 
 
 def sent(bot: Bot, busy_first: bool) -> list[tuple[float, int]]:
-    """When each message is sent, and to whom: 100 to chat 0, and one to each of 50 others."""
+    """(seconds, chat) of each message: 100 to chat 0, and one to each of 50 others."""
     at = []
 
     async def main() -> None:
@@ -35,14 +35,14 @@ def sent(bot: Bot, busy_first: bool) -> list[tuple[float, int]]:
     return at
 
 
-def test_windows_let_a_busy_chat_pass_and_all_the_others_with_it() -> None:
-    """Whole seconds: 30 in each as long as there are so many chats, and then one to the busy one in each."""
+def test_windows_serve_the_busy_chat_beside_all_others() -> None:
+    """30 messages in each whole second as long as there are enough chats, and then one a second to the busy chat."""
     assert [(0, 0), *[(0, chat) for chat in range(1, 30)], *[(1, chat) for chat in range(30, 51)], (1, 0)] == sent(WINDOWS, True)[:52]
     assert [*[(0, chat) for chat in range(1, 31)], *[(1, chat) for chat in range(31, 51)], (1, 0)] == sent(WINDOWS, False)[:51]
 
 
-def test_buckets_let_a_busy_chat_wait_as_long_as_any_other() -> None:
-    """Every 1/30 s one: the busy chat's second message stands behind those that were due before it, and not before any later one."""
+def test_buckets_serve_each_chat_in_order_of_its_due_time() -> None:
+    """One message every 1/30 s: the busy chat's second message goes after all that were due before it."""
     slots = [round(slot / 30, 6) for slot in range(52)]
 
     assert list(zip(slots, [*range(51), 0], strict=True)) == sent(BUCKETS, True)[:52]
@@ -52,7 +52,7 @@ def test_buckets_let_a_busy_chat_wait_as_long_as_any_other() -> None:
 @pytest.mark.parametrize("busy_first", [True, False])
 @pytest.mark.parametrize("bot", [WINDOWS, BUCKETS], ids=["windows", "buckets"])
 def test_neither_limit_is_exceeded_and_neither_is_wasted(bot: Bot, busy_first: bool) -> None:
-    """Never two to a chat within a second, never more than 30 in any; the 50 within 2 s, and one a second to the busy chat throughout."""
+    """At most one message a second to a chat and 30 in all; the 50 others within 2 s, and the busy chat never misses a second."""
     at = sent(bot, busy_first)
     instants = [when for when, _ in at]
     busy = [when for when, chat in at if chat == 0]

@@ -1,4 +1,4 @@
-"""The memory of a KeyedLimiter: what a key weighs, and that all of it comes back."""
+"""The memory of a KeyedLimiter: how much a key takes, and that all of it is freed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aiorate.testing import VirtualLoop
 AT_ONCE = 100  # keys used in one instant
 PLENTY = 10_000_000
 A_DAY = 86_400
-# The options of a limiter whose keys owe for 5 ms, where the next are used 10 ms later; and how many are kept at most.
+# Options of a limiter whose keys owe for 5 ms and are used in rounds of 10 ms, and the most keys that it may keep.
 OPTIONS: dict[str, tuple[Callable[[], dict[str, Any]], int]] = {
     "alone": (dict, 2 * AT_ONCE),
     "shared": (lambda: {"shared": aiorate.TokenBucket(PLENTY, PLENTY)}, 2 * AT_ONCE),
@@ -30,7 +30,7 @@ ALONE, BOTH = "alone", "shared, idle and max_keys"
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the garbage collector: what is not freed at once stays."""
+    """Switch the garbage collector off, so that only reference counts free memory."""
     gc.collect()
     gc.disable()
     try:
@@ -41,7 +41,7 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def traced() -> Iterator[Callable[[], int]]:
-    """What to call for the bytes allocated since."""
+    """Yield a function that returns the bytes allocated since."""
     with uncollected():
         tracemalloc.start()
         try:
@@ -57,7 +57,7 @@ def virtually(main: Callable[[], Any]) -> Any:
 
 
 async def use(keyed: aiorate.KeyedLimiter[Any], keys: range) -> int:
-    """Use each key once, by turns in either way; returns how many were kept at most."""
+    """Use each key once, with acquire() and try_acquire() in turn; return the most keys kept at any time."""
     most = 0
     for key in keys:
         assert keyed.try_acquire(key) if key % 2 else await keyed.acquire(key) == 0
@@ -76,7 +76,7 @@ async def use(keyed: aiorate.KeyedLimiter[Any], keys: range) -> int:
     ],
 )
 def test_keys_that_are_used_once_leave_nothing(many: int, options: str) -> None:
-    """A limit for each address that ever came would fill the memory in a day: aspnetcore-redis-rate-limiting#61."""
+    """aspnetcore-redis-rate-limiting#61: a limit for each address that was ever seen fills the memory in a day."""
     make, most = OPTIONS[options]
 
     async def main() -> tuple[int, int, int]:
@@ -95,13 +95,13 @@ def test_keys_that_are_used_once_leave_nothing(many: int, options: str) -> None:
 
     assert kept <= most
     assert found < AT_ONCE
-    assert left < AT_ONCE  # a key is a dozen of them
+    assert left < AT_ONCE  # a key takes a dozen blocks
 
 
 @pytest.mark.parametrize("shared", [None, PLENTY])
 @pytest.mark.parametrize("many", [2_000, pytest.param(30_000, marks=pytest.mark.slow)])
-def test_a_rush_of_keys_is_forgotten_once_others_come(many: int, shared: int | None) -> None:
-    """Those that owe are kept, however many; but when they do not, as many new ones are enough to be rid of them all."""
+def test_a_rush_of_keys_is_dropped_once_others_are_used(many: int, shared: int | None) -> None:
+    """Keys that owe are kept, whatever their number; once they do not, the same number of new keys is enough to drop them all."""
 
     async def main() -> tuple[int, int, int]:
         everybody = None if shared is None else aiorate.TokenBucket(shared, shared)
@@ -132,10 +132,10 @@ KINDS: dict[str, Callable[[str], aiorate.Scheduler | str]] = {
 }
 
 
-@pytest.mark.parametrize("shared", [pytest.param(None, marks=pytest.mark.slow), PLENTY])  # with it, a key weighs more
+@pytest.mark.parametrize("shared", [pytest.param(None, marks=pytest.mark.slow), PLENTY])  # with it, a key takes more
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_weighs_no_more_than_is_said(kind: str, shared: int | None) -> None:
-    """For those who reckon how many keys a machine holds; its name and its place in the dict are part of it."""
+def test_a_key_takes_at_most_1500_bytes(kind: str, shared: int | None) -> None:
+    """To estimate how many keys fit into a machine; its name and its place in the dict are included."""
 
     async def main() -> float:
         keyed = aiorate.KeyedLimiter(KINDS[kind], shared=None if shared is None else aiorate.TokenBucket(shared, shared))

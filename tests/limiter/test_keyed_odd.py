@@ -1,4 +1,4 @@
-"""What a KeyedLimiter says of itself, and how it ends."""
+"""repr(), copying, closing and errors of a KeyedLimiter."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def keyed(**options: Any) -> aiorate.KeyedLimiter[Any]:
     return aiorate.KeyedLimiter(lambda key: aiorate.TokenBucket("1/s", burst=1), **options)
 
 
-async def test_it_shows_how_many_keys_there_are_and_what_they_share() -> None:
-    """For a look in the debugger: no key is added by that."""
+async def test_repr_shows_the_number_of_keys_and_the_shared_limit() -> None:
+    """repr() adds no key."""
     alone, shared = keyed(), keyed(shared=aiorate.TokenBucket("5/s", burst=5))
     alone.try_acquire("ann")
 
@@ -28,15 +28,15 @@ async def test_it_shows_how_many_keys_there_are_and_what_they_share() -> None:
 
 
 @pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, pickle.dumps])
-async def test_it_cannot_be_copied(twin: Any) -> None:
+async def test_a_keyed_limiter_cannot_be_copied(twin: Any) -> None:
     """A copy would grant the same permits again."""
     with pytest.raises(TypeError, match="cannot be copied or pickled"):
         twin(keyed())
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_closing_it_closes_the_shared_limit_that_was_made_for_it(own: bool) -> None:
-    """One that was made elsewhere may have other users. Nothing is granted any more, and no key is added."""
+async def test_closing_closes_a_shared_limit_it_has_made(own: bool) -> None:
+    """A limiter that was passed in may have other users, and stays open. Afterwards nothing is granted and no key is added."""
     elsewhere = aiorate.Limiter(aiorate.TokenBucket("5/s", burst=5))
     limiters = keyed(shared="5/s" if own else elsewhere)
     limiters.try_acquire("ann")
@@ -56,8 +56,8 @@ async def test_closing_it_closes_the_shared_limit_that_was_made_for_it(own: bool
         limiters.try_acquire("bob")
 
 
-async def test_a_factory_may_not_return_the_shared_limit_or_a_coroutine() -> None:
-    """A key that is its own shared limit would pay twice; a coroutine is a function that forgot its await."""
+async def test_a_factory_may_not_return_shared_or_a_coroutine() -> None:
+    """A key that is its own shared limit would pay twice; a coroutine means that the factory is an async function."""
     shared = aiorate.Limiter("5/s")
 
     async def later(key: str) -> str:
@@ -71,8 +71,8 @@ async def test_a_factory_may_not_return_the_shared_limit_or_a_coroutine() -> Non
         keyed(on_event="me")
 
 
-async def test_a_key_whose_strategy_fails_is_kept_and_nobody_else_hears_of_it() -> None:
-    """Whoever asks for that key does."""
+async def test_a_failing_strategy_affects_only_its_own_key() -> None:
+    """The key is kept, and other keys never raise its error."""
 
     class Broken(aiorate.TokenBucket):
         __slots__ = ()
@@ -94,8 +94,8 @@ async def test_a_key_whose_strategy_fails_is_kept_and_nobody_else_hears_of_it() 
     assert list(limiters) == ["bad"]
 
 
-async def test_whoever_hears_of_an_evicted_key_may_evict_the_others() -> None:
-    """Each is dropped, and told of, once."""
+async def test_on_event_of_an_evicted_key_may_evict_the_others() -> None:
+    """Each key is dropped, and reported, once."""
     told: list[str] = []
 
     def on_event(event: aiorate.Event) -> None:
@@ -107,7 +107,7 @@ async def test_whoever_hears_of_an_evicted_key_may_evict_the_others() -> None:
     assert all(limiters.try_acquire(key) for key in ("ann", "bob", "cid"))
     clock.advance(1)
 
-    assert 1 == limiters.evict()  # whose callback dropped the others
+    assert 1 == limiters.evict()  # the callback dropped the others
 
     assert ["ann", "bob", "cid"] == sorted(told)
     assert len(limiters) == 0

@@ -1,4 +1,4 @@
-"""A loop that is late costs no rate, not even where fewer wait than have fallen due; and nobody gains by it."""
+"""A late loop costs no rate, even if fewer tasks wait than permits have fallen due; and nobody gets more than that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MS = 1_000_000
 
 
 async def late(clock: ManualClock) -> aiorate.Limiter:
-    """Strict pacing at 100/s; one waiter, due at 10 ms, whom the loop wakes at 35 ms."""
+    """Strict pacing at 100/s, with one waiter that is due at 10 ms and woken at 35 ms."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("100/s"), catch_up=0.05, clock=clock)
     await limiter.acquire()
     waiter = asyncio.ensure_future(limiter.acquire())
@@ -27,8 +27,8 @@ async def late(clock: ManualClock) -> aiorate.Limiter:
     return limiter
 
 
-async def test_who_asks_just_after_a_late_wake_up_is_served_as_if_in_line() -> None:
-    """The slots at 20 and 30 ms fell due while the loop stood still: those whom it kept from asking get them."""
+async def test_a_late_wake_up_serves_newcomers_as_if_in_line() -> None:
+    """The slots at 20 and 30 ms fell due while the loop was blocked, and go to callers that could not ask meanwhile."""
     limiter = await late(clock := ManualClock())
 
     waits = [await limiter.acquire(), await limiter.acquire()]
@@ -40,8 +40,8 @@ async def test_who_asks_just_after_a_late_wake_up_is_served_as_if_in_line() -> N
     assert limiter.try_acquire() is True
 
 
-async def test_who_asks_later_has_no_part_in_it() -> None:
-    """2 ms on, it was not the loop that kept anybody: strict pacing gives what was missed up."""
+async def test_missed_slots_are_lost_two_milliseconds_later() -> None:
+    """By then the loop has run: strict pacing gives the missed slots up."""
     limiter = await late(clock := ManualClock())
 
     clock.advance(0.002)
@@ -50,8 +50,8 @@ async def test_who_asks_later_has_no_part_in_it() -> None:
     assert (first, second) == (True, 0.01)
 
 
-async def test_a_late_wake_up_is_made_up_for_no_further_than_catch_up() -> None:
-    """The guarantee is for a window longer by catch_up, and no longer than that."""
+async def test_a_late_wake_up_is_made_up_for_up_to_catch_up() -> None:
+    """The guarantee holds for a window that is `catch_up` longer."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.BurstCompensation("1000/s"), catch_up=0.02, clock=clock)
     await limiter.acquire()
@@ -67,10 +67,10 @@ async def test_a_late_wake_up_is_made_up_for_no_further_than_catch_up() -> None:
 
 
 @pytest.mark.parametrize("kind", [aiorate.BurstCompensation, aiorate.TokenPool])
-async def test_three_workers_reach_ten_thousand_a_second_though_the_loop_wakes_once_a_millisecond(
+async def test_three_workers_reach_10000_per_second_on_a_coarse_timer(
     kind: type[aiorate.BurstCompensation | aiorate.TokenPool],
 ) -> None:
-    """At each wake-up ten are due and three wait: without making up, seven of ten would be lost to strict pacing."""
+    """The loop wakes once a millisecond: ten permits are due and three tasks wait. Without catch-up seven of ten would be lost."""
     clock = ManualClock()
     limiter = aiorate.Limiter(kind("10000/s"), clock=clock)
     granted = 0

@@ -1,7 +1,7 @@
-"""The whole limiter against a slow and plain model: one list, one scheduler, asked again whenever it said that somebody is due.
+"""The whole limiter against a slow and plain model: one list and one scheduler, asked again at each instant that it names.
 
-Random histories of everything that users may call; who is granted when, what `delay` foretells and what is counted must agree
-to the nanosecond. The model knows neither drivers nor forecasts nor an offset: its time is a sum of the time that was not held up.
+After random histories of everything that users may call, grants, `delay()` and counts must agree to the nanosecond.
+The model has no drivers, no kept estimates and no offset: its time is the sum of all time that was neither paused nor stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CATCH_UP = SECOND // 50
 
 
 class Model:
-    """A line and a scheduler, moved on from one instant at which something is due to the next."""
+    """A line and a scheduler, moved from one instant at which a request is due to the next."""
 
     def __init__(self, scheduler: aiorate.Scheduler) -> None:
         self.scheduler = scheduler
@@ -41,7 +41,7 @@ class Model:
         return self.stopped or self.clock < self.paused_until
 
     def run_to(self, clock: int) -> None:
-        """Let time pass, and grant everything that falls due on the way."""
+        """Let time pass, and grant each request when it is due."""
         while (wake := self.serve()) is not None and wake <= clock:
             self.move_to(wake)
         self.move_to(clock)
@@ -55,7 +55,7 @@ class Model:
         self.clock = clock
 
     def serve(self) -> int | None:
-        """Grant what is due; when to ask again."""
+        """Grant what is due; return the instant at which to ask again, None for never."""
         if self.held:
             return None if self.stopped else self.paused_until
         if self.held_for:
@@ -80,7 +80,7 @@ class Model:
         self.serve()
 
     def delay(self, permits: int) -> float:
-        """Ask in a copy, and look."""
+        """Ask in a copy, and let its time pass until the grant."""
         if self.stopped or self.closed:
             return float("inf")
         copy = deepcopy(self)
@@ -110,13 +110,13 @@ class Model:
 
 
 class Pair:
-    """A limiter and its model, to which the same is done."""
+    """A limiter and its model, for which each step is done."""
 
     def __init__(self, factory: Callable[[], aiorate.Scheduler]) -> None:
         self.clock = ManualClock()
         self.limiter = aiorate.Limiter(factory(), clock=self.clock)
         self.model = Model(factory())
-        # The first instant ever given starts a schedule; a copy that is asked in the model's stead must not be the first.
+        # The first instant that is passed starts a schedule: this must happen here, not in a copy that delay() makes.
         assert self.limiter.delay() == 0.0
         self.model.scheduler.peek(1, 0)
         self.names: Iterator[int] = count()
@@ -189,7 +189,7 @@ class Pair:
         self.compare()
 
     def compare(self) -> None:
-        """What everybody can see."""
+        """Assert that all that users can see agrees."""
         statistics = self.limiter.statistics()
         assert self.granted == {name: when for name, when in self.model.granted.items() if name in self.tasks}
         assert statistics.waiting == len(self.model.line)
@@ -227,8 +227,8 @@ def run(strategy: str, steps: list[tuple[int, str, int]]) -> None:
 
 @pytest.mark.parametrize("strategy", EACH)
 @pytest.mark.parametrize("in_line", [0, 1])
-def test_a_refund_makes_room_for_a_debt_from_now_on(strategy: str, in_line: int) -> None:
-    """Not from when the debt was made, or a bucket that is full would have held more in between than it can."""
+def test_a_refund_pays_a_debt_from_now_on(strategy: str, in_line: int) -> None:
+    """Not from the instant of the charge, or a full bucket would have held more in between than it can."""
     run(
         strategy,
         [
@@ -244,9 +244,9 @@ def test_a_refund_makes_room_for_a_debt_from_now_on(strategy: str, in_line: int)
 
 @sampled
 @pytest.mark.parametrize("strategy", EACH)
-def test_the_limiter_does_what_a_list_and_a_scheduler_do(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything between the two is there for speed, and may not be seen."""
-    # Wake-ups are kept a millisecond apart because loops fire early; a clock by hand does not.
+def test_the_limiter_agrees_with_a_list_and_a_scheduler(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything else in a limiter is for speed, and must not be visible."""
+    # Wake-ups are kept a millisecond apart because loops fire early; a ManualClock does not.
     monkeypatch.setattr(view, "GRAIN_NS", 0)
 
     @examples(40)

@@ -1,4 +1,4 @@
-"""A limiter for a process, after a fork: the child goes on with the budget, without the parent's threads."""
+"""A process-wide limiter after a fork: the child keeps the budget, without the parent's threads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 import pytest
 from helpers.forks import program
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork here")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="os.fork() does not exist here")
 
 
-def test_the_child_has_the_budget_and_nobody_in_line() -> None:
-    """In the parent a thread and a loop wait, and the timekeeper's thread sleeps; none of them goes on in the child."""
+def test_the_child_has_the_budget_and_an_empty_line() -> None:
+    """In the parent two threads wait and the timekeeper's thread sleeps; none of them exists in the child."""
     printed = program("""
 limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=10), scope="process", max_waiting=2, max_concurrency=1)
 assert limiter.try_acquire(4)
@@ -45,8 +45,8 @@ print(limiter.statistics().granted)
     assert "0 True True False\nserved 0\n2 True\n24\n" == printed
 
 
-def test_a_fork_in_the_middle_of_other_threads_decisions() -> None:
-    """It waits until they are made: no child finds the lock held, or half of a decision."""
+def test_a_fork_waits_for_the_decisions_of_other_threads() -> None:
+    """So no child finds the lock held, or half of a decision."""
     printed = program("""
 limiter = aiorate.Limiter("1000000/s", scope="process")
 over = False
@@ -72,7 +72,7 @@ print("done", limiter.statistics().waiting)
 
 
 def test_a_forked_loop_goes_on_with_its_own_line() -> None:
-    """A child that is forked within a coroutine: the parent's waiter is the parent's."""
+    """A child that is forked within a coroutine does not have the parent's waiter."""
     printed = program("""
 limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process")
 
@@ -99,8 +99,8 @@ asyncio.run(main())
     assert "0 True\nTrue 2\n" == printed
 
 
-def test_whoever_left_while_a_fork_was_made_is_heeded_after_it() -> None:
-    """Leaving waits for nobody, and a fork lets nobody in: without a look afterwards the next would wait for a place that is free."""
+def test_a_place_left_during_a_fork_is_free_after_it() -> None:
+    """leave() does not block, and nobody is let in during a fork: without a check afterwards the next would wait beside a free place."""
     printed = program("""
 def leave():
     thread = threading.Thread(target=left.pop())

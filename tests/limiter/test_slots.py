@@ -1,4 +1,4 @@
-"""Open-loop pacing: slots, and what a late loop makes of them."""
+"""Open-loop pacing: slots, on time and with a late loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 
 async def collect(limiter: aiorate.Limiter, bodies: list[float]) -> list[tuple[int, float, float]]:
-    """(index, scheduled_at, lag) of each slot, whose bodies take so long; in ms."""
+    """(index, scheduled_at, lag) of each slot, in ms; `bodies` are the seconds that the work of each takes."""
     seen = []
     slots = limiter.slots()
     for body in bodies:
@@ -34,8 +34,8 @@ async def test_slots_come_at_their_instants() -> None:
 
 
 @pytest.mark.parametrize("kind", [aiorate.TokenPool, aiorate.BurstCompensation, aiorate.TicksAccumulator])
-async def test_a_slot_that_was_waited_for_says_by_how_much_the_wake_up_was_late(kind: Callable[[str], aiorate.Scheduler]) -> None:
-    """The slot is that of the schedule, not that of the timer: response times are measured from it."""
+async def test_the_lag_of_a_slot_includes_a_late_wake_up(kind: Callable[[str], aiorate.Scheduler]) -> None:
+    """`scheduled_at` is the instant of the schedule, not of the timer: response times are measured from it."""
     clock = ManualClock()
     slots = aiorate.Limiter(kind("10/s"), clock=clock).slots()
     await anext(slots)
@@ -58,15 +58,15 @@ async def test_a_slot_that_was_waited_for_says_by_how_much_the_wake_up_was_late(
 
 
 async def test_a_slow_body_within_catch_up_costs_no_slot() -> None:
-    """110 ms of work every 100 ms, made up for: the intended instants stay on the grid, the lag says how late."""
+    """110 ms of work every 100 ms: `scheduled_at` stays on the grid, and `lag` tells how late each slot is."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"), catch_up=0.05)
 
     assert await collect(limiter, [0.11, 0.11, 0.01, 0.01]) == [(0, 0, 0), (1, 100, 10), (2, 200, 20), (3, 300, 0)]
     assert limiter.statistics().skipped == 0
 
 
-async def test_slots_beyond_catch_up_are_skipped_and_counted() -> None:
-    """A body that stands still for a second: its slots are a gap in the index and a number in the statistics."""
+async def test_slots_later_than_catch_up_are_skipped_and_counted() -> None:
+    """A body that takes a second leaves a gap in the index and a number in the statistics."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"), catch_up=0.02)
 
     seen = await collect(limiter, [1.05, 0, 0])
@@ -76,14 +76,14 @@ async def test_slots_beyond_catch_up_are_skipped_and_counted() -> None:
 
 
 async def test_a_plain_accumulator_skips_nothing() -> None:
-    """A load generator that must reach its mean makes up for everything; each slot says how late it is."""
+    """A load generator that must reach its mean makes up for every late slot; each tells how late it is."""
     limiter = aiorate.Limiter(aiorate.TicksAccumulator("10/s"))
 
     assert await collect(limiter, [0.35, 0, 0, 0, 0]) == [(0, 0, 0), (1, 100, 250), (2, 200, 150), (3, 300, 50), (4, 400, 0)]
 
 
-async def test_slots_stand_in_line_like_everybody() -> None:
-    """Two loops over one limiter share its rate, turn by turn."""
+async def test_two_loops_over_slots_share_the_rate_in_turn() -> None:
+    """Slots wait in the same line as every other request."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
 
     one, two = await asyncio.gather(collect(limiter, [0] * 3), collect(limiter, [0] * 3))
@@ -93,7 +93,7 @@ async def test_slots_stand_in_line_like_everybody() -> None:
 
 
 async def test_leaving_the_loop_early_leaves_the_line() -> None:
-    """break while a slot is on its way: nothing is spent."""
+    """A loop that ends while it waits for a slot spends nothing."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter("10/s", clock=clock), clock)
 
@@ -113,7 +113,7 @@ async def test_leaving_the_loop_early_leaves_the_line() -> None:
 
 
 async def test_a_closed_limiter_ends_its_slots_with_an_error() -> None:
-    """Not in silence: a load test that ran for half its time must not look complete."""
+    """A load test that ran for half its time must not look complete."""
     limiter = aiorate.Limiter("10/s")
     slots = limiter.slots()
     await anext(slots)
@@ -125,7 +125,7 @@ async def test_a_closed_limiter_ends_its_slots_with_an_error() -> None:
 
 
 async def test_a_pause_shifts_the_slots() -> None:
-    """Time paused is not owed: no slot is late by it."""
+    """Time paused is not owed, so no slot is late after it."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
     slots = limiter.slots()
     await anext(slots)

@@ -1,4 +1,4 @@
-"""Budgets and limits of concurrency under trio: the same instants, the same order, and nothing lost to a cancelled scope."""
+"""Budgets and `max_concurrency` under trio: the same instants, the same order, and nothing lost to a cancelled scope."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ settled = trio.testing.wait_all_tasks_blocked
 
 
 def run(main: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    """Run it under trio in virtual time, from 0 on."""
+    """Run `main` under trio in virtual time that begins at 0."""
     return trio.run(main, *args, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def now() -> int:
-    """What the clock of this run reads, in ns."""
+    """The virtual time of this run, in ns."""
     return round(trio.current_time() * SECOND)
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_reservations_are_granted_at_the_instants_of_their_schedules(name: str) -> None:
-    """Fifty that ask at once, of two dimensions: each goes when both let it."""
+def test_reservations_are_granted_when_both_dimensions_allow(name: str) -> None:
+    """Fifty requests at once for two dimensions, each granted at the later instant of the two schedules."""
 
     async def main() -> list[int]:
         budget = Budget(calls=SlidingWindow("7/s"), work=EACH[name]())
@@ -69,8 +69,8 @@ def test_reservations_are_granted_at_the_instants_of_their_schedules(name: str) 
         ("shared", {"b": 1.0, "c": 2.0}),
     ],
 )
-def test_a_cancelled_scope_loses_nothing(cancel: str, expected: dict[str, float]) -> None:
-    """In line, granted but not yet run, inside the block, and at the head of the shared line: the next moves up."""
+def test_a_cancelled_scope_loses_no_permit(cancel: str, expected: dict[str, float]) -> None:
+    """In line, granted but not yet run, inside the block, or at the head of the shared line: the next request moves up."""
 
     async def main() -> None:
         own, tokens = TokenBucket("1/s", burst=2), TokenBucket("10/s", burst=100)
@@ -114,8 +114,8 @@ def test_a_cancelled_scope_loses_nothing(cancel: str, expected: dict[str, float]
     run(main)
 
 
-def test_a_budget_may_be_awaited_in_one_run_after_the_other() -> None:
-    """The budget stays, as a limiter's does."""
+def test_a_budget_survives_several_runs() -> None:
+    """As a limiter does."""
     budget = Budget(tokens=TokenBucket("1/h", burst=3))
 
     async def main() -> None:
@@ -128,8 +128,8 @@ def test_a_budget_may_be_awaited_in_one_run_after_the_other() -> None:
     assert budget.available("tokens") == 1
 
 
-def test_no_more_are_inside_than_may_be() -> None:
-    """Twenty workers, three places: the place is taken before the permit, and nobody who is cancelled keeps one."""
+def test_at_most_max_concurrency_are_inside() -> None:
+    """Twelve workers, three places: the place is taken before the permit, and a cancelled worker gives it back."""
 
     async def main() -> tuple[int, list[float]]:
         limiter = Limiter(TokenBucket("10/s", burst=1), max_concurrency=3)
@@ -162,8 +162,8 @@ def test_no_more_are_inside_than_may_be() -> None:
     assert [round(at, 9) for at in began] == [0.0, 0.1, 0.2, 1.0, 1.1, 1.2, 2.0, 2.1, 2.2, 3.0]
 
 
-def test_a_decorated_generator_holds_its_place_until_it_is_closed() -> None:
-    """Also while it cleans up."""
+def test_a_decorated_generator_holds_its_place_until_closed() -> None:
+    """Its cleanup included."""
 
     async def main() -> int:
         limiter = Limiter("1000/s", max_concurrency=1)
@@ -195,8 +195,8 @@ def test_a_decorated_generator_holds_its_place_until_it_is_closed() -> None:
     assert run(main) == 1
 
 
-def test_a_lease_left_behind_by_a_run_that_broke_off_keeps_nothing() -> None:
-    """The estimate stands, and the record ends with the lease."""
+def test_an_interrupted_run_leaves_no_record_of_its_lease() -> None:
+    """The estimate stays spent, and the record ends with the lease."""
     tokens = TokenBucket("1/h", burst=10)
     budget = Budget(tokens=tokens)
 

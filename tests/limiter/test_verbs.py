@@ -1,4 +1,4 @@
-"""The verbs of a spec, closing and opening again."""
+"""The verbs of a spec, closing, and opening again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MS = SECOND // 1000
 
 
 def crowd_of(scheduler: aiorate.Scheduler | str, **options: object) -> Crowd:
-    """A limiter on a clock at 0, and those who will ask it."""
+    """A limiter on a clock at 0, and the tasks that will ask it."""
     clock = ManualClock()
     return Crowd(aiorate.Limiter(scheduler, clock=clock, **options), clock)  # type: ignore[arg-type]
 
@@ -28,7 +28,7 @@ def in_ms(crowd: Crowd) -> list[int]:
 
 @pytest.mark.parametrize("name", [name for name in EACH if name != "AllOf"])
 @pytest.mark.parametrize("verb", ["start", "configure"])
-async def test_applying_what_is_in_force_changes_nothing(name: str, verb: str) -> None:
+async def test_applying_the_spec_in_force_changes_nothing(name: str, verb: str) -> None:
     """start and configure are idempotent: a controller may send its settings every second."""
     crowd, left_alone = crowd_of(EACH[name]()), crowd_of(EACH[name]())
     ratio = 1.5 if name in ("TokenPool-burst", "BurstRatio") else 1
@@ -46,8 +46,8 @@ async def test_applying_what_is_in_force_changes_nothing(name: str, verb: str) -
     assert crowd.granted == left_alone.granted
 
 
-async def test_a_stop_holds_everybody_until_start() -> None:
-    """stop grants nothing; time stopped is not owed."""
+async def test_stop_grants_nothing_until_start() -> None:
+    """Time stopped is not owed."""
     crowd = crowd_of("10/s")
     await crowd.queue(range(4))
 
@@ -63,8 +63,8 @@ async def test_a_stop_holds_everybody_until_start() -> None:
     assert in_ms(crowd) == [0, 5100, 5200, 5300]
 
 
-async def test_configure_does_not_start_what_was_stopped() -> None:
-    """configure changes figures only."""
+async def test_configure_does_not_start_a_stopped_limiter() -> None:
+    """It changes the rate only."""
     crowd = crowd_of("10/s")
     crowd.limiter.apply("10,1,stop")
     crowd.limiter.apply("20,1,configure")
@@ -75,8 +75,8 @@ async def test_configure_does_not_start_what_was_stopped() -> None:
     assert crowd.limiter.try_acquire() is True
 
 
-async def test_starting_during_a_pause_leaves_the_pause() -> None:
-    """A server asked for the pause; our own stop and start must not end it."""
+async def test_start_does_not_end_a_pause() -> None:
+    """A server asked for the pause; the program's own stop and start must not end it."""
     crowd = crowd_of("10/s")
     await crowd.queue("AB")
     crowd.limiter.pause(2)
@@ -89,8 +89,8 @@ async def test_starting_during_a_pause_leaves_the_pause() -> None:
     assert in_ms(crowd) == [0, 2100]
 
 
-async def test_resuming_while_stopped_starts_nothing() -> None:
-    """resume ends a pause; a stop is ended by start."""
+async def test_resume_does_not_start_a_stopped_limiter() -> None:
+    """resume() ends a pause; only start ends a stop."""
     crowd = crowd_of("10/s")
     await crowd.queue("AB")
     crowd.limiter.pause(2)
@@ -106,8 +106,8 @@ async def test_resuming_while_stopped_starts_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["TokenPool", "TicksAccumulator", "BurstRatio"])
-async def test_restart_forgets_what_was_missed(name: str) -> None:
-    """After ten idle seconds a start leaves the backlog as it is, and a restart drops it."""
+async def test_restart_drops_the_backlog(name: str) -> None:
+    """After ten idle seconds; a start leaves it as it is."""
     kept, dropped = crowd_of(EACH[name]()), crowd_of(EACH[name]())
     ratio = 1.5 if name == "BurstRatio" else 1
     for crowd, verb in ((kept, "start"), (dropped, "restart")):
@@ -120,7 +120,7 @@ async def test_restart_forgets_what_was_missed(name: str) -> None:
 
 
 async def test_the_ratio_of_a_spec_reaches_the_strategy() -> None:
-    """1.5 means half as fast again while behind."""
+    """1.5 is one and a half times the rate while behind schedule."""
     crowd = crowd_of("10/s")
 
     crowd.limiter.apply("20,1.5,configure")
@@ -130,7 +130,7 @@ async def test_the_ratio_of_a_spec_reaches_the_strategy() -> None:
 
 
 async def test_all_of_refuses_a_rate_and_names_its_members() -> None:
-    """Which of several should change? Nothing does."""
+    """It cannot tell which member should change, so nothing changes."""
     crowd = crowd_of(EACH["AllOf"]())
 
     with pytest.raises(RuntimeError, match="members"):
@@ -142,8 +142,8 @@ async def test_all_of_refuses_a_rate_and_names_its_members() -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-async def test_closing_sends_the_line_away_and_leaves_nothing(name: str) -> None:
-    """LimiterClosed for each, at once; no task, no timer."""
+async def test_closing_fails_the_line_and_leaves_nothing_behind(name: str) -> None:
+    """LimiterClosed for each waiter, at once; no task and no timer stays."""
     crowd = crowd_of(EACH[name]())
     await crowd.queue(range(100))
     granted = len(crowd.granted)
@@ -162,8 +162,8 @@ async def test_closing_sends_the_line_away_and_leaves_nothing(name: str) -> None
 
 
 @pytest.mark.parametrize("name", EACH)
-async def test_closed_and_reopened_it_goes_on_with_its_budget(name: str) -> None:
-    """L3, alisaifee/limits#26: restartable helpers that could not be restarted. Closing is no way to a fresh burst either."""
+async def test_a_reopened_limiter_keeps_its_budget(name: str) -> None:
+    """L3, alisaifee/limits#26: restartable helpers that could not be restarted. Nor does closing give a fresh burst."""
     crowd, never_closed = crowd_of(EACH[name]()), crowd_of(EACH[name]())
     for each in (crowd, never_closed):
         while each.limiter.try_acquire():
@@ -181,8 +181,8 @@ async def test_closed_and_reopened_it_goes_on_with_its_budget(name: str) -> None
     assert crowd.granted == never_closed.granted
 
 
-async def test_closing_during_a_pause_sends_away_those_who_wait_for_its_end() -> None:
-    """Neither pause nor stop may keep anybody from being told."""
+async def test_closing_during_a_pause_fails_the_line() -> None:
+    """Neither a pause nor a stop delays LimiterClosed."""
     crowd = crowd_of("10/s")
     await crowd.queue(range(5))
     crowd.limiter.pause(100)
@@ -195,8 +195,8 @@ async def test_closing_during_a_pause_sends_away_those_who_wait_for_its_end() ->
 
 
 @pytest.mark.parametrize("scheduler", ["pool", "bucket"])
-async def test_cancelled_while_closing_is_cancelled_and_closed_while_cancelling_is_told(scheduler: str) -> None:
-    """Both at once, in either order: everybody ends, nothing hangs."""
+async def test_closing_and_cancelling_at_once_ends_every_task(scheduler: str) -> None:
+    """In either order, without a hang."""
     for first in ("close", "cancel"):
         crowd = crowd_of("10/s" if scheduler == "pool" else aiorate.TokenBucket("10/s", burst=1))
         await crowd.queue(range(70))
@@ -215,8 +215,8 @@ async def test_cancelled_while_closing_is_cancelled_and_closed_while_cancelling_
         assert (crowd.clock.timers, others()) == (0, set())
 
 
-async def test_a_waiter_may_close_the_limiter_it_got_its_permit_from() -> None:
-    """aclose() waits for the driver, not for the one who calls it."""
+async def test_a_granted_task_may_close_its_limiter() -> None:
+    """aclose() waits for the driver, not for its own caller."""
     crowd = crowd_of("10/s")
 
     async def last() -> None:
@@ -233,8 +233,8 @@ async def test_a_waiter_may_close_the_limiter_it_got_its_permit_from() -> None:
     assert {type(crowd.tasks[who].exception()) for who in "AB"} == {aiorate.LimiterClosed}
 
 
-async def test_closing_is_not_undone_by_those_who_come_back() -> None:
-    """A retry in an except clause finds the limiter closed, and closing ends."""
+async def test_retries_do_not_keep_closing_from_ending() -> None:
+    """acquire() again in an except clause finds the limiter closed."""
     crowd = crowd_of("10/s")
     refused = []
 

@@ -1,4 +1,4 @@
-"""Odd ends of those who wait: eager tasks, interrupts, a limiter that everybody else has forgotten."""
+"""Unusual waiters: eager tasks, interrupts, coroutines driven by hand, limiters that only their waiters refer to."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import aiorate
 from aiorate.testing import ManualClock, simulate
 from aiorate.waiting.asyncio.filler import FillerTicket
 
-# Eager tasks are there from Python 3.12 on: they run until they first wait before create_task() returns.
+# Eager tasks exist from Python 3.12 on: they run to their first wait before create_task() returns.
 FACTORIES: list[Any] = [None, *([asyncio.eager_task_factory] if hasattr(asyncio, "eager_task_factory") else [])]
 
 
-@pytest.mark.asyncio(loop_factories=["asyncio"])  # uvloop 0.23 and the factory of Python 3.13.0 do not understand each other
+@pytest.mark.asyncio(loop_factories=["asyncio"])  # uvloop 0.23 does not work with the factory of Python 3.13.0
 @pytest.mark.parametrize("factory", FACTORIES)
 @pytest.mark.parametrize("name", EACH)
-async def test_tasks_of_any_factory_wait_in_order_and_leave_no_hole(name: str, factory: Any) -> None:
-    """An eager task stands in line before whoever made it goes on; order and instants are those of every other task."""
+async def test_eager_tasks_wait_in_order_of_creation(name: str, factory: Any) -> None:
+    """An eager task is in line before create_task() returns; order and instants are those of other tasks, also when some are cancelled."""
     asyncio.get_running_loop().set_task_factory(factory)
     clock = ManualClock()
     limiter = aiorate.Limiter(EACH[name](), clock=clock)
@@ -50,8 +50,8 @@ async def test_tasks_of_any_factory_wait_in_order_and_leave_no_hole(name: str, f
 
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_one_who_was_granted_ends_the_run_and_not_the_limiter(name: str, error: type[BaseException]) -> None:
-    """Ctrl-C ends the loop in the middle of everything; the limiter serves the next one as if those had never waited."""
+def test_a_limiter_survives_an_interrupt_of_a_granted_task(name: str, error: type[BaseException]) -> None:
+    """Ctrl-C ends the loop at any point; the next loop is served as if those tasks had never waited."""
     clock = ManualClock()
     limiter = aiorate.Limiter(EACH[name](), clock=clock)
 
@@ -79,8 +79,8 @@ def test_an_interrupt_in_one_who_was_granted_ends_the_run_and_not_the_limiter(na
 
 @one_loop
 @pytest.mark.parametrize("name", EACH)
-async def test_a_limiter_that_only_its_waiters_know_serves_them_and_goes(name: str) -> None:
-    """Made in a function that has returned, it must neither die under those who wait nor outlive them."""
+async def test_a_limiter_lives_as_long_as_its_waiters(name: str) -> None:
+    """Made in a function that has returned, it serves its waiters and is then collected."""
     clock = ManualClock()
 
     def ask() -> tuple[weakref.ref[aiorate.Limiter], list[asyncio.Task[float]]]:
@@ -100,8 +100,8 @@ async def test_a_limiter_that_only_its_waiters_know_serves_them_and_goes(name: s
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
-async def test_what_a_waiter_costs_does_not_grow_with_those_who_left(make: Callable[[str], aiorate.Scheduler]) -> None:
-    """K1, cristipufu/aspnetcore-redis-rate-limiting#61; K4, sindresorhus/p-throttle#11: what was left behind was never collected."""
+async def test_cancelled_waiters_are_collected(make: Callable[[str], aiorate.Scheduler]) -> None:
+    """K1, cristipufu/aspnetcore-redis-rate-limiting#61; K4, sindresorhus/p-throttle#11: cancelled waiters were never collected."""
     clock = ManualClock()
     limiter = aiorate.Limiter(make("1/h"), clock=clock)
     assert limiter.try_acquire()
@@ -127,8 +127,8 @@ async def test_what_a_waiter_costs_does_not_grow_with_those_who_left(make: Calla
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
-async def test_who_was_closed_instead_of_cancelled_is_forgotten_too(make: Callable[[str], aiorate.Scheduler]) -> None:
-    """A coroutine driven by hand, or thrown away: its ticket is never touched again, and must not be kept for ever."""
+async def test_a_waiter_closed_instead_of_cancelled_is_collected(make: Callable[[str], aiorate.Scheduler]) -> None:
+    """A coroutine driven by hand and closed never touches its ticket again, which must not be kept for ever."""
     limiter = aiorate.Limiter(make("1/h"), clock=ManualClock())
     assert limiter.try_acquire()
 
@@ -145,7 +145,7 @@ async def test_who_was_closed_instead_of_cancelled_is_forgotten_too(make: Callab
 
 
 class Failing:
-    """A clock whose reading fails once, at the k-th from now on."""
+    """A clock that fails once, at the reading that brings `left` to 0."""
 
     left = 10**9
 
@@ -160,7 +160,7 @@ class Failing:
 @pytest.mark.parametrize("factory", FACTORIES)
 @pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
 async def test_a_clock_that_fails_at_any_reading_hangs_nobody(make: Callable[[str], aiorate.Scheduler], factory: Any) -> None:
-    """Also while the driver is set for the first who waits: an eager filler fails before that one sits down."""
+    """Nor while the driver is set for the first waiter: an eager filler fails before that one is in line."""
     asyncio.get_running_loop().set_task_factory(factory)
     outcomes = []
 
@@ -180,8 +180,8 @@ async def test_a_clock_that_fails_at_any_reading_hangs_nobody(make: Callable[[st
     assert set(outcomes) == {OSError, float}
 
 
-def test_who_waits_without_a_loop_is_told_what_works_there() -> None:
-    """A coroutine that is driven by hand: nothing could wake it, and nothing is spent."""
+def test_waiting_without_a_loop_names_the_calls_that_work() -> None:
+    """Nothing could wake a coroutine that is driven by hand; the error spends nothing."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=1))
     assert limiter.try_acquire()
     with pytest.raises(RuntimeError, match=r"only wait in a running event loop; try_acquire\(\) and delay\(\) work without one"):
@@ -190,8 +190,8 @@ def test_who_waits_without_a_loop_is_told_what_works_there() -> None:
     assert (0, 1) == (limiter.statistics().waiting, limiter.statistics().granted)
 
 
-def test_between_two_runs_of_a_loop_whoever_looks_disturbs_nobody() -> None:
-    """A script that runs its loop piece by piece: those in line are still in line."""
+def test_looking_between_two_runs_of_a_loop_changes_nothing() -> None:
+    """In a script that runs its loop piece by piece, waiters stay in line."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
     assert limiter.try_acquire()
@@ -206,8 +206,8 @@ def test_between_two_runs_of_a_loop_whoever_looks_disturbs_nobody() -> None:
         assert 1 == waiting.result()
 
 
-def test_a_grant_that_its_owner_hears_of_in_an_old_loop_is_still_its_own() -> None:
-    """The limiter has moved on to another loop meanwhile, where the permit is spent."""
+def test_a_grant_made_before_a_change_of_loop_is_kept() -> None:
+    """The waiter hears of it when its old loop runs again; meanwhile the limiter was used in another loop."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
     assert limiter.try_acquire()
@@ -221,7 +221,7 @@ def test_a_grant_that_its_owner_hears_of_in_an_old_loop_is_still_its_own() -> No
 
         runner.run(turns(3))
         clock.advance(1)
-        assert not waiting.done()  # granted, and its loop stands still
+        assert not waiting.done()  # granted, but its loop does not run
         with asyncio.Runner() as other:
             other.run(elsewhere())
         runner.run(turns(1))
@@ -231,8 +231,8 @@ def test_a_grant_that_its_owner_hears_of_in_an_old_loop_is_still_its_own() -> No
 
 
 @one_loop
-async def test_a_long_line_that_is_full_refuses_everybody_in_turn() -> None:
-    """It is not counted again for each of them, and who has left it makes room as ever."""
+async def test_a_full_line_refuses_until_one_leaves() -> None:
+    """A long line is not counted again for each refusal, and still one that leaves makes room."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock, max_waiting=200)
     assert limiter.try_acquire()
@@ -254,7 +254,7 @@ async def test_a_long_line_that_is_full_refuses_everybody_in_turn() -> None:
 
 @one_loop
 async def test_an_error_that_cannot_be_copied_is_raised_as_it_is() -> None:
-    """In everybody who waits: its class wants one instance of it."""
+    """In every waiter, since its class allows one instance only."""
 
     class Single(Exception):
         def __copy__(self) -> Single:
