@@ -1,4 +1,4 @@
-"""Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle what was used.
+"""Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle the actual use.
 
 Knows nothing of how a rate is computed, of event loops, or of HTTP.
 """
@@ -46,13 +46,13 @@ def _not_a_reservation(*args: object) -> Never:
 
 
 class Budget:
-    """Dimensions with a limit each, one line, all or nothing: ``Budget(requests="500/min", tokens="200_000/min")``.
+    """Dimensions with a limit each, one line for all, all or nothing: ``Budget(requests="500/min", tokens="200_000/min")``.
 
     A dimension is a rate (for a `TokenPool`), a strategy, or a `Limiter`, which several budgets may share; one dimension of a budget
-    may be, without ``max_concurrency`` and ``max_waiting``. ``on_error`` says what becomes of a reservation whose
+    may be, without ``max_concurrency`` and ``max_waiting``. ``on_error`` says what happens to a reservation whose
     block ends with an exception: ``"keep"`` lets the estimate stand, because the server may have counted the call; ``"refund"`` gives
     it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name`` are as in `Limiter`; ``on_event`` is called with an `aiorate.Event`
-    when a server asks for a pause, or an estimate is lowered to what can be granted. Raises TypeError and ValueError for wrong
+    when a server asks for a pause, or an estimate is lowered to the most that can be granted. Raises TypeError and ValueError for wrong
     arguments. For one event loop, as a `Limiter` is.
     """
 
@@ -84,8 +84,8 @@ class Budget:
             self._dispatcher.share(Gate(self._shared.dispatcher, self._on_shared, _last_amount, self._shared))
         self._max_waiting = max_waiting
         self._on_error: OnError = on_error
-        self._unheeded: set[str] = set()  # dimensions of which it was said that a quota has nearly their name
-        self._clamped: set[str] = set()  # dimensions of which it was said that an estimate was above what can be granted
+        self._unheeded: set[str] = set()  # dimensions for which the nearly equal name of a quota was logged
+        self._clamped: set[str] = set()  # dimensions for which a lowered estimate was reported
 
     # Asking.
 
@@ -94,9 +94,9 @@ class Budget:
     ) -> Lease:
         """Amounts to take before a call, for ``async with``; a dimension that is not named takes 1, and 0 takes nothing of it.
 
-        An amount above what can be granted at once is lowered to that. Entering waits in line until every dimension has its amount, for
-        no longer than ``max_wait`` (seconds, or a timedelta), and raises what `Limiter.acquire` raises. Raises TypeError and ValueError
-        for unknown dimensions and amounts below 0.
+        An amount above the most that can be granted at once is lowered to that. Entering waits in line until every dimension has its
+        amount, for at most ``max_wait`` (seconds, or a timedelta), and raises the errors of `Limiter.acquire`. Raises TypeError and
+        ValueError for unknown dimensions and amounts below 0.
         """
         _check_named("reserve", self._names, misplaced)
         if on_error is not None:
@@ -147,10 +147,10 @@ class Budget:
         if dispatcher.closed:
             raise LimiterClosed(f"reserve(): {_CLOSED}")
         if dispatcher.is_closed:
-            raise LimiterClosed(f"reserve(): the Limiter that is its {self._names[-1]} is closed.")
+            raise LimiterClosed(f"reserve(): the shared Limiter {self._names[-1]!r} is closed. Reopen it, or create a new Budget.")
         if self._max_waiting is not None and dispatcher.full(self._max_waiting):
             dispatcher.counters.refused += 1
-            raise LineFull(f"reserve(): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
+            raise LineFull(f"reserve(): the line is full (max_waiting={self._max_waiting}). Nothing was spent. Try later.")
         if limit is not None:
             wait = dispatcher.estimate(amounts, now)
             if wait is None or wait > limit:
@@ -161,8 +161,8 @@ class Budget:
                 dispatcher.counters.refused += 1
                 seconds = float("inf") if wait is None else ns_to_seconds(wait)
                 raise WaitTooLong(
-                    f"reserve() would wait {seconds:.6g} s{self._reason(amounts, now)}, and max_wait is {ns_to_seconds(limit):g} s."
-                    " Nothing was spent; try later, or allow more.",
+                    f"reserve() would wait {seconds:.6g} s{self._reason(amounts, now)}, but max_wait is {ns_to_seconds(limit):g} s."
+                    " Nothing was spent. Try later, or raise max_wait.",
                     seconds,
                     ns_to_seconds(limit),
                 )
@@ -171,12 +171,12 @@ class Budget:
         if self._dispatcher.line:
             return " in line"
         if self._dispatcher.timeline.held_at is not None:
-            return ", since it is paused"
+            return " because the budget is paused"
         place = self._dimensions.last(amounts, now)
         return f" for {self._names[len(self._dimensions.parts) if place is None else place]}"
 
     def settle(self, amounts: Amounts, receipt: int, used: dict[str, int]) -> None:
-        """Correct what a lease took. For `Lease`."""
+        """Correct the amounts that a lease took. For `Lease`."""
         for place, amount in used.items():
             self._check_name("settle", place)
             _check_amount(f"settle({place})", amount)
@@ -195,23 +195,23 @@ class Budget:
         dispatcher.changed()
 
     def release(self) -> None:
-        """A lease is over: its receipt is not needed any more. For `Lease`."""
+        """A lease has ended: its receipt is no longer needed. For `Lease`."""
         self._dispatcher.drop_receipt()
 
     # Changing, for those in line too.
 
     def pause(self, seconds: Number | timedelta) -> None:
-        """Grant nothing for so long, in seconds or as a timedelta, as `Limiter.pause` does. A shared Limiter is not paused."""
+        """Grant nothing for ``seconds``, a number or a timedelta, as `Limiter.pause` does. A shared Limiter is not paused."""
         self._dispatcher.pause(pause_to_ns(seconds))
 
     def resume(self) -> None:
-        """End a pause now, whoever asked for it."""
+        """End a pause now, also one that a server asked for."""
         self._dispatcher.resume()
 
     def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said; None does nothing. A pause holds all; a quota lowers the dimension of its name, or of its unit.
 
-        ``jitter`` makes a pause longer by a random part of so many seconds. Raises TypeError and ValueError for anything else, and
+        ``jitter`` makes a pause longer by a random part of that many seconds. Raises TypeError and ValueError for anything else, and
         changes nothing then.
         """
         if feedback is None:
@@ -238,8 +238,8 @@ class Budget:
             dispatcher.tell(Event("paused", dispatcher.name, seconds=ns_to_seconds(news), source=feedback.source))
 
     async def aclose(self) -> None:
-        """Send those in line away with `LimiterClosed`. A shared Limiter stays open, and leases may still be settled."""
-        await self._dispatcher.close(LimiterClosed(f"reserve(): while this reservation stood in line, {_CLOSED}"))
+        """Close: reservations in line fail with `LimiterClosed`. A shared Limiter stays open, and leases may still be settled."""
+        await self._dispatcher.close(LimiterClosed("reserve(): the budget was closed while this reservation was waiting."))
 
     # Looking.
 
@@ -255,7 +255,7 @@ class Budget:
         return self._dispatcher.line.count()
 
     def available(self, dimension: str) -> int:
-        """How much of a dimension is to be had now, whatever others lack. 0 while somebody waits, while paused, and once closed."""
+        """How much of a dimension is available now, whatever the others lack. 0 while somebody waits, while paused, and once closed."""
         self._check_name("available", dimension)
         dispatcher = self._dispatcher
         now = dispatcher.look()
@@ -267,9 +267,9 @@ class Budget:
         return self._dimensions.parts[number].available(now)
 
     def delay(self, **amounts: int) -> float:
-        """Seconds that such a reservation would wait now, the line included; infinite while closed. Changes nothing.
+        """Seconds that a reservation of these amounts would wait now, the line included; infinite while closed. Changes nothing.
 
-        With a shared Limiter it may be more: what stands in line here has yet to stand in line there.
+        With a shared Limiter it may be more: a reservation in line here has yet to stand in line there.
         """
         dispatcher = self._dispatcher
         wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
@@ -279,7 +279,7 @@ class Budget:
     def statistics(self) -> Statistics:
         """A snapshot of the counters, in reservations: ``granted`` is how many were, ``available`` how many of 1 each there are now.
 
-        What was settled is not counted, ``refunded`` and ``charged`` are 0, and ``rate`` is that of the first dimension.
+        Settled amounts are not counted, ``refunded`` and ``charged`` are 0, and ``rate`` is that of the first dimension.
         """
         from aiorate.statistics import snapshot
 
@@ -300,13 +300,13 @@ class Budget:
         return tuple(amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True))
 
     def _say_unheeded(self, name: str, names: set[str]) -> None:
-        """Log, once for a dimension, that the server's quota of that name is not heeded, if the dimension's is nearly the same."""
+        """Log, once for each dimension, that the server's quota ``name`` is not heeded, if a dimension has nearly that name."""
         near = next((place for place in self._names if place not in names and name and (place in name or name in place)), None)
         if near is not None and near not in self._unheeded:
             self._unheeded.add(near)
             budget = f"budget {self._dispatcher.name!r}" if self._dispatcher.name else "budget"
             _logger.warning(
-                "%s: the server says what is left of %r, and no dimension has that name. If that is meant by %r, name it %r.",
+                "%s: the server reports a quota %r, but no dimension has that name. If dimension %r is that quota, name it %r.",
                 *(budget, name, near, name),
             )
 
@@ -317,7 +317,7 @@ class Budget:
             raise not_a_dimension(call, place, self._names)
 
     def _on_shared(self) -> None:
-        """The shared limit has decided about the first in line, which waited for it."""
+        """Called when the shared limit has decided about the first in line, which waited for it."""
         self._dimensions.waited_for = len(self._dimensions.parts)
         self._dispatcher.serve_if_alive()
 
@@ -361,7 +361,7 @@ class Lease:
         self.waited: float = 0.0
         """Seconds waited."""
         self.limited_by: str | None = None
-        """The dimension that it waited for, or that those before it in line did; None: none, or only for a pause to end."""
+        """The dimension that the call waited for, itself or behind others in line; None: none, or only for a pause to end."""
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -371,7 +371,7 @@ class Lease:
     async def __aenter__(self) -> Lease:
         """Wait until every dimension has its amount."""
         if self._entered:
-            raise RuntimeError("a lease is entered once; reserve() anew for each call.")
+            raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
         self._entered = True
         try:
             self.waited, self._receipt, self.limited_by = await self._budget.enter(self._amounts, self._limit)
@@ -392,7 +392,7 @@ class Lease:
         __enter__ = __exit__ = __await__ = _not_a_reservation
 
     def settle(self, *misplaced: Never, **used: int) -> None:
-        """Say what the call used: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
+        """Report the actual use: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
 
         0 is a legal amount. Raises TypeError and ValueError for anything else than known dimensions and ints of 0 or more, and
         RuntimeError outside the block, where the estimate stands already.
@@ -422,7 +422,7 @@ class Lease:
         return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self.amounts.items())}, {state}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again.")
+        raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
 
 
 def _check_amount(what: str, amount: int) -> None:
@@ -457,22 +457,22 @@ def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | N
         raise TypeError("Budget() needs at least one dimension, such as Budget(requests='500/min', tokens='200_000/min').")
     for place in ("max_wait", "on_error"):
         if place in dimensions:
-            raise TypeError(f"Budget(): a dimension cannot be called {place!r}, which is an option of reserve(). Choose another name.")
+            raise TypeError(f"Budget(): a dimension cannot be named {place!r}, which is an option of reserve(). Choose another name.")
     for place in ("burst", "timeout", "scope", "max_concurrency", "precise"):
         if place in dimensions:
             from aiorate.mistakes import NOT_DIMENSIONS
 
-            raise TypeError(f"Budget({place}): {NOT_DIMENSIONS[place]}. A dimension needs another name.")
+            raise TypeError(f"Budget({place}): {NOT_DIMENSIONS[place]}. If it is a dimension, give it another name.")
     limiters = [place for place, limit in dimensions.items() if isinstance(limit, Limiter)]
     if len(limiters) > 1:
         raise ValueError(
-            f"Budget(): one dimension may be a Limiter that others share; {' and '.join(limiters)} are."
-            " Give the others as rates or strategies; or, if all callers share them all, share one Budget."
+            f"Budget(): only one dimension may be a shared Limiter; {' and '.join(limiters)} are."
+            " Give the others as rates or strategies, or share one Budget among all callers."
         )
     for place in limiters:
         limit = dimensions[place]
         if isinstance(limit, Limiter) and limit.dispatcher.spans_loops:
-            raise ValueError(f"Budget({place}): its scope is the process, and a Budget is for one event loop. Use scope='loop'.")
+            raise ValueError(f"Budget({place}): a Budget is for one event loop, and this Limiter has scope='process'. Use scope='loop'.")
         if isinstance(limit, Limiter):
             limit.check_shared(f"Budget({place})", "the Budget")
     if len(limiters) == len(dimensions):
@@ -503,6 +503,6 @@ def _check_on_error(what: str, on_error: object) -> None:
         raise ValueError(f"{what} must be 'keep' or 'refund'; {on_error!r} was given.")
 
 
-_CLOSED = "the budget is closed. Make another."
+_CLOSED = "the budget is closed. Create a new one."
 _NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."
-_OVER = "the block is over, and its estimate stands. Settle or refund inside it, or reserve(on_error='refund')."
+_OVER = "the block has ended, and its estimate stands. Call settle() or refund() inside it, or use reserve(on_error='refund')."

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["CLOSED", "SCOPES", "Limiter", "pause_to_ns"]
 
 SCOPES: dict[str, Callable[[Limiter, Clock | None, bool], None]] = {}
-"""What makes a limiter one of a wider scope than an event loop. `aiorate` says which there are; no limiter knows them."""
+"""Functions that give a new limiter a scope wider than one event loop, by the scope's name. `aiorate` registers them."""
 
 _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit by digit for every limiter
 _LOOP: Literal["loop"] = "loop"  # compared by identity; an equal text takes the longer way
@@ -51,12 +51,12 @@ class Limiter:
 
     ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as
     ``"100/s"``, or a number per second) for a `TokenPool`. ``catch_up`` is how many seconds a late event loop may make up for
-    at once; what was missed beyond is skipped and counted. ``max_waiting`` is how many may stand in line at most. ``precise``
+    at once; permits missed before that are skipped and counted. ``max_waiting`` is the largest number of requests in line. ``precise``
     wakes waiters within tens of microseconds by a kernel timer (Linux) instead of the loop's, which are a millisecond coarse;
     elsewhere it changes nothing. ``clock`` is for tests; ``name`` appears in the filler task's name and in ``repr()``.
 
-    ``max_concurrency`` is how many may be inside ``async with`` (or a decorated function) at a time; the place is taken before the
-    permit, so that no permit is spent while waiting for it. Without it, leaving ``async with`` does nothing. ``on_event`` is called
+    ``max_concurrency`` is how many callers may be inside ``async with`` (or a decorated function) at a time; the place is taken before
+    the permit, so that no permit is spent while waiting for it. Without it, leaving ``async with`` does nothing. ``on_event`` is called
     with an `aiorate.Event` when a server asks for a pause or permits are skipped; both are logged under ``aiorate`` too.
 
     ``scope="loop"`` is for one event loop: the limiter may be made without one, and used in one after the other, but not in two at a
@@ -91,7 +91,7 @@ class Limiter:
             raise more_than_a_rate(rate_or_scheduler, misplaced[0])
         if isinstance(rate_or_scheduler, type):
             kind = rate_or_scheduler.__name__
-            raise TypeError(f"Limiter({kind}): pass a scheduler made with its rate, {kind}('10/s', ...).")
+            raise TypeError(f"Limiter({kind}): pass a strategy with its rate, such as {kind}('10/s'), not the class.")
         scheduler = rate_or_scheduler if isinstance(rate_or_scheduler, Scheduler) else _pool(rate_or_scheduler)
         if max_waiting is not None and max_waiting != 0:
             if type(max_waiting) is int and max_waiting < 0:
@@ -129,17 +129,17 @@ class Limiter:
         if scope != _LOOP and scope not in SCOPES:
             raise ValueError(f"Limiter(scope) must be 'loop' or 'process'; {scope!r} was given.")
         if scope != _LOOP and type(self) is not Limiter:
-            raise TypeError(f"{type(self).__name__}(scope={scope!r}): a class of your own has the scope of one event loop. Wrap a Limiter.")
+            raise TypeError(f"{type(self).__name__}: a subclass of Limiter cannot have scope={scope!r}. Wrap a Limiter instead.")
 
     # Asking.
 
     async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         """Wait in line until the permits are granted; returns the seconds waited, 0.0 if none.
 
-        Raises `WaitTooLong` at once if it would take longer than ``max_wait`` (seconds, or a timedelta), and after so long if it was
-        not granted by then, as when a pause came in between; `LineFull` if ``max_waiting`` are waiting, `LimiterClosed`; nothing is
-        spent then. ValueError if so many can never be granted. Cancelled while waiting, or granted but not yet run: nothing is spent,
-        and the next in line moves up at once.
+        Raises `WaitTooLong` at once if it would take longer than ``max_wait`` (seconds, or a timedelta), and after ``max_wait`` if it
+        is not granted by then, as when a pause comes in between; `LineFull` if ``max_waiting`` are waiting, `LimiterClosed`; nothing
+        is spent then. ValueError if ``permits`` can never be granted. Cancelled while waiting, or granted but not yet run: nothing is
+        spent, and the next in line moves up at once.
         """
         at = now = 0  # the scheduler has not been asked
         if permits is _ONE and max_wait is None:
@@ -202,7 +202,7 @@ class Limiter:
         return waited / NS_PER_SECOND
 
     def try_acquire(self, permits: int = 1) -> bool:
-        """Take the permits if they are to be had at once and nobody is in line; never waits."""
+        """Take the permits if they are available at once and nobody is in line; never waits."""
         dispatcher = self._dispatcher
         if permits is not _ONE:
             self._check("try_acquire()", permits)
@@ -225,8 +225,8 @@ class Limiter:
     def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:
         """As `acquire`, for synchronous code in any thread: blocks until the permits are granted; returns the seconds waited.
 
-        Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop runs, which it would stop. Interrupted
-        while waiting, as by Ctrl-C, nothing is spent.
+        Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop is running, which it would block.
+        Interrupted while waiting, as by Ctrl-C, nothing is spent.
         """
         raise RuntimeError(
             "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
@@ -284,7 +284,7 @@ class Limiter:
         await room.acquire()
         hold_place(room.dispatcher)
         try:
-            # Admitted already, and waiting ever since: max_waiting is not asked again.
+            # Already admitted, and still waiting: max_waiting is not checked again.
             at, now = dispatcher.try_take(permits)
             if at > now:
                 if dispatcher.is_closed:
@@ -307,7 +307,7 @@ class Limiter:
             room.serve_if_alive()  # not in a loop that was closed, as when its tasks are collected
 
     def of(self, permits: int) -> Weighted:
-        """So many permits at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``."""
+        """Take ``permits`` at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``."""
         self._check("of()", permits)
         from aiorate.decorator import Weighted
 
@@ -331,16 +331,16 @@ class Limiter:
 
     @property
     def get(self) -> Never:
-        """Not there: what a client looks up in its ``event_hooks``. Raises AttributeError that says what to write."""
+        """Raises AttributeError that says what to write: a client looks this up when a limiter is passed as ``event_hooks``."""
         from aiorate.mistakes import NOT_HOOKS
 
         raise AttributeError(NOT_HOOKS)
 
     async def slots(self) -> AsyncGenerator[Slot, None]:
-        """Open-loop pacing: one slot after the other, each saying when it was meant to start.
+        """Pace an open loop: yields one slot after the other, each with the time at which it was meant to start.
 
         A slot stands in line from the moment the one before it was granted, so a slow body is made up for, up to
-        ``catch_up``; slots beyond are skipped, which shows as a gap in ``index`` and in ``statistics().skipped``.
+        ``catch_up``; earlier slots are skipped, which shows as a gap in ``index`` and in ``statistics().skipped``.
         """
         from aiorate.slots import SlotCount
 
@@ -380,8 +380,8 @@ class Limiter:
                 dispatcher.counters.refused += 1
                 seconds = float("inf") if wait is None else ns_to_seconds(wait)
                 raise WaitTooLong(
-                    f"{call}({permits}) would wait {seconds:.6g} s, and max_wait is {ns_to_seconds(limit):g} s."
-                    " Nothing was spent; try later, or allow more.",
+                    f"{call}({permits}) would wait {seconds:.6g} s, but max_wait is {ns_to_seconds(limit):g} s."
+                    " Nothing was spent. Try later, or raise max_wait.",
                     seconds,
                     ns_to_seconds(limit),
                 )
@@ -391,7 +391,7 @@ class Limiter:
         dispatcher = self._dispatcher
         if dispatcher.full(self._max_waiting, None if self._room is None else self._room.dispatcher):
             dispatcher.counters.refused += 1
-            raise LineFull(f"{call}({permits}): {self._max_waiting} are waiting, and max_waiting is {self._max_waiting}. Try later.")
+            raise LineFull(f"{call}({permits}): the line is full (max_waiting={self._max_waiting}). Nothing was spent. Try later.")
 
     def _check(self, call: str, permits: int) -> None:
         check_permits(call, permits, self._dispatcher.max_permits)
@@ -402,26 +402,26 @@ class Limiter:
         """Change the rate at once, for those in line too; what is stored or owed is kept as the strategy says.
 
         A window keeps its period: 90 per second is 5400 in a window of one minute (`SlidingWindow.set_rate` says more).
-        ``member`` says which of an `AllOf`'s members changes, by its place. Requests in line that are larger than can be granted
-        now are sent away with a ValueError.
+        ``member`` is the index of the `AllOf`'s member to change. Requests in line that are now larger than can be granted fail with
+        a ValueError.
         """
         new = Rate.of(rate)
         dispatcher = self._dispatcher
         scheduler = dispatcher.scheduler
         if member is not None:
             if isinstance(member, bool) or not isinstance(member, int):
-                raise TypeError(f"set_rate(member) must be the place of a member, an int, not {type(member).__name__}.")
+                raise TypeError(f"set_rate(member) must be the index of a member, an int, not {type(member).__name__}.")
             if not scheduler.members:
-                raise ValueError(f"set_rate(member={member}): the strategy has one rate, and no members. Leave member= out.")
+                raise ValueError(f"set_rate(member={member}): this strategy has a single rate and no members. Leave member= out.")
             if not 0 <= member < len(scheduler.members):
-                raise ValueError(f"set_rate(member={member}): there are {len(scheduler.members)} members; the first is 0.")
+                raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
             scheduler = scheduler.members[member]
         scheduler.set_rate(new, dispatcher.look())
         dispatcher.altered = True
         dispatcher.rate_changed()
 
     def pause(self, seconds: Number | timedelta) -> None:
-        """Grant nothing for so long, in seconds or as a timedelta.
+        """Grant nothing for ``seconds``, a number or a timedelta.
 
         Pauses merge by the later end; afterwards the line goes on where it was held up. Raises TypeError for text: a header such as
         ``Retry-After`` is read by `aiorate.http.read_feedback`, for `observe`.
@@ -431,10 +431,10 @@ class Limiter:
     def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said, as `aiorate.http.read_feedback` reads it from a response; None does nothing.
 
-        A pause holds everybody in line, and merges with others by the later end. Of a quota of requests, no more than what remains is
-        granted until its reset, and no more than its policy allows. Where the quota is full at its reset, no more than what remains is
-        granted now, and the rest as it comes back, until the server says more. So it only ever lowers what is available. ``jitter``
-        makes a pause longer by a random part of that many seconds, where many clients would come back at once. Raises TypeError and
+        A pause holds everybody in line, and merges with others by the later end. Of a quota of requests, at most the remaining ones are
+        granted until its reset, and at most what its policy allows. Where the quota is full at its reset, at most the remaining ones
+        are granted now, and the rest as it comes back, until the server says more. So it only ever lowers what is available. ``jitter``
+        makes a pause longer by a random part of that many seconds, for when many clients would come back at once. Raises TypeError and
         ValueError for anything else, and changes nothing then.
         """
         if feedback is None:
@@ -454,13 +454,13 @@ class Limiter:
             dispatcher.tell(Event("paused", dispatcher.name, seconds=ns_to_seconds(news), source=feedback.source))
 
     def resume(self) -> None:
-        """End a pause now, whoever asked for it."""
+        """End a pause now, also one that a server asked for."""
         self._dispatcher.resume()
 
     def refund(self, permits: int) -> None:
         """Give permits back after the fact, never above capacity: those in line may move up. 0 does nothing.
 
-        What the limiter shares with others gets them back too.
+        A limit shared with others gets them back too.
         """
         if _is_none("refund()", permits):
             return
@@ -469,14 +469,14 @@ class Limiter:
     def charge(self, permits: int) -> None:
         """Take permits after the fact: a debt that those in line and later callers wait for. 0 does nothing.
 
-        What the limiter shares with others owes them too.
+        A limit shared with others owes them too.
         """
         if _is_none("charge()", permits):
             return
         self._dispatcher.charge(permits)
 
     def reset(self) -> None:
-        """Begin anew: as full or as empty as the strategy starts, no debt, no pause, counters at 0. Those in line stay in line."""
+        """Start over: as full or as empty as the strategy starts, no debt, no pause, counters at 0. Those in line stay in line."""
         self._dispatcher.look()
         self._dispatcher.reset()
         if self._room is not None:
@@ -507,8 +507,8 @@ class Limiter:
         dispatcher.rate_changed()
 
     async def aclose(self) -> None:
-        """Send those in line away with `LimiterClosed`; no task and no timer stays."""
-        error = LimiterClosed(f"acquire(): while this request stood in line, {CLOSED}")
+        """Close the limiter: requests in line fail with `LimiterClosed`; no task and no timer stays."""
+        error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
         if self._room is not None:
             self._room.dispatcher.fail(error)
             self._room.dispatcher.serve()
@@ -523,7 +523,7 @@ class Limiter:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The strategy, for looking at; change it through the limiter."""
+        """The strategy, to look at; change it through the limiter."""
         return self._dispatcher.strategy
 
     @property
@@ -536,21 +536,21 @@ class Limiter:
 
         In a line of more than 32 that has just changed, those behind the first 32 may count by the sum of their permits: that is exact
         where each asks for one, and may be too short for large requests in a window, or where several limits hold at once. With
-        ``max_concurrency`` it is the wait of a request that has its place: when another leaves, nobody can say.
+        ``max_concurrency`` it is the wait of a request that has its place: when a place becomes free is unknown.
         """
         self._check("delay()", permits)
         wait = self._dispatcher.estimate(permits, self._dispatcher.look())
         return float("inf") if wait is None or self._dispatcher.is_closed else ns_to_seconds(wait)
 
     def bound(self, seconds: Number, largest: int = 1) -> int | None:
-        """The guarantee: the most permits granted in any window of so many seconds, if no request is for more than largest.
+        """The guarantee: the most permits granted in any window of ``seconds``, if no request is for more than ``largest``.
 
         None: no bound. A strategy that makes up for lateness is bounded as for a window longer by ``catch_up``.
         """
         check_permits("bound(largest)", largest)
         window = seconds_to_ns(seconds, "bound()")
         if window < 1:
-            raise ValueError(f"bound() must be given more than 0 seconds; {seconds!r} was given.")
+            raise ValueError(f"bound(seconds) must be greater than 0; {seconds!r} was given.")
         return self._dispatcher.scheduler.bound_when_late(window, largest, self._dispatcher.catch_up)
 
     def statistics(self) -> Statistics:
@@ -562,23 +562,23 @@ class Limiter:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """What decides, for what is built upon a limiter within aiorate."""
+        """The dispatcher, which decides; for parts of aiorate that are built upon a limiter."""
         return self._dispatcher
 
     def check_shared(self, what: str, instead: str) -> None:
-        """Raise ValueError unless all that the limiter promises holds for permits that are taken through others.
+        """Raise ValueError if the limiter has options that do not hold for permits taken through others.
 
-        ``instead`` may have a ``max_waiting``.
+        The error names ``instead`` as the place for ``max_waiting``.
         """
         if self._room is not None:
             places = self._room.dispatcher.max_permits
             raise ValueError(
-                f"{what}: permits are shared, and the places of max_concurrency={places} are not. Leave it out, and write"
-                f" `async with asyncio.Semaphore({places}):` around the calls, with one Semaphore for all."
+                f"{what}: a shared limiter cannot have max_concurrency={places}; only its permits are shared. Leave it out, and put"
+                f" `async with asyncio.Semaphore({places}):` around the calls, the same Semaphore for all."
             )
         if self._max_waiting is not None:
             raise ValueError(
-                f"{what}: max_waiting={self._max_waiting} bounds its own line, where at most one request of each other line stands."
+                f"{what}: a shared limiter cannot have max_waiting={self._max_waiting}; at most one request of each line waits in it."
                 f" Leave it out, and give max_waiting to {instead}."
             )
 
@@ -594,11 +594,11 @@ class Limiter:
         return f"<Limiter{name} {dispatcher.scheduler!r}{places}, {waiting} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or make another.")
+        raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or create another.")
 
 
 def pause_to_ns(seconds: Number | timedelta) -> int:
-    """What ``pause()`` was given, in ns. Raises TypeError and ValueError for anything else."""
+    """Convert the argument of ``pause()`` to ns. Raises TypeError and ValueError for anything else."""
     if isinstance(seconds, str):
         raise TypeError(
             f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
@@ -607,7 +607,7 @@ def pause_to_ns(seconds: Number | timedelta) -> int:
     return duration_to_ns(seconds, "pause()")
 
 
-CLOSED = "the limiter is closed. Make another, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
+CLOSED = "the limiter is closed. Create a new one, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
 
 
 def _pool(rate: Rate | str | Number) -> TokenPool:
@@ -616,12 +616,12 @@ def _pool(rate: Rate | str | Number) -> TokenPool:
     except TypeError as error:
         if isinstance(rate, (list, tuple)):
             raise TypeError(
-                f"Limiter() takes one rate or strategy, not a {type(rate).__name__}. For several rates that all hold, write"
+                f"Limiter() takes one rate or strategy, not a {type(rate).__name__}. To apply several rates at once, write"
                 " Limiter(AllOf(TokenBucket('1/s', burst=1), TokenBucket('10/min', burst=10)))."
             ) from error
         raise TypeError(
             f"Limiter() takes a rate such as '100/s', or a strategy, not {type(rate).__name__}."
-            " One of your own derives from aiorate.Scheduler."
+            " A custom strategy must subclass aiorate.Scheduler."
         ) from error
 
 

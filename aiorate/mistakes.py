@@ -34,8 +34,8 @@ NOT_A_BLOCK = (
     " with scope='process' and call limiter.acquire_blocking()."
 )
 NO_LEASE = (
-    "without a lease, the RedisLimiter that is shared here has permits only for requests that wait, and every call would be refused."
-    " Make it with a lease, such as RedisLimiter(..., lease=0.05), or give max_wait= time for an answer of the store, such as 0.1."
+    "a shared RedisLimiter without a lease has permits only for requests that wait, so every call would be refused. Create it with a"
+    " lease, such as RedisLimiter(..., lease=0.05), or give the store time to answer, such as max_wait=0.1."
 )
 NOT_HOOKS = (
     "a limiter is not a hook of an HTTP client: write event_hooks=aiorate.http.hooks(limiter) for httpx2 and httpx, or"

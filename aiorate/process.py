@@ -1,7 +1,7 @@
 """The Limiter for a whole process: one budget, and one line, for any number of event loops in any threads and for synchronous code.
 
-All that concerns threads is here. What a limiter does in one loop, it does here in a critical section, one thread at a time, which
-is never held across a wait. Made by ``Limiter(..., scope="process")``. Computes no schedule, and knows nothing of HTTP.
+All threading is here. Each step that a limiter takes in one loop runs here in a critical section, one thread at a time, which is never
+held across a wait. Made by ``Limiter(..., scope="process")``. Computes no schedule, and knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _ONE = 1  # compared by identity, as in Limiter
 
 
 class ProcessLimiter(Limiter):
-    """A `Limiter` that any thread may call. It has no attributes of its own: its driver knows the section and the loops."""
+    """A `Limiter` that any thread may call. It adds no attributes: its driver knows the section and the loops."""
 
     __slots__ = ()
 
     @classmethod
     def adopt(cls, limiter: Limiter, clock: Clock | None, precise: bool) -> None:
-        """Make that limiter, which is new, one of these. So no other limiter pays for there being two kinds."""
+        """Turn a new limiter into a ProcessLimiter, so that other limiters do not pay for the second kind."""
         limiter.__class__ = cls
         assert isinstance(limiter, ProcessLimiter)
         limiter.stand_in(Section(), clock, precise)
 
     def stand_in(self, section: Section, clock: Clock | None, precise: bool) -> None:
-        """Have the line, and that for places, stand in that section."""
+        """Move the line, and that for places, into the section."""
         dispatcher = self._dispatcher
         loop = ProcessLoop(section, clock, precise, dispatcher.name)
         dispatcher.attach(loop, ProcessDriver(dispatcher, loop))
@@ -68,7 +68,7 @@ class ProcessLimiter(Limiter):
         section.on_cut = partial(_go_on, ref(self))
 
     def go_on(self) -> None:
-        """Tell everybody who was decided, and set the timers for those who wait, as if nobody had begun to."""
+        """Wake every request that was decided, and set the timers for the waiting ones again, from the start."""
         for line in (self._room, self):
             if line is not None:
                 dispatcher = line.dispatcher
@@ -97,7 +97,7 @@ class ProcessLimiter(Limiter):
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
         if running_loop() is not None:
-            raise RuntimeError("acquire_blocking() would stop the event loop that runs in this thread. Await acquire() instead.")
+            raise RuntimeError("acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead.")
         driver = self._driver
         section = driver.loop.section
         mine: list[ProcessTicket] = []  # what has to be undone, whenever this is interrupted
@@ -174,9 +174,9 @@ class ProcessLimiter(Limiter):
             yield driver.loop.section.run(count.slot, at)
 
     async def _ask_in_turn(self, turnstile: Turnstile, waits: bool, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Ask in the section, and let the loop turn: before, since nothing is spent then; unless others wait.
+        """Ask in the section, and let the loop turn first, while nothing is spent; unless others wait.
 
-        Who stands in line lets it turn anyway. Of thousands that come at once, none is to yield again and again before it may do so.
+        A request in line lets it turn anyway. Of thousands that come at once, none should yield again and again before it joins the line.
         """
         if not waits:
             await turnstile.wait()
@@ -201,7 +201,7 @@ class ProcessLimiter(Limiter):
         return super().try_acquire(permits)
 
     def _ask(self, permits: int, limit: int | None, mine: list[ProcessTicket] | None = None) -> ProcessTicket | None:
-        """Take the permits, or stand in line: None, or the ticket. Raises if the request may not stand there."""
+        """Take the permits (returns None), or stand in line (returns the ticket). Raises if the request may not stand there."""
         dispatcher = self._dispatcher
         at, now = dispatcher.try_take(permits)
         if at > now and self._driver.loop.do_chores():
@@ -214,7 +214,7 @@ class ProcessLimiter(Limiter):
         return _join(dispatcher, permits, at, now, now, mine, patience)
 
     def _ask_for_place(self, permits: int) -> tuple[int, bool, ProcessTicket | None]:
-        """The reading now; whether a place was free; and the ticket for it, or for the permits, if either is to be waited for."""
+        """Returns the reading now; whether a place was free; and the ticket for it, or for the permits, if either must be waited for."""
         assert self._room is not None
         dispatcher, room = self._dispatcher, self._room.dispatcher
         at, now = room.try_take(1)
@@ -234,9 +234,9 @@ class ProcessLimiter(Limiter):
         return asked, False, _join(room, 1, at, now, now)
 
     def _move_up(self, ticket: ProcessTicket, permits: int, asked: int) -> tuple[float, ProcessTicket | None]:
-        """From the line for places to that for permits, in one step: the seconds waited, and the ticket if it waits on.
+        """Move from the line for places to that for permits, in one step: the seconds waited, and the ticket if it waits on.
 
-        Admitted already, and waiting ever since: ``max_waiting`` is not asked again.
+        Already admitted, and still waiting: ``max_waiting`` is not checked again.
         """
         assert self._room is not None
         _process_driver(self._room.dispatcher).resume(ticket)
@@ -257,7 +257,7 @@ class ProcessLimiter(Limiter):
             raise
 
     def _ask_for_slot(self, count: SlotCount) -> tuple[int, ProcessTicket | None]:
-        """The instant for which the next slot is scheduled, and the ticket if it is to be waited for."""
+        """The instant for which the next slot is scheduled, and the ticket if it must be waited for."""
         dispatcher = self._dispatcher
         since = count.open()
         at, now = dispatcher.try_take(1, since)
@@ -306,7 +306,7 @@ class ProcessLimiter(Limiter):
         await driver.aclose()
 
     def _shut(self) -> None:
-        error = LimiterClosed("acquire(): while this request stood in line, the limiter was closed.")
+        error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
         if self._room is not None:
             self._room.dispatcher.fail(error)
             self._room.dispatcher.serve()
@@ -336,7 +336,7 @@ class ProcessLimiter(Limiter):
         return self._look(super().statistics)
 
     def _look(self, question: Callable[[], T]) -> T:
-        """The answer, once those of closed loops have left."""
+        """Answer the question once requests of closed loops have left."""
         loop = self._driver.loop
 
         def answer() -> T:
@@ -356,7 +356,7 @@ def _process_driver(dispatcher: Dispatcher) -> ProcessDriver:
 
 
 def _starved(loop: ProcessLoop) -> Turnstile | None:
-    """Where to wait if the event loop that runs here must run its other tasks before a caller is answered at once."""
+    """The turnstile to wait at, if the event loop that runs here must run its other tasks before a caller is answered at once."""
     turnstile = None if loop.manual else turnstile_here()
     return turnstile if turnstile is not None and turnstile.starved() else None
 
@@ -370,12 +370,12 @@ def _join(
     mine: list[ProcessTicket] | None = None,
     patience: Patience | None = None,
 ) -> ProcessTicket:
-    """Stand in line. ``mine`` is for threads without a loop: it has the ticket before the line has it."""
+    """Join the line. ``mine`` is for threads without a loop: it gets the ticket before the line does."""
     if mine is None and running_loop() is None:
         raise RuntimeError("acquire() can only wait in a running event loop. In synchronous code, call acquire_blocking().")
     driver = _process_driver(dispatcher)
     if driver.loop.keeps_time_here:
-        raise RuntimeError("on_event called acquire_blocking(), which would wait for the very thread that it stops. Start another thread.")
+        raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
     ticket = driver.ticket()
     ticket.permits = permits
     if mine is not None:
@@ -398,14 +398,14 @@ async def _wait(driver: ProcessDriver, ticket: ProcessTicket) -> tuple[int, int,
 
 
 def _go_on(limiter: ref[ProcessLimiter]) -> None:
-    """After a decision that was cut short: whoever was decided is told, and whoever waits is served in time."""
+    """After an interrupted decision: requests that were decided are woken, and the waiting ones are served in time."""
     there = limiter()
     if there is not None:
         there.go_on()
 
 
 def _stand_anew(limiter: ref[ProcessLimiter], section: Section, clock: Clock | None, precise: bool) -> None:
-    """In a child process after a fork: the budget goes on, and those who wait are in the parent."""
+    """In a child process after a fork: the budget goes on, and the waiting requests are in the parent."""
     there = limiter()
     if there is not None:
         there.stand_in(section, clock, precise)

@@ -1,4 +1,4 @@
-"""Deadlines: requests of a line that wait for so long and no longer, and one timer for the first of them to give up.
+"""Deadlines: the requests of a line that wait for a limited time, and one timer for the first of them to give up.
 
 Knows nothing of rates or of how a waiter is woken.
 """
@@ -26,7 +26,7 @@ _SMALL = 32
 
 
 class Patience:
-    """How long a request waits at most, in ns, and what its owner is told then. ``call`` is what the error names."""
+    """How long a request waits at most, in ns, and the error after that. ``call`` is the call that the error names."""
 
     __slots__ = ("_call", "limit")
 
@@ -35,18 +35,17 @@ class Patience:
         self.limit: int = limit
 
     def error(self, more: int | None) -> WaitTooLong:
-        """What its owner is told, who would wait so many ns more; None: nobody can say."""
+        """The error for a request that would wait ``more`` ns; None: unknown."""
         limit = ns_to_seconds(self.limit)
         return WaitTooLong(
-            f"{self._call} has waited for {limit:g} s, which is max_wait, and was not granted that early."
-            " Nothing was spent; try later, or allow more.",
+            f"{self._call} was not granted within max_wait ({limit:g} s). Nothing was spent. Try later, or raise max_wait.",
             inf if more is None else ns_to_seconds(self.limit + more),
             limit,
         )
 
 
 class Deadlines:
-    """The requests with a deadline, the first to give up first. ``on_time`` is called when the time of one is over."""
+    """The requests with a deadline, ordered by it. ``on_time`` is called when one is over."""
 
     __slots__ = ("_count", "_gone", "_heap", "_set_for", "_timer")
 
@@ -58,18 +57,18 @@ class Deadlines:
         self._set_for: int | None = None  # the reading at which the timer fires at the latest; None: it is not set
 
     def add(self, ticket: Ticket, permits: int, asked: int, patience: Patience, waiting: int) -> None:
-        """A request joined the line when the clock read that; so many wait."""
+        """Add a request that joined the line when the clock read ``asked``; ``waiting`` requests are in line."""
         self._count += 1
         heappush(self._heap, (asked + patience.limit, self._count, ticket, permits, patience))
         self.aim(waiting)
 
     def leave(self, ticket: Ticket, waiting: int) -> None:
-        """A request left the line, perhaps without a deadline; so many still wait."""
+        """Note that a request left the line, perhaps one without a deadline; ``waiting`` are still in line."""
         self._gone.add(ticket)
         self.aim(waiting)
 
     def overdue(self, reading: int, most: int) -> list[tuple[Ticket, int, Patience]]:
-        """So many of those at most whose time was over when the clock read that; they are no longer kept."""
+        """Remove and return at most ``most`` requests whose deadline was over when the clock read ``reading``."""
         self._set_for = None  # the timer has fired
         over: list[tuple[Ticket, int, Patience]] = []
         while self._heap and self._heap[0][0] <= reading and len(over) < most:
@@ -79,9 +78,9 @@ class Deadlines:
         return over
 
     def aim(self, waiting: int) -> None:
-        """Set the timer for the first that still waits, of so many in line."""
+        """Set the timer for the first that still waits; ``waiting`` requests are in line."""
         heap = self._heap
-        if len(heap) > 2 * waiting + _SMALL:  # those far off would pile up behind the first
+        if len(heap) > 2 * waiting + _SMALL:  # decided ones with late deadlines would pile up behind the first
             heap[:] = [entry for entry in heap if not self._is_decided(entry[2])]
             heapify(heap)
         while heap and self._is_decided(heap[0][2]):
@@ -89,13 +88,13 @@ class Deadlines:
         if len(self._gone) > 2 * len(heap) + _SMALL or not heap:
             self._gone.intersection_update([entry[2] for entry in heap])
         first = heap[0][0] if heap else None
-        # Not anew for each request that is granted: a timer that is set for an earlier one finds out.
+        # Not set again for each request that is granted: a timer set for an earlier one finds out.
         if first is None or self._set_for is None or first < self._set_for:
             self._set_for = first
             self._timer.set(first)
 
     def retire(self) -> None:
-        """Nobody waits any more."""
+        """Forget everything: nobody is waiting."""
         self._heap.clear()
         self._gone.clear()
         self._set_for = None

@@ -1,4 +1,4 @@
-"""One request on its way: waiting in line, and yielding to the loop. For callers for whom another coroutine costs little."""
+"""One request: waiting in line, and yielding to the loop. For callers for whom another coroutine costs little."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ async def stand_in_line(
 ) -> tuple[int, int, int]:
     """Wait for a request that was refused until ``at``. Returns the ns waited, the instant of its schedule and that of its grant.
 
-    ``asked`` is the clock's reading from which its wait counts, if it began before. Cancelled while waiting, or granted but not yet
-    resumed, the request is undone. Without ``patience``, it waits for however long it takes.
+    ``asked`` is the clock's reading from which its wait counts, if it began earlier. Cancelled while waiting, or granted but not yet
+    resumed, the request is undone. Without ``patience``, the wait has no limit.
     """
     ticket, joined = dispatcher.join(permits, at, now, since, patience=patience)
     line, driver = dispatcher.line, dispatcher.driver
@@ -54,13 +54,13 @@ async def yield_to_loop(dispatcher: Dispatcher, permits: int, granted_at: int) -
 
 
 async def turn_if_starved(dispatcher: Dispatcher) -> None:
-    """If the loop has been kept from its other tasks, yield to it: a caller to whom an error is raised may ask again at once."""
+    """If the loop has been kept from its other tasks, yield to it: after an error, the caller may ask again at once."""
     if dispatcher.loop_is_starved():
         await dispatcher.let_loop_turn()
 
 
 def hold_place(places: Dispatcher) -> None:
-    """Note that the running task has the only place, if there is one. Of several, one may be left by another task."""
+    """If there is only one place, note that the running task has it. One of several may be left by another task."""
     room = places.scheduler
     if isinstance(room, Places) and room.max_permits == 1:
         task = running_task()
@@ -68,10 +68,10 @@ def hold_place(places: Dispatcher) -> None:
 
 
 def refuse_holder(places: Dispatcher) -> None:
-    """Raise RuntimeError if the running task has the place that it would wait for."""
+    """Raise RuntimeError if the running task holds the place that it would wait for."""
     room = places.scheduler
     if isinstance(room, Places) and room.holder is not None and (task := running_task()) is not None and room.holder() is task:
         raise RuntimeError(
-            "this task is inside `async with limiter` already, and max_concurrency is 1: it would wait for itself. Enter once; inside,"
-            " await limiter.acquire() takes another permit."
+            "async with limiter: this task is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
+            " for another permit inside, await limiter.acquire()."
         )

@@ -122,11 +122,11 @@ async def test_what_the_limiter_raises_comes_through(server: Server) -> None:
     limiter = bucket(burst=1, rate="1/min", max_waiting=1)
     assert limiter.try_acquire()
     async with session_of(server, limiter, max_wait=30) as session:
-        with pytest.raises(WaitTooLong, match="would wait 60 s, and max_wait is 30 s") as long:
+        with pytest.raises(WaitTooLong, match="would wait 60 s, but max_wait is 30 s") as long:
             await get(session)
         waiting = asyncio.create_task(limiter.acquire())
         await in_line(limiter, 1)
-        with pytest.raises(LineFull, match="max_waiting is 1") as full:
+        with pytest.raises(LineFull, match="max_waiting=1") as full:
             await get(session)
         await limiter.aclose()
         with pytest.raises(LimiterClosed, match="start"):

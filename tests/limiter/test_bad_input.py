@@ -77,7 +77,7 @@ HELP = (
     "neither",
     "Say which",
     "Leave",
-    "the first is",
+    "counted from",
 )
 
 LIMITER: dict[str, tuple[Callable[[aiorate.Limiter, Any], Any], list[Any]]] = {

@@ -261,7 +261,7 @@ async def test_waiting_for_a_place_counts_among_those_who_wait(most: int, clock:
     await visitors.queue(range(most))  # one of them has a place, and waits for a permit
 
     for _ in range(2):
-        with pytest.raises(aiorate.LineFull, match=f"{most} are waiting"):
+        with pytest.raises(aiorate.LineFull, match=f"max_waiting={most}"):
             async with limiter:
                 pytest.fail("it is full")
 

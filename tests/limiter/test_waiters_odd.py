@@ -239,7 +239,7 @@ async def test_a_full_line_refuses_until_one_leaves() -> None:
     tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(200)]
     await turns(3)
     for _ in range(3):
-        with pytest.raises(aiorate.LineFull, match="200 are waiting"):
+        with pytest.raises(aiorate.LineFull, match="max_waiting=200"):
             await limiter.acquire()
 
     tasks[100].cancel()

@@ -40,7 +40,7 @@ def test_a_limiter_refuses_to_be_copied(duplicate: Callable[[Any], Any], precise
 
     held = () if duplicate is copy.copy else ({"limiter": used}, used.of(2))  # a shallow copy shares it
     for limiter in (used, unused, *held):
-        with pytest.raises(TypeError, match=r"[Ss]hare it, or make another"):
+        with pytest.raises(TypeError, match=r"[Ss]hare it, or create another"):
             duplicate(limiter)
     assert 0 <= asyncio.run(used.acquire(3))
 

@@ -52,7 +52,7 @@ async def test_the_first_caller_asks_once(store: RealServer) -> None:
     process = Process(store, "10/s", latency=0.01)
     await process.limiter.acquire(max_wait=0)
     calls = process.client.calls
-    with pytest.raises(WaitTooLong, match=r"acquire\(1\) would wait 0\.0\d+ s, and max_wait is 0 s") as caught:
+    with pytest.raises(WaitTooLong, match=r"acquire\(1\) would wait 0\.0\d+ s, but max_wait is 0 s") as caught:
         await process.limiter.acquire(max_wait=timedelta(0))
 
     assert 1 == process.client.calls - calls

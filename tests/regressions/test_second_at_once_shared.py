@@ -46,11 +46,11 @@ async def test_what_could_only_be_refused_says_so(store: RealServer) -> None:
     budget = Budget(requests=shared, tokens="1000/s")
 
     for limits in (keyed, both):
-        with pytest.raises(RuntimeError, match=r"acquire\(max_wait=0\): without a lease, the RedisLimiter that is shared"):
+        with pytest.raises(RuntimeError, match=r"acquire\(max_wait=0\): a shared RedisLimiter without a lease"):
             await limits.acquire("ann", max_wait=0)
-    with pytest.raises(RuntimeError, match=r"try_acquire\(\): without a lease.*lease=0\.05"):
+    with pytest.raises(RuntimeError, match=r"try_acquire\(\): a shared RedisLimiter without a lease.*lease=0\.05"):
         keyed.try_acquire("ann")
-    with pytest.raises(RuntimeError, match=r"reserve\(max_wait=0\): without a lease"):
+    with pytest.raises(RuntimeError, match=r"reserve\(max_wait=0\): a shared RedisLimiter without a lease"):
         await budget.reserve(requests=1, tokens=1, max_wait=0).__aenter__()
     await keyed.acquire("ann", max_wait=0.1)
     assert 1 == shared.statistics().granted

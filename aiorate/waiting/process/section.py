@@ -61,7 +61,7 @@ class Section:
             with self._lock:
                 if self._owner:
                     raise RuntimeError(
-                        "a limiter was asked by a finalizer or a signal handler that interrupted its own decision. Ask in usual code."
+                        "called from a finalizer or signal handler that interrupted this limiter. Call it from ordinary code."
                     )
                 self._owner = get_ident()
                 try:
