@@ -128,19 +128,6 @@ def _simulate(rate: Rate, strategy: str, requests: int, permits: int) -> int:
     return 0
 
 
-def _add_bench(commands: Commands) -> None:
-    # The benchmarks parse their own arguments. With this prefix, no word is an option here.
-    parser = commands.add_parser("bench", help="measure aiorate beside its peers", add_help=False, prefix_chars="\0")
-    parser.add_argument("arguments", nargs="*")
-    parser.set_defaults(handler=_bench)
-
-
-def _bench(arguments: Sequence[str]) -> int:
-    from aiorate._bench import main
-
-    return main.main(arguments)
-
-
 def _add_rate_and_strategy(parser: argparse.ArgumentParser, rate: str | None, about: str = _ABOUT_RATES) -> None:
     parser.add_argument("--rate", type=_rate, default=argparse.SUPPRESS if rate is None else rate, help=about)
     parser.add_argument("--strategy", type=_strategy, default="TokenPool", help=f"one of {', '.join(strategies.NAMES)}")
@@ -180,4 +167,4 @@ def _version() -> str:
     return version("aiorate")
 
 
-_COMMANDS = (_add_demo, _add_simulate, _add_bench)
+_COMMANDS = (_add_demo, _add_simulate)

@@ -78,16 +78,6 @@ _demo _demo.strategies _demo.server _demo.store _demo.verdict _demo.load
 _demo.report _demo.member
 _demo.run _demo.processes
 
-_bench _bench.head _bench.progress _bench.subjects
-_bench.measure
-_bench.peers _bench.shared_peers
-_bench.worker _bench.wire
-_bench.fleet
-_bench.uncontended _bench.drain _bench.sustained _bench.precision _bench.cancelling _bench.memory _bench.conformance _bench.imports
-_bench.herd _bench.scale _bench.keys _bench.threads _bench.processes _bench.report
-_bench.plots
-_bench.main
-
 cli
 __main__
 """
@@ -102,7 +92,7 @@ ROW = {
 }
 CORE = sorted(module for module in SOURCES if ROW.get(module, 99) <= ROW["aiorate"])
 SCHEDULERS = sorted(module for module in SOURCES if module.startswith("aiorate.schedulers"))
-TOOLS = ("aiorate.testing", "aiorate.cli", "aiorate.__main__", "aiorate._demo", "aiorate._bench")
+TOOLS = ("aiorate.testing", "aiorate.cli", "aiorate.__main__", "aiorate._demo")
 
 
 def imports(module: str, *, lazy: bool = True, types: bool = True) -> set[str]:
@@ -187,10 +177,8 @@ def test_nothing_touches_the_private_names_of_another(module: str) -> None:
     own |= {node.target.id for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
     own |= {name.id for node in ast.walk(tree) if isinstance(node, ast.Assign) for name in node.targets if isinstance(name, ast.Name)}
     own |= {"_replace"}  # the public method of a named tuple
-    own |= (
-        {"_get_running_loop"} if module in ("aiorate.waiting.loops", "aiorate.waiting.asyncio.port") else set()
-    )  # asyncio's, and documented
-    own |= {"_backend"} if module == "aiorate._bench.shared_peers" else set()  # a peer's, whose connection cannot be closed otherwise
+    # asyncio's, and documented
+    own |= {"_get_running_loop"} if module in ("aiorate.waiting.loops", "aiorate.waiting.asyncio.port") else set()
     # The one class that derives from another of ours: it does what that one does, in a critical section.
     own |= {"_dispatcher", "_admit"} if module == "aiorate.redis.limiter" else set()
     own |= {"_dispatcher", "_room", "_max_waiting", "_check", "_admit", "_refuse_if_full"} if module == "aiorate.process" else set()
@@ -203,9 +191,9 @@ def test_nothing_touches_the_private_names_of_another(module: str) -> None:
             assert not name.rpartition(".")[2].startswith("_"), f"{module} imports {name}"
 
 
-# What is looked up by name is never of our own protocols: names that are imported when they are first asked for, the name of a
-# function that a user decorates, other libraries' limiters, and what a platform may lack.
-LOOKS_UP = {"aiorate", "aiorate.schedulers", "aiorate.decorator", *(module for module in SOURCES if module.startswith("aiorate._bench"))}
+# What these look up by name is not part of a protocol: public names that are imported when they are first used, and the name of the
+# function that a user decorates.
+LOOKS_UP = {"aiorate", "aiorate.schedulers", "aiorate.decorator"}
 
 
 @pytest.mark.parametrize("module", sorted(set(SOURCES) - LOOKS_UP))

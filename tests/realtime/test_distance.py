@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from benchmarks.processes import Shares, together
+from benchmarks.wire import wire
+from benchmarks.worker import Order
 
-from aiorate._bench.processes import Shares, together
-from aiorate._bench.wire import wire
-from aiorate._bench.worker import Order
 from aiorate._demo.store import Store
 
 pytestmark = pytest.mark.slow

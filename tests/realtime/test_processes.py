@@ -17,14 +17,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from benchmarks.measure import run_in
+from benchmarks.processes import RATE, Shares, alone, out_of_reach, together
+from benchmarks.wire import wire
+from benchmarks.worker import Order
 from helpers.driving import LONG
 from helpers.loops import FACTORIES
 from helpers.stores import port_of_cluster
 
-from aiorate._bench.measure import run_in
-from aiorate._bench.processes import RATE, Shares, alone, out_of_reach, together
-from aiorate._bench.wire import wire
-from aiorate._bench.worker import Order
 from aiorate._demo.store import Store
 from aiorate.redis import RedisLimiter
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks import threads
 from helpers.driving import SECOND
 from helpers.loops import FACTORIES
 from helpers.server import most_in_any_window
 from helpers.threads import Recorded
 
 import aiorate
-from aiorate._bench import threads
 
 
 @pytest.mark.slow

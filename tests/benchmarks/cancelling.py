@@ -21,8 +21,8 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from aiorate._bench.measure import Failed, Measured, Plan, alternate, in_tens, run_in
-from aiorate._bench.subjects import BareFutures, Subject
+from benchmarks.measure import Failed, Measured, Plan, alternate, in_tens, run_in
+from benchmarks.subjects import BareFutures, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterator

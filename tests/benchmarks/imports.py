@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiorate._bench.measure import Failed, Measured, Plan, alternate, part, python
+from benchmarks.measure import Failed, Measured, Plan, alternate, part, python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,11 +17,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
-from aiorate._bench.measure import Failed, Measured, Plan, alternate
-from aiorate._bench.peers import PEERS
-from aiorate._bench.subjects import AIORATE, BareFutures, Subject
-
-from . import measure
+from benchmarks import measure
+from benchmarks.measure import Failed, Measured, Plan, alternate
+from benchmarks.peers import PEERS
+from benchmarks.subjects import AIORATE, BareFutures, Subject
 
 NAME = "memory"
 TITLE = "Memory: a waiter, a limiter"

@@ -29,7 +29,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiorate
-from aiorate._bench.measure import Failed, Measured, Plan, alternate, in_tens, part, run_in
+from benchmarks.measure import Failed, Measured, Plan, alternate, in_tens, part, run_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

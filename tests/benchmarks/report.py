@@ -13,7 +13,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from aiorate._bench.measure import NO_CALL, Measured
+from benchmarks.measure import NO_CALL, Measured
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

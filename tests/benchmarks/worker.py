@@ -15,9 +15,9 @@ from functools import partial
 from time import monotonic_ns, process_time
 from typing import TYPE_CHECKING, Any
 
-from aiorate._bench.measure import LOOPS
-from aiorate._bench.shared_peers import SHARED
-from aiorate._bench.subjects import closed
+from benchmarks.measure import LOOPS
+from benchmarks.shared_peers import SHARED
+from benchmarks.subjects import closed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -24,13 +24,13 @@ from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from aiorate._bench.fleet import Event, fleet
-from aiorate._bench.measure import Failed, Measured, Plan, alternate, part, run_in
-from aiorate._bench.shared_peers import SHARED
-from aiorate._bench.subjects import Calls, closed
-from aiorate._bench.worker import Order
 from aiorate._demo.store import Store
-from aiorate._demo.verdict import worst_window
+from benchmarks.conformance import most_in_any
+from benchmarks.fleet import Event, fleet
+from benchmarks.measure import Failed, Measured, Plan, alternate, part, run_in
+from benchmarks.shared_peers import SHARED
+from benchmarks.subjects import Calls, closed
+from benchmarks.worker import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -72,7 +72,7 @@ class Shares:
 
     def fullest(self, seconds: float) -> float:
         """The fullest window of that length, divided by what the rate allows in it."""
-        return worst_window(self.all, round(seconds * _SECOND)) / (self.rate * seconds)
+        return most_in_any(round(seconds * _SECOND), self.all) / (self.rate * seconds)
 
     def delivered(self, since: float = 0.0, until: float | None = None) -> float:
         """Permits from one second to another, divided by what the rate allows."""

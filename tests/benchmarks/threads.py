@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import aiorate
-from aiorate._bench.measure import LOOPS, Measured, Plan, alternate, in_tens, part
+from benchmarks.measure import LOOPS, Measured, Plan, alternate, in_tens, part
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

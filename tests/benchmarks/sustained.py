@@ -14,12 +14,12 @@ import asyncio
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
-from aiorate._bench.measure import Measured, Plan, alternate, in_tens, part, run_in
+from benchmarks.measure import Measured, Plan, alternate, in_tens, part, run_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aiorate._bench.subjects import Subject
+    from benchmarks.subjects import Subject
 
 __all__ = ["NAME", "TITLE", "run"]
 

@@ -19,8 +19,8 @@ from statistics import median
 from time import monotonic_ns, process_time_ns
 from typing import TYPE_CHECKING
 
-from aiorate._bench.measure import Failed, Measured, Plan, alternate, in_tens, run_in
-from aiorate._bench.subjects import Subject, of_aiorate
+from benchmarks.measure import Failed, Measured, Plan, alternate, in_tens, run_in
+from benchmarks.subjects import Subject, of_aiorate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from time import perf_counter_ns
 from types import FunctionType
 
-from aiorate._bench.measure import NO_CALL, Failed, Measured, Plan, alternate, part, run_in
-from aiorate._bench.subjects import Calls, Subject
+from benchmarks.measure import NO_CALL, Failed, Measured, Plan, alternate, part, run_in
+from benchmarks.subjects import Calls, Subject
 
 __all__ = ["NAME", "TITLE", "run"]
 

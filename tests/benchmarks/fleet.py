@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -11,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from time import monotonic_ns
 
-from aiorate._bench.measure import Failed
-from aiorate._bench.worker import Order, Record
+from benchmarks.measure import Failed, environment
+from benchmarks.worker import Order, Record
 
 __all__ = ["Event", "fleet"]
 
@@ -46,14 +45,13 @@ def fleet(orders: Sequence[Order], *events: Event) -> tuple[int, list[Record | N
 
 
 def _start(order: Order) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.Popen(
-        [sys.executable, "-m", "aiorate._bench.worker", json.dumps(asdict(order))],
+        [sys.executable, "-m", "benchmarks.worker", json.dumps(asdict(order))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=environment(),
     )
 
 

@@ -7,7 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from aiorate._bench.subjects import Calls, rate_of
+from benchmarks.subjects import Calls, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,7 @@ def _throttled(url: str, rate: float, options: dict[str, Any]) -> Calls:
     limit = limiter.limit
 
     async def acquire() -> None:
-        while (result := await limit()).limited:  # noqa: ASYNC110  # there is no event
+        while (result := await limit()).limited:  # there is no event
             await asyncio.sleep(result.state.retry_after)
 
     async def close() -> None:

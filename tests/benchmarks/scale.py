@@ -21,8 +21,8 @@ from time import perf_counter_ns, process_time_ns
 from typing import TYPE_CHECKING
 
 import aiorate
-from aiorate._bench.measure import Failed, Measured, Plan, alternate, in_tens, part, run_in
 from aiorate.testing import VirtualLoop
+from benchmarks.measure import Failed, Measured, Plan, alternate, in_tens, part, run_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from aiorate._bench.subjects import Subject
+    from benchmarks.subjects import Subject
 
-__all__ = ["LOOPS", "NO_CALL", "Failed", "Measured", "Plan", "alternate", "child", "in_tens", "part", "python", "run_in"]
+__all__ = ["LOOPS", "NO_CALL", "Failed", "Measured", "Plan", "alternate", "child", "environment", "in_tens", "part", "python", "run_in"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -162,22 +162,27 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
 
 def child(module: str, *arguments: str, timeout: float = 120.0) -> str:
     """The output of ``child(*arguments)`` of a module of this package, in a new interpreter with cached bytecode."""
-    code = "import sys; from importlib import import_module; import_module('aiorate._bench.' + sys.argv[1]).child(*sys.argv[2:])"
+    code = "import sys; from importlib import import_module; import_module('benchmarks.' + sys.argv[1]).child(*sys.argv[2:])"
     return python(code, module, *arguments, timeout=timeout)
 
 
 def python(code: str, *arguments: str, timeout: float = 120.0) -> str:
     """The output of the code in a new interpreter. Raises `Failed` with the last line of its error output."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=timeout, env=environment, check=False
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=timeout, env=environment(), check=False
         )
     except subprocess.TimeoutExpired:
         raise Failed(f"stopped after {timeout:g} s") from None
     if done.returncode:
         raise Failed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:80])
     return done.stdout
+
+
+def environment() -> dict[str, str]:
+    """The environment of a new interpreter that imports the same files as this one, with cached bytecode."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def part(values: Iterable[Any], place: int) -> list[Any]:

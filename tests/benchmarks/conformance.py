@@ -19,8 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import aiorate
-from aiorate._bench.measure import Measured, Plan, alternate, run_in
-from aiorate._bench.subjects import STRATEGIES, Calls, Subject, limited, rate_of
+from benchmarks.measure import Measured, Plan, alternate, run_in
+from benchmarks.subjects import STRATEGIES, Calls, Subject, limited, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
