@@ -121,7 +121,7 @@ def test_keys_and_budgets_refuse_the_scope() -> None:
         aiorate.KeyedLimiter(lambda key: "1/s", shared=made())
     with pytest.raises(ValueError, match="scope is the process"):
         aiorate.KeyedLimiter(lambda key: made())["a"]
-    with pytest.raises(ValueError, match="scope is the process"):
+    with pytest.raises(ValueError, match="has scope='process'"):
         aiorate.Budget(requests=made(), tokens="1/s")
 
 
