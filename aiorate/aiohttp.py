@@ -78,7 +78,7 @@ class _Middleware:
         return True
 
     def __len__(self) -> NoReturn:
-        raise TypeError("middlewares= takes a list: write ClientSession(middlewares=[middleware(limiter)]).")
+        raise TypeError("middlewares= must be a list: write ClientSession(middlewares=[middleware(limiter)]).")
 
     __iter__ = __len__
 

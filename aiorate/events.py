@@ -49,9 +49,9 @@ class Event:
             source = f" ({self.source})" if self.source else ""
             return f"{name}: paused for {self.seconds:g} s by the server{source}"
         if self.kind == "skipped":
-            return f"{name}: {self.permits} permits skipped, the event loop was late"
+            return f"{name}: {self.permits} permits skipped because the event loop was late"
         if self.kind == "clamped":
-            return f"{name}: estimate lowered to {self.permits}, the most at once"
+            return f"{name}: estimate lowered to {self.permits}, the most that can be granted at once"
         if self.kind == "degraded":
             return f"{name}: the store does not answer ({self.source})"
         if self.kind == "restored":

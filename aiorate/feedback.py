@@ -102,7 +102,7 @@ def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
     except AttributeError:
         raise TypeError(
             f"{call} takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}."
-            " One of your own is an aiorate.http.Feedback: Feedback(429, pause=2.5)."
+            " To make one by hand, write aiorate.http.Feedback(429, pause=2.5)."
         ) from None
     try:
         names = [(quota.name, quota.unit) for quota in quotas]
@@ -150,6 +150,6 @@ def _check_count(what: str, count: object) -> None:
     if count is None:
         return
     if isinstance(count, bool) or not isinstance(count, int):
-        raise TypeError(f"{what} must be an int of 0 or more, or None (not told), not {kind_of(count)}.")
+        raise TypeError(f"{what} must be an int of 0 or more, or None (unknown), not {kind_of(count)}.")
     if count < 0:
-        raise ValueError(f"{what} must be 0 or more, or None (not told); {count} was given.")
+        raise ValueError(f"{what} must be 0 or more, or None (unknown); {count} was given.")

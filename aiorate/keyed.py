@@ -88,7 +88,7 @@ class KeyedLimiter(Generic[K]):
             hint = " For limits that are known, write KeyedLimiter(limits.__getitem__)." if isinstance(factory, dict) else ""
             raise TypeError(
                 f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
-                f" each key needs a limit of its own.{hint}"
+                f" each key needs a separate limit.{hint}"
             )
         check_permits("KeyedLimiter(max_keys)", max_keys)
         self._idle = None if idle is None else seconds_to_ns(idle, "KeyedLimiter(idle)")
@@ -99,7 +99,7 @@ class KeyedLimiter(Generic[K]):
         self._max_keys = max_keys
         self._shared = shared if shared is None or isinstance(shared, Limiter) else _shared(shared, on_event)
         if self._shared is not None and self._shared.dispatcher.spans_loops:
-            raise ValueError("KeyedLimiter(shared): its scope is the process, and a KeyedLimiter is for one event loop. Use scope='loop'.")
+            raise ValueError("KeyedLimiter(shared): a KeyedLimiter is for one event loop, and this has scope='process'. Use scope='loop'.")
         if self._shared is not None:
             self._shared.check_shared("KeyedLimiter(shared)", "the limiters that the factory makes")
         self._own = self._shared is not shared  # whether the shared limit was made here
@@ -337,4 +337,4 @@ class _Closed(Limiter):
 
 
 def _no_key() -> LimiterClosed:
-    return LimiterClosed("KeyedLimiter: it is closed, and adds no key. Make another.")
+    return LimiterClosed("the KeyedLimiter is closed, and adds no keys. Create a new one.")

@@ -1,4 +1,4 @@
-"""What to write instead: the words of errors for natural mistakes. Imported only where one was made. Knows no limiter."""
+"""Messages for common mistakes, which say what to write instead. Imported only when one is made. Knows no limiter."""
 
 from __future__ import annotations
 
@@ -30,41 +30,39 @@ __all__ = [
 ]
 
 NOT_A_BLOCK = (
-    "a limiter makes its callers wait, and a plain `with` cannot: write `async with limiter:`. In synchronous code, make the limiter"
-    " with scope='process' and call limiter.acquire_blocking()."
+    "a plain `with` cannot wait for a limiter: write `async with limiter:`. In synchronous code, create the limiter with scope='process'"
+    " and call limiter.acquire_blocking()."
 )
 NO_LEASE = (
     "a shared RedisLimiter without a lease has permits only for requests that wait, so every call would be refused. Create it with a"
     " lease, such as RedisLimiter(..., lease=0.05), or give the store time to answer, such as max_wait=0.1."
 )
 NOT_HOOKS = (
-    "a limiter is not a hook of an HTTP client: write event_hooks=aiorate.http.hooks(limiter) for httpx2 and httpx, or"
+    "a limiter is not an HTTP hook: write event_hooks=aiorate.http.hooks(limiter) for httpx2 and httpx, or"
     " middlewares=[aiorate.aiohttp.middleware(limiter)] for aiohttp."
 )
 _NOT_CALLED = "limiter() has nothing to decorate: write `@limiter` above `async def`, or `async with limiter:`, without parentheses."
-NOT_AWAITED = "limiter.of(n) is for `async with limiter.of(n):` and `@limiter.of(n)`. To wait for n permits, await limiter.acquire(n)."
-NO_TIMEOUT = (
-    "acquire_blocking() takes max_wait, in seconds, and no timeout: acquire_blocking(max_wait=1) raises WaitTooLong, at once where it can."
-)
+NOT_AWAITED = "limiter.of(n) cannot be awaited: write `async with limiter.of(n):` or `@limiter.of(n)`, or await limiter.acquire(n)."
+NO_TIMEOUT = "acquire_blocking() has no timeout: acquire_blocking(max_wait=1), in seconds, raises WaitTooLong, at once if it can."
 NO_KEY = "a KeyedLimiter has a limit for each key: write `async with keyed(key):`, or await keyed.acquire(key)."
 
 NOT_A_RESERVATION = (
-    "a call reserves what it takes: write `async with budget.reserve(tokens=1800) as lease:`, which waits in line. It is neither awaited"
-    " nor a plain `with`."
+    "each call reserves its amounts: write `async with budget.reserve(tokens=1800) as lease:`, which waits in line. Neither a Budget nor"
+    " a reservation can be awaited, or entered by a plain `with`."
 )
 A_REQUEST_IS_NO_KEY = (
-    "a request as a key would have a limit of its own, and no request would wait. Write what the limit is for: keyed(request.client.host)"
-    " in a server, or keyed(request.url.host). For an HTTP client, write event_hooks=aiorate.http.hooks(keyed), or"
-    " middlewares=[aiorate.aiohttp.middleware(keyed)]."
+    "a request cannot be a key: each request would get a separate limit, and none would wait. Use what the limit is for, such as"
+    " keyed(request.client.host) in a server, or keyed(request.url.host). For an HTTP client, write event_hooks=aiorate.http.hooks(keyed),"
+    " or middlewares=[aiorate.aiohttp.middleware(keyed)]."
 )
 
-_RATE = "a rate is one argument: Limiter('10/s'), Limiter('100/5s') or Limiter(aiorate.Rate(100, 5))"
+_RATE = "give the rate as one argument: Limiter('10/s'), Limiter('100/5s') or Limiter(aiorate.Rate(100, 5))"
 _BURST = "a burst belongs to a strategy: Limiter(aiorate.TokenBucket('10/s', burst=5))"
-_WAIT = "how long to wait is said where one waits: await limiter.acquire(max_wait=1)"
-_KEYS = "a limit for each key: aiorate.KeyedLimiter(lambda key: Limiter('10/s'))"
-_STORE = "a limit that processes share: aiorate.redis.RedisLimiter(url, name, '10/s')"
-_PLACES = "how many may run at a time: Limiter('10/s', max_concurrency=5)"
-_ONE_LOOP = "this is for one event loop, and from other threads it is called through asyncio.run_coroutine_threadsafe()"
+_WAIT = "set the longest wait for each call: await limiter.acquire(max_wait=1)"
+_KEYS = "for a limit for each key, write aiorate.KeyedLimiter(lambda key: Limiter('10/s'))"
+_STORE = "for a limit that processes share, write aiorate.redis.RedisLimiter(url, name, '10/s')"
+_PLACES = "for a limit on how many run at a time, write Limiter('10/s', max_concurrency=5)"
+_ONE_LOOP = "this is for one event loop. Call it from other threads through asyncio.run_coroutine_threadsafe()"
 _HINTS = {
     **dict.fromkeys(("rate", "rate_limit", "limit", "limits", "max_rate", "max_calls", "calls", "requests", "permits"), _RATE),
     **dict.fromkeys(("period", "per", "interval", "seconds", "time_period", "window", "minutes"), _RATE),
@@ -73,13 +71,13 @@ _HINTS = {
     **dict.fromkeys(("key", "keys", "key_func", "shared", "max_keys", "idle"), _KEYS),
     **dict.fromkeys(("redis", "storage", "storage_uri", "backend", "url", "store", "lease"), _STORE),
     **dict.fromkeys(("concurrency", "max_concurrent", "max_inflight", "max_parallel"), _PLACES),
-    "loop": "no loop is needed: a limiter finds the one that runs",
-    "scope": f"only a Limiter has a scope; {_ONE_LOOP}",
+    "loop": "leave it out, since a limiter finds the running loop",
+    "scope": f"only a Limiter has a scope, and {_ONE_LOOP}",
 }
 
 
 def unknown_options(call: str, given: Mapping[str, object], known: Iterable[str]) -> TypeError:
-    """The error for options that the call does not have, or for no rate: what each may have been meant for, or which there are."""
+    """The error for unknown options, or for a missing rate: what each was probably meant for, or the known options."""
     names = ", ".join(given)
     hints = list(dict.fromkeys(_HINTS[name] for name in given if name in _HINTS))
     said = "; ".join(hints) if hints else f"its options are {', '.join(known)}" if given else _RATE
@@ -87,21 +85,21 @@ def unknown_options(call: str, given: Mapping[str, object], known: Iterable[str]
 
 
 def unknown_of_keys(given: Mapping[str, object], known: Iterable[str], of_each: Iterable[str]) -> TypeError:
-    """The same for a KeyedLimiter: those of a Limiter are for the function that makes the limiters."""
+    """The same for a KeyedLimiter: options of a Limiter belong in the function that makes the limiters."""
     each = [f"{name}={value!r}" for name, value in given.items() if name in of_each]
     if not each:
         return unknown_options("KeyedLimiter()", given, known)
     made = f"KeyedLimiter(lambda key: Limiter('10/s', {', '.join(each)}))"
-    return TypeError(f"KeyedLimiter() has no option {', '.join(given)}: each key has a Limiter, which has it. Write {made}.")
+    return TypeError(f"KeyedLimiter() has no option {', '.join(given)}: the Limiter of each key has it. Write {made}.")
 
 
 def more_than_a_rate(rate: object, misplaced: object) -> TypeError:
-    """The error for a Limiter of two: a number and its period, or two rates."""
+    """The error for two positional arguments of a Limiter: a number and its period, or two rates."""
     if isinstance(misplaced, (int, float)):
         hint = f"For {rate!r} per {misplaced!r} seconds, write Limiter(Rate({rate!r}, {misplaced!r})), or text such as Limiter('100/60s')."
     else:
-        hint = "For several rates that all hold, write Limiter(AllOf(TokenBucket('1/s', burst=1), TokenBucket('10/min', burst=10)))."
-    return TypeError(f"Limiter() takes one rate or strategy; the rest has names. {hint}")
+        hint = "To apply several rates at once, write Limiter(AllOf(TokenBucket('1/s', burst=1), TokenBucket('10/min', burst=10)))."
+    return TypeError(f"Limiter() takes one positional argument, a rate or a strategy. {hint}")
 
 
 _OF_STRATEGIES = {
@@ -121,7 +119,7 @@ def wrong_of_strategy(strategy: str, rate: object, misplaced: tuple[object, ...]
     period = [*misplaced, *(given[name] for name in _PERIODS if name in given)]
     burst = [given[name] for name in _BURSTS if name in given]
     if burst:
-        hint = f"For so many permits at once, write TokenBucket({str(rate)!r}, burst={burst[0]!r})"
+        hint = f"For a burst, write TokenBucket({str(rate)!r}, burst={burst[0]!r})"
         hint += "; burst_ratio is the fastest rate divided by the plain rate." if strategy == "TokenPool" else "."
     elif period:
         numbers = all(isinstance(each, (int, float)) for each in (rate, period[0]))
@@ -136,11 +134,11 @@ def not_of_a_budget(name: str) -> str:
     """What to write instead of an attribute that a Budget does not have."""
     said = f"a Budget has no {name}()"
     if name in {"acquire", "try_acquire", "acquire_blocking", "of"}:
-        return f"{said}: write `async with budget.reserve(tokens=1800) as lease:`. With max_wait=0 it is refused instead of waiting."
+        return f"{said}: write `async with budget.reserve(tokens=1800) as lease:`. With max_wait=0 it never waits, but raises WaitTooLong."
     if name in {"refund", "charge", "settle"}:
         return f"{said}: within `async with budget.reserve(...) as lease:`, call lease.settle(tokens=used) or lease.refund()."
     if name in {"set_rate", "apply", "bound", "slots", "reset", "rate"}:
-        return f"{said}: a Limiter has it. Give one as a dimension, Budget(requests=limiter, tokens='200_000/min')."
+        return f"{said}: call it on a Limiter that is a dimension, as in Budget(requests=limiter, tokens='200_000/min')."
     if name in {"try_reserve", "reserve_nowait"}:
         return f"{said}: write `async with budget.reserve(tokens=1800, max_wait=0) as lease:`, which raises WaitTooLong."
     return f"'Budget' object has no attribute {name!r}"
@@ -148,8 +146,8 @@ def not_of_a_budget(name: str) -> str:
 
 def not_a_dimension(call: str, name: str, names: Iterable[str]) -> TypeError:
     """The error for an amount of a dimension that a budget does not have."""
-    hint = " How long to wait is max_wait, in seconds." if name in ("timeout", "max_delay", "wait") else ""
-    return TypeError(f"{call}(): there is no dimension {name!r}; there are {', '.join(names)}.{hint}")
+    hint = " To limit the wait, use max_wait=, in seconds." if name in ("timeout", "max_delay", "wait") else ""
+    return TypeError(f"{call}(): unknown dimension {name!r}; the dimensions are {', '.join(names)}.{hint}")
 
 
 def not_by_name(call: str, given: object, names: Sequence[str]) -> TypeError:
@@ -160,18 +158,17 @@ def not_by_name(call: str, given: object, names: Sequence[str]) -> TypeError:
 
 NOT_DIMENSIONS = {
     "burst": "A burst belongs to a strategy: tokens=TokenBucket('200_000/min', burst=20_000)",
-    "timeout": "How long to wait is said where one waits: reserve(max_wait=1)",
-    "scope": f"Only a Limiter has a scope; {_ONE_LOOP}",
-    "max_concurrency": "That is an option of Limiter, and a budget does not have it",
-    "precise": "That is an option of Limiter, and a budget does not have it",
+    "timeout": "Set the longest wait for each call: reserve(max_wait=1)",
+    "scope": f"Only a Limiter has a scope, and {_ONE_LOOP}",
+    **dict.fromkeys(("max_concurrency", "precise"), "This is an option of Limiter, not of Budget"),
 }
-"""Options that are meant for something else; as dimensions they would be limits that nobody asked for."""
+"""Options of something else: taken as dimensions, they would be limits that nobody asked for."""
 
 
 def not_of_keys(name: str) -> str:
     """What to write instead of an attribute that a KeyedLimiter does not have."""
     if name in _OF_A_KEY:
-        return f"a KeyedLimiter has no {name}(): each key has. Write keyed[key].{name}(), or keyed.shared.{name}() for all keys together."
+        return f"a KeyedLimiter has no {name}(): write keyed[key].{name}() for one key, or keyed.shared.{name}() for all keys together."
     return f"'KeyedLimiter' object has no attribute {name!r}"
 
 
@@ -180,16 +177,16 @@ _OF_A_KEY = {"apply", "bound", "charge", "delay", "of", "pause", "refund", "rese
 
 @runtime_checkable
 class _Request(Protocol):
-    # What the requests of httpx2, httpx and aiohttp have.
+    # The attributes that requests of httpx2, httpx and aiohttp have.
     url: Any
     headers: Any
 
 
 def is_request(key: object) -> bool:
-    """Whether it is a request of an HTTP client or server, which is equal to no other."""
+    """Whether the key is a request of an HTTP client or server, which never equals another."""
     return isinstance(key, _Request) and hash(key) == object.__hash__(key)
 
 
 def not_decorated(given: tuple[object, ...]) -> TypeError:
-    """The error for a limiter that was called with anything but one function, as HTTP clients call their hooks with requests."""
+    """The error for a limiter called with anything else than one function, as HTTP clients call their hooks with requests."""
     return TypeError(NOT_HOOKS if any(isinstance(one, _Request) for one in given) else _NOT_CALLED)

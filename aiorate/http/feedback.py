@@ -306,7 +306,7 @@ def _structured_list() -> Callable[[bytes], object] | None:
         from http_sf import parse
     except ImportError:
         _logger.warning(
-            "a server sends the header RateLimit or RateLimit-Policy of draft 11, which is not read without http-sf."
+            "a server sent RateLimit or RateLimit-Policy of draft 11, which cannot be read without http-sf."
             ' Install it: pip install "aiorate[http]"'
         )
         return None

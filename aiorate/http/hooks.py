@@ -43,7 +43,7 @@ def hooks(
     def wait_for_permits(request: Any) -> Coroutine[Any, Any, None]:
         # A plain function, because a synchronous client would not await a coroutine, and would send without a limit.
         if running_loop() is None or _called_by_a_synchronous_client():
-            raise RuntimeError("hooks() are for an AsyncClient, under asyncio or trio: a synchronous client cannot wait in line.")
+            raise RuntimeError("hooks() need an AsyncClient under asyncio or trio: a synchronous client cannot wait in line.")
         return enter(request)
 
     async def observe(response: Any) -> None:

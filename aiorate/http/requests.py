@@ -68,12 +68,12 @@ class RequestLimit(Generic[R]):
         if isinstance(limiter, Budget):
             self._budget = limiter
             if key is not None or cost is not None or max_wait is not None or not feedback:
-                raise TypeError(f"{call}: a Budget is only told what responses say; reserve() around the call, and give no other option.")
+                raise TypeError(f"{call}: a Budget only observes responses. Give no other option, and reserve() around each request.")
         elif isinstance(limiter, Limiter):
             self._only = limiter
             if key is not None:
                 raise TypeError(
-                    f"{call}: key= chooses among limiters, and only one was given. Leave key= out, or pass one limiter for each key:"
+                    f"{call}: key= chooses among limiters, but only one was given. Leave key= out, or pass one limiter for each key:"
                     " a dict, or anything else that gives a Limiter for limiters[key]."
                 )
         elif isinstance(limiter, Limiters) and not isinstance(limiter, (Sequence, type)):
@@ -129,9 +129,9 @@ class RequestLimit(Generic[R]):
             try:
                 hash(key)
             except TypeError as error:
-                raise TypeError(f"{self._call}: key must return what can be hashed, such as text or a tuple of texts: {error}.") from error
+                raise TypeError(f"{self._call}: key must return a hashable value, such as text or a tuple of texts: {error}.") from error
             raise
-        return _checked(f"{self._call}: under {key!r}", limiter)
+        return _checked(f"{self._call}: the limiter for {key!r}", limiter)
 
 
 def parse_overrides(what: str, overrides: object) -> Mapping[str, Any]:
@@ -141,7 +141,7 @@ def parse_overrides(what: str, overrides: object) -> Mapping[str, Any]:
     known = cast("dict[str, Any]", overrides)
     for name in known:
         if name not in _OVERRIDES:
-            raise ValueError(f"{what} knows {' and '.join(_OVERRIDES)}, not {name!r}.")
+            raise ValueError(f"{what} takes {' and '.join(_OVERRIDES)}, not {name!r}.")
     return known
 
 
@@ -168,7 +168,7 @@ def origin(scheme: str, host: str, port: int | None) -> str:
 
 def _checked(what: str, limiter: object) -> Limiter:
     if not isinstance(limiter, Limiter):
-        raise TypeError(f"{what} there must be a Limiter, not {kind_of(limiter)}. Write Limiter('100/s').")
+        raise TypeError(f"{what} must be a Limiter, not {kind_of(limiter)}. Write Limiter('100/s').")
     return limiter
 
 

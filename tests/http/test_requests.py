@@ -92,9 +92,9 @@ def test_a_limiter_or_one_for_each_key(limit: Callable[..., object], limiters: A
         ({}, {"key": lambda request: 7}, LookupError, "no limiter for 7"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: None}, TypeError, "key must return text, .* not NoneType"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: never()}, TypeError, "key must return text, .* not Future"),
-        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashed.*'list'"),
-        ({}, {"key": lambda request: ([],)}, TypeError, "hashed.*'list'"),
-        ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"under 'x' there must be a Limiter, not str. Write Limiter\('100/s'\)"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashable.*'list'"),
+        ({}, {"key": lambda request: ([],)}, TypeError, "hashable.*'list'"),
+        ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"the limiter for 'x' must be a Limiter, not str. Write Limiter\('100/s'\)"),
     ],
 )
 async def test_a_key_without_a_limiter_says_so(limiters: Any, options: Any, error: type[Exception], hint: str) -> None:
@@ -128,7 +128,7 @@ async def test_a_key_may_be_all_that_can_be_hashed(key: Any) -> None:
     ("wishes", "error", "hint"),
     [
         (7, TypeError, r"such as \{'cost': 7\}, not int"),
-        ({"costs": 7}, ValueError, "knows cost and max_wait, not 'costs'"),
+        ({"costs": 7}, ValueError, "takes cost and max_wait, not 'costs'"),
         ({"cost": -1}, ValueError, "0: not limited"),
         ({"cost": True}, TypeError, "not bool"),
         ({"cost": 1.5}, TypeError, "not float"),
@@ -279,7 +279,7 @@ def test_hooks_in_a_synchronous_client_fail_instead_of_letting_everything_throug
     transport = package.MockTransport(lambda request: package.Response(200))
     with (
         package.Client(transport=transport, event_hooks=hooks(Limiter("1/s"))) as client,
-        pytest.raises(RuntimeError, match=r"for an AsyncClient, .*: a synchronous client cannot wait"),
+        pytest.raises(RuntimeError, match=r"need an AsyncClient .*: a synchronous client cannot wait"),
     ):
         client.get("https://example.com")
 

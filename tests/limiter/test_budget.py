@@ -119,7 +119,7 @@ async def test_a_hundred_at_once_get_no_more_than_the_budget(name: str, clock: S
 @pytest.mark.parametrize(
     ("amounts", "error", "hint"),
     [
-        ({"token": 5}, TypeError, "there are requests, tokens"),
+        ({"token": 5}, TypeError, "the dimensions are requests, tokens"),
         ({"tokens": -5}, ValueError, "0 or more"),
         ({"tokens": True}, TypeError, "not bool"),
         ({"tokens": 5.0}, TypeError, "not float"),
@@ -152,7 +152,9 @@ async def test_an_estimate_above_what_can_be_had_is_lowered_and_told_of_once(clo
 
     assert lease.amounts == {"requests": 1, "tokens": 100}
     assert events == [aiorate.Event("clamped", "llm", key="tokens", permits=100)]
-    assert [record.getMessage() for record in caplog.records] == ["limiter 'llm', key 'tokens': estimate lowered to 100, the most at once"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "limiter 'llm', key 'tokens': estimate lowered to 100, the most that can be granted at once"
+    ]
 
 
 async def test_what_was_used_above_a_lowered_estimate_is_owed(budget: Budget) -> None:
@@ -348,7 +350,7 @@ async def test_a_refund_gives_everything_back(budget: Budget) -> None:
 @pytest.mark.parametrize(
     ("used", "error", "hint"),
     [
-        ({"token": 5}, TypeError, "there are requests, tokens"),
+        ({"token": 5}, TypeError, "the dimensions are requests, tokens"),
         ({"tokens": -1}, ValueError, "0 or more"),
         ({"tokens": False}, TypeError, "not bool"),
         ({"tokens": 1.5}, TypeError, "not float"),
@@ -783,7 +785,7 @@ async def test_what_is_to_be_had_is_what_a_newcomer_gets(calls: Calls, budget: B
 
     assert (before, left(budget)) == ({"requests": 4, "tokens": 40}, {"requests": 0, "tokens": 0})
     assert (budget.waiting, budget.dimensions) == (1, ("requests", "tokens"))
-    with pytest.raises(TypeError, match="there are requests, tokens"):
+    with pytest.raises(TypeError, match="the dimensions are requests, tokens"):
         budget.available("token")
 
 

@@ -72,8 +72,8 @@ async def test_each_late_wake_up_is_one_event_of_skipped_permits(
     assert events == [Event("skipped", permits=10), Event("skipped", permits=5)]
     assert limiter.statistics().skipped == 15
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("INFO", "limiter: 10 permits skipped, the event loop was late"),
-        ("INFO", "limiter: 5 permits skipped, the event loop was late"),
+        ("INFO", "limiter: 10 permits skipped because the event loop was late"),
+        ("INFO", "limiter: 5 permits skipped because the event loop was late"),
     ]
 
 
@@ -110,8 +110,8 @@ async def test_a_log_record_has_a_field_for_each_part(clock: SteppedClock, caplo
     ("event", "line"),
     [
         (Event("paused", "api", "chat 5", 2.5, source="GitHub"), "limiter 'api', key 'chat 5': paused for 2.5 s by the server (GitHub)"),
-        (Event("skipped", permits=3), "limiter: 3 permits skipped, the event loop was late"),
-        (Event("clamped", None, "tokens", permits=9), "limiter, key 'tokens': estimate lowered to 9, the most at once"),
+        (Event("skipped", permits=3), "limiter: 3 permits skipped because the event loop was late"),
+        (Event("clamped", None, "tokens", permits=9), "limiter, key 'tokens': estimate lowered to 9, the most that can be granted at once"),
         (Event("evicted", key=("a", 1)), "limiter, key ('a', 1): evicted"),
     ],
 )
@@ -134,7 +134,7 @@ async def test_an_error_in_on_event_is_logged_and_harmless(clock: SteppedClock, 
     assert limiter.delay() == 5.0
     failed = [record for record in caplog.records if record.exc_info]
     assert [record.getMessage() for record in failed] == [
-        "on_event failed for limiter: 10 permits skipped, the event loop was late",
+        "on_event failed for limiter: 10 permits skipped because the event loop was late",
         "on_event failed for limiter: paused for 5 s by the server",
     ]
 

@@ -95,7 +95,7 @@ async def test_a_reservation_that_is_no_block_is_told_so() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("set_rate", "a Limiter has it"), ("reset", "a Limiter has it"), ("try_reserve", "max_wait=0"), ("acquire", "reserve")],
+    [("set_rate", "call it on a Limiter"), ("reset", "call it on a Limiter"), ("try_reserve", "max_wait=0"), ("acquire", "reserve")],
 )
 async def test_what_a_budget_does_not_have_names_what_does(name: str, hint: str) -> None:
     """Messages: Python's own words only say that there is no such attribute."""
@@ -108,7 +108,7 @@ async def test_amounts_that_are_wrong_say_how_they_are_written() -> None:
     budget: Any = Budget(requests="1/s")
     with pytest.raises(TypeError, match=r"write reserve\(\*\*amounts\)"):
         budget.reserve({"requests": 1})
-    with pytest.raises(TypeError, match="max_wait, in seconds"):
+    with pytest.raises(TypeError, match="max_wait=, in seconds"):
         budget.reserve(timeout=1)
 
 
