@@ -94,7 +94,7 @@ def test_a_limiter_or_one_for_each_key(limit: Callable[..., object], limiters: A
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: never()}, TypeError, "key must return text, .* not Future"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashable.*'list'"),
         ({}, {"key": lambda request: ([],)}, TypeError, "hashable.*'list'"),
-        ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"the limiter for 'x' must be a Limiter, not str. Write Limiter\('100/s'\)"),
+        ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"limiter for 'x' must be a Limiter, not str. Write Limiter\('100/s'\)"),
     ],
 )
 async def test_a_key_without_a_limiter_says_so(limiters: Any, options: Any, error: type[Exception], hint: str) -> None:
