@@ -5,11 +5,13 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from aiorate.schedulers.interface import Scheduler, check_ask
+from aiorate.schedulers.compound import Compound
+from aiorate.schedulers.interface import check_ask
 from aiorate.schedulers.server_bucket import ServerBucket
 
 if TYPE_CHECKING:
     from aiorate.rate import Number, Rate
+    from aiorate.schedulers.interface import Scheduler
 
 __all__ = ["Capped"]
 
@@ -42,7 +44,7 @@ class _Cap:
             self.began, self.taken_at_once = earlier.began, earlier.taken_at_once
 
 
-class Capped(Scheduler):
+class Capped(Compound):
     """Another scheduler, of which no more is granted than a server said is left of its windows and in its buckets.
 
     It stands in for the other, and only ever lowers what is available. A window allows ``left`` permits before ``until``, and further
@@ -54,6 +56,7 @@ class Capped(Scheduler):
 
     def __init__(self, inner: Scheduler, left: int | None = None, now: int = 0, until: int = 0) -> None:
         self.inner: Scheduler = inner
+        self.parts = (inner,)
         self._caps: list[_Cap] = []  # the one that ends first comes first
         self._buckets: dict[str, ServerBucket] = {}
         if left is not None:
@@ -107,38 +110,9 @@ class Capped(Scheduler):
         return min(windows + [bucket.left(now) for bucket in self._buckets.values()], default=None)
 
     @property
-    def rate(self) -> Rate:  # type: ignore[override]
-        """The other's."""
-        return self.inner.rate
-
-    @property
-    def max_permits(self) -> int | None:  # type: ignore[override]
-        """The other's."""
-        return self.inner.max_permits
-
-    @property
-    def books_since(self) -> bool:  # type: ignore[override]
-        """The other's."""
-        return self.inner.books_since
-
-    @property
     def members(self) -> tuple[Scheduler, ...]:  # type: ignore[override]
-        """The other's."""
+        """The other's, because this one only stands in for it."""
         return self.inner.members
-
-    @property
-    def receipts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The other's."""
-        return self.inner.receipts
-
-    @receipts.setter
-    def receipts(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self.inner.receipts = value
-
-    @property
-    def spilled(self) -> int:
-        """The other's."""
-        return self.inner.spilled
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.max_permits)
@@ -185,34 +159,16 @@ class Capped(Scheduler):
             bucket.give_back(permits, now, taken)
 
     def set_rate(self, rate: Rate, now: int) -> None:
+        """Change the other."""
         self.inner.set_rate(rate, now)
-
-    def lag(self, now: int) -> int:
-        return self.inner.lag(now)
-
-    def bound(self, window: int, largest: int = 1) -> int | None:
-        """The other's."""
-        return self.inner.bound(window, largest)
-
-    def bound_when_late(self, window: int, largest: int, late: int) -> int | None:
-        """The other's."""
-        return self.inner.bound_when_late(window, largest, late)
-
-    def charge(self, permits: int, now: int) -> None:
-        """Charge the other."""
-        self.inner.charge(permits, now)
 
     def apply(self, rate: Rate, burst_ratio: Number, now: int) -> None:
         """Change the other."""
         self.inner.apply(rate, burst_ratio, now)
 
-    def restart(self, now: int) -> None:
-        """Restart the other."""
-        self.inner.restart(now)
-
     def reset(self, now: int) -> None:
         """Reset the other, and forget what the server said, as a new limiter would not know it."""
-        self.inner.reset(now)
+        super().reset(now)
         self._caps.clear()
         self._buckets.clear()
 
@@ -241,18 +197,18 @@ class Capped(Scheduler):
             cap.earliest -= ns
         for bucket in self._buckets.values():
             bucket.shift(ns)
-        self.inner.shift(ns)
+        super().shift(ns)
 
     def available(self, now: int) -> int:
         """No more than is left."""
-        available, left = self.inner.available(now), self.left(now)
+        available, left = super().available(now), self.left(now)
         return available if left is None else min(available, left)
 
     def rested(self, now: int) -> bool:
         """Not before the last window has ended and the buckets are full."""
         if self._caps and now < self._caps[-1].until:
             return False
-        return all(bucket.is_full(now) for bucket in self._buckets.values()) and self.inner.rested(now)
+        return all(bucket.is_full(now) for bucket in self._buckets.values()) and super().rested(now)
 
     def __repr__(self) -> str:
         return repr(self.inner)

@@ -1,27 +1,30 @@
-"""Several limits with an amount of its own for each: the scheduler of a `aiorate.Budget`."""
+"""Dimensions: the scheduler of an `aiorate.Budget`. A request takes an amount of each of several limits."""
 
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, NoReturn
 
 from aiorate.schedulers.capped import Capped
-from aiorate.schedulers.interface import Scheduler
+from aiorate.schedulers.compound import Compound
+from aiorate.schedulers.interface import given_twice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate.rate import Rate
+    from aiorate.schedulers.interface import Scheduler
 
 __all__ = ["Amounts", "Dimensions", "Totals"]
 
 
 class Amounts(int):
-    """One request, and how much it takes of each dimension, 0 or more. As a number it is 1: what is counted is requests."""
+    """One request: the amount, 0 or more, that it takes of each dimension. As a number it is 1, because lines count requests."""
 
     of: tuple[int, ...]
     waited_for: int | None
-    """The place of the dimension that it, or those before it in line, waited for; None: none."""
+    """The place of the dimension that it, or a request before it in line, waited for; None: none."""
 
     def __new__(cls, of: tuple[int, ...]) -> Amounts:
         amounts = super().__new__(cls, 1)
@@ -33,7 +36,7 @@ class Amounts(int):
 
 
 class Totals(int):
-    """How much a line of requests takes of each dimension, in all."""
+    """The sum of what a line of requests takes of each dimension."""
 
     of: list[int]
 
@@ -57,78 +60,54 @@ class Totals(int):
         return self
 
 
-class Dimensions(Scheduler):
+class Dimensions(Compound):
     """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`."""
 
-    __slots__ = ("parts", "waited_for")
+    __slots__ = ("waited_for",)
     none: type[int] = Totals
+    max_permits: int | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
+    """None: a request counts as 1. Its amounts are compared with those of the parts."""
 
     def __init__(self, parts: Sequence[Scheduler]) -> None:
-        self.parts: list[Scheduler] = list(parts)
-        """A scheduler for each dimension."""
-        self.waited_for: int | None = None
-        """The place of the dimension that last had a request wait; one beyond the last is that of a limit that is shared."""
-        self.receipts = True  # pyright: ignore[reportIncompatibleVariableOverride]
-        all_parts: list[Scheduler] = [*parts]
-        for part in all_parts:  # the list grows meanwhile
-            all_parts += part.members
-        if len(all_parts) > len({id(part) for part in all_parts}):
+        if given_twice(parts):
             raise ValueError("Budget(): a strategy given for two dimensions would be charged for both. Make two.")
-
-    @property
-    def members(self) -> tuple[Scheduler, ...]:  # type: ignore[override]
-        """Those of all dimensions, so that none belongs to another limiter."""
-        return tuple(self.parts)
+        self.parts = tuple(parts)
+        self.waited_for: int | None = None
+        """The place of the dimension that last had a request wait. A shared limit has the place after the last dimension."""
+        self.receipts = True
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]
-        """That of the first dimension."""
+        """The rate of the first dimension."""
         return self.parts[0].rate
 
-    @property
-    def books_since(self) -> bool:  # type: ignore[override]
-        """Whether any dimension books from since."""
-        return any(part.books_since for part in self.parts)
-
-    @property
-    def receipts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Those of all dimensions."""
-        return self.parts[0].receipts
-
-    @receipts.setter
-    def receipts(self, value: bool) -> None:
-        for part in self.parts:
-            part.receipts = value
+    def shares(self, permits: int) -> list[tuple[Scheduler, int]]:
+        """The dimensions of which it takes more than 0. A plain number is one request that takes 1 of each."""
+        of = permits.of if isinstance(permits, (Amounts, Totals)) else (1,) * len(self.parts)
+        return [(part, amount) for part, amount in zip(self.parts, of, strict=False) if amount]  # the last may be of a shared limit
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        at = self.peek(permits, now)
-        if at > now:
-            return at
-        if isinstance(permits, Amounts):
+        at = super().take(permits, now, since)
+        if at <= now and isinstance(permits, Amounts):
             permits.waited_for = self.waited_for
-        # ``since`` does not decide whether a request is granted, so peek() at all of them is enough.
-        return max([part.take(amount, now, since) for part, amount in self._pairs(permits)], default=now)
+        return at
 
-    def peek(self, permits: int, now: int) -> int:
-        dues = self._dues(permits, now)
-        at = max(dues.values(), default=now)
+    def due(self, shares: list[tuple[Scheduler, int]], now: int) -> int:
+        """The latest instant that a dimension names. If that is after ``now``, the dimension is noted in `waited_for`."""
+        dues = [part.peek(amount, now) for part, amount in shares]
+        at = max(dues, default=now)
         if at > now:
-            self.waited_for = _place_of(at, dues)
+            self.waited_for = self._place_of(shares[dues.index(at)][0])
         return at
 
     def last(self, permits: int, now: int) -> int | None:
         """The place of the dimension for which the request would wait longest; None: none."""
-        dues = self._dues(permits, now)
-        latest = max(dues.values(), default=now)
-        return _place_of(latest, dues) if latest > now else None
-
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Give every dimension its amount back."""
-        for part, amount in self._pairs(permits):
-            part.give_back(amount, now, taken)
+        dues = [(part.peek(amount, now), part) for part, amount in self.shares(permits)]
+        at, latest = max(dues, key=itemgetter(0), default=(now, None))
+        return self._place_of(latest) if latest is not None and at > now else None
 
     def correct(self, place: int, more: int, now: int, taken: int) -> None:
-        """A request used so much more than it took of that dimension; below 0: so much less, which comes back by receipt."""
+        """Charge the ``more`` permits of that dimension that a request used than it took. Fewer (below 0) come back by receipt."""
         if more > 0:
             self.parts[place].charge(more, now)
         elif more < 0:
@@ -140,59 +119,14 @@ class Dimensions(Scheduler):
         if not isinstance(part, Capped) or part.ended(now):
             part = Capped(part.inner if isinstance(part, Capped) else part)
         if part.heed(name, left, size, ns, now, at):
-            self.parts[place] = part
+            self.parts = (*self.parts[:place], part, *self.parts[place + 1 :])
 
-    def set_rate(self, rate: Rate, now: int) -> None:
-        """Refused: each dimension has a rate of its own."""
+    def set_rate(self, rate: Rate, now: int) -> NoReturn:
+        """Refused: each dimension has a rate."""
         raise RuntimeError("set_rate(): a budget has a rate for each dimension.")
 
-    def charge(self, permits: int, now: int) -> None:
-        """Charge every dimension its amount."""
-        for part, amount in self._pairs(permits):
-            part.charge(amount, now)
-
-    def take_ahead(self, permits: int, now: int) -> None:
-        """From every dimension its amount."""
-        for part, amount in self._pairs(permits):
-            part.take_ahead(amount, now)
-
-    def shift(self, ns: int) -> None:
-        """Have every dimension follow a pause of ``ns``."""
-        for part in self.parts:
-            part.shift(ns)
-
-    def available(self, now: int) -> int:
-        """How many requests of 1 each would be granted."""
-        return min(part.available(now) for part in self.parts)
-
-    def rested(self, now: int) -> bool:
-        """Whether all dimensions are."""
-        return all(part.rested(now) for part in self.parts)
-
-    def lag(self, now: int) -> int:
-        """The longest of a dimension."""
-        return max(part.lag(now) for part in self.parts)
-
-    def bound(self, window: int, largest: int = 1) -> int | None:
+    def bound_when_late(self, window: int, largest: int, late: int) -> None:
         """None: the bounds are those of the dimensions."""
-        return None
 
-    def _dues(self, permits: int, now: int) -> dict[int, int]:
-        # By the place of each dimension that is asked for.
-        of = self._of(permits)
-        return {place: part.peek(of[place], now) for place, part in enumerate(self.parts) if of[place]}
-
-    def _pairs(self, permits: int) -> list[tuple[Scheduler, int]]:
-        # Of 0 nothing is taken. The last amount may be of a limit that is shared.
-        return [(part, amount) for part, amount in zip(self.parts, self._of(permits), strict=False) if amount]
-
-    def _of(self, permits: int) -> Sequence[int]:
-        # A plain number is one request that takes 1 of each.
-        return permits.of if isinstance(permits, (Amounts, Totals)) else (1,) * len(self.parts)
-
-    def __repr__(self) -> str:
-        return f"Dimensions({', '.join(map(repr, self.parts))})"
-
-
-def _place_of(due: int, dues: dict[int, int]) -> int:
-    return next(place for place, other in dues.items() if other == due)
+    def _place_of(self, dimension: Scheduler) -> int:
+        return next(place for place, part in enumerate(self.parts) if part is dimension)

@@ -25,7 +25,7 @@ ROWS = """
 errors rate events mistakes
 spec feedback
 schedulers.interface schedulers.peaks
-schedulers.undo
+schedulers.undo schedulers.compound
 schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket schedulers.window schedulers.all_of
 schedulers.server_bucket
 schedulers.capped schedulers.places schedulers.next_free schedulers.slot_run
