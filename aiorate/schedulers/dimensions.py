@@ -129,4 +129,4 @@ class Dimensions(Compound):
         """None: the bounds are those of the dimensions."""
 
     def _place_of(self, dimension: Scheduler) -> int:
-        return next(place for place, part in enumerate(self.parts) if part is dimension)
+        return [part is dimension for part in self.parts].index(True)

@@ -209,9 +209,9 @@ def given_twice(schedulers: Iterable[Scheduler]) -> bool:
 
 def check_ask(call: str, permits: int, now: int, since: int | None = None, most: int | None = None) -> None:
     """Raise TypeError or ValueError for arguments that `Scheduler.take` and `Scheduler.peek` cannot have."""
-    if type(now) is int and isinstance(permits, int) and 0 < permits and (since is None or type(since) is int) and permits is not True:
-        if most is None or permits <= most:
-            return  # in a third of the time
+    right = type(now) is int and isinstance(permits, int) and permits > 0 and permits is not True and (most is None or permits <= most)
+    if right and (since is None or type(since) is int):
+        return  # in a third of the time of the checks below
     check_permits(call, permits, most)
     check_instant(f"{call}(now)", now)
     if since is not None:
