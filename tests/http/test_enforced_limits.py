@@ -1,0 +1,224 @@
+"""Real clients of a server that enforces its limit and answers 429.
+
+In real time only what holds on any machine: nothing arrives too early, or more than was allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import httpx
+import httpx2
+import pytest
+import trio
+from helpers.driving import LONG, SECOND, one_loop
+from helpers.server import Observed, Server, get, in_thread
+
+from aiorate import Limiter, SlidingWindow, TokenBucket
+from aiorate.aiohttp import cost, middleware
+from aiorate.http import hooks, limit_transport
+
+HTTPX = ("httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport")
+
+
+EACH = (*HTTPX, "aiohttp")
+
+
+Fetch = Callable[..., Awaitable[int]]
+
+
+def client_of(kind: str, limiter: Any, **options: Any) -> Any:
+    """A client of httpx2 or httpx."""
+    name, _, way = kind.partition("-")
+    package: Any = httpx2 if name == "httpx2" else httpx
+    if way == "hooks":
+        # verify=False: there is no certificate to look at, and reading those of the system takes longer than the test.
+        return package.AsyncClient(timeout=LONG, verify=False, event_hooks=hooks(limiter, **options))
+    return package.AsyncClient(timeout=LONG, transport=limit_transport(package.AsyncHTTPTransport(verify=False), limiter, **options))
+
+
+@asynccontextmanager
+async def fetching(kind: str, limiter: Any, **options: Any) -> AsyncIterator[Fetch]:
+    """A function that fetches a URL and returns the status; with ``free=True`` the request costs nothing."""
+    if kind == "aiohttp":
+        settings = {"timeout": aiohttp.ClientTimeout(total=LONG), "connector": aiohttp.TCPConnector(limit=50)}
+        async with aiohttp.ClientSession(middlewares=[middleware(limiter, **options)], **settings) as session:  # type: ignore[arg-type]
+
+            async def fetch_by_aiohttp(url: str, *, free: bool = False) -> int:
+                if free:
+                    with cost(0):
+                        return await get(session, url)
+                return await get(session, url)
+
+            yield fetch_by_aiohttp
+    else:
+        async with client_of(kind, limiter, **options) as client:
+
+            async def fetch(url: str, *, free: bool = False) -> int:
+                extensions = {"aiorate": {"cost": 0}} if free else None
+                response = await client.get(url, extensions=extensions, follow_redirects=True)
+                return int(response.status_code)
+
+            yield fetch
+
+
+each_client = pytest.mark.parametrize("kind", EACH)
+
+
+def check_pace(limiter: Observed, server: Server) -> None:
+    """Nothing was too much or too early, and after each pause no more came than the limiter's own guarantee allows."""
+    limiter.check(server.arrivals)
+    instants = sorted(arrival.instant for arrival in server.arrivals)
+    for allowed, until in limiter.told:
+        for count, instant in enumerate(instants[allowed:], 1):
+            bound = limiter.bound((max(instant - until, 0) + 1_000) / SECOND)
+            assert bound is not None
+            assert count <= bound
+
+
+@pytest.mark.asyncio
+@each_client
+async def test_two_hundred_tasks_and_a_server_that_says_429(kind: str, server: Server) -> None:
+    """One pause for all: while it lasts no more arrive than were let through before it, and then they come paced; all in the end."""
+    server.enforce(50, 0.1)
+    limiter = Observed("2000/s")
+    async with fetching(kind, limiter) as fetch:
+
+        async def insist(url: str) -> None:
+            while await fetch(url) != 200:
+                pass
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(200):
+                tasks.create_task(insist(f"{server.url}/{number}"))
+
+    assert Counter({200: 200, 429: server.refused}) == Counter(arrival.status for arrival in server.arrivals)
+    assert limiter.statistics().granted == len(server.arrivals)
+    assert server.refused == sum(feedback.status == 429 for feedback in limiter.feedback)
+    check_pace(limiter, server)
+
+
+@one_loop
+@each_client
+async def test_a_lower_rate_that_a_server_announces_is_kept_to(kind: str, server: Server) -> None:
+    """From the first response on that tells of it."""
+    server.enforce(1_000, 0.1)
+    limiter = Observed(TokenBucket("2000/s", burst=20))
+    async with fetching(kind, limiter) as fetch:
+        await asyncio.gather(*(fetch(server.url) for _ in range(50)))
+        server.enforce(15, 0.1)
+        await asyncio.gather(*(fetch(server.url) for _ in range(50)))
+
+    assert len(server.arrivals) == 100
+    assert min(quota.remaining for feedback in limiter.feedback for quota in feedback.quotas if quota.remaining is not None) < 15
+    check_pace(limiter, server)
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_the_delivered_rate_follows_within_one_window() -> None:
+    """In virtual time, 5 ms from a server whose 100 in a second become 20 for three seconds: all 20 are used, and then all 100 again.
+
+    Its first answer in a window comes when the second request has been sent, which it had not counted: so one is too many in each.
+    """
+    loop = asyncio.get_running_loop()
+    counted: Counter[int] = Counter()
+    refused: Counter[int] = Counter()
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        await asyncio.sleep(0.005)
+        second = int(loop.time())
+        allowed = 20 if 2 <= second < 5 else 100
+        counted[second] += 1
+        left = allowed - counted[second]
+        refused[second] += left < 0
+        rest = second + 1 - loop.time()
+        await asyncio.sleep(0.005)
+        headers = {"X-RateLimit-Remaining": str(max(left, 0)), "X-RateLimit-Reset-After": f"{rest:.6f}"}
+        return httpx2.Response(429 if left < 0 else 200, headers=headers)
+
+    transport = limit_transport(httpx2.MockTransport(answer), Limiter("100/s"))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://example.com") as client, asyncio.TaskGroup() as tasks:
+        for _ in range(440):
+            tasks.create_task(client.get("/"))
+
+    assert [20, 20, 20] == [counted[second] - refused[second] for second in (2, 3, 4)]
+    assert max(refused.values()) == 1
+    assert min(counted[0], counted[1], counted[5]) >= 98
+
+
+@pytest.fixture
+def remote() -> Iterator[Server]:
+    """A server in a thread of its own."""
+    with in_thread() as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["httpx2-hooks", "httpx2-transport", "httpx-hooks"])
+def test_under_trio_a_server_that_says_429(kind: str, remote: Server) -> None:
+    """One pause for all, and paced afterwards."""
+    remote.enforce(50, 0.1)
+
+    async def main() -> Observed:
+        limiter = Observed("2000/s")
+        async with client_of(kind, limiter) as client, trio.open_nursery() as nursery:
+
+            async def insist(url: str) -> None:
+                while (await client.get(url)).status_code != 200:
+                    pass
+
+            for number in range(200):
+                nursery.start_soon(insist, f"{remote.url}/{number}")
+        return limiter
+
+    limiter = trio.run(main)
+
+    assert Counter({200: 200, 429: remote.refused}) == Counter(arrival.status for arrival in remote.arrivals)
+    check_pace(limiter, remote)
+
+
+class Noted(SlidingWindow):
+    """Notes when it granted."""
+
+    def __init__(self, rate: str) -> None:
+        super().__init__(rate)
+        self.granted: list[int] = []
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        at = super().take(permits, now, since)
+        if at <= now:
+            self.granted += [now] * permits
+        return at
+
+
+@pytest.mark.slow
+@one_loop
+async def test_a_longer_period_is_the_margin(record_property: Callable[[str, object], None]) -> None:
+    """A server that allows 10 in any second. With exactly that here, requests that the network moves together are too many for it.
+
+    With a period that is a tenth longer none is, unless one took a tenth of a second longer to get there than another: then, and on a
+    machine that is this busy, nothing can be promised.
+    """
+    for rate in ("10/s", "10/1.1s"):
+        window, sent = Noted(rate), []
+        async with Server() as server:
+            server.enforce(10, 1, sliding=True)
+            events = hooks(Limiter(window), feedback=False)
+
+            async def note(request: httpx2.Request, sent: list[str] = sent) -> None:
+                sent.append(request.url.path)
+
+            events["request"].append(note)
+            async with httpx2.AsyncClient(timeout=LONG, event_hooks=events) as client:
+                await asyncio.gather(*(client.get(f"{server.url}/{number}") for number in range(60)))
+
+        granted = dict(zip(sent, window.granted, strict=True))
+        longest = max(arrival.instant - granted[arrival.path] for arrival in server.arrivals)
+        record_property(rate, f"{server.refused} of 60 answers are 429; the longest way took {longest / 1e6:.1f} ms")
+        print(f"\n{rate}: {server.refused} of 60 answers are 429; the longest way took {longest / 1e6:.1f} ms")
+        if rate == "10/1.1s":
+            assert server.refused == 0 or longest >= SECOND // 10

@@ -1,0 +1,285 @@
+"""What an estimate costs does not grow with the line, the log or the debt.
+
+Calls of functions are counted, as the profiler of the interpreter sees them, so that no machine is too slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from helpers.driving import Crowd, one_loop, turns
+from helpers.strategies import EACH
+
+import aiorate
+from aiorate import Budget, KeyedLimiter, Limiter, LimiterError, LineFull, SlidingWindow, TokenBucket
+from aiorate.http import read_feedback
+from aiorate.testing import ManualClock
+
+
+class Counted(aiorate.TokenBucket):
+    """A bucket that counts how often it is asked, copies included."""
+
+    asked = 0
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        Counted.asked += 1
+        return super().take(permits, now, since)
+
+    def peek(self, permits: int, now: int) -> int:
+        Counted.asked += 1
+        return super().peek(permits, now)
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.parametrize("question", ["max_wait", "delay"])
+async def test_a_long_line_is_not_walked_again_for_each_who_leaves_it(question: str) -> None:
+    """One cancellation made the next ``max_wait`` or ``delay()`` rehearse the whole line, 184 ms with 20 000 waiting."""
+    waiting, rounds = 2_000, 100
+    clock = ManualClock()
+    crowd = Crowd(aiorate.Limiter(Counted("1/s", burst=1), clock=clock), clock)
+    assert crowd.limiter.try_acquire()
+    await crowd.queue(range(waiting))
+    Counted.asked = 0
+
+    for who in range(waiting - rounds, waiting):
+        crowd.tasks[who].cancel()
+        await turns(2)
+        if question == "delay":
+            assert crowd.limiter.delay() >= waiting - rounds
+        else:
+            with pytest.raises(aiorate.WaitTooLong):
+                await crowd.limiter.acquire(max_wait=0)
+
+    # Two questions for each of a line that is walked once; and 64 of the line for each question, as long as those are amortised.
+    assert 2 * waiting + 2 * 64 * rounds + 10 * rounds >= Counted.asked
+    for task in crowd.tasks.values():
+        task.cancel()
+    await turns(3)
+
+
+class Asked(Exception):
+    """A scheduler was asked more often than a question is worth."""
+
+
+def asked_seldom(kind: type[aiorate.Scheduler]) -> Callable[..., aiorate.Scheduler]:
+    """The strategy, which refuses to be asked more than 100 times."""
+    left = 100
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Asked
+
+    class Seldom(kind):  # type: ignore[misc, valid-type]
+        def take(self, permits: int, now: int, since: int | None = None) -> int:
+            count()
+            return int(super().take(permits, now, since))
+
+        def peek(self, permits: int, now: int) -> int:
+            count()
+            return int(super().peek(permits, now))
+
+    return Seldom
+
+
+LARGE: dict[str, Callable[[], aiorate.Scheduler]] = {
+    "TokenPool": lambda: asked_seldom(aiorate.TokenPool)("1/s"),
+    "TicksAccumulator": lambda: asked_seldom(aiorate.TicksAccumulator)("1/s"),
+    "BurstCompensation": lambda: asked_seldom(aiorate.BurstCompensation)("1/s"),
+    "BurstRatio": lambda: asked_seldom(aiorate.BurstRatio)("1/s"),
+    "SmoothBursty": lambda: asked_seldom(aiorate.SmoothBursty)("1/s"),
+    "SmoothWarmingUp": lambda: asked_seldom(aiorate.SmoothWarmingUp)("1/s", warmup=2),
+    "TokenBucket": lambda: asked_seldom(aiorate.TokenBucket)("1/s", burst=1),
+    "SlidingWindow": lambda: asked_seldom(aiorate.SlidingWindow)("1/s"),
+    "CalendarWindow": lambda: asked_seldom(aiorate.CalendarWindow)("1/s", "UTC", origin=0),
+    "AllOf": lambda: aiorate.AllOf(asked_seldom(aiorate.TokenBucket)("1/s", burst=1), asked_seldom(aiorate.SlidingWindow)("1/s")),
+}
+
+
+@pytest.mark.parametrize("strategy", LARGE)
+def test_a_debt_costs_the_same_however_large_it_is(strategy: str) -> None:
+    """A charge was walked in portions at every ``delay()``: 6 s for a million permits on a bucket of one."""
+    debt = 10**18
+    limiter = aiorate.Limiter(LARGE[strategy](), clock=ManualClock())
+    assert limiter.delay() == 0.0  # every schedule begins here
+
+    limiter.charge(debt)
+
+    assert limiter.delay() == pytest.approx(debt, rel=1e-15)
+    with pytest.raises(aiorate.WaitTooLong):
+        asyncio.run(limiter.acquire(max_wait=1e9))
+    limiter.charge(debt)
+    assert limiter.delay() == pytest.approx(2 * debt, rel=1e-15)
+
+
+QUOTA = read_feedback(200, {"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset-After": "30"})
+
+
+def cost(ask: Callable[[], Any]) -> int:
+    """How many functions are called until it has answered."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    ask()  # what is imported, or found out once
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        ask()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def refused(coroutine: Any) -> None:
+    """Run it to its error; it is refused at once, and never waits."""
+    with pytest.raises(LimiterError):
+        coroutine.send(None)
+
+
+def filled(size: int, clock: ManualClock, **options: Any) -> Limiter:
+    """A window that has no room left, and whose log has an entry for every permit."""
+    limiter = Limiter(SlidingWindow(f"{size}/day"), clock=clock, **options)
+    begin = clock.now()
+    for permit in range(size):
+        clock.set(begin + permit)
+        assert limiter.try_acquire()
+    return limiter
+
+
+def questions(limiter: Limiter) -> dict[str, Callable[[], Any]]:
+    """All that is asked without waiting."""
+    return {
+        "delay": limiter.delay,
+        "delay of all": lambda: limiter.delay(limiter.scheduler.max_permits or 1),
+        "a refused max_wait": lambda: refused(limiter.acquire(max_wait=0)),
+        "statistics": limiter.statistics,
+        "available": lambda: limiter.scheduler.available(0),
+    }
+
+
+async def costs_of_a_log(situation: str, size: int) -> dict[str, int]:
+    """What each question costs of a window with so many entries."""
+    clock = ManualClock()
+    limiter = filled(size, clock)
+    tasks = []
+    if situation == "shared":
+        keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", burst=5), clock=clock), shared=limiter)
+        tasks = [asyncio.ensure_future(keyed.acquire(key)) for key in ("a", "a", "b")]
+        limiter = keyed["a"]
+    elif situation == "waiting":
+        tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(3)]
+    await turns(3)
+    if situation == "paused":
+        limiter.pause(5)
+    elif situation == "a quota":
+        limiter.observe(QUOTA)
+    found = {name: cost(ask) for name, ask in questions(limiter).items()}
+    limiter.charge(1)
+    found["after a change"] = cost(limiter.delay)
+    for task in tasks:
+        task.cancel()
+    await turns(3)
+    return found
+
+
+@one_loop
+@pytest.mark.parametrize("situation", ["at rest", "paused", "a quota", "waiting", "shared"])
+async def test_no_answer_costs_more_for_a_longer_log(situation: str) -> None:
+    """A window of 10 000 a day was copied for each question, 42 ms; and of 100 000, 700 ms."""
+    short, long = await costs_of_a_log(situation, 50), await costs_of_a_log(situation, 5_000)
+
+    assert {} == {name: (short[name], calls) for name, calls in long.items() if calls > short[name] + 20}
+    assert max(long.values()) < 1_500
+
+
+async def costs_of_a_line(kind: str, waiting: int) -> tuple[int, int]:
+    """What ``delay()`` and ``statistics()`` cost, with so many in a line that shares a limit."""
+    clock = ManualClock()
+    shared = Limiter(SlidingWindow("10/s") if "window" in kind else TokenBucket("1000/s", burst=5), clock=clock)
+    keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", burst=5), clock=clock), shared=shared)
+    budget = Budget(clock=clock, requests="10/s", tokens=SlidingWindow("1000/min"), all=shared)
+
+    async def call() -> None:
+        if kind == "budget":
+            async with budget.reserve(tokens=300):
+                pass
+        else:
+            await keyed.acquire("a")
+
+    tasks = [asyncio.ensure_future(call()) for _ in range(waiting)]
+    await turns(3)
+    found = (cost(budget.delay), cost(budget.statistics)) if kind == "budget" else (cost(keyed["a"].delay), cost(keyed["a"].statistics))
+    for task in tasks:
+        task.cancel()
+    await turns(3)
+    return found
+
+
+@one_loop
+@pytest.mark.parametrize("kind", ["key", "key of a window", "budget"])
+async def test_no_answer_costs_more_for_a_longer_line(kind: str) -> None:
+    """With 100 000 waiting in one key that shares a limit, each question took 91 ms."""
+    short, _ = await costs_of_a_line(kind, 60)
+    long, statistics = await costs_of_a_line(kind, 4_000)
+
+    assert short + 20 >= long
+    assert statistics < 1_500
+
+
+@one_loop
+@pytest.mark.parametrize("name", EACH)
+async def test_a_change_and_a_question_by_turns_do_not_walk_the_line(name: str) -> None:
+    """A lease that is settled changes the budget, and the next reservation with ``max_wait`` rehearsed all in line anew."""
+    clock = ManualClock()
+    limiter = Limiter(EACH[name](), clock=clock)
+    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(3_000)]
+    await turns(3)
+    limiter.delay()
+
+    def both() -> None:
+        limiter.charge(1)
+        limiter.delay()
+
+    assert cost(both) < 5_000  # a few for each of the first 32
+    for task in tasks:
+        task.cancel()
+    await turns(3)
+
+
+@one_loop
+async def test_an_arrival_at_a_full_line_for_places_does_not_walk_it() -> None:
+    """With ``max_concurrency`` and ``max_waiting``, each one looked at all who waited for a place: 11 ms at 20 000."""
+    clock = ManualClock()
+    waiting = 5_000
+    limiter = Limiter("1000/s", clock=clock, max_concurrency=1, max_waiting=waiting)
+    await limiter.enter(1)
+    arrivals = 0
+
+    async def enter() -> None:
+        nonlocal arrivals
+        await limiter.enter(1)
+        arrivals += 1
+        limiter.leave()
+
+    tasks = [asyncio.ensure_future(enter()) for _ in range(waiting)]
+    await turns(3)
+    calls = sum(cost(lambda: refused(limiter.enter(1))) for _ in range(100))
+
+    assert 100 * 200 + 3 * waiting > calls  # a part of the line for each, and all of it a few times
+    with pytest.raises(LineFull):
+        await limiter.enter(1)
+    for task in tasks[::2]:
+        task.cancel()
+    await turns(3)
+    assert waiting // 2 == limiter.statistics().waiting
+    limiter.leave()
+    await clock.run(10)
+    assert waiting // 2 == arrivals

@@ -1,0 +1,100 @@
+"""Programs that the how-to tells people to copy."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.driving import SECOND
+from helpers.llm import Provider
+
+import aiorate
+from aiorate import Budget, KeyedLimiter, Limiter
+from aiorate.http import hooks
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "howto.md"
+
+
+def made_in(program: str, *names: str) -> dict[str, Any]:
+    """What the program of the how-to that contains that text assigns to those names."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", HOW_TO.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    (block,) = (block for block in blocks if program in block)
+    chosen = [node for node in ast.parse(block).body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in names]
+    namespace: dict[str, Any] = {name: getattr(aiorate, name) for name in aiorate.__all__}
+    exec(compile(ast.Module(chosen, []), str(HOW_TO), "exec"), namespace)  # a page of ours
+    return {name: namespace[name] for name in names}
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_the_program_for_anthropic_uses_most_of_the_limit() -> None:
+    """With plain rates, what estimates were too large by was lost: 57 to 74 % of the limit was used."""
+    anthropic = pytest.importorskip("anthropic")
+    budget: Budget = made_in("AsyncAnthropic", "budget")["budget"]
+    http = import_module(next(base.__module__ for base in anthropic.DefaultAsyncHttpxClient.__mro__ if base.__name__ == "AsyncClient"))
+    limits = {"requests": 500, "input_tokens": 30_000, "output_tokens": 8_000}  # the answers are what is short
+    buckets = {name: aiorate.TokenBucket(aiorate.Rate(of, per=60), burst=of) for name, of in limits.items()}
+    provider = Provider(http, buckets, seconds_a_token=0.01)
+    client = anthropic.AsyncAnthropic(
+        http_client=anthropic.DefaultAsyncHttpxClient(transport=provider.network, event_hooks=hooks(budget)),
+        base_url="http://test",
+        api_key="none",
+        max_retries=0,
+    )
+    question = [{"role": "user", "content": "What is the answer? " * 10}]
+    await client.messages.create(model="claude", max_tokens=200, messages=question)  # asks a thread for the platform
+    provider.begin()
+
+    async def ask() -> None:
+        async with budget.reserve(requests=0, input_tokens=100, output_tokens=300) as lease:
+            reply = await client.messages.create(model="claude", max_tokens=200, messages=question)
+            lease.settle(input_tokens=reply.usage.input_tokens, output_tokens=reply.usage.output_tokens)
+
+    began = provider.now()
+    await asyncio.gather(*(ask() for _ in range(200)))
+
+    seconds = (max(at for at, _ in provider.used) - began) / SECOND
+    used = sum(used["output_tokens"] for _, used in provider.used)
+    assert provider.refused == 0
+    assert used >= 0.9 * (800 + 8_000 / 60 * seconds)
+
+
+def test_the_programs_for_apis_and_bots_send_one_after_the_other() -> None:
+    """A window lets all go at once, and two batches of 30 met in one second at a busy machine: 60 at the server."""
+    limiter: Limiter = made_in("for 10 in a second", "limiter")["limiter"]
+    bot = made_in("bot.send_message", "shared", "chats")
+    chats: KeyedLimiter[int] = bot["chats"]
+    assert chats.shared is not None
+
+    assert (1, 1, 1) == (limiter.bound(0.05), chats.shared.bound(0.01), chats[1].bound(0.9))
+    assert (10, 29, 1) == (limiter.bound(1), chats.shared.bound(1.02), chats[1].bound(1))
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_the_program_for_github_is_one_budget() -> None:
+    """By hand it took three limiters, and 104 calls were made in a window of 80."""
+    budget: Budget = made_in("https://api.github.com", "budget")["budget"]
+    loop = asyncio.get_running_loop()
+    written: list[float] = []
+    read = 0
+
+    async def write() -> None:
+        async with budget.reserve(points=5, content=1):
+            written.append(loop.time())
+
+    async def look() -> None:
+        nonlocal read
+        async with budget.reserve(points=1, content=0):
+            read += 1
+
+    await asyncio.gather(*(write() for _ in range(100)))
+    read_in = loop.time()
+    await asyncio.gather(*(look() for _ in range(200)))
+    read_in = loop.time() - read_in
+
+    assert max(sum(begin <= at < begin + 60 for at in written) for begin in written) <= 80
+    assert (200, True) == (read, read_in < 20)  # by their points, and not one every 0.8 s

@@ -1,0 +1,148 @@
+"""A signal handler that raises in the middle of a decision leaves nobody waiting.
+
+CPython runs such a handler, as that of Ctrl-C, after a call or at the start of a function, wherever the main thread is. So every such
+instant of a decision is tried in turn, by a profile function that raises there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from helpers.driving import LONG
+from helpers.threads import LoopThread, waiting
+
+import aiorate
+from aiorate.testing import ManualClock
+
+ROOT = str(Path(aiorate.__file__).parent)
+
+
+TOOLS = str(Path(aiorate.__file__).parent / "testing")
+
+
+class Alarm(Exception):
+    """What a handler of SIGALRM raises."""
+
+
+class Interrupt:
+    """A profile function that raises at one instant of aiorate's code: the first that was not tried, counting from 1."""
+
+    def __init__(self, instant: int, error: type[BaseException]) -> None:
+        self.left = instant
+        self.error = error
+        self.where = ""
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        path = frame.f_code.co_filename
+        if not path.startswith(ROOT) or path.startswith(TOOLS):
+            return
+        blocks = event == "c_call" and frame.f_code.co_name == "acquire_blocking"
+        if event in ("call", "c_return"):
+            self.left -= 1
+        if not self.left or blocks:
+            self.left = 0
+            self.where = "blocked" if blocks else f"{Path(path).name}:{frame.f_lineno}, {event} in {frame.f_code.co_name}"
+            raise self.error
+
+    def run(self, action: Callable[[], object]) -> bool:
+        """Run the action; False: it came to its end, or blocked, before that instant."""
+        before = sys.getprofile()
+        sys.setprofile(self)
+        try:
+            with suppress(BaseException):
+                action()
+        finally:
+            sys.setprofile(before)
+        return self.where not in ("", "blocked")
+
+
+STRATEGIES: dict[str, Callable[[], aiorate.Scheduler]] = {
+    "TokenBucket": lambda: aiorate.TokenBucket("10/s", burst=2),
+    "TokenPool": lambda: aiorate.TokenPool("10/s"),
+    "BurstCompensation": lambda: aiorate.BurstCompensation("10/s"),
+    "SlidingWindow": lambda: aiorate.SlidingWindow("2/200ms"),
+    "SmoothBursty": lambda: aiorate.SmoothBursty("10/s", max_stored=2),
+}
+
+
+class Case:
+    """A limiter for all threads whose permit is gone, with two tasks of another thread's event loop in line."""
+
+    def __init__(self, thread: LoopThread, strategy: str, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.limiter = aiorate.Limiter(STRATEGIES[strategy](), scope="process", clock=self.clock, **options)
+        self.take_all()
+        self.clock.advance(1)
+        self.at_most = self.take_all()
+        self.tasks: list[Future[Any]] = [thread.start(self.limiter.acquire) for _ in range(2)]
+        waiting(self.limiter, 2)
+
+    def take_all(self) -> int:
+        """How many permits are to be had at once."""
+        taken = 0
+        while self.limiter.try_acquire():
+            taken += 1
+        return taken
+
+    def settle(self) -> None:
+        """Time passes, and somebody else asks now and then."""
+        with suppress(aiorate.LimiterClosed):
+            self.limiter.try_acquire()
+        for _ in range(6):
+            self.clock.advance(0.1)
+
+    def outcomes(self) -> Iterator[object]:
+        for task in self.tasks:
+            try:
+                yield task.result(LONG)
+            except aiorate.LimiterClosed as error:
+                yield error
+
+
+ACTIONS: dict[str, Callable[[Case], object]] = {
+    "refund": lambda case: case.limiter.refund(1),
+    "refund for two": lambda case: case.limiter.refund(2),
+    "charge": lambda case: case.limiter.charge(1),
+    "set_rate": lambda case: case.limiter.set_rate("20/s"),
+    "pause, resume": lambda case: (case.limiter.pause(0.01), case.limiter.resume()),
+    "try_acquire": lambda case: case.limiter.try_acquire(),
+    "acquire_blocking": lambda case: case.limiter.acquire_blocking(),
+    "max_wait": lambda case: case.limiter.acquire_blocking(max_wait=100),
+    "refused": lambda case: case.limiter.acquire_blocking(max_wait=0),
+    "statistics": lambda case: case.limiter.statistics(),
+    "reset": lambda case: case.limiter.reset(),
+}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Alarm])
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("strategy", ["TokenBucket", *(pytest.param(name, marks=pytest.mark.slow) for name in list(STRATEGIES)[1:])])
+def test_nobody_waits_for_ever_after_an_interrupt(strategy: str, action: str, error: type[BaseException]) -> None:
+    """3 of 5500 interrupts in the main thread left the tasks of other threads waiting. Here it is each instant in turn.
+
+    Nor does any other thread get the error: it is the main thread's alone, whatever its class.
+    """
+    instant, interrupted = 0, True
+    with LoopThread() as thread:
+        while interrupted:
+            instant += 1
+            case, interrupt = Case(thread, strategy), Interrupt(instant, error)
+            interrupted = interrupt.run(lambda case=case: ACTIONS[action](case))
+
+            case.settle()
+            outcomes = list(case.outcomes())
+            dispatcher = case.limiter.dispatcher
+
+            assert all(isinstance(waited, float) for waited in outcomes), interrupt.where
+            assert (0, 0, 0) == (len(dispatcher.line), dispatcher.resuming, case.limiter.statistics().waiting), interrupt.where
+            case.limiter.set_rate("10/s")
+            case.clock.advance(1)
+            assert case.at_most == case.take_all(), interrupt.where
+    assert instant > 20

@@ -1,0 +1,119 @@
+"""First mistakes with a Limiter: the error says what to write instead."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import aiorate
+from aiorate.testing import VirtualLoop
+
+BOTH = pytest.mark.parametrize("scope", ["loop", "process"])
+
+
+def run(main: Callable[[], Any]) -> Any:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"burst": 5}, "TokenBucket"),
+        ({"max_burst": 5}, "TokenBucket"),
+        ({"timeout": 1}, "acquire(max_wait=1)"),
+        ({"key": str}, "KeyedLimiter"),
+        ({"storage_uri": "redis://localhost"}, "RedisLimiter"),
+        ({"max_concurrent": 5}, "max_concurrency=5"),
+        ({"per": 60}, "Limiter('100/5s')"),
+        ({"nonsense": 1}, "catch_up, max_waiting, precise"),
+    ],
+)
+def test_an_option_that_does_not_exist_names_what_does(options: dict[str, Any], hint: str) -> None:
+    """Python's own words only say that the keyword is unexpected."""
+    with pytest.raises(TypeError) as error:
+        aiorate.Limiter("10/s", **options)
+
+    assert next(iter(options)) in str(error.value)
+    assert hint in str(error.value)
+
+
+@pytest.mark.parametrize("options", [{"rate_limit": 10, "period": 1}, {"max_rate": 10, "time_period": 60}, {}])
+def test_a_rate_by_other_names_is_told_how_it_is_written(options: dict[str, Any]) -> None:
+    """As other libraries name it: two numbers."""
+    with pytest.raises(TypeError, match=r"Limiter\('10/s'\)"):
+        aiorate.Limiter(**options)
+
+
+def test_acquire_blocking_with_a_timeout_names_max_wait() -> None:
+    """As `queue.Queue.get` has it."""
+    with pytest.raises(TypeError, match="max_wait=1"):
+        aiorate.Limiter("10/s", scope="process").acquire_blocking(timeout=1)  # type: ignore[arg-type]
+
+
+@BOTH
+def test_a_plain_with_says_async_with(scope: Any) -> None:
+    """And what synchronous code writes."""
+    limiter = aiorate.Limiter("10/s", scope=scope)
+    with pytest.raises(RuntimeError, match="async with limiter") as error, limiter:
+        pass
+
+    assert "acquire_blocking()" in str(error.value)
+
+
+def test_a_limiter_that_is_called_is_written_without_parentheses() -> None:
+    """``async with limiter():`` and ``@limiter()``."""
+    limiter = aiorate.Limiter("10/s")
+
+    async def main() -> None:
+        async with limiter():
+            pass
+
+    with pytest.raises(TypeError, match="without parentheses"):
+        run(main)
+    with pytest.raises(TypeError, match="without parentheses"):
+
+        @limiter()
+        async def job() -> None:
+            pass
+
+
+def test_an_awaited_block_names_acquire() -> None:
+    """``await limiter.of(3)``."""
+    limiter = aiorate.Limiter("10/s")
+
+    async def main() -> None:
+        await limiter.of(3)  # type: ignore[misc]
+
+    with pytest.raises(TypeError, match=r"await limiter\.acquire\(n\)"):
+        run(main)
+    assert 0 == limiter.statistics().granted
+
+
+def test_a_second_running_loop_names_the_scope_of_a_process() -> None:
+    """It said "make one limiter per loop", which doubles the limit."""
+    limiter = aiorate.Limiter("1/h")  # a permit at hand might be had without a look at the loop
+
+    async def main() -> list[str]:
+        await limiter.acquire()
+        said: list[str] = []
+
+        def ask(call: Callable[[], object]) -> None:
+            try:
+                call()
+            except RuntimeError as error:
+                said.append(str(error))
+
+        for call in (limiter.try_acquire, lambda: asyncio.run(limiter.acquire())):
+            thread = threading.Thread(target=ask, args=(call,))
+            thread.start()
+            thread.join()
+        return said
+
+    said = asyncio.run(main())
+    assert 2 == len(said)
+    assert all("scope='process'" in words and "one limiter per loop" not in words for words in said)

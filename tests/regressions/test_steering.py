@@ -1,0 +1,130 @@
+"""Changes at run time: pause, charge, refund, restart and `set_rate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from helpers.driving import SECOND, Crowd, SteppedClock, one_loop
+from helpers.strategies import EACH
+
+import aiorate
+from aiorate.testing import ManualClock
+
+
+def test_a_pause_that_is_over_does_not_show() -> None:
+    """repr() said "paused" until somebody asked for the time."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter("10/s", clock=clock)
+    limiter.pause(1)
+    assert "paused" in repr(limiter)
+
+    clock.advance(2)
+
+    assert "paused" not in repr(limiter)
+
+
+@one_loop
+async def test_a_stopped_limiter_sets_no_timers_for_a_pause_that_is_over() -> None:
+    """141 timers in 10 s, and one for ever."""
+    clock = ManualClock()
+    crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock), clock)
+    await crowd.queue("AB")
+    crowd.limiter.pause(0.05)
+    crowd.limiter.apply("10,1.0,stop")
+
+    await clock.run(10)
+
+    assert clock.timers == 0
+    crowd.limiter.apply("10,1.0,start")
+    await clock.run(1)
+    assert not crowd.pending
+
+
+MS = SECOND // 1000
+
+
+@one_loop
+@pytest.mark.parametrize("strategy", EACH)
+async def test_charging_and_refunding_nothing_does_nothing(strategy: str) -> None:
+    """``charge(used - estimate)`` failed when the estimate was exact."""
+    clock = ManualClock()
+    limiter, untouched = (aiorate.Limiter(EACH[strategy](), clock=clock) for _ in range(2))
+    for each in (limiter, untouched):
+        while each.try_acquire():
+            pass
+    crowd = Crowd(limiter, clock)
+    await crowd.queue("A")
+
+    limiter.charge(0)
+    limiter.refund(0)
+
+    due = untouched.delay()
+    assert due == limiter.statistics().next_at
+    assert (0, untouched.statistics().granted) == (limiter.statistics().refunded, limiter.statistics().granted)
+    await clock.run(due)
+    assert {"A": round(due * SECOND)} == crowd.granted
+    for call in (limiter.charge, limiter.refund):
+        with pytest.raises(TypeError):
+            call(False)
+        with pytest.raises(TypeError):
+            call(0.0)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="1 or more"):
+            call(-1)
+
+
+@one_loop
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        lambda: aiorate.TokenPool("10/s", burst_ratio=1.5),
+        lambda: aiorate.TicksAccumulator("10/s"),
+        lambda: aiorate.BurstCompensation("10/s", strictness=0),
+        lambda: aiorate.BurstRatio("10/s", ratio=1.5),
+    ],
+    ids=["TokenPool", "TicksAccumulator", "BurstCompensation", "BurstRatio"],
+)
+async def test_restart_restarts_a_limiter_that_was_stopped(scheduler: Callable[[], aiorate.Scheduler]) -> None:
+    """``apply("10,1.5,restart")`` after a stop was a mere start: pools stayed full and the backlog was made up for."""
+    clock = ManualClock()
+    limiter = aiorate.Limiter(scheduler(), clock=clock)
+    crowd = Crowd(limiter, clock)
+    assert limiter.try_acquire()
+    clock.advance(10)
+    behind = limiter.lag
+    limiter.apply("10,1.5,stop")
+    await crowd.queue("ABC")
+    await clock.run(5)
+    assert {} == crowd.granted
+
+    limiter.apply("10,1.5,restart")
+    lag = limiter.lag
+    await clock.run(1)
+
+    assert behind > 9
+    assert 0 == lag
+    # An empty pool needs a permit's time for A, or a slot begins at once; nobody comes sooner than at the rate.
+    first = (15_100 if isinstance(limiter.scheduler, aiorate.TokenPool) else 15_000) * MS
+    assert {"A": first, "B": first + 100 * MS, "C": first + 200 * MS} == crowd.granted
+    assert limiter.statistics().paused_until is None
+
+
+@pytest.mark.asyncio
+async def test_a_member_of_all_of_changes_its_rate_for_those_in_line_too() -> None:
+    """``members[0].set_rate()`` did not time the line anew; whoever waited was still there 58 s later."""
+    clock = SteppedClock()
+    limiter = aiorate.Limiter(aiorate.AllOf(aiorate.TokenBucket("1/min", burst=1), aiorate.TokenBucket("100/s", burst=5)), clock=clock)
+    crowd = Crowd(limiter, clock)
+    assert limiter.try_acquire()
+    await crowd.queue("AB")
+    await clock.run(2)
+
+    limiter.set_rate("10/s", member=0)
+    await clock.run(1)
+
+    # 58/60 of a permit are missing, at ten per second.
+    assert {"A": 2 * SECOND + 96_666_667, "B": 2 * SECOND + 196_666_667} == crowd.granted
+    with pytest.raises(RuntimeError, match="member=0"):
+        limiter.set_rate("10/s")
+    with pytest.raises(ValueError, match="2 members"):
+        limiter.set_rate("10/s", member=2)

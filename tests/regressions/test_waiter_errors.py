@@ -1,0 +1,103 @@
+"""Errors reach each waiter as an instance of its own, and leave the limiter usable."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+
+import pytest
+from helpers.driving import SECOND, Crowd, one_loop, turns
+from helpers.strategies import EACH
+
+import aiorate
+from aiorate.testing import ManualClock
+
+
+def entries(error: BaseException) -> int:
+    return len(traceback.extract_tb(error.__traceback__))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("strategy", EACH)
+async def test_each_waiter_is_sent_away_with_an_error_of_its_own(strategy: str) -> None:
+    """One instance was raised in 1000 tasks, and its traceback grew by each: 2000 entries, which kept all their frames."""
+    limiter = aiorate.Limiter(EACH[strategy](), clock=ManualClock())
+    while limiter.try_acquire():
+        pass
+    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(100)]
+    await turns(3)
+
+    await limiter.aclose()
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert {aiorate.LimiterClosed} == {type(error) for error in errors}
+    assert 1 == len({str(error) for error in errors})
+    assert 100 == len({id(error) for error in errors})
+    assert all(entries(error) < 5 for error in errors if isinstance(error, BaseException))
+
+
+class Broken(aiorate.TokenBucket):
+    """A strategy that fails once its time has come, with an error that wants more than it keeps."""
+
+    class Failure(Exception):
+        def __init__(self, name: str, number: int) -> None:
+            super().__init__(f"{name} {number}")
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        if now >= SECOND:
+            raise self.Failure("failure", 1)
+        return super().take(permits, now, since)
+
+
+@one_loop
+@pytest.mark.parametrize("kind", ["a clock that fails", "a strategy that fails"])
+async def test_a_failure_is_told_to_each_waiter_by_an_error_of_its_own(kind: str) -> None:
+    """So were the errors of a broken clock or strategy, and of drivers."""
+
+    class BrokenClock(ManualClock):
+        def now(self) -> int:
+            if super().now() >= SECOND and kind == "a clock that fails":
+                raise OSError(5, "no clock")
+            return super().now()
+
+    clock = BrokenClock()
+    limiter = aiorate.Limiter(Broken("1/s", burst=1), clock=clock)
+    assert limiter.try_acquire()
+    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(100)]
+    await turns(3)
+
+    clock.advance(2)
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert 1 == len({str(error) for error in errors})
+    assert 100 == len({id(error) for error in errors})
+    assert all(entries(error) < 20 for error in errors if isinstance(error, BaseException))
+
+
+class FailsOnce(aiorate.TokenBucket):
+    """Fails once, at its fourth take."""
+
+    takes = 0
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        self.takes += 1
+        if self.takes == 4:
+            raise ArithmeticError("as if")
+        return super().take(permits, now, since)
+
+
+@one_loop
+async def test_a_strategy_that_fails_in_the_middle_of_a_line_leaves_the_limiter_whole() -> None:
+    """Grants before the failure were not counted as such, and records were kept for good."""
+    clock = ManualClock()
+    scheduler = FailsOnce("10/s", burst=3)
+    crowd = Crowd(aiorate.Limiter(scheduler, clock=clock), clock)
+    crowd.limiter.pause(1)
+    await crowd.queue("ABCDE")
+    await clock.run(1)
+
+    assert list(crowd.granted) == ["A", "B", "C"]
+    assert [type(crowd.tasks[name].exception()) for name in "DE"] == [ArithmeticError] * 2
+    await clock.run(1)
+    assert await crowd.limiter.acquire() == 0.0
+    assert not scheduler.receipts
