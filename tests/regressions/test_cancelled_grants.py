@@ -1,7 +1,7 @@
-"""Grants that are cancelled or refunded: to whom the permit goes, and when.
+"""Grants that are cancelled or refunded: the next owner of the permit, and when it is granted.
 
-Exact histories on a clock moved by hand. The permits kept are compared with `Limiter.bound`, and with exact instants where there is one
-answer.
+Exact histories on a clock moved by hand. The permits kept are compared with `Limiter.bound`, and with exact instants where only one answer
+is right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MS = SECOND // 1000
 
 
 def check_bound(limiter: aiorate.Limiter, grants: Iterable[int]) -> None:
-    """No window that begins at a grant and ends just after another holds more than the limiter's bound."""
+    """Fail if a window from one grant to just after another holds more than the limiter's bound."""
     instants = sorted(grants)
     for first, begin in enumerate(instants):
         for end in sorted(set(instants[first:])):
@@ -41,8 +41,8 @@ PACED: dict[str, Callable[[], aiorate.Scheduler]] = {
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("strategy", PACED)
-async def test_a_grant_that_is_handed_on_gets_no_younger(strategy: str) -> None:
-    """The heir of a cancelled grant was dated anew, and what was caught up with at each hand came to 75 permits at once."""
+async def test_catch_up_does_not_add_up_over_cancelled_grants(strategy: str) -> None:
+    """A cancelled grant was handed on with a new date. The catch-up of each hand-over added up to 75 permits at once."""
     clock = SteppedClock()
     limiter = aiorate.Limiter(PACED[strategy](), clock=clock)
     crowd = Crowd(limiter, clock)
@@ -56,7 +56,7 @@ async def test_a_grant_that_is_handed_on_gets_no_younger(strategy: str) -> None:
         granted = limiter.statistics().granted - before
         for who in crowd.pending[:granted]:
             crowd.tasks[who].cancel()
-        # Until they have handed on what they had, and not until the heirs run.
+        # Long enough to hand the grants on, too short for the new owners to run.
         await turns(1)
     await turns(12)
 
@@ -70,7 +70,7 @@ async def test_a_grant_that_is_handed_on_gets_no_younger(strategy: str) -> None:
 
 @pytest.mark.asyncio
 async def test_a_window_is_exact_after_a_cancellation_and_a_stall() -> None:
-    """B inherited A's entry in the log but ran later, so C came less than a period after B."""
+    """B took over A's entry in the log but ran later, so C came less than a period after B."""
     clock = SteppedClock()
     limiter = aiorate.Limiter(aiorate.SlidingWindow("1/s"), clock=clock)
     crowd = Crowd(limiter, clock)
@@ -87,8 +87,8 @@ async def test_a_window_is_exact_after_a_cancellation_and_a_stall() -> None:
 
 @one_loop
 @pytest.mark.parametrize("permits", [1, 2, 3])
-async def test_a_window_is_exact_whoever_is_cancelled_after_a_stall(permits: int) -> None:
-    """Histories with stalls, in which all are cancelled that had been granted; no period ever holds more than n."""
+async def test_window_is_exact_after_grants_of_a_stall_are_cancelled(permits: int) -> None:
+    """In histories with stalls, all granted waiters are cancelled; no period ever holds more than n permits."""
     dice = random.Random(permits)
     for _ in range(30):
         clock = ManualClock()
@@ -99,7 +99,7 @@ async def test_a_window_is_exact_whoever_is_cancelled_after_a_stall(permits: int
             await clock.run(dice.choice((0, 0.3, 0.9)))
             before = limiter.statistics().granted
             clock.advance(dice.choice((0.1, 0.7, 1.0)))
-            clock.advance(dice.choice((0.001, 0.015, 0.2)))  # a stall: those who were granted have not run yet
+            clock.advance(dice.choice((0.001, 0.015, 0.2)))  # a stall: granted waiters have not run yet
             for who in crowd.pending[: limiter.statistics().granted - before]:
                 crowd.tasks[who].cancel()
             await turns(12)
@@ -110,15 +110,15 @@ async def test_a_window_is_exact_whoever_is_cancelled_after_a_stall(permits: int
 
 
 def taken(limiter: aiorate.Limiter) -> int:
-    """How many are to be had now."""
+    """Take every permit available now, and count them."""
     count = 0
     while limiter.try_acquire():
         count += 1
     return count
 
 
-def test_a_refund_to_a_window_frees_what_was_granted_first() -> None:
-    """A's permit came back, and B's entry was forgotten: with B, three were granted within a tenth of a second."""
+def test_refund_to_a_window_frees_its_oldest_permit() -> None:
+    """A's permit came back, but B's entry was forgotten: with B, three were granted within a tenth of a second."""
     clock = SteppedClock()
     limiter = aiorate.Limiter(aiorate.SlidingWindow("2/s"), clock=clock)
 
@@ -131,7 +131,7 @@ def test_a_refund_to_a_window_frees_what_was_granted_first() -> None:
         clock.set(ms * MS)
         history.append((ms, taken(limiter)))
 
-    # One at once for the one that came back; the next when B is a period old.
+    # One at once for the refund; the next two when B is a period old.
     assert [(900, 1), (1000, 0), (1899, 0), (1900, 2), (2900, 2)] == history
 
 
@@ -145,8 +145,8 @@ def test_a_refund_to_a_window_frees_what_was_granted_first() -> None:
     ],
     ids=["BurstCompensation", "BurstRatio", "SmoothBursty", "SmoothWarmingUp"],
 )
-def test_a_refund_to_a_strategy_that_paces_lets_nobody_in_at_once(scheduler: Callable[[], aiorate.Scheduler]) -> None:
-    """A's permit came back, B's slot was undone for it, and C came at B's very instant."""
+def test_refund_to_a_paced_strategy_lets_nobody_in_at_once(scheduler: Callable[[], aiorate.Scheduler]) -> None:
+    """A's permit came back, B's slot was undone for it, and C came at the same instant as B."""
     clock = SteppedClock()
     limiter = aiorate.Limiter(scheduler(), clock=clock)
 
@@ -169,7 +169,7 @@ SPILLING: dict[str, Callable[[], aiorate.Scheduler]] = {
 @pytest.mark.asyncio
 @pytest.mark.parametrize("strategy", SPILLING)
 async def test_a_permit_that_would_have_spilled_is_not_given_back(strategy: str) -> None:
-    """The bucket had been full since A was granted, so A's permit, had it never been taken, would be gone; C got it."""
+    """The bucket had been full since A's grant, so A's permit, never taken, would have spilled; C got it."""
     clock = SteppedClock()
     limiter = aiorate.Limiter(SPILLING[strategy](), clock=clock, catch_up=0)
     crowd = Crowd(limiter, clock)
@@ -177,7 +177,7 @@ async def test_a_permit_that_would_have_spilled_is_not_given_back(strategy: str)
     await crowd.queue("A")
 
     clock.fire()
-    await turns(strategy == "TokenPool")  # the filler decides in its own turn
+    await turns(strategy == "TokenPool")  # the filler's task has to run first
     clock.advance(0.015)  # A is granted, and has not run yet
     assert limiter.try_acquire()  # B
     crowd.tasks["A"].cancel()
@@ -189,8 +189,8 @@ async def test_a_permit_that_would_have_spilled_is_not_given_back(strategy: str)
 
 
 @one_loop
-async def test_a_grant_from_before_a_reset_is_not_put_back_into_the_new_schedule() -> None:
-    """Cancelled afterwards, it made permits out of nothing, and a count of -1."""
+async def test_grant_cancelled_after_a_reset_creates_no_permit() -> None:
+    """It was put back into the new schedule, which added a permit and made the count -1."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("10/s", burst=2, initial=1), clock=clock), clock)
     await crowd.queue("AB")
@@ -210,8 +210,8 @@ async def test_a_grant_from_before_a_reset_is_not_put_back_into_the_new_schedule
     [lambda: aiorate.TokenPool("1/s"), lambda: aiorate.TokenBucket("1/s", burst=3, initial=0), lambda: aiorate.SlidingWindow("1/s")],
     ids=["TokenPool", "TokenBucket", "SlidingWindow"],
 )
-async def test_a_grant_from_before_a_reset_is_not_given_back_after_it(make: Callable[[], aiorate.Scheduler]) -> None:
-    """At the very instant of the grant: granted became -1, and a pool or an empty bucket had a permit too many."""
+async def test_grant_cancelled_at_the_instant_of_a_reset_is_void(make: Callable[[], aiorate.Scheduler]) -> None:
+    """The number granted became -1, and a pool or an empty bucket had one permit too many."""
     clock = SteppedClock()
     limiter = aiorate.Limiter(make(), clock=clock)
     crowd = Crowd(limiter, clock)

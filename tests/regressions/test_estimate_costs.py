@@ -1,6 +1,6 @@
 """What an estimate costs does not grow with the line, the log or the debt.
 
-Calls of functions are counted, as the profiler of the interpreter sees them, so that no machine is too slow.
+Calls of functions are counted, as the interpreter's profiler sees them, so that a slow machine fails nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Counted(aiorate.TokenBucket):
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.parametrize("question", ["max_wait", "delay"])
-async def test_a_long_line_is_not_walked_again_for_each_who_leaves_it(question: str) -> None:
+async def test_long_line_is_not_walked_again_after_each_departure(question: str) -> None:
     """One cancellation made the next ``max_wait`` or ``delay()`` rehearse the whole line, 184 ms with 20 000 waiting."""
     waiting, rounds = 2_000, 100
     clock = ManualClock()
@@ -54,7 +54,7 @@ async def test_a_long_line_is_not_walked_again_for_each_who_leaves_it(question: 
             with pytest.raises(aiorate.WaitTooLong):
                 await crowd.limiter.acquire(max_wait=0)
 
-    # Two questions for each of a line that is walked once; and 64 of the line for each question, as long as those are amortised.
+    # The line is walked once, two questions for each request in it; then 64 requests for each question until those are paid for.
     assert 2 * waiting + 2 * 64 * rounds + 10 * rounds >= Counted.asked
     for task in crowd.tasks.values():
         task.cancel()
@@ -66,7 +66,7 @@ class Asked(Exception):
 
 
 def asked_seldom(kind: type[aiorate.Scheduler]) -> Callable[..., aiorate.Scheduler]:
-    """The strategy, which refuses to be asked more than 100 times."""
+    """Return the strategy with a limit of 100 questions."""
     left = 100
 
     def count() -> None:
@@ -106,7 +106,7 @@ def test_a_debt_costs_the_same_however_large_it_is(strategy: str) -> None:
     """A charge was walked in portions at every ``delay()``: 6 s for a million permits on a bucket of one."""
     debt = 10**18
     limiter = aiorate.Limiter(LARGE[strategy](), clock=ManualClock())
-    assert limiter.delay() == 0.0  # every schedule begins here
+    assert limiter.delay() == 0.0  # starts every schedule
 
     limiter.charge(debt)
 
@@ -121,14 +121,14 @@ QUOTA = read_feedback(200, {"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": 
 
 
 def cost(ask: Callable[[], Any]) -> int:
-    """How many functions are called until it has answered."""
+    """Count the function calls until the answer."""
     calls = 0
 
     def count(frame: object, event: str, argument: object) -> None:
         nonlocal calls
         calls += event in ("call", "c_call")
 
-    ask()  # what is imported, or found out once
+    ask()  # imports and caches
     before = sys.getprofile()
     sys.setprofile(count)
     try:
@@ -139,13 +139,13 @@ def cost(ask: Callable[[], Any]) -> int:
 
 
 def refused(coroutine: Any) -> None:
-    """Run it to its error; it is refused at once, and never waits."""
+    """Run it to its error, which comes at once, without a wait."""
     with pytest.raises(LimiterError):
         coroutine.send(None)
 
 
 def filled(size: int, clock: ManualClock, **options: Any) -> Limiter:
-    """A window that has no room left, and whose log has an entry for every permit."""
+    """Return a full window whose log has an entry for every permit."""
     limiter = Limiter(SlidingWindow(f"{size}/day"), clock=clock, **options)
     begin = clock.now()
     for permit in range(size):
@@ -155,7 +155,7 @@ def filled(size: int, clock: ManualClock, **options: Any) -> Limiter:
 
 
 def questions(limiter: Limiter) -> dict[str, Callable[[], Any]]:
-    """All that is asked without waiting."""
+    """Return every question that needs no wait."""
     return {
         "delay": limiter.delay,
         "delay of all": lambda: limiter.delay(limiter.scheduler.max_permits or 1),
@@ -166,7 +166,7 @@ def questions(limiter: Limiter) -> dict[str, Callable[[], Any]]:
 
 
 async def costs_of_a_log(situation: str, size: int) -> dict[str, int]:
-    """What each question costs of a window with so many entries."""
+    """Return what each question costs for a window whose log has ``size`` entries."""
     clock = ManualClock()
     limiter = filled(size, clock)
     tasks = []
@@ -193,7 +193,7 @@ async def costs_of_a_log(situation: str, size: int) -> dict[str, int]:
 @one_loop
 @pytest.mark.parametrize("situation", ["at rest", "paused", "a quota", "waiting", "shared"])
 async def test_no_answer_costs_more_for_a_longer_log(situation: str) -> None:
-    """A window of 10 000 a day was copied for each question, 42 ms; and of 100 000, 700 ms."""
+    """A window of 10 000 a day was copied for each question, in 42 ms; one of 100 000 in 700 ms."""
     short, long = await costs_of_a_log(situation, 50), await costs_of_a_log(situation, 5_000)
 
     assert {} == {name: (short[name], calls) for name, calls in long.items() if calls > short[name] + 20}
@@ -201,7 +201,7 @@ async def test_no_answer_costs_more_for_a_longer_log(situation: str) -> None:
 
 
 async def costs_of_a_line(kind: str, waiting: int) -> tuple[int, int]:
-    """What ``delay()`` and ``statistics()`` cost, with so many in a line that shares a limit."""
+    """Return what ``delay()`` and ``statistics()`` cost with ``waiting`` requests in a line that shares a limit."""
     clock = ManualClock()
     shared = Limiter(SlidingWindow("10/s") if "window" in kind else TokenBucket("1000/s", burst=5), clock=clock)
     keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", burst=5), clock=clock), shared=shared)
@@ -226,7 +226,7 @@ async def costs_of_a_line(kind: str, waiting: int) -> tuple[int, int]:
 @one_loop
 @pytest.mark.parametrize("kind", ["key", "key of a window", "budget"])
 async def test_no_answer_costs_more_for_a_longer_line(kind: str) -> None:
-    """With 100 000 waiting in one key that shares a limit, each question took 91 ms."""
+    """With 100 000 requests waiting for one key that shares a limit, each question took 91 ms."""
     short, _ = await costs_of_a_line(kind, 60)
     long, statistics = await costs_of_a_line(kind, 4_000)
 
@@ -236,8 +236,8 @@ async def test_no_answer_costs_more_for_a_longer_line(kind: str) -> None:
 
 @one_loop
 @pytest.mark.parametrize("name", EACH)
-async def test_a_change_and_a_question_by_turns_do_not_walk_the_line(name: str) -> None:
-    """A lease that is settled changes the budget, and the next reservation with ``max_wait`` rehearsed all in line anew."""
+async def test_alternating_changes_and_questions_walk_no_line(name: str) -> None:
+    """Settling a lease changes the budget, and the next reservation with ``max_wait`` rehearsed the whole line again."""
     clock = ManualClock()
     limiter = Limiter(EACH[name](), clock=clock)
     tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(3_000)]
@@ -248,15 +248,15 @@ async def test_a_change_and_a_question_by_turns_do_not_walk_the_line(name: str) 
         limiter.charge(1)
         limiter.delay()
 
-    assert cost(both) < 5_000  # a few for each of the first 32
+    assert cost(both) < 5_000  # a few for each of the first 32 requests
     for task in tasks:
         task.cancel()
     await turns(3)
 
 
 @one_loop
-async def test_an_arrival_at_a_full_line_for_places_does_not_walk_it() -> None:
-    """With ``max_concurrency`` and ``max_waiting``, each one looked at all who waited for a place: 11 ms at 20 000."""
+async def test_arrival_at_a_full_line_for_places_does_not_walk_it() -> None:
+    """With ``max_concurrency`` and ``max_waiting``, each arrival walked the line for places: 11 ms for 20 000 waiters."""
     clock = ManualClock()
     waiting = 5_000
     limiter = Limiter("1000/s", clock=clock, max_concurrency=1, max_waiting=waiting)

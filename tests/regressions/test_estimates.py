@@ -21,8 +21,8 @@ def virtually(main: Any) -> Any:
         return runner.run(main())
 
 
-def test_a_newcomer_behind_a_line_that_outlasted_a_pause_is_asked_at_the_limiters_own_time() -> None:
-    """It was asked at the clock's reading, later by the pause: refused for 2.6 s where it waits 0.65 s."""
+def test_newcomer_behind_a_line_after_a_pause_is_told_the_truth() -> None:
+    """Its request was judged by the clock's reading, which is later by the pause: refused for 2.6 s instead of waiting 0.65 s."""
 
     async def main() -> tuple[float, float]:
         limiter = aiorate.Limiter("20/s")
@@ -41,8 +41,8 @@ def test_a_newcomer_behind_a_line_that_outlasted_a_pause_is_asked_at_the_limiter
 
 
 @one_loop
-async def test_an_estimate_counts_nobody_who_has_left() -> None:
-    """With 100 in line of 1000, ``delay()`` says 1001 s once, and 101 when asked again; ``max_wait`` refuses by it."""
+async def test_estimate_does_not_count_cancelled_waiters() -> None:
+    """With 100 of 1000 left in line, ``delay()`` said 1001 s once, and 101 s when asked again; ``max_wait`` refused by it."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
     crowd = Crowd(limiter, clock)
@@ -61,7 +61,7 @@ async def test_an_estimate_counts_nobody_who_has_left() -> None:
 
 
 def refused(coroutine: Any) -> None:
-    """Run it to its error; it is refused at once, and never waits."""
+    """Run it to its error, which comes at once, without a wait."""
     with pytest.raises(LimiterError):
         coroutine.send(None)
 
@@ -81,7 +81,7 @@ def questions(limiter: Limiter) -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("name", sorted(set(EACH) - {"AllOf"}))
 @pytest.mark.parametrize("leaving", [7, 700])
 async def test_delay_is_exact_after_some_have_left_a_long_line(name: str, leaving: int) -> None:
-    """Beside a line of 5900, of which seven were cancelled, it said 1477.0 s; 1475.25 were true."""
+    """Beside a line of 5900, seven of which were cancelled, it said 1477.0 s where 1475.25 s was right."""
     clock = ManualClock()
     limiter = Limiter(EACH[name](), clock=clock)
     tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(1_500)]
@@ -102,7 +102,7 @@ async def test_delay_is_exact_after_some_have_left_a_long_line(name: str, leavin
 
 @one_loop
 async def test_available_of_a_window_is_what_one_request_is_granted() -> None:
-    """``statistics()`` of a full window of 100 000 took 16 ms, since it asked for one size after the other."""
+    """``statistics()`` of a full window of 100 000 took 16 ms, because it tried one size after the other."""
     clock = ManualClock()
     limiter = Limiter(SlidingWindow("20/s"), clock=clock)
     for step in range(400):
@@ -121,8 +121,8 @@ async def test_available_of_a_window_is_what_one_request_is_granted() -> None:
 
 
 @one_loop
-async def test_large_requests_of_a_window_are_exact_once_enough_was_asked() -> None:
-    """Of ten in a second, 6 at once go once a second; until the line is rehearsed anew, ten in a second count."""
+async def test_window_estimates_large_requests_after_enough_questions() -> None:
+    """At ten per second, requests of 6 go once a second. Until the line is rehearsed again, ten permits a second count."""
     clock = ManualClock()
     limiter = Limiter(SlidingWindow("10/s"), clock=clock)
     tasks: list[asyncio.Task[float]] = []
@@ -142,24 +142,24 @@ async def test_large_requests_of_a_window_are_exact_once_enough_was_asked() -> N
         await stand(101)
         begin = limiter.delay(6)
         assert begin % 1 == 0
-        assert 100 <= begin <= 101  # the first question is answered exactly
+        assert 100 <= begin <= 101  # the first answer is exact
         limiter.set_rate("10/s")
         assert 1 < asked_until(begin) <= 5
         await stand(100)
         limiter.set_rate("10/s")
-        assert 1 < asked_until(begin + 100) <= 5  # those who joined meanwhile have paid for themselves
+        assert 1 < asked_until(begin + 100) <= 5  # each request that joined meanwhile has paid for itself
         for task in tasks:
             task.cancel()
         await turns(3)
         await clock.run(1)
 
 
-KEYS = 90  # more than a question looks at one by one, and not twice as many as the window holds
+KEYS = 90  # more than a question looks at one by one, and less than twice the window
 
 
 @one_loop
-async def test_a_key_in_line_is_told_behind_many_others_at_a_shared_window() -> None:
-    """IndexError. A window whose line was taken ahead in a rehearsal forgot the log that the rest of it follows from."""
+async def test_estimate_of_a_key_behind_many_others_at_a_shared_window() -> None:
+    """It raised IndexError: a window rehearsed past its line forgot the log that the rest follows from."""
     clock = ManualClock()
     window = Limiter(SlidingWindow("50/2s"), clock=clock)
     keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", burst=9), clock=clock), shared=window)
@@ -178,8 +178,8 @@ async def test_a_key_in_line_is_told_behind_many_others_at_a_shared_window() -> 
 
 
 @one_loop
-async def test_a_key_with_a_shared_limit_is_told_what_catch_up_brings_it() -> None:
-    """20 ms too long, or too short. Behind a shared limit, a late booking was not foretold as the key would make it."""
+async def test_estimate_of_a_key_with_a_shared_limit_counts_catch_up() -> None:
+    """It was 20 ms too long or too short: behind a shared limit, a late booking was not foretold as the key would make it."""
     clock = ManualClock()
     limit = AllOf(TokenBucket("10/s", burst=3), SlidingWindow("8/2s"))
     keyed = KeyedLimiter(lambda key: Limiter(limit, clock=clock), shared=Limiter(TokenBucket("1000/s", burst=8), clock=clock))
@@ -198,8 +198,8 @@ async def test_a_key_with_a_shared_limit_is_told_what_catch_up_brings_it() -> No
 
 
 @one_loop
-async def test_a_level_held_up_by_the_one_above_is_not_told_as_late() -> None:
-    """20 ms too short. What waits at a third level for the first was rehearsed as if the second made up for the time."""
+async def test_estimate_of_a_level_held_up_from_above_is_not_late() -> None:
+    """It was 20 ms too short: a wait at the third level for the first was rehearsed as if the second level made up for the time."""
     clock = ManualClock()
     top = Limiter(SlidingWindow("8/3s"), clock=clock)
     tenants = KeyedLimiter(lambda key: Limiter(BurstCompensation("10/s", 1), clock=clock), shared=top)

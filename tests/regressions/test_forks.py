@@ -1,4 +1,4 @@
-"""Processes that are forked while the parent holds permits, a line and timers. Each history is its own program or process."""
+"""Processes forked while the parent holds permits, a line and timers. Each history is a separate program or process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from helpers.forks import program
 import aiorate
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork here")
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("strategy", ['TokenPool("100/s")', 'TokenBucket("100/s", burst=1)', 'SlidingWindow("1/10ms")'])
 def test_a_worker_process_uses_the_limiter_of_its_module(strategy: str, precise: bool) -> None:
-    """ "attached to a different loop" in the child of a ProcessPoolExecutor, or, if precise, it never woke."""
+    """The child of a ProcessPoolExecutor failed with "attached to a different loop" or, if precise, never woke."""
     printed = program(
         f"""
 limiter = aiorate.Limiter(aiorate.{strategy}, precise=PRECISE)
@@ -48,10 +48,10 @@ asyncio.run(main())
     assert "3\n5 6\n" == printed
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork here")
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 @pytest.mark.parametrize("precise", [False, True])
-def test_the_parent_wakes_when_it_would_have_whatever_the_child_waits_for(precise: bool) -> None:
-    """The kernel timer is shared with the child, which set it for an hour later: the parent slept on."""
+def test_waits_of_the_child_do_not_delay_the_parent(precise: bool) -> None:
+    """The child shared the parent's kernel timer and set it for an hour later, so the parent slept on."""
     printed = program(
         """
 limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), precise=PRECISE)
@@ -84,10 +84,10 @@ asyncio.run(main())
     assert "child\nTrue True True\n" == printed
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork here")
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 @pytest.mark.parametrize("precise", [False, True])
 def test_the_child_starts_with_the_budget_and_nobody_in_line(precise: bool) -> None:
-    """The parent's line was the child's too: it was full, and nobody there would ever move up."""
+    """The child inherited the parent's line: it was full, and nobody there would ever move up."""
     printed = program(
         """
 limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=10), precise=PRECISE, max_waiting=2)
@@ -133,9 +133,9 @@ asyncio.run(main())
     assert "0 True True False\n0.0\n0.0\nwaited in vain\n2\nTrue False\n" == printed
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_the_parents_line_is_in_nobodys_way_right_after_a_fork() -> None:
-    """Within 5 ms after the parent's last look at its loop, the child is refused: False, LineFull, WaitTooLong."""
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_parents_line_is_gone_right_after_a_fork() -> None:
+    """Within 5 ms after the parent's last look at its loop, the child was refused: False, LineFull, WaitTooLong."""
 
     async def ask(limiter: aiorate.Limiter) -> int:
         try:
@@ -159,9 +159,9 @@ def test_the_parents_line_is_in_nobodys_way_right_after_a_fork() -> None:
     assert [0] * 10 == [asyncio.run(main(sort)) for sort in (0, 1) * 5]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_the_child_keeps_no_descriptor_of_the_parent() -> None:
-    """The parent's kernel timer stays open in the child for as long as that lives."""
+    """The parent's kernel timer stayed open in the child for as long as the child lived."""
 
     async def main() -> int:
         limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), precise=True)

@@ -1,7 +1,7 @@
 """A signal handler that raises in the middle of a decision leaves nobody waiting.
 
-CPython runs such a handler, as that of Ctrl-C, after a call or at the start of a function, wherever the main thread is. So every such
-instant of a decision is tried in turn, by a profile function that raises there.
+CPython runs such a handler, as that of Ctrl-C, after a call or at the start of a function, wherever the main thread is. So a profile
+function raises at every such instant of a decision in turn.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Alarm(Exception):
 
 
 class Interrupt:
-    """A profile function that raises at one instant of aiorate's code: the first that was not tried, counting from 1."""
+    """A profile function that raises at one instant of aiorate's code, counted from 1."""
 
     def __init__(self, instant: int, error: type[BaseException]) -> None:
         self.left = instant
@@ -52,7 +52,7 @@ class Interrupt:
             raise self.error
 
     def run(self, action: Callable[[], object]) -> bool:
-        """Run the action; False: it came to its end, or blocked, before that instant."""
+        """Run the action. False: it ended or blocked before that instant."""
         before = sys.getprofile()
         sys.setprofile(self)
         try:
@@ -73,7 +73,7 @@ STRATEGIES: dict[str, Callable[[], aiorate.Scheduler]] = {
 
 
 class Case:
-    """A limiter for all threads whose permit is gone, with two tasks of another thread's event loop in line."""
+    """A limiter for all threads without a permit left, and two tasks of another thread's event loop in line."""
 
     def __init__(self, thread: LoopThread, strategy: str, **options: Any) -> None:
         self.clock = ManualClock()
@@ -85,14 +85,14 @@ class Case:
         waiting(self.limiter, 2)
 
     def take_all(self) -> int:
-        """How many permits are to be had at once."""
+        """Take every permit available at once, and count them."""
         taken = 0
         while self.limiter.try_acquire():
             taken += 1
         return taken
 
     def settle(self) -> None:
-        """Time passes, and somebody else asks now and then."""
+        """Let time pass, with another call first."""
         with suppress(aiorate.LimiterClosed):
             self.limiter.try_acquire()
         for _ in range(6):
@@ -125,9 +125,9 @@ ACTIONS: dict[str, Callable[[Case], object]] = {
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("strategy", ["TokenBucket", *(pytest.param(name, marks=pytest.mark.slow) for name in list(STRATEGIES)[1:])])
 def test_nobody_waits_for_ever_after_an_interrupt(strategy: str, action: str, error: type[BaseException]) -> None:
-    """3 of 5500 interrupts in the main thread left the tasks of other threads waiting. Here it is each instant in turn.
+    """Of 5500 interrupts in the main thread, 3 left tasks of other threads waiting. Here each instant is tried in turn.
 
-    Nor does any other thread get the error: it is the main thread's alone, whatever its class.
+    No other thread gets the error: it belongs to the main thread, whatever its class.
     """
     instant, interrupted = 0, True
     with LoopThread() as thread:

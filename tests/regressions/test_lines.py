@@ -1,4 +1,4 @@
-"""Waiting lines: their order, and who counts for `max_waiting`."""
+"""Waiting lines: their order, and which requests count for `max_waiting`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from aiorate.testing import ManualClock
 @one_loop
 @pytest.mark.parametrize("strategy", EACH)
 @pytest.mark.parametrize("most", [1, 2, 50])
-async def test_who_was_cancelled_takes_no_place_in_a_line_that_is_full(strategy: str, most: int) -> None:
-    """LineFull, because of a waiter that was cancelled but had not run since."""
+async def test_cancelled_waiter_does_not_fill_a_short_line(strategy: str, most: int) -> None:
+    """LineFull was raised because of a waiter that was cancelled but had not run since."""
     clock = ManualClock()
     limiter = aiorate.Limiter(EACH[strategy](), clock=clock, max_waiting=most)
     crowd = Crowd(limiter, clock)
@@ -39,7 +39,7 @@ async def test_who_was_cancelled_takes_no_place_in_a_line_that_is_full(strategy:
 
 
 async def limiter_joined(limiter: aiorate.Limiter, clock: ManualClock) -> None:
-    """Acquire in this very step, and let time pass until that is done."""
+    """Acquire in this very step, and let time pass until it is granted."""
     mover = asyncio.ensure_future(clock.run(60))
     await limiter.acquire()
     await mover
@@ -49,8 +49,8 @@ async def limiter_joined(limiter: aiorate.Limiter, clock: ManualClock) -> None:
 @pytest.mark.parametrize(
     "make", [lambda: aiorate.TokenPool("1/s"), lambda: aiorate.TokenBucket("1/s", burst=1)], ids=["TokenPool", "TokenBucket"]
 )
-async def test_who_was_cancelled_takes_no_place_in_a_long_line_either(make: Callable[[], aiorate.Scheduler]) -> None:
-    """With more than 64 in line, every other question is answered without a look at who was cancelled."""
+async def test_cancelled_waiter_does_not_fill_a_long_line(make: Callable[[], aiorate.Scheduler]) -> None:
+    """With more than 64 in line, every second question was answered without a look at cancelled waiters."""
     clock = ManualClock()
     limiter = aiorate.Limiter(make(), clock=clock, max_waiting=100)
     crowd = Crowd(limiter, clock)
@@ -72,7 +72,7 @@ async def test_who_was_cancelled_takes_no_place_in_a_long_line_either(make: Call
     "make", [lambda: aiorate.TokenPool("1/s"), lambda: aiorate.TokenBucket("1/s", burst=1)], ids=["TokenPool", "TokenBucket"]
 )
 async def test_a_task_that_was_cancelled_before_waits_like_any_other(make: Callable[[], aiorate.Scheduler]) -> None:
-    """Who cleans up after a cancellation counts as cancelled in a TokenPool: no ``waiting``, no ``max_waiting``."""
+    """A task cleaning up after a cancellation counted as cancelled in a TokenPool: neither ``waiting`` nor ``max_waiting`` saw it."""
     clock = ManualClock()
     limiter = aiorate.Limiter(make(), clock=clock, max_waiting=1)
     assert limiter.try_acquire()
@@ -96,8 +96,8 @@ async def test_a_task_that_was_cancelled_before_waits_like_any_other(make: Calla
 
 
 @one_loop
-async def test_max_waiting_counts_those_who_wait_for_a_place_and_for_permits() -> None:
-    """The sum of both is exact in a short line, and a task that was cancelled makes room before it has run."""
+async def test_max_waiting_counts_waits_for_places_and_permits() -> None:
+    """The sum of both is exact in a short line, and a cancelled task makes room before it has run."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("1/s", burst=2), clock=clock, max_concurrency=3, max_waiting=3)
     tasks = [asyncio.ensure_future(limiter.enter(1)) for _ in range(5)]
@@ -120,8 +120,8 @@ MS = SECOND // 1000
 
 @one_loop
 @pytest.mark.parametrize("seed", range(200))
-async def test_permits_of_the_pool_run_in_order_of_arrival_whoever_is_cancelled(seed: int) -> None:
-    """A notice is passed on by each cancelled waiter (CPython 3.13: 195 of 500 histories) or skips one (3.11: 3 of 500)."""
+async def test_pool_serves_in_order_of_arrival_despite_cancellations(seed: int) -> None:
+    """Each cancelled waiter passed a notice on (CPython 3.13: 195 of 500 histories) or skipped one (3.11: 3 of 500)."""
     dice, clock = random.Random(seed), ManualClock()
     ran: list[int] = []
     limiter = aiorate.Limiter(aiorate.TokenPool("1000/s", pool=20 * MS), clock=clock)

@@ -36,8 +36,8 @@ CLEANING: dict[str, tuple[Callable[[], asyncio.AbstractEventLoop], Callable[[], 
 
 
 @pytest.mark.parametrize("case", CLEANING)
-def test_a_permit_for_cleaning_up_is_to_be_had_while_the_loop_shuts_down(case: str, caplog: pytest.LogCaptureFixture) -> None:
-    """``asyncio.run()`` cancels the filler together with those who then clean up; 90 of 150 got a RuntimeError."""
+def test_tasks_cleaning_up_at_shutdown_get_permits(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    """``asyncio.run()`` cancels the filler together with the tasks that then clean up; 90 of 150 got a RuntimeError."""
     loop, strategy, workers = CLEANING[case]
     limiter = aiorate.Limiter(strategy())
     ends: list[object] = []
@@ -68,14 +68,14 @@ def test_a_permit_for_cleaning_up_is_to_be_had_while_the_loop_shuts_down(case: s
 
 @pytest.mark.parametrize("loop", FACTORIES.values(), ids=FACTORIES)
 @pytest.mark.parametrize("strategy", EACH)
-def test_a_loop_that_is_closed_between_grant_and_run_makes_no_noise(
+def test_loop_closed_between_grant_and_run_logs_nothing(
     strategy: str, loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was granted went to the next in line, whom a closed loop cannot wake: "Exception ignored in", on stderr."""
+    """The grant went to the next in line, which a closed loop cannot wake: "Exception ignored in" on stderr."""
     noise: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", noise.append)
     clock, native = SteppedClock(), loop()
-    native.set_exception_handler(lambda _, context: None)  # that tasks are pending is the program's own fault
+    native.set_exception_handler(lambda _, context: None)  # the program left tasks pending
     limiter = aiorate.Limiter(EACH[strategy](), clock=clock)
     while limiter.try_acquire():
         pass
@@ -97,8 +97,8 @@ def test_a_loop_that_is_closed_between_grant_and_run_makes_no_noise(
     assert limiter.try_acquire()
 
 
-def test_those_of_a_loop_that_was_closed_a_moment_ago_are_in_nobodys_way() -> None:
-    """Within 5 ms after the last look at the loop, a request on the next one is refused for the sake of the dead."""
+def test_waiters_of_a_loop_closed_just_now_do_not_count() -> None:
+    """Within 5 ms after the last look at the loop, a request on the next loop was refused because of the dead waiters."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=10), max_waiting=1)
 
     async def before() -> asyncio.Task[float]:
@@ -122,8 +122,8 @@ def test_those_of_a_loop_that_was_closed_a_moment_ago_are_in_nobodys_way() -> No
 
 
 @one_loop
-async def test_a_clock_that_is_moved_after_a_loop_was_closed_raises_nothing() -> None:
-    """A clock by hand outlives the loop; its timer then grants to those who can no longer be woken: RuntimeError."""
+async def test_clock_moved_after_its_loop_was_closed_raises_nothing() -> None:
+    """A ManualClock outlives the loop. Its timer then granted to waiters that nothing can wake: RuntimeError."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
 
@@ -148,7 +148,7 @@ async def test_a_clock_that_is_moved_after_a_loop_was_closed_raises_nothing() ->
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "keyed", "shared"])
 def test_a_closed_loop_is_let_go(kind: str, precise: bool) -> None:
-    """With the loop stayed its tasks, and these kept their places under max_concurrency: the next callers waited for ever."""
+    """The limiter kept the loop, and so its tasks, which kept their places under max_concurrency: the next callers waited for ever."""
 
     def made(key: str = "a") -> Limiter:
         return Limiter(TokenBucket("10/s", 1), max_concurrency=1, precise=precise)
@@ -192,7 +192,7 @@ def test_a_closed_loop_is_let_go(kind: str, precise: bool) -> None:
 
 
 def test_a_pause_outlives_its_loop_by_its_own_length() -> None:
-    """On the clock of the next loop, 3600 s ahead, a pause of 5 s would have been over, or have lasted 3605 s."""
+    """The next loop's clock is 3600 s ahead: a pause of 5 s was over at once or lasted 3605 s."""
     for ahead in (3_600 * S, -3_600 * S):
         timeline, readings = Timeline(None), [100 * S]
         timeline.follow(lambda readings=readings: readings[0])  # type: ignore[misc]
@@ -222,7 +222,7 @@ class Skipping:
 
 @pytest.mark.asyncio
 async def test_the_loop_turns_after_a_long_pause_too() -> None:
-    """The next look at the loop was due an hour later, after a pause of an hour."""
+    """After a pause of an hour, the next look at the loop was due an hour later."""
     clock, turned = Skipping(), []
     limiter = Limiter(TokenBucket(10**9, burst=10**9), clock=clock)
     await limiter.acquire()
@@ -242,7 +242,7 @@ async def test_the_loop_turns_after_a_long_pause_too() -> None:
 
 
 def test_trio_as_a_guest_of_asyncio_has_its_own_driver() -> None:
-    """Its tasks were given futures of asyncio, which trio cannot wait for."""
+    """trio's tasks were given asyncio's futures, which trio cannot await."""
 
     async def guest() -> float:
         limiter = aiorate.Limiter("20/s")
@@ -262,7 +262,7 @@ def test_trio_as_a_guest_of_asyncio_has_its_own_driver() -> None:
     assert 0 < asyncio.run(host())
 
 
-def test_a_clock_by_hand_lets_tasks_run_under_trio_too() -> None:
+def test_manual_clock_lets_tasks_run_under_trio() -> None:
     """``await clock.run()`` called asyncio."""
 
     async def main() -> int:

@@ -20,10 +20,10 @@ import aiorate
 US, MS = 1_000, 1_000_000
 
 
-TURN = 10 * MS  # the longest that callers keep the loop, but for one body more
+TURN = 10 * MS  # the longest that callers hold the loop, plus one body
 
 
-# At the rate that is passed there is always a permit more by the time somebody asks again.
+# At the rate passed, another permit is always ready by the next call.
 STRATEGIES: dict[str, Callable[[str], aiorate.Scheduler]] = {
     "TokenPool": aiorate.TokenPool,
     "TokenPool-burst": lambda rate: aiorate.TokenPool(rate, burst_ratio=1.5),
@@ -39,7 +39,7 @@ STRATEGIES: dict[str, Callable[[str], aiorate.Scheduler]] = {
 }
 
 
-FASTEST, ENOUGH = "1000000000/s", 300_000  # calls: no machine makes so many between two turns of the loop
+FASTEST, ENOUGH = "1000000000/s", 300_000  # calls; more than any machine makes between two iterations of the loop
 
 
 async def plainly(limiter: aiorate.Limiter) -> None:
@@ -101,8 +101,8 @@ WAYS: list[Callable[[aiorate.Limiter], Awaitable[None]]] = [
 @pytest.mark.asyncio
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_a_timeout_ends_whoever_asks_again_and_again(way: Callable[..., Awaitable[None]], strategy: str) -> None:
-    """Whoever found a permit ready each time never suspended, so no timeout ever came."""
+async def test_timeout_ends_a_caller_that_asks_again_and_again(way: Callable[..., Awaitable[None]], strategy: str) -> None:
+    """A caller that found a permit ready each time never suspended, so its timeout never fired."""
     limiter = aiorate.Limiter(STRATEGIES[strategy](FASTEST))
 
     with pytest.raises(TimeoutError):
@@ -114,7 +114,7 @@ async def test_a_timeout_ends_whoever_asks_again_and_again(way: Callable[..., Aw
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("way", [plainly, by_slots], ids=lambda way: way.__name__)
 async def test_max_waiting_lets_the_loop_turn_too(way: Callable[..., Awaitable[None]], strategy: str) -> None:
-    """A limiter with ``max_waiting`` took another path, on which nobody let the loop turn."""
+    """A limiter with ``max_waiting`` took another path, which never let the loop turn."""
     limiter = aiorate.Limiter(STRATEGIES[strategy](FASTEST), max_waiting=1_000)
 
     with pytest.raises(TimeoutError):
@@ -123,8 +123,8 @@ async def test_max_waiting_lets_the_loop_turn_too(way: Callable[..., Awaitable[N
 
 
 @pytest.mark.asyncio
-async def test_a_schedule_far_behind_is_caught_up_with_between_turns() -> None:
-    """1000 per second and half an hour behind, the loop was held for 1.8 million calls, which is seconds."""
+async def test_schedule_far_behind_catches_up_between_turns() -> None:
+    """At 1000 per second and half an hour behind, the loop was held for 1.8 million calls, which takes seconds."""
     behind = time.monotonic_ns() - 1_800_000 * MS
     limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000/s", start=behind))
 
@@ -134,8 +134,8 @@ async def test_a_schedule_far_behind_is_caught_up_with_between_turns() -> None:
 
 
 @pytest.mark.asyncio
-async def test_nobody_is_refused_or_delayed_because_the_loop_has_to_turn() -> None:
-    """Others run, and it costs nothing but their turns: every permit is granted at once, and counted once."""
+async def test_letting_the_loop_turn_refuses_and_delays_nobody() -> None:
+    """Other tasks run meanwhile. Every permit is still granted at once, and counted once."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=ENOUGH))
     turned = granted = 0
 
@@ -160,8 +160,8 @@ async def test_nobody_is_refused_or_delayed_because_the_loop_has_to_turn() -> No
 
 
 @pytest.mark.asyncio
-async def test_whoever_is_cancelled_in_the_turn_that_is_let_spends_nothing() -> None:
-    """Callers that are granted already are suspended for that turn; a timeout then gives their permit back."""
+async def test_caller_cancelled_while_the_loop_turns_spends_nothing() -> None:
+    """Callers are suspended for that turn after their grant; a timeout then gives the permit back."""
     most = 10_000_000
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=most))
     passed = 0
@@ -182,7 +182,7 @@ async def test_whoever_is_cancelled_in_the_turn_that_is_let_spends_nothing() -> 
 
 
 class Turns(selectors.DefaultSelector):
-    """A selector that tells what happened between two turns of the loop."""
+    """A selector that records what happened between two turns of the loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class Turns(selectors.DefaultSelector):
 
 
 def work(scheduler: aiorate.Scheduler, body: int, count: int, way: str = "acquire", **options: Any) -> Turns:
-    """100 workers, and a body of so many ns of the processor after each grant, so often in all."""
+    """Run 100 workers, with a body of ``body`` ns of processor time after each of ``count`` grants in all."""
     seen = Turns()
 
     def busy() -> None:
@@ -241,8 +241,8 @@ def work(scheduler: aiorate.Scheduler, body: int, count: int, way: str = "acquir
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(("rate", "body", "count"), [("100000/s", 20 * US, 3_000), ("10000/s", 200 * US, 300)], ids=["20us", "200us"])
-def test_the_loop_turns_after_so_many_bodies_however_many_permits_lie_ready(strategy: str, rate: str, body: int, count: int) -> None:
-    """Of 100 workers the first kept the loop for the whole run, because a permit fell due during each of its bodies."""
+def test_loop_turns_after_a_few_bodies_with_permits_ready(strategy: str, rate: str, body: int, count: int) -> None:
+    """The first of 100 workers kept the loop for the whole run, because a permit fell due during each of its bodies."""
     seen = work(STRATEGIES[strategy](rate), body, count)
 
     assert seen.most_bodies <= TURN // body + 1
@@ -250,7 +250,7 @@ def test_the_loop_turns_after_so_many_bodies_however_many_permits_lie_ready(stra
 
 @pytest.mark.parametrize("way", ["slots", "block", "max_wait"])
 def test_the_loop_turns_between_bodies_whatever_is_called(way: str) -> None:
-    """Each way of asking had a path of its own."""
+    """Each call that acquires had a code path to itself."""
     for strategy in STRATEGIES.values():
         seen = work(strategy("10000/s"), 200 * US, 200, way)
 
@@ -262,9 +262,9 @@ def test_the_loop_turns_between_bodies_whatever_is_called(way: str) -> None:
 @pytest.mark.parametrize("way", ["acquire", "slots", "block", "max_wait", "max_waiting"])
 @pytest.mark.parametrize(("rate", "body"), [("1000000/s", 0), ("100000/s", 20 * US), ("10000/s", 200 * US)], ids=["0us", "20us", "200us"])
 def test_no_turn_takes_longer_than_10_ms_and_one_body(strategy: str, way: str, rate: str, body: int) -> None:
-    """Measured, in the thread's own processor time: what other programs do meanwhile does not count.
+    """Measured in the thread's processor time, so that other programs do not count.
 
-    A tenth more is allowed, for what wakes 100 tasks. A virtual machine may count time that it was not given: of three runs, one must do.
+    A tenth more is allowed for waking 100 tasks. A virtual machine may count time that it was not given, so one of three runs must pass.
     """
     options = {"max_waiting": 200} if way == "max_waiting" else {}
     count = {0: 20_000, 20 * US: 5_000, 200 * US: 500}[body]
@@ -282,8 +282,8 @@ def test_no_turn_takes_longer_than_10_ms_and_one_body(strategy: str, way: str, r
 
 
 @pytest.mark.parametrize("scheduler", [aiorate.TicksAccumulator, aiorate.TokenPool])
-def test_a_batch_is_no_reason_to_keep_the_loop(scheduler: Callable[[str], aiorate.Scheduler]) -> None:
-    """Fast calls open a batch of 256 permits, and these are handed out without a look at the clock, however slow bodies are."""
+def test_batch_does_not_keep_the_loop(scheduler: Callable[[str], aiorate.Scheduler]) -> None:
+    """Fast calls open a batch of 256 permits, which were handed out without a look at the clock, however slow the bodies were."""
     most = done = 0
 
     async def main() -> None:
@@ -314,13 +314,13 @@ def test_a_batch_is_no_reason_to_keep_the_loop(scheduler: Callable[[str], aiorat
 
     asyncio.run(main())
 
-    assert most <= 64 + 2 * (10 + 1)  # bodies of 1 ms, after a portion that was not timed
+    assert most <= 64 + 2 * (10 + 1)  # bodies of 1 ms, after one portion that was not timed
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("options", [{"max_waiting": 0}, {"max_wait": 0}], ids=str)
-async def test_who_is_refused_and_asks_again_lets_the_loop_turn_too(options: dict[str, int]) -> None:
-    """A refusal is raised without ever letting the loop turn, so a program that tries again at once is never timed out."""
+async def test_refused_caller_that_asks_again_lets_the_loop_turn(options: dict[str, int]) -> None:
+    """A refusal was raised without a turn of the loop, so a program that tried again at once never timed out."""
     line = {"max_waiting": 0} if "max_waiting" in options else {}
     ask = {"max_wait": 0} if "max_wait" in options else {}
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=1), **line)

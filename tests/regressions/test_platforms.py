@@ -1,4 +1,4 @@
-"""What platforms lack or share: kernel timers and their descriptors, fork, uvloop."""
+"""What platforms share or lack: kernel timers and their descriptors, fork, uvloop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import aiorate
     "duplicate", [copy.copy, copy.deepcopy, lambda limiter: pickle.loads(pickle.dumps(limiter))], ids=["copy", "deepcopy", "pickle"]
 )
 def test_a_limiter_refuses_to_be_copied(duplicate: Callable[[Any], Any], precise: bool) -> None:
-    """A deep copy of a used one closed a descriptor that another loop had got by then."""
+    """A deep copy of a used limiter closed a descriptor that belonged to another loop by then."""
     used, unused = aiorate.Limiter("1000/s", precise=precise), aiorate.Limiter("1000/s", precise=precise)
 
     asyncio.run(used.acquire(3))
@@ -36,7 +36,7 @@ def test_a_limiter_refuses_to_be_copied(duplicate: Callable[[Any], Any], precise
 
 
 class Watched(asyncio.SelectorEventLoop):
-    """A loop that has something done when it is asked whether it is closed."""
+    """A loop that runs a callback when asked whether it is closed."""
 
     when_asked: Callable[[], None] | None = None
 
@@ -47,8 +47,8 @@ class Watched(asyncio.SelectorEventLoop):
         return super().is_closed()
 
 
-def test_a_loop_of_another_thread_may_get_its_kernel_timer_meanwhile() -> None:
-    """The timers of all loops are in one dictionary, which grew while it was iterated over."""
+def test_two_threads_may_get_kernel_timers_at_once() -> None:
+    """The timers of all loops are in one dictionary, which grew during an iteration over it."""
     first, waited = Watched(), []
 
     def other_thread() -> None:
@@ -56,7 +56,7 @@ def test_a_loop_of_another_thread_may_get_its_kernel_timer_meanwhile() -> None:
 
     def meanwhile() -> None:
         thread.start()
-        thread.join(0.5)  # or it waits for us
+        thread.join(0.5)  # it may wait for this thread
 
     thread = threading.Thread(target=other_thread)
     first.run_until_complete(aiorate.Limiter("1000/s", precise=True).acquire(2))
@@ -71,8 +71,8 @@ def test_a_loop_of_another_thread_may_get_its_kernel_timer_meanwhile() -> None:
 
 
 @pytest.mark.slow
-def test_loops_in_many_threads_have_kernel_timers_of_their_own() -> None:
-    """As it was found, 3200 loops in 32 threads: every one of them waits and goes on."""
+def test_loops_in_many_threads_have_separate_kernel_timers() -> None:
+    """3200 loops in 32 threads, as it was found: every one of them waits and goes on."""
     errors: list[BaseException] = []
 
     def one() -> None:
@@ -104,19 +104,19 @@ IMPORT_ALL = "import aiorate, aiorate.process, aiorate.redis, aiorate.waiting.pr
 
 @pytest.mark.parametrize("platform", ["ios", "android", "wasi", "win32"])
 def test_platforms_without_fork_import_everything(platform: str) -> None:
-    """They lack os.register_at_fork(), and only Windows was known to."""
+    """They lack os.register_at_fork(), which was guarded on Windows only."""
     run_python(f"import asyncio, random, threading, os, sys; del os.register_at_fork; sys.platform = {platform!r}; {IMPORT_ALL}")
 
 
 @pytest.mark.slow
 def test_the_tests_can_be_collected_without_uvloop() -> None:
-    """There is none on Windows, and every test file of asyncio needed it."""
+    """Windows has no uvloop, and every asynchronous test file needed it."""
     collect = "pytest.main(['--collect-only', '-qq', '-p', 'no:cacheprovider', 'tests'])"
     run_python(f"import sys, pytest; sys.modules['uvloop'] = None; sys.exit({collect})")
 
 
 def test_precise_falls_back_where_libraries_need_a_name() -> None:
-    """On Windows ctypes.CDLL(None) raises TypeError, and every acquire of a precise limiter did so too."""
+    """On Windows ctypes.CDLL(None) raises TypeError, and so did every acquire of a precise limiter."""
     run_python(
         "import asyncio, sys; before = sys.platform; sys.platform = 'win32'; import aiorate, aiorate.waiting.asyncio.timerfd, ctypes;"
         "sys.platform = before\n"
@@ -129,7 +129,7 @@ def test_precise_falls_back_where_libraries_need_a_name() -> None:
 
 
 def run_python(program: str) -> None:
-    """Run it in a process of its own, which must end well."""
+    """Run it in a separate process, which must succeed."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(ROOT).parent), *sys.path])}
     done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert 0 == done.returncode, done.stdout[-2000:] + done.stderr[-2000:]

@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 def dues(scheduler: Scheduler, now: int, since: int | None = None) -> list[int]:
-    """The instants of the next four permits, the first of them for a request that joined the line at ``since``."""
+    """Return the instants of the next four permits, the first for a request that joined the line at ``since``."""
     instants = []
     for _ in range(4):
         now = max(now, scheduler.peek(1, now))
@@ -29,7 +29,7 @@ def dues(scheduler: Scheduler, now: int, since: int | None = None) -> list[int]:
 
 
 def test_a_bucket_that_took_and_gave_back_is_as_before() -> None:
-    """At 7/s the next was 9.6 ms later, because a request in line was booked from when the permit came back."""
+    """At 7/s the next permit was 9.6 ms late, because a request in line was booked from the instant of the return."""
     gave, never = (TokenBucket("7/s", burst=1, start=0) for _ in range(2))
 
     gave.take(1, 500 * MS)
@@ -38,8 +38,8 @@ def test_a_bucket_that_took_and_gave_back_is_as_before() -> None:
     assert dues(gave, 510 * MS, since=500_400_000) == dues(never, 510 * MS, since=500_400_000)
 
 
-def test_a_full_bucket_is_no_fraction_fuller_for_a_permit_that_came_back() -> None:
-    """Never sooner. A permit that came back made the bucket up to 1 ns fuller than full."""
+def test_returned_permit_does_not_overfill_a_bucket() -> None:
+    """A returned permit made the bucket up to 1 ns fuller than full, so the next was sooner than if never taken."""
     gave, never = (TokenBucket("7/s", burst=1, start=0) for _ in range(2))
     gave.take(1, 4_052_982)
 
@@ -50,7 +50,7 @@ def test_a_full_bucket_is_no_fraction_fuller_for_a_permit_that_came_back() -> No
 
 @pytest.mark.parametrize("back", [(3,), (2, 1), (1, 2), (1, 1, 1)])
 def test_a_group_that_comes_back_whole_leaves_no_trace(back: tuple[int, ...]) -> None:
-    """Of three taken at one instant while behind, only the last came back, and the next was 381 ms later."""
+    """Of three permits taken at one instant while behind, only the last was undone, and the next was 381 ms late."""
     gave, never = (BurstCompensation("7/s", strictness=0.3, start=0) for _ in range(2))
     for _ in range(3):
         gave.take(1, 3 * S)
@@ -67,7 +67,7 @@ def test_a_group_that_comes_back_whole_leaves_no_trace(back: tuple[int, ...]) ->
 )
 @pytest.mark.parametrize("late", [0, 258 * MS])
 def test_late_requests_that_come_back_whole_leave_no_trace(strategy: str, late: int) -> None:
-    """Requests that joined the line at different instants were booked from them, and only the last was undone."""
+    """Requests that joined the line at different instants were booked from those, and only the last was undone."""
     gave, never = (EACH[strategy]() for _ in range(2))
     for scheduler in (gave, never):
         scheduler.take(1, 0)
@@ -80,8 +80,8 @@ def test_late_requests_that_come_back_whole_leave_no_trace(strategy: str, late: 
     assert dues(gave, 2 * S + late) == dues(never, 2 * S + late)
 
 
-def test_a_pool_that_took_and_gave_back_later_makes_nobody_sooner() -> None:
-    """Two came back 258 ms later. Meanwhile they had made room for tokens to return, so the next were 4.5 ms sooner."""
+def test_returning_to_a_pool_later_makes_nobody_sooner() -> None:
+    """Two came back 258 ms later. Meanwhile their absence made room for fresh tokens, so the next were 4.5 ms sooner."""
     gave, never = (TokenPool("7/s", burst_ratio=1.5, start=0) for _ in range(2))
     for scheduler in (gave, never):
         scheduler.take(1, 164 * MS)
@@ -94,8 +94,8 @@ def test_a_pool_that_took_and_gave_back_later_makes_nobody_sooner() -> None:
     assert dues(gave, 558 * MS) == dues(never, 558 * MS)
 
 
-def test_a_pool_with_others_in_between_makes_nobody_sooner() -> None:
-    """A permit that comes back after others were taken may be late, and is never a permit more."""
+def test_returning_to_a_pool_after_others_makes_nobody_sooner() -> None:
+    """A permit returned after others were taken may make the next late, and never adds a permit."""
     sooner = []
     for late in range(0, 900 * MS, 5 * MS):
         gave, never = (TokenPool("7/s", burst_ratio=1.5, start=0) for _ in range(2))
@@ -125,7 +125,7 @@ def test_the_laws_find_receipts_that_are_not_exact(wrong: str, name: str) -> Non
 
 
 class CutAtOnce(TokenBucket):
-    """Cuts what comes back at a full bucket, as of the instant at which it comes back."""
+    """Caps a returned permit at a full bucket as of the instant of its return."""
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)
@@ -144,7 +144,7 @@ class LatestOnly(BurstCompensation):
 
 
 class FillsUp(TokenPool):
-    """Puts all that comes back into the pool that is active."""
+    """Puts everything returned into the active pool."""
 
     def undo_takes(self, permits: int, taken: int) -> int:
         return permits
@@ -158,8 +158,8 @@ WRONG: dict[str, Callable[[], Scheduler]] = {
 
 
 @pytest.mark.parametrize("strategy", EACH)
-def test_by_its_receipt_a_permit_goes_back_to_where_it_came_from(strategy: str) -> None:
-    """Whatever is given back and when, the permits that are kept are within the bound: 40 histories of each strategy."""
+def test_permits_returned_by_receipt_keep_the_bound(strategy: str) -> None:
+    """Whatever is returned and when, the permits kept stay within the bound: 40 histories of each strategy."""
     for seed in range(40):
         dice = random.Random(seed)
         scheduler = EACH[strategy]()
@@ -185,8 +185,8 @@ def test_by_its_receipt_a_permit_goes_back_to_where_it_came_from(strategy: str) 
     [lambda: aiorate.TokenBucket("1/h", burst=1_000), lambda: aiorate.TokenPool("1/h", pool=1_000 * 3_600 * SECOND)],
     ids=["TokenBucket", "TokenPool"],
 )
-def test_a_receipt_is_worth_a_permit_however_many_were_taken_since(make: Callable[[], aiorate.Scheduler]) -> None:
-    """In the record of levels the highest seems ever more recent: of 330 cancellations 70 lost their permit."""
+def test_receipt_is_worth_a_permit_after_many_takes(make: Callable[[], aiorate.Scheduler]) -> None:
+    """In the record of levels the highest seemed ever more recent: of 330 cancellations, 70 lost their permit."""
     scheduler = make()
     scheduler.take(1, 0)
     scheduler.give_back(1_000, 0)  # full

@@ -13,15 +13,6 @@ from helpers.driving import SECOND, Crowd, one_loop, turns
 import aiorate
 from aiorate.testing import ManualClock, VirtualLoop
 
-
-def taken(limiter: aiorate.Limiter) -> int:
-    """How many are to be had now."""
-    count = 0
-    while limiter.try_acquire():
-        count += 1
-    return count
-
-
 PACING: dict[str, Callable[[int], aiorate.Scheduler]] = {
     "TokenPool": aiorate.TokenPool,
     "TokenBucket": lambda rate: aiorate.TokenBucket(rate, burst=1),
@@ -34,7 +25,7 @@ PACING: dict[str, Callable[[int], aiorate.Scheduler]] = {
 @pytest.mark.parametrize("rate", [97, 331, 1000])
 @pytest.mark.parametrize("strategy", PACING)
 async def test_the_index_of_a_slot_follows_the_schedule(strategy: str, rate: int) -> None:
-    """The fraction of a permit that was left at each stall was dropped: 4735 for 5145 after 1000 slow bodies."""
+    """The fraction of a permit left over at each stall was dropped: 4735 instead of 5145 after 1000 slow bodies."""
     limiter, dice = aiorate.Limiter(PACING[strategy](rate), catch_up=0.02), random.Random(13)
 
     behind, taken = [], 0
@@ -47,18 +38,18 @@ async def test_the_index_of_a_slot_follows_the_schedule(strategy: str, rate: int
             break
         await asyncio.sleep(dice.uniform(0, 0.1))
 
-    # What may be caught up with, what the pool holds and a part of a permit; never more, however long it goes on.
+    # At most the catch-up, the pool and part of a permit, however long the run.
     assert -1e-6 < min(behind)
     assert max(behind) < 0.02 * rate + 3
 
 
 @pytest.mark.parametrize("what", ["pause", "resume"])
-def test_the_index_of_a_slot_follows_the_schedule_whatever_is_changed_in_between(what: str) -> None:
-    """Every pause and resume dropped the fraction of a permit again: 4374 for 4809."""
+def test_the_index_of_a_slot_follows_the_schedule_over_changes(what: str) -> None:
+    """Every pause and resume dropped the fraction of a permit again: 4374 instead of 4809."""
 
     async def main() -> tuple[int, float]:
         limiter, dice = aiorate.Limiter(aiorate.TokenBucket(97, burst=1)), random.Random(13)
-        missed = 0.0  # what the schedule stood still, in permits
+        missed = 0.0  # permits that fell into pauses
         slots = limiter.slots()
         for _ in range(1000):
             slot = await anext(slots)
@@ -78,7 +69,8 @@ def test_the_index_of_a_slot_follows_the_schedule_whatever_is_changed_in_between
     assert schedule - 5 < index <= schedule + 1
 
 
-async def _two_slots(limiter: aiorate.Limiter) -> list[tuple[int, float]]:
+async def two_slots(limiter: aiorate.Limiter) -> list[tuple[int, float]]:
+    """Return the index and instant of two slots, with a body of 1.05 s in between."""
     seen = []
     async for slot in limiter.slots():
         seen.append((slot.index, slot.scheduled_at))
@@ -89,9 +81,9 @@ async def _two_slots(limiter: aiorate.Limiter) -> list[tuple[int, float]]:
 
 
 def test_a_slot_was_scheduled_where_its_index_says() -> None:
-    """Slot 10 of ten per second is said to have been scheduled at 0.1 s, which is slot 1: response times come out 0.9 s too long."""
+    """Slot 10 at ten per second claimed to be scheduled at 0.1 s, where slot 1 belongs: response times came out 0.9 s too long."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        seen = runner.run(_two_slots(aiorate.Limiter(aiorate.BurstCompensation("10/s"), catch_up=0.02)))
+        seen = runner.run(two_slots(aiorate.Limiter(aiorate.BurstCompensation("10/s"), catch_up=0.02)))
 
     index, at = seen[1]
     assert abs(index - at * 10) < 1
@@ -103,8 +95,8 @@ def virtually(main: Any) -> Any:
         return runner.run(main())
 
 
-def test_slots_go_on_counting_what_is_skipped_after_a_reset() -> None:
-    """reset() made new counters, and slots() went on to look at the old ones."""
+def test_slots_go_on_counting_skipped_ones_after_a_reset() -> None:
+    """reset() made new counters, and slots() still looked at the old ones."""
 
     async def main() -> tuple[list[int], int]:
         limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1))
@@ -125,8 +117,8 @@ def test_slots_go_on_counting_what_is_skipped_after_a_reset() -> None:
 
 
 @one_loop
-async def test_the_rest_of_a_skipped_permit_goes_with_the_rate_it_belongs_to() -> None:
-    """Measured by a slow rate, it was taken for thousands of permits of a fast one."""
+async def test_fraction_of_a_skipped_permit_is_dropped_with_its_rate() -> None:
+    """A fraction measured at a slow rate counted as thousands of permits at a fast one."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("10000/day", burst=1), clock=clock), clock)
     await crowd.queue("AB")

@@ -1,4 +1,4 @@
-"""Changes at run time: pause, charge, refund, restart and `set_rate`."""
+"""Changes at run time: `pause()`, `charge()`, `refund()`, `restart` and `set_rate()`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiorate.testing import ManualClock
 
 
 def test_a_pause_that_is_over_does_not_show() -> None:
-    """repr() said "paused" until somebody asked for the time."""
+    """repr() said "paused" until the next call that reads the time."""
     clock = ManualClock()
     limiter = aiorate.Limiter("10/s", clock=clock)
     limiter.pause(1)
@@ -25,8 +25,8 @@ def test_a_pause_that_is_over_does_not_show() -> None:
 
 
 @one_loop
-async def test_a_stopped_limiter_sets_no_timers_for_a_pause_that_is_over() -> None:
-    """141 timers in 10 s, and one for ever."""
+async def test_stopped_limiter_sets_no_timers_after_a_pause() -> None:
+    """It set 141 timers in 10 s, and one that never fired."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock), clock)
     await crowd.queue("AB")
@@ -85,7 +85,7 @@ async def test_charging_and_refunding_nothing_does_nothing(strategy: str) -> Non
     ids=["TokenPool", "TicksAccumulator", "BurstCompensation", "BurstRatio"],
 )
 async def test_restart_restarts_a_limiter_that_was_stopped(scheduler: Callable[[], aiorate.Scheduler]) -> None:
-    """``apply("10,1.5,restart")`` after a stop was a mere start: pools stayed full and the backlog was made up for."""
+    """``apply("10,1.5,restart")`` after a stop only started: pools stayed full and the backlog was caught up with."""
     clock = ManualClock()
     limiter = aiorate.Limiter(scheduler(), clock=clock)
     crowd = Crowd(limiter, clock)
@@ -103,15 +103,15 @@ async def test_restart_restarts_a_limiter_that_was_stopped(scheduler: Callable[[
 
     assert behind > 9
     assert 0 == lag
-    # An empty pool needs a permit's time for A, or a slot begins at once; nobody comes sooner than at the rate.
+    # A waits for one permit in an empty pool, and for nothing elsewhere. The others follow at the rate.
     first = (15_100 if isinstance(limiter.scheduler, aiorate.TokenPool) else 15_000) * MS
     assert {"A": first, "B": first + 100 * MS, "C": first + 200 * MS} == crowd.granted
     assert limiter.statistics().paused_until is None
 
 
 @pytest.mark.asyncio
-async def test_a_member_of_all_of_changes_its_rate_for_those_in_line_too() -> None:
-    """``members[0].set_rate()`` did not time the line anew; whoever waited was still there 58 s later."""
+async def test_rate_of_one_member_changes_for_waiters_too() -> None:
+    """``members[0].set_rate()`` did not set the timer of the line again; its waiters were still there 58 s later."""
     clock = SteppedClock()
     limiter = aiorate.Limiter(aiorate.AllOf(aiorate.TokenBucket("1/min", burst=1), aiorate.TokenBucket("100/s", burst=5)), clock=clock)
     crowd = Crowd(limiter, clock)

@@ -1,4 +1,4 @@
-"""Errors reach each waiter as an instance of its own, and leave the limiter usable."""
+"""Each waiter gets a separate error, and the limiter stays usable."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def entries(error: BaseException) -> int:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("strategy", EACH)
-async def test_each_waiter_is_sent_away_with_an_error_of_its_own(strategy: str) -> None:
-    """One instance was raised in 1000 tasks, and its traceback grew by each: 2000 entries, which kept all their frames."""
+async def test_each_waiter_of_a_closed_limiter_gets_a_separate_error(strategy: str) -> None:
+    """One instance was raised in 1000 tasks. Its traceback grew to 2000 entries, which kept all their frames alive."""
     limiter = aiorate.Limiter(EACH[strategy](), clock=ManualClock())
     while limiter.try_acquire():
         pass
@@ -37,7 +37,7 @@ async def test_each_waiter_is_sent_away_with_an_error_of_its_own(strategy: str) 
 
 
 class Broken(aiorate.TokenBucket):
-    """A strategy that fails once its time has come, with an error that wants more than it keeps."""
+    """A strategy that fails after one second, with an error whose constructor takes more arguments than it keeps."""
 
     class Failure(Exception):
         def __init__(self, name: str, number: int) -> None:
@@ -51,8 +51,8 @@ class Broken(aiorate.TokenBucket):
 
 @one_loop
 @pytest.mark.parametrize("kind", ["a clock that fails", "a strategy that fails"])
-async def test_a_failure_is_told_to_each_waiter_by_an_error_of_its_own(kind: str) -> None:
-    """So were the errors of a broken clock or strategy, and of drivers."""
+async def test_each_waiter_of_a_failed_limiter_gets_a_separate_error(kind: str) -> None:
+    """The same held for the errors of a broken clock, strategy or driver."""
 
     class BrokenClock(ManualClock):
         def now(self) -> int:
@@ -87,8 +87,8 @@ class FailsOnce(aiorate.TokenBucket):
 
 
 @one_loop
-async def test_a_strategy_that_fails_in_the_middle_of_a_line_leaves_the_limiter_whole() -> None:
-    """Grants before the failure were not counted as such, and records were kept for good."""
+async def test_strategy_that_fails_mid_line_leaves_the_limiter_whole() -> None:
+    """Grants before the failure were not counted, and their records were kept for good."""
     clock = ManualClock()
     scheduler = FailsOnce("10/s", burst=3)
     crowd = Crowd(aiorate.Limiter(scheduler, clock=clock), clock)
