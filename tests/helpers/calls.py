@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Calls:
-    """``granted`` says who was granted at which instant; ``leases`` has what each reserved."""
+    """Tasks by name: ``granted`` has the instant of each grant, ``leases`` what each reserved."""
 
     def __init__(self, budget: aiorate.Budget, clock: ManualClock) -> None:
         self.budget = budget
@@ -31,13 +31,13 @@ class Calls:
         return task
 
     async def queue(self, names: Any, **amounts: Any) -> None:
-        """Have them all reserve the same, in that order."""
+        """Start a task for each name, in that order; all reserve the same."""
         for name in names:
             self.ask(name, **amounts)
         await turns(3)
 
     async def end(self, *names: Any, error: Exception | None = None, **used: int) -> None:
-        """Settle what is given, and leave the block, with an error if there is one."""
+        """Settle ``used`` if given, and leave the block, by raising ``error`` if given."""
         for name in names:
             if used:
                 self.leases[name].settle(**used)
@@ -52,3 +52,17 @@ class Calls:
             await self._over[name].wait()
             if name in self.error:
                 raise self.error[name]
+
+
+def left(budget: aiorate.Budget) -> dict[str, int]:
+    """How much of each dimension is available."""
+    return {name: budget.available(name) for name in budget.dimensions}
+
+
+def at_rest(shared: aiorate.Limiter, *all_calls: Calls) -> bool:
+    """True if no request has left a receipt, a place in line or a wake-up."""
+    return (
+        not shared.scheduler.receipts
+        and shared.statistics().waiting == shared.dispatcher.resuming == 0
+        and all(calls.budget.waiting == 0 for calls in all_calls)
+    )

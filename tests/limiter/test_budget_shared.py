@@ -1,17 +1,13 @@
-"""One dimension of a budget may be a Limiter that other budgets share, and that is awaited directly too."""
+"""A dimension of a budget may be a Limiter that other budgets share, and that is awaited directly too."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from typing import Any
 
 import pytest
-from helpers.calls import Calls
-from helpers.driving import SECOND, SteppedClock, one_loop, others, turns
-from helpers.server import most_in_any_window
-from helpers.strategies import EACH
+from helpers.calls import Calls, at_rest
+from helpers.driving import SECOND, SteppedClock, one_loop, turns
 
 import aiorate
 from aiorate import Budget, Limiter, SlidingWindow, TokenBucket
@@ -22,36 +18,17 @@ pytestmark = one_loop
 
 
 @pytest.fixture
-def clock() -> SteppedClock:
-    return SteppedClock()
-
-
-@pytest.fixture
 def shared(clock: SteppedClock) -> Limiter:
     return Limiter(TokenBucket("10/s", burst=100), clock=clock)
 
 
-@pytest.fixture
-def shared_in_real_time() -> Limiter:
-    return Limiter(TokenBucket("1/h", burst=100))
-
-
 def chat(shared: Limiter, clock: ManualClock, **options: Any) -> Calls:
-    """A budget of requests of its own and tokens that are shared, and its calls."""
+    """Calls under a budget with its own requests and shared tokens."""
     return Calls(Budget(requests=TokenBucket("1/s", burst=5), tokens=shared, clock=clock, **options), clock)
 
 
-def at_rest(shared: Limiter, *all_calls: Calls) -> bool:
-    """Whether nothing of any request is left anywhere."""
-    return (
-        not shared.scheduler.receipts
-        and shared.statistics().waiting == shared.dispatcher.resuming == 0
-        and all(calls.budget.waiting == 0 for calls in all_calls)
-    )
-
-
-async def test_two_budgets_share_what_they_do_not_have_twice(shared: Limiter, clock: SteppedClock) -> None:
-    """Chat and embeddings of one account: requests of their own, the same tokens."""
+async def test_two_budgets_share_the_tokens_of_one_account(shared: Limiter, clock: SteppedClock) -> None:
+    """Chat and embeddings have their own requests and the same tokens."""
     one, two = chat(shared, clock), chat(shared, clock)
     one.ask("a", tokens=60)
     two.ask("b", tokens=60)
@@ -66,8 +43,8 @@ async def test_two_budgets_share_what_they_do_not_have_twice(shared: Limiter, cl
     assert at_rest(shared, one, two)
 
 
-async def test_a_busy_budget_is_one_of_those_in_the_shared_line(shared: Limiter, clock: SteppedClock) -> None:
-    """Only its first stands there: a hundred of one budget delay another by one request."""
+async def test_a_busy_budget_has_one_request_in_the_shared_line(shared: Limiter, clock: SteppedClock) -> None:
+    """Only its first is there: any number of requests of one budget delay another budget by one."""
     busy, quiet = chat(shared, clock), chat(shared, clock)
     assert shared.try_acquire(100)
     await busy.queue(range(5), tokens=10)
@@ -79,8 +56,8 @@ async def test_a_busy_budget_is_one_of_those_in_the_shared_line(shared: Limiter,
     assert quiet.granted == {"q": 2 * SECOND}
 
 
-async def test_a_reservation_that_waits_for_its_own_takes_nothing_that_is_shared(shared: Limiter, clock: SteppedClock) -> None:
-    """And nothing of its own while it waits for the shared."""
+async def test_a_waiting_reservation_takes_from_neither_limit(shared: Limiter, clock: SteppedClock) -> None:
+    """No shared tokens while it waits for its own requests, and no requests while it waits for tokens."""
     calls = chat(shared, clock)
     await calls.queue("a", requests=5)
     await calls.queue("b", requests=2, tokens=50)
@@ -94,8 +71,8 @@ async def test_a_reservation_that_waits_for_its_own_takes_nothing_that_is_shared
     assert calls.leases["b"].limited_by == "tokens"
 
 
-async def test_what_is_waited_for_may_be_shared(shared: Limiter, clock: SteppedClock) -> None:
-    """The one at the head stood in the shared line; the next waited for the same, the last for its own."""
+async def test_limited_by_may_name_the_shared_dimension(shared: Limiter, clock: SteppedClock) -> None:
+    """The first waits in the shared line, the second behind it for the same tokens, and the third for its own requests."""
     calls = chat(shared, clock)
     shared.charge(100)
     await calls.queue("ab", tokens=10)
@@ -107,7 +84,7 @@ async def test_what_is_waited_for_may_be_shared(shared: Limiter, clock: SteppedC
 
 
 async def test_a_shared_limit_is_settled_too(shared: Limiter, clock: SteppedClock) -> None:
-    """Less comes back to it at once, by receipt; more is its debt, and that of all who share it."""
+    """What was not used comes back at once, by receipt; what was used on top is a debt that all who share it pay."""
     one, two = chat(shared, clock), chat(shared, clock)
     await one.queue("ab", tokens=50)
     await two.queue("c", tokens=20)
@@ -124,8 +101,8 @@ async def test_a_shared_limit_is_settled_too(shared: Limiter, clock: SteppedCloc
     assert shared.statistics().available == 0
 
 
-async def test_what_was_reserved_before_a_reset_does_not_come_back(clock: SteppedClock) -> None:
-    """The limit begins anew; permits of the old schedule are not of the new."""
+async def test_a_reservation_made_before_a_reset_gives_nothing_back(clock: SteppedClock) -> None:
+    """After reset() the limit has a new schedule, to which permits of the old one do not belong."""
     shared = Limiter(aiorate.TokenPool("1/s", pool=10 * SECOND), clock=clock)
     assert shared.try_acquire()
     clock.advance(20)
@@ -139,8 +116,8 @@ async def test_what_was_reserved_before_a_reset_does_not_come_back(clock: Steppe
     assert shared.statistics().available == 1
 
 
-async def test_a_lower_rate_sends_those_away_who_ask_for_too_much(clock: SteppedClock) -> None:
-    """Only them: those behind them are served."""
+async def test_a_lower_rate_fails_requests_that_became_too_large(clock: SteppedClock) -> None:
+    """Only those: requests behind them are served."""
     shared = Limiter(SlidingWindow("10/s"), clock=clock)
     calls = Calls(Budget(requests=TokenBucket("1/s", burst=1), tokens=shared, clock=clock), clock)
     await calls.queue("a", tokens=1)
@@ -154,8 +131,8 @@ async def test_a_lower_rate_sends_those_away_who_ask_for_too_much(clock: Stepped
     assert isinstance(calls.tasks["b"].exception(), ValueError)
 
 
-async def test_a_closed_shared_limit_sends_everybody_away(shared: Limiter, clock: SteppedClock) -> None:
-    """Those in its line, those behind them, and those who come."""
+async def test_closing_the_shared_limit_fails_all_reservations(shared: Limiter, clock: SteppedClock) -> None:
+    """Of its line, behind those, and later ones."""
     calls = chat(shared, clock)
     shared.charge(100)
     await calls.queue("ab", tokens=10)
@@ -170,8 +147,8 @@ async def test_a_closed_shared_limit_sends_everybody_away(shared: Limiter, clock
     assert at_rest(shared, calls)
 
 
-async def test_a_closed_budget_leaves_the_shared_limit_open(shared: Limiter, clock: SteppedClock) -> None:
-    """And nobody of it in that line; who holds a lease may settle it."""
+async def test_closing_a_budget_leaves_the_shared_limit_open(shared: Limiter, clock: SteppedClock) -> None:
+    """Its requests leave the shared line, and its leases can still be settled."""
     calls, other = chat(shared, clock), chat(shared, clock)
     await calls.queue("a", tokens=100)
     await calls.queue("bc", tokens=10)
@@ -193,8 +170,8 @@ async def test_a_closed_budget_leaves_the_shared_limit_open(shared: Limiter, clo
     assert at_rest(shared, calls, other)
 
 
-async def test_a_pause_of_one_budget_holds_up_no_other(shared: Limiter, clock: SteppedClock) -> None:
-    """It stands aside in the shared line until its pause is over."""
+async def test_a_pause_of_one_budget_delays_no_other(shared: Limiter, clock: SteppedClock) -> None:
+    """Its request lets others pass in the shared line until the pause is over."""
     one, two = chat(shared, clock), chat(shared, clock)
     shared.charge(100)
     await one.queue("a", tokens=10)
@@ -218,7 +195,7 @@ async def test_a_quota_of_the_shared_dimension_lowers_it_for_all(shared: Limiter
 
 
 async def test_several_shared_limits_in_one_budget_are_refused(shared: Limiter, clock: SteppedClock) -> None:
-    """All of several lines or none would have each wait for the other; where all share all, one budget is shared."""
+    """Two lines that wait for each other could deadlock; where all limits are shared, share one Budget."""
     another = Limiter("5/s", clock=clock)
 
     with pytest.raises(ValueError, match=r"requests and tokens are.*share one Budget"):
@@ -227,199 +204,3 @@ async def test_several_shared_limits_in_one_budget_are_refused(shared: Limiter, 
         Budget(tokens=shared)
     with pytest.raises(ValueError, match="requests and tokens are"):
         Budget(requests=shared, tokens=shared)
-
-
-# Cancelled.
-
-
-class Scene:
-    """Two budgets and a direct caller at one shared limit: the first of one budget is cancelled at a given turn of a given step."""
-
-    def __init__(self, name: str, *, cancelled: bool) -> None:
-        self.clock = SteppedClock()
-        self.shared = Limiter(EACH[name](), clock=self.clock)
-        self.own = [TokenBucket("5/s", burst=1), TokenBucket("5/s", burst=1)]
-        self.one, self.two = (Calls(Budget(own=own, tokens=self.shared, clock=self.clock), self.clock) for own in self.own)
-        self.cancelled = cancelled
-        self.step = 0
-
-    async def play(self, step: int, turn: int) -> dict[str, int]:
-        """Who was granted when. Timers are fired one by one, each followed by so many turns."""
-        self.shared.delay()  # its schedule begins now
-        while self.shared.try_acquire():
-            pass
-        for name in "abc":
-            self.one.ask(name) if name != "b" or self.cancelled else None
-            self.two.ask(name.upper())
-        direct = asyncio.ensure_future(self.shared.acquire())
-        await turns(5)
-        fired = 0
-        while self.clock.next_timer is not None and fired < 40:
-            self.clock.fire()
-            fired += 1
-            for count in range(8):
-                if self.cancelled and fired == step and count == turn:
-                    self.one.tasks["b"].cancel()
-                await turns(1)
-        assert direct.done()
-        return {**self.one.granted, **self.two.granted}
-
-
-@pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "TokenBucket-paced", "SlidingWindow"])
-async def test_a_reservation_may_be_cancelled_at_every_point(name: str) -> None:
-    """In its own line, at its head, in the shared line, granted there, granted here, before it runs, inside: nothing is lost."""
-    ended = set()
-    for step in range(12):
-        for turn in range(8):
-            scene = Scene(name, cancelled=True)
-            granted = await scene.play(step, turn)
-            task = scene.one.tasks["b"]
-            cancelled = task.cancelled()
-            ended.add((cancelled, "b" in granted))
-            for calls in (scene.one, scene.two):
-                await calls.end(*calls.granted)
-            await turns(3)
-
-            assert set(granted) | ({"b"} if cancelled else set()) == set("abcABC")
-            assert at_rest(scene.shared, scene.one, scene.two)
-            assert not any(own.receipts for own in scene.own)
-            assert scene.shared.statistics().granted - len(granted) == EACH[name]().available(0) + 1
-            assert (scene.clock.timers, others()) == (0, set())
-    assert ended == {(True, False), (True, True), (False, True)}
-
-
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "SlidingWindow", "BurstCompensation-strict"])
-async def test_nothing_is_lost_and_no_bound_exceeded_whoever_leaves_when(name: str, seed: int) -> None:
-    """Three budgets and direct callers at one shared limit, half of them cancelled at random turns."""
-    dice, clock = random.Random(seed), SteppedClock()
-    shared = Limiter(EACH[name](), clock=clock)
-    most = shared.scheduler.max_permits or 3
-    own = [TokenBucket("3/s", burst=2) for _ in range(3)]
-    everybody = [Calls(Budget(own=part, tokens=shared, clock=clock), clock) for part in own]
-    used: list[int] = []
-
-    async def direct() -> None:
-        await shared.acquire()
-        used.append(clock.now())
-
-    tasks: list[asyncio.Task[None]] = []
-    for number in range(60):
-        calls = dice.choice(everybody)
-        if dice.random() < 0.8:
-            tasks.append(calls.ask(number, tokens=dice.randint(1, min(3, most))))
-        else:
-            tasks.append(asyncio.ensure_future(direct()))
-        for _ in range(dice.choice((0, 0, 1, 3))):
-            if clock.next_timer is not None:
-                clock.fire()
-            for _ in range(6):
-                if dice.random() < 0.06:
-                    dice.choice(tasks).cancel()
-                await turns(1)
-        for inside in [name for name in calls.granted if not calls.tasks[name].done()]:
-            if dice.random() < 0.3:
-                await calls.end(inside)
-    await clock.run(120)
-    for calls in everybody:
-        await calls.end(*calls.granted)
-
-    for calls, part in zip(everybody, own, strict=True):
-        instants = list(calls.granted.values())
-        assert not part.receipts
-        assert most_in_any_window(instants, SECOND) <= part.bound_when_late(SECOND, 1, SECOND // 50)
-        used += [at for name, at in calls.granted.items() for _ in range(calls.leases[name].amounts["tokens"])]
-    assert at_rest(shared, *everybody)
-    assert all(task.done() for task in tasks)
-    assert most_in_any_window(used, SECOND) <= shared.bound(1, 3)
-    assert shared.statistics().granted == len(used)
-    assert (clock.timers, others()) == (0, set())
-
-
-async def test_a_reservation_is_undone_that_is_cancelled_while_it_lets_the_loop_turn(shared_in_real_time: Limiter) -> None:
-    """Granted at once, but the loop has been kept for long: it yields, and may be cancelled there."""
-    shared, own = shared_in_real_time, TokenBucket("1/h", burst=10)
-    budget = Budget(own=own, tokens=shared)
-
-    async def greedy() -> None:
-        async with budget.reserve(tokens=3):
-            time.sleep(0.02)  # noqa: ASYNC251  # the loop is not run meanwhile
-            task = asyncio.current_task()
-            assert task is not None
-            asyncio.get_running_loop().call_soon(task.cancel)
-            async with budget.reserve(tokens=5):
-                pytest.fail("the loop has not turned")
-
-    task = asyncio.ensure_future(greedy())
-    await asyncio.gather(task, return_exceptions=True)
-
-    assert task.cancelled()
-    assert (budget.available("own"), budget.available("tokens")) == (9, 97)
-    assert (own.receipts, shared.scheduler.receipts) == (False, False)
-
-
-async def test_waiters_are_undone_that_are_cancelled_while_they_let_the_loop_turn(shared_in_real_time: Limiter) -> None:
-    """Ten are granted in one step out of the shared line; slow bodies have those behind yield, and each has the next one cancelled."""
-    shared, own = shared_in_real_time, TokenBucket("1/h", burst=50)
-    budget = Budget(own=own, tokens=shared)
-    shared.pause(3600)
-    inside = 0
-
-    async def slow(number: int) -> None:
-        nonlocal inside
-        async with budget.reserve():
-            inside += 1
-            time.sleep(0.02)  # noqa: ASYNC251
-            if number < 9:
-                asyncio.get_running_loop().call_soon(tasks[number + 1].cancel)
-
-    tasks = [asyncio.ensure_future(slow(number)) for number in range(10)]
-    await turns(3)
-
-    shared.resume()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-    assert 0 < inside < 10
-    assert inside == sum(not task.cancelled() for task in tasks)
-    assert (50 - inside, 100 - inside) == (budget.available("own"), budget.available("tokens"))
-    assert (shared.statistics().granted, shared.dispatcher.resuming) == (inside, 0)
-    assert (own.receipts, shared.scheduler.receipts) == (False, False)
-
-
-async def test_who_stood_in_the_shared_line_may_be_cancelled_after_that(shared_in_real_time: Limiter) -> None:
-    """It has left that line when it resumes; letting the loop turn afterwards, it must not leave it once more."""
-    shared = shared_in_real_time
-    budget = Budget(own=TokenBucket("1/h", burst=50), tokens=shared)
-    shared.pause(3600)
-    goes = asyncio.Event()
-
-    async def hog() -> None:
-        await goes.wait()
-        time.sleep(0.02)  # noqa: ASYNC251  # so that the loop is watched from now on
-        async with budget.reserve():
-            time.sleep(0.02)  # noqa: ASYNC251
-            asyncio.get_running_loop().call_soon(tasks[1].cancel)
-
-    async def call() -> None:
-        async with budget.reserve():
-            pass
-
-    tasks = [asyncio.ensure_future(each()) for each in (hog, call, call)]
-    await turns(3)
-    goes.set()  # so the hog runs before those who are granted now
-    shared.resume()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-    assert [False, True, False] == [task.cancelled() for task in tasks]
-    assert (shared.statistics().granted, shared.dispatcher.resuming) == (2, 0)
-    assert (budget.available("own"), budget.available("tokens")) == (48, 98)
-
-
-async def test_permits_that_came_while_the_loop_turned_are_taken() -> None:
-    """Whoever is refused and has to let the loop turn looks again afterwards."""
-    budget = Budget(tokens=TokenBucket("1/h", burst=5))
-    async with budget.reserve(tokens=5) as lease:
-        time.sleep(0.02)  # noqa: ASYNC251
-        asyncio.get_running_loop().call_soon(lambda: lease.settle(tokens=3))
-        async with budget.reserve(tokens=2, max_wait=0) as other:
-            assert (other.waited, budget.available("tokens")) == (0.0, 0)
