@@ -25,13 +25,11 @@ def shared_in_real_time() -> Limiter:
 class Scene:
     """Two budgets and a direct caller at one shared limit: "b" is cancelled at a given iteration after a given timer."""
 
-    def __init__(self, name: str, *, cancelled: bool) -> None:
+    def __init__(self, name: str) -> None:
         self.clock = SteppedClock()
         self.shared = Limiter(EACH[name](), clock=self.clock)
         self.own = [TokenBucket("5/s", burst=1), TokenBucket("5/s", burst=1)]
         self.one, self.two = (Calls(Budget(own=own, tokens=self.shared, clock=self.clock), self.clock) for own in self.own)
-        self.cancelled = cancelled
-        self.step = 0
 
     async def play(self, step: int, turn: int) -> dict[str, int]:
         """The instant of each grant. Timers are fired one by one, each followed by eight iterations of the loop."""
@@ -39,7 +37,7 @@ class Scene:
         while self.shared.try_acquire():
             pass
         for name in "abc":
-            self.one.ask(name) if name != "b" or self.cancelled else None
+            self.one.ask(name)
             self.two.ask(name.upper())
         direct = asyncio.ensure_future(self.shared.acquire())
         await turns(5)
@@ -48,7 +46,7 @@ class Scene:
             self.clock.fire()
             fired += 1
             for count in range(8):
-                if self.cancelled and fired == step and count == turn:
+                if fired == step and count == turn:
                     self.one.tasks["b"].cancel()
                 await turns(1)
         assert direct.done()
@@ -61,7 +59,7 @@ async def test_a_reservation_may_be_cancelled_at_every_point(name: str) -> None:
     ended = set()
     for step in range(12):
         for turn in range(8):
-            scene = Scene(name, cancelled=True)
+            scene = Scene(name)
             granted = await scene.play(step, turn)
             task = scene.one.tasks["b"]
             cancelled = task.cancelled()
