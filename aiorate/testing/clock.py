@@ -6,7 +6,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from aiorate.rate import seconds_to_ns
-from aiorate.waiting.loops import event_loop, running_loop
+from aiorate.waiting.loops import running_loop, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ def check_instant(call: str, instant: int) -> None:
 async def _settle() -> None:
     native = running_loop()
     assert native is not None  # or nobody could await this
-    loop = event_loop(native, None, precise=False)
+    loop = view_of(native, None, precise=False)
     # From a timer to the last task that it wakes takes a few turns of the loop: driver, notice, waiter, and the waiter's owner.
     for _ in range(12):
         await loop.yield_once()

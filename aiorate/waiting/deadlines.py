@@ -17,8 +17,8 @@ from aiorate.waiting.timer import Timer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate.waiting.clock import EventLoop
     from aiorate.waiting.line import Ticket
+    from aiorate.waiting.view import EventLoop
 
 __all__ = ["Deadlines", "Patience"]
 

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 from aiorate.schedulers.capped import Capped
 from aiorate.schedulers.interface import NOBODY_KNOWS
-from aiorate.schedulers.token_pool import TokenPool
-from aiorate.waiting.asyncio.view import AsyncioLoop
 from aiorate.waiting.batch import Batch
 from aiorate.waiting.counters import Counters
 from aiorate.waiting.deadlines import Deadlines
 from aiorate.waiting.estimate import Estimate
 from aiorate.waiting.line import Line, outcome_of
-from aiorate.waiting.loops import event_loop, running_loop
+from aiorate.waiting.loops import running_loop, view_of
 from aiorate.waiting.timeline import Timeline
 from aiorate.waiting.turnstile import LOOP_CHECK_NS, MOST
 from aiorate.waiting.watcher import UNWATCHED
@@ -29,12 +27,13 @@ if TYPE_CHECKING:
 
     from aiorate.events import Event
     from aiorate.schedulers.interface import Scheduler
-    from aiorate.waiting.clock import Clock, EventLoop, ReadClock
+    from aiorate.waiting.clock import Clock, ReadClock
     from aiorate.waiting.deadlines import Patience
     from aiorate.waiting.driver import Driver
     from aiorate.waiting.gate import Gate, Passes, Receipt
     from aiorate.waiting.group import Group
     from aiorate.waiting.line import Outcome, Request, Ticket
+    from aiorate.waiting.view import EventLoop
     from aiorate.waiting.watcher import Watcher
 
 __all__ = ["NOT_ASKED", "Dispatcher"]
@@ -211,7 +210,7 @@ class Dispatcher:
                 raise RuntimeError("acquire() can only wait in a running event loop; try_acquire() and delay() work without one.")
         if self.driver is None:
             self.line = Line(self.strategy.none)
-            self.driver = _driver_for(self, self._loop)
+            self.driver = self._loop.make_driver(self)
         line, timeline = self.line, self.timeline
         if ticket is None:
             ticket = self.driver.ticket()
@@ -485,8 +484,7 @@ class Dispatcher:
         spilled = scheduler.spilled if late else 0
         reading = now + self.timeline.offset
         loop = self._loop
-        # Where many loops wait, one that stands still, and has yet to resume its own, must not keep the others from theirs.
-        room = MOST if loop is None or loop.section is not None else loop.turnstile.room(self.resuming)
+        room = MOST if loop is None else loop.room(self.resuming)
         booked, woken, permits, stood = now, 0, 0, False  # stood: whether it waited for the shared limit
         gate, granted_at = self._gate, now
         passed: Receipt | BaseException | None = None  # what the shared limit granted, and is not granted here yet
@@ -656,7 +654,7 @@ class Dispatcher:
         elif self._group is not None:
             self._loop = self._group.loop(native, self._clock, self._precise)
         else:
-            self._loop = event_loop(native, self._clock, self._precise)
+            self._loop = view_of(native, self._clock, self._precise)
         if self._loop is not None and self._clock is None:
             self.timeline.follow(self._loop.read)
         self._steady = self._loop is not None and self._loop.monotonic
@@ -721,7 +719,7 @@ class Dispatcher:
     def let_loop_turn(self) -> Awaitable[object]:
         """What to await while the loop is starved: it runs its other tasks, and those who came before go on first."""
         assert self._loop is not None
-        return self._loop.turnstile.wait()
+        return self._loop.turn()
 
     def _watch_loop(self, now: int) -> None:
         """Watch the loop from now on; no caller has to check again for 5 ms."""
@@ -970,20 +968,3 @@ def again(error: BaseException) -> BaseException:
     if twin is not error:
         twin.__cause__ = error.__cause__
     return twin
-
-
-def _driver_for(dispatcher: Dispatcher, loop: EventLoop) -> Driver:
-    """On asyncio the Filler for a TokenPool and the Alarm for all others; on trio, trio's."""
-    if not isinstance(loop, AsyncioLoop):
-        from aiorate.waiting.trio.driver import TrioDriver
-        from aiorate.waiting.trio.view import TrioLoop
-
-        assert isinstance(loop, TrioLoop)
-        return TrioDriver(dispatcher, loop)
-    if isinstance(dispatcher.strategy, TokenPool):
-        from aiorate.waiting.asyncio.filler import Filler
-
-        return Filler(dispatcher, loop, dispatcher.name)
-    from aiorate.waiting.asyncio.alarm import Alarm
-
-    return Alarm(dispatcher, loop)

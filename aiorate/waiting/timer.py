@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate.waiting.clock import EventLoop, Handle
+    from aiorate.waiting.clock import Handle
+    from aiorate.waiting.view import EventLoop
 
 __all__ = ["Timer"]
 

@@ -34,20 +34,20 @@ schedulers.dimensions
 schedulers
 
 waiting waiting.asyncio waiting.trio waiting.process
-waiting.line waiting.batch waiting.counters waiting.callback waiting.port waiting.watcher
-waiting.asyncio.port waiting.trio.port waiting.process.port
-waiting.process.section waiting.turnstile
-waiting.process.inbox
-
-waiting.clock waiting.asyncio.timerfd
-waiting.timeline waiting.timer waiting.asyncio.view waiting.trio.view waiting.process.timekeeper
+waiting.line waiting.batch waiting.counters waiting.callback waiting.watcher waiting.clock waiting.view waiting.driver waiting.port
+waiting.asyncio.port waiting.trio.here waiting.trio.port waiting.process.port
+waiting.turnstile waiting.asyncio.timerfd waiting.trio.timer waiting.process.section
+waiting.process.inbox waiting.process.timekeeper
+waiting.timeline waiting.timer
+waiting.asyncio.alarm waiting.asyncio.filler waiting.trio.driver
+waiting.asyncio.view waiting.trio.view
 waiting.loops
-waiting.process.view waiting.deadlines
+waiting.process.driver
+waiting.process.view
+
+waiting.deadlines
 waiting.estimate waiting.group
 waiting.gate
-
-waiting.driver
-waiting.asyncio.filler waiting.asyncio.alarm waiting.trio.driver waiting.process.driver
 waiting.dispatcher
 waiting.request
 
@@ -83,7 +83,7 @@ __main__
 """
 # Not where a first look would put them:
 # * the estimate stands above the timeline, because a pause is part of what it foretells;
-# * loops.py stands above the views of asyncio and trio, because it says which kind of loop runs here;
+# * loops.py stands above the views of asyncio and trio, which its table names;
 # * slots and statistics stand below the limiter, which makes them, and beside the dispatcher, which they read.
 ROW = {
     "aiorate" if name == "aiorate" else f"aiorate.{name}": number
@@ -205,9 +205,7 @@ def test_nothing_is_looked_up_by_name(module: str) -> None:
 
 
 THIRD = {
-    "aiorate.waiting.trio.view": {"anyio", "trio"},
-    "aiorate.waiting.trio.driver": {"anyio"},
-    "aiorate.waiting.trio.port": {"anyio", "trio"},
+    **{module: {"anyio", "trio"} for module in SOURCES if module.startswith("aiorate.waiting.trio.")},
     "aiorate.aiohttp": {"aiohttp"},
     "aiorate.http.transport": {"httpx", "httpx2"},  # httpx2 is a fork of httpx
     "aiorate.http.feedback": {"http_sf"},
@@ -217,7 +215,7 @@ THIRD = {
 
 @pytest.mark.parametrize("module", sorted(module for module in SOURCES if not module.startswith(TOOLS)))
 def test_third_parties_stay_outside(module: str) -> None:
-    """Only the three files for trio import anyio and trio. An adapter knows one library, and can be imported without it."""
+    """Only the folder for trio imports anyio and trio. An adapter knows one library, and can be imported without it."""
     assert others(module) <= THIRD.get(module, set())
     assert not others(module, lazy=False) or "trio" in module
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+from asyncio import _get_running_loop as running_asyncio
+from asyncio import current_task
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, ceil_div
+from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.asyncio.port import AsyncioPort
 from aiorate.waiting.clock import TimedClock
-from aiorate.waiting.turnstile import Turnstile
+from aiorate.waiting.turnstile import LOOP_CHECK_NS, Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiorate.waiting.asyncio.timerfd import KernelTimers
     from aiorate.waiting.clock import Clock, Handle, ReadClock
+    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.driver import Driver
     from aiorate.waiting.process.section import Section
 
 __all__ = ["GRAIN_NS", "AsyncioLoop"]
@@ -28,7 +33,20 @@ _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # loops cannot all wait for longer; 
 class AsyncioLoop:
     """An asyncio event loop, uvloop's included."""
 
-    __slots__ = ("_clock", "_kernel", "_process", "_rounds_up", "grain", "manual", "monotonic", "native", "read", "turnstile")
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_kernel",
+        "_process",
+        "_rounds_up",
+        "check_after",
+        "grain",
+        "manual",
+        "monotonic",
+        "native",
+        "read",
+        "turnstile",
+    )
 
     section: Section | None = None
 
@@ -43,7 +61,8 @@ class AsyncioLoop:
         time: ReadClock = monotonic_ns if own or uvloop else lambda: round(native.time() * NS_PER_SECOND)
         self.read: ReadClock = time if clock is None else clock.now
         self.monotonic: bool = self.read is monotonic_ns
-        self.turnstile: Turnstile = Turnstile.of(native, AsyncioPort, time)
+        self.turnstile: Turnstile = Turnstile.of(native, AsyncioPort, monotonic_ns if self.monotonic else time)
+        self.check_after: int = 0
         self._kernel: KernelTimers | None = None
         if precise and self.monotonic:
             from aiorate.waiting.asyncio.timerfd import KernelTimers
@@ -84,3 +103,28 @@ class AsyncioLoop:
 
     def yield_once(self) -> Awaitable[object]:
         return asyncio.sleep(0)
+
+    def starved(self) -> bool:
+        now = self.read()
+        # Without a task, the caller is a guest of this loop, such as a trio run.
+        if now < self.check_after or self.manual or running_asyncio() is not self.native or current_task() is None:
+            return False
+        held_for = self.turnstile.held_for()
+        self.check_after = now - held_for + LOOP_CHECK_NS
+        return held_for >= LOOP_CHECK_NS
+
+    def turn(self) -> Awaitable[object]:
+        return self.turnstile.wait()
+
+    def room(self, resuming: int) -> int:
+        return self.turnstile.room(resuming)
+
+    def make_driver(self, dispatcher: Dispatcher) -> Driver:
+        """The Filler for a TokenPool, the Alarm for all other strategies."""
+        if isinstance(dispatcher.strategy, TokenPool):
+            from aiorate.waiting.asyncio.filler import Filler
+
+            return Filler(dispatcher, self, dispatcher.name)
+        from aiorate.waiting.asyncio.alarm import Alarm
+
+        return Alarm(dispatcher, self)

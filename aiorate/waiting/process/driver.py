@@ -7,12 +7,10 @@ leave the line, and what was granted to them goes to the next. Knows nothing of 
 
 from __future__ import annotations
 
-import asyncio
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate.waiting.asyncio.port import AsyncioPort
-from aiorate.waiting.loops import running_loop
+from aiorate.waiting.loops import port_of, running_loop
 from aiorate.waiting.process.inbox import Inbox, ProcessTicket
 from aiorate.waiting.process.port import ThreadPort
 from aiorate.waiting.timer import Timer
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from aiorate.waiting.driver import DispatcherView
-    from aiorate.waiting.port import Port
     from aiorate.waiting.process.view import ProcessLoop
 
 __all__ = ["ProcessDriver"]
@@ -50,7 +47,7 @@ class ProcessDriver:
         if inbox is None:
             # Another loop begins to wait: those that do not any more may be over.
             self._inboxes = {other: inbox for other, inbox in self._inboxes.items() if inbox.tickets}
-            inbox = self._inboxes[native] = Inbox(_port_of(native), self.loop.section, self.clear_closed)
+            inbox = self._inboxes[native] = Inbox(ThreadPort() if native is None else port_of(native), self.loop.section, self.clear_closed)
         ticket = ProcessTicket(inbox, inbox.port.bell(), inbox.port.owner())
         inbox.tickets[ticket] = None
         return ticket
@@ -119,13 +116,3 @@ class ProcessDriver:
         thread = self.loop.section.run(self.loop.stop)
         while thread is not None and thread.is_alive():
             await self.loop.yield_once()
-
-
-def _port_of(native: object) -> Port:
-    if native is None:
-        return ThreadPort()
-    if isinstance(native, asyncio.AbstractEventLoop):
-        return AsyncioPort(native)
-    from aiorate.waiting.trio.port import TrioPort
-
-    return TrioPort(native)

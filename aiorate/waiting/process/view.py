@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING
 
 from aiorate.waiting.asyncio.view import GRAIN_NS
 from aiorate.waiting.clock import TimedClock
-from aiorate.waiting.loops import event_loop, running_loop, turnstile_here
+from aiorate.waiting.loops import running_loop, view_here
 from aiorate.waiting.process.timekeeper import Timekeeper
+from aiorate.waiting.turnstile import MOST
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Awaitable, Callable
 
     from aiorate.waiting.clock import Clock, Handle, ReadClock
+    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.driver import Driver
     from aiorate.waiting.process.section import Section
     from aiorate.waiting.turnstile import Turnstile
+    from aiorate.waiting.view import EventLoop
 
 __all__ = ["ProcessLoop"]
 
@@ -33,6 +37,7 @@ class ProcessLoop:
 
     running: bool = False
     closed: bool = False
+    check_after: int = 0
 
     def __init__(self, section: Section, clock: Clock | None, precise: bool, name: str | None) -> None:
         self.section: Section = section
@@ -63,16 +68,34 @@ class ProcessLoop:
         return self._keeper.call_at(reading, callback)
 
     def yield_once(self) -> Awaitable[object]:
-        native = running_loop()
-        assert native is not None  # or nobody could await this
-        return event_loop(native, None, precise=False).yield_once()
+        return self._here.yield_once()
 
     @property
     def turnstile(self) -> Turnstile:
-        """That of the loop that runs here, by real time: how long others are kept waiting does not depend on virtual time."""
-        turnstile = turnstile_here()
-        assert turnstile is not None  # or nobody could wait there
-        return turnstile
+        return self._here.turnstile
+
+    def starved(self) -> bool:
+        """By real time: how long other tasks are kept waiting does not depend on virtual time."""
+        view = None if self.manual else view_here()
+        return view is not None and view.starved()
+
+    def turn(self) -> Awaitable[object]:
+        return self._here.turn()
+
+    def room(self, resuming: int) -> int:
+        """A loop that stands still, and has yet to resume its own tasks, must not keep other loops from theirs."""
+        return MOST
+
+    def make_driver(self, dispatcher: Dispatcher) -> Driver:
+        from aiorate.waiting.process.driver import ProcessDriver
+
+        return ProcessDriver(dispatcher, self)
+
+    @property
+    def _here(self) -> EventLoop:
+        view = view_here()
+        assert view is not None  # or nobody could await what it returns
+        return view
 
     @property
     def keeps_time_here(self) -> bool:

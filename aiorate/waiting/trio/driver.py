@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiorate.waiting.timer import Timer
-from aiorate.waiting.trio.view import running_trio
+from aiorate.waiting.trio.here import running_trio
+from aiorate.waiting.trio.timer import keep_by_task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate.waiting.clock import Handle
     from aiorate.waiting.driver import DispatcherView
     from aiorate.waiting.line import Outcome
+    from aiorate.waiting.trio.timer import TrioTimer
     from aiorate.waiting.trio.view import TrioLoop
 
 __all__ = ["TrioDriver"]
@@ -62,13 +67,14 @@ class TrioTicket:
 class TrioDriver:
     """The watch is with the first in line: whenever it is armed, it makes sure of that."""
 
-    __slots__ = ("_dispatcher", "_loop", "_timer", "_watch")
+    __slots__ = ("_dispatcher", "_loop", "_timer", "_watch", "_watched")
 
     def __init__(self, dispatcher: DispatcherView, loop: TrioLoop) -> None:
         self._dispatcher = dispatcher
         self._loop = loop
-        self._timer = Timer(loop, dispatcher.serve, loop.set_watch)
-        self._watch: TrioTicket | None = None
+        self._timer = Timer(loop, dispatcher.serve, self._call_at)
+        self._watched: TrioTimer | None = None  # the timer that is set last
+        self._watch: TrioTicket | None = None  # of the waiter that fires it
 
     def ticket(self) -> TrioTicket:
         return TrioTicket(self._loop.native)
@@ -78,7 +84,7 @@ class TrioDriver:
         ticket.event = event
         if ticket.task is None:
             ticket.task = anyio.get_current_task()
-        timer = self._loop.timer if ticket is self._watch else None
+        timer = self._watched if ticket is self._watch else None
         if timer is None or not timer.pending:
             await event.wait()
             return
@@ -102,7 +108,9 @@ class TrioDriver:
             watch.wake()
         elif reading is not None:
             # The first of another line, whose task does not watch this one. Who stands behind it may leave, and nobody would notice.
-            self._loop.keep_timer()
+            timer = self._watched
+            if timer is not None and timer.pending and timer.scope is None:
+                keep_by_task(timer)
 
     def retire(self) -> None:
         self._timer.set(None)
@@ -110,3 +118,9 @@ class TrioDriver:
 
     async def aclose(self) -> None:
         self._timer.set(None)
+
+    def _call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+        if self._loop.manual:
+            return self._loop.call_at(reading, callback)
+        self._watched = self._loop.make_timer(reading, callback)
+        return self._watched

@@ -1,0 +1,99 @@
+"""The EventLoop protocol: the view that a limiter has of the event loop that runs its callers.
+
+Three families of views: `aiorate.waiting.asyncio`, `aiorate.waiting.trio`, and `aiorate.waiting.process` for ``scope="process"``.
+A limiter whose own clock and timers are the loop's shares the view with all others of that loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiorate.waiting.clock import Handle, ReadClock
+    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.driver import Driver
+    from aiorate.waiting.process.section import Section
+    from aiorate.waiting.turnstile import Turnstile
+
+__all__ = ["EventLoop"]
+
+
+class EventLoop(Protocol):
+    """What a limiter needs of an event loop: asyncio's, uvloop's or trio's, or of all loops and threads of a process as one."""
+
+    monotonic: bool
+    """Whether its clock is ``time.monotonic_ns``, which other loops go by too."""
+    manual: bool
+    """Whether the clock keeps its own timers, and time does not pass by itself."""
+    grain: int
+    """Nanoseconds that wake-ups are kept apart."""
+    check_after: int
+    """The reading of the clock before which no caller needs to ask whether the loop is `starved`."""
+
+    @property
+    def native(self) -> object:
+        """The loop itself, by which it is told from others."""
+        ...
+
+    @property
+    def read(self) -> ReadClock:
+        """Reads the clock that callers on this loop go by, in ns."""
+        ...
+
+    @property
+    def turnstile(self) -> Turnstile:
+        """Where callers wait until the loop has run its other tasks."""
+        ...
+
+    @property
+    def section(self) -> Section | None:
+        """The critical section, where the view stands for many loops and threads; None: it stands for one loop."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether the loop runs now, in any thread of this process."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loop can never run again in this process."""
+        ...
+
+    @property
+    def forked(self) -> bool:
+        """Whether the loop belongs to another process, and was copied by a fork."""
+        ...
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        """Call back in the loop's next iteration."""
+        ...
+
+    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+        """Call back when the clock reads ``reading`` ns, or roughly then: a timer is a hint, the clock is the judge."""
+        ...
+
+    def yield_once(self) -> Awaitable[object]:
+        """Return what to await to let the loop run one iteration."""
+        ...
+
+    def starved(self) -> bool:
+        """Whether the loop has not run its other tasks for 5 to 10 ms, so that the calling task must await `turn` before it goes on.
+
+        False where the clock is moved by hand, for a caller that is not a task of this loop, and in a thread without a loop.
+        """
+        ...
+
+    def turn(self) -> Awaitable[object]:
+        """Return what to await in a starved loop: it runs its other tasks, and callers that came before go on first."""
+        ...
+
+    def room(self, resuming: int) -> int:
+        """How many more tasks a line may wake in this iteration, after ``resuming`` that it woke and that have not gone on yet."""
+        ...
+
+    def make_driver(self, dispatcher: Dispatcher) -> Driver:
+        """Make the driver that wakes the requests in that dispatcher's line."""
+        ...
