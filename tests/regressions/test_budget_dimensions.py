@@ -23,21 +23,22 @@ def clock() -> SteppedClock:
 
 
 def left(budget: Budget) -> dict[str, int]:
+    """Return how many permits each dimension has available."""
     return {name: budget.available(name) for name in budget.dimensions}
 
 
-# Number 15: amounts of 0.
+# Amounts of 0.
 
 
 def github(clock: Any = None) -> Budget:
-    """Points for all calls, and a limit of its own for those that create content."""
+    """Points for all calls, and a separate limit for calls that create content."""
     return Budget(
         points=TokenBucket("900/min", burst=15), content=SlidingWindow("3/min"), requests=TokenBucket("5000/h", burst=100), clock=clock
     )
 
 
 async def test_zero_takes_nothing_of_a_dimension(clock: SteppedClock) -> None:
-    """It was a ValueError, and a dimension that is not named takes 1; GitHub's limits could not be one budget."""
+    """0 was a ValueError, and an unnamed dimension takes 1, so GitHub's limits could not be one budget."""
     calls = Calls(github(clock), clock)
 
     await calls.queue(range(4), points=1, content=0)
@@ -47,7 +48,7 @@ async def test_zero_takes_nothing_of_a_dimension(clock: SteppedClock) -> None:
     assert {"points": 5, "content": 1, "requests": 1} == calls.leases["post"].amounts
 
 
-async def test_a_call_that_takes_nothing_of_a_dimension_does_not_wait_for_it(clock: SteppedClock) -> None:
+async def test_call_that_takes_none_of_a_dimension_skips_its_wait(clock: SteppedClock) -> None:
     """Reading goes on while nothing may be written for a minute."""
     calls = Calls(github(clock), clock)
     await calls.queue(range(3), points=5)
@@ -61,8 +62,8 @@ async def test_a_call_that_takes_nothing_of_a_dimension_does_not_wait_for_it(clo
     assert calls.leases["read"].limited_by == "points"
 
 
-async def test_nothing_at_all_stands_in_line_all_the_same(clock: SteppedClock) -> None:
-    """Order is order of arrival, whatever is asked for."""
+async def test_reservation_of_nothing_still_stands_in_line(clock: SteppedClock) -> None:
+    """Requests are served in order of arrival, whatever they ask for."""
     calls = Calls(github(clock), clock)
     await calls.queue(range(4), points=5)
     await calls.queue(["nothing"], points=0, content=0, requests=0)
@@ -73,8 +74,8 @@ async def test_nothing_at_all_stands_in_line_all_the_same(clock: SteppedClock) -
     assert calls.granted["nothing"] == calls.granted[3] == 60 * SECOND
 
 
-async def test_what_was_reserved_as_nothing_may_be_settled_as_more(clock: SteppedClock) -> None:
-    """A debt, as for any estimate that was too small; and it gives nothing back."""
+async def test_reservation_of_nothing_may_be_settled_as_more(clock: SteppedClock) -> None:
+    """The rest is a debt, as for any estimate that was too small; and nothing is given back."""
     calls = Calls(github(clock), clock)
     await calls.queue(["a", "b", "c"], points=1, content=0)
 
@@ -87,7 +88,7 @@ async def test_what_was_reserved_as_nothing_may_be_settled_as_more(clock: Steppe
 
 
 async def test_a_cancelled_reservation_of_nothing_leaves_no_trace(clock: SteppedClock) -> None:
-    """Also between its grant and its first step."""
+    """Also when cancelled between its grant and its first step."""
     calls = Calls(github(clock), clock)
     await calls.queue(range(3), points=5, content=0)
     await calls.queue(["late", "next"], points=1, content=0)
@@ -102,7 +103,7 @@ async def test_a_cancelled_reservation_of_nothing_leaves_no_trace(clock: Stepped
 
 @pytest.mark.parametrize("burst", [1, 100])
 async def test_zero_of_a_shared_dimension_does_not_ask_it(clock: SteppedClock, burst: int) -> None:
-    """Neither its line, nor its pause, nor its permits."""
+    """It waits for neither the line nor the pause nor the permits of that dimension."""
     shared = Limiter(TokenBucket("1/s", burst=burst), clock=clock)
     calls = Calls(Budget(requests=TokenBucket("1/s", burst=2), tokens=shared, clock=clock), clock)
     shared.pause(100)
@@ -120,7 +121,7 @@ async def test_zero_of_a_shared_dimension_does_not_ask_it(clock: SteppedClock, b
 
 
 async def test_zero_and_more_of_a_shared_dimension_keep_their_order(clock: SteppedClock) -> None:
-    """And estimates of a line of both are true."""
+    """Estimates for a line of both are right too."""
     shared = Limiter(TokenBucket("1/s", burst=1), clock=clock)
     calls = Calls(Budget(requests=TokenBucket("10/s", burst=10), tokens=shared, clock=clock), clock)
     await calls.queue("ab", tokens=1)
@@ -146,15 +147,16 @@ async def test_anything_else_is_still_refused(amount: Any) -> None:
     assert {"points": 15, "content": 3, "requests": 100} == left(budget)
 
 
-# A dimension that has nearly the name.
+# Names that differ slightly from the server's.
 
 
 def told(*names: str) -> Feedback:
+    """Feedback with a quota of tokens for each name."""
     return Feedback(200, quotas=tuple(Quota(name, 8000, 100, 59.0, full_at_reset=True, unit="tokens") for name in names))
 
 
-async def test_a_dimension_that_has_nearly_the_name_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """``output`` where headers say ``output_tokens``: the dimension heeded nothing, and nothing said so."""
+async def test_dimension_with_nearly_the_servers_name_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Headers say ``output_tokens``, so the dimension ``output`` ignored them without a word."""
     budget = Budget(requests="50/min", input="1000/s", output="1000/s", name="claude", clock=ManualClock())
 
     with caplog.at_level(logging.WARNING, "aiorate"):
@@ -170,16 +172,16 @@ async def test_a_dimension_that_has_nearly_the_name_is_logged_once(caplog: pytes
 @pytest.mark.parametrize(
     ("dimensions", "names"),
     [
-        (("requests", "input_tokens", "output_tokens"), ("tokens", "input_tokens", "output_tokens")),  # the sum is for nobody here
+        (("requests", "input_tokens", "output_tokens"), ("tokens", "input_tokens", "output_tokens")),  # no dimension is the sum
         (("requests", "tokens"), ("tokens", "input_tokens", "output_tokens")),
         (("requests",), ("tokens",)),
         (("requests", "credits"), ("tokens",)),
     ],
 )
-async def test_dimensions_that_are_meant_so_are_not_logged(
+async def test_dimensions_left_out_on_purpose_are_not_logged(
     dimensions: tuple[str, ...], names: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A limit of tokens that one leaves out on purpose is no mistake."""
+    """A missing limit of tokens may be intended."""
     budget = Budget(**dict.fromkeys(dimensions, "1000/s"), clock=ManualClock())
 
     with caplog.at_level(logging.INFO, "aiorate"):

@@ -1,6 +1,6 @@
-"""What callers that come in thousands cost their event loop.
+"""What thousands of callers at once cost their event loop.
 
-It is counted, in a loop whose time passes only where the clock is read.
+The cost is counted in calls, in a loop whose time passes only where the clock is read.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ HERDS = [refused_by_the_line, refused_by_max_wait, refused_by_a_budget, refused_
 
 @pytest.mark.parametrize("herd", HERDS, ids=lambda herd: herd.__name__)
 def test_a_herd_costs_each_task_a_few_steps(herd: Callable[[int], Awaitable[object]]) -> None:
-    """All who found the loop starved came back in every turn: 9.2 s of CPU for 40 000 refusals, and 0.7 s to wait."""
+    """All tasks that found the loop starved came back in every turn: 9.2 s of CPU for 40 000 refusals, and 0.7 s for 40 000 waits."""
     tasks = 4_000
 
     async def main() -> int:
@@ -133,7 +133,7 @@ def test_a_herd_of_eager_tasks_costs_each_a_few_steps(herd: Callable[[int], Awai
 
 
 def test_a_herd_is_answered_in_order_of_arrival() -> None:
-    """Nobody who comes later is answered sooner."""
+    """A later caller is never answered sooner."""
     order: list[int] = []
 
     async def ask(limiter: aiorate.Limiter, number: int) -> None:
@@ -160,7 +160,7 @@ def test_nothing_is_left_in_the_loop_after_a_herd() -> None:
         await turns(5)
         before = loop.scheduled
         await turns(5)
-        assert before + 5 == loop.scheduled  # those of this task
+        assert before + 5 == loop.scheduled  # this task's own
         assert 1 == len(asyncio.all_tasks())
         assert len(HERDS) == len(limiters)
 
@@ -170,15 +170,15 @@ def test_nothing_is_left_in_the_loop_after_a_herd() -> None:
 
 
 @pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
-def test_a_loop_that_ends_with_a_herd_gives_its_permits_back(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """The limiter goes on in the next loop, where nobody waits for those of the last."""
+def test_loop_that_ends_with_a_herd_gives_its_permits_back(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """The limiter goes on in the next loop, where no task waits for those of the last."""
     tasks = 20_000
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=2 * tasks))
     left: list[asyncio.Task[float]] = []
 
     async def begin() -> None:
         left.extend(asyncio.ensure_future(limiter.acquire()) for _ in range(tasks))
-        await asyncio.sleep(0)  # most of them are granted, and let the loop turn before they go on
+        await asyncio.sleep(0)  # most are granted, and let the loop turn before they resume
 
     async def again() -> int:
         assert {0.0} == set(await asyncio.gather(*[limiter.acquire() for _ in range(tasks)]))
@@ -192,8 +192,8 @@ def test_a_loop_that_ends_with_a_herd_gives_its_permits_back(factory: Callable[[
     assert went_on + tasks == limiter.statistics().granted
 
 
-def test_a_child_process_is_not_held_up_by_a_herd_of_its_parent() -> None:
-    """Who stands in the parent's turnstile stands there only."""
+def test_herd_of_the_parent_does_not_hold_up_a_child_process() -> None:
+    """Tasks in the parent's turnstile hold up the parent only."""
     printed = program(
         """
 limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=100_000))
@@ -217,8 +217,8 @@ asyncio.run(main())
 
 
 @pytest.mark.asyncio
-async def test_a_caller_that_uses_each_limiter_once_lets_the_loop_turn() -> None:
-    """Each limiter watched the loop for itself, and saw only its own first call; now one watch serves all."""
+async def test_caller_of_many_limiters_lets_the_loop_turn() -> None:
+    """Each limiter watched the loop separately, and saw only its own first call; now one watch serves all."""
 
     async def ask_each() -> None:
         for _ in range(200_000):
@@ -229,8 +229,8 @@ async def test_a_caller_that_uses_each_limiter_once_lets_the_loop_turn() -> None
             await ask_each()
 
 
-def test_a_caller_in_another_loop_leaves_the_turnstile_alone() -> None:
-    """A closed limiter answers without a look at which loop runs, and a turnstile is of one loop."""
+def test_caller_in_another_loop_leaves_the_turnstile_alone() -> None:
+    """A closed limiter answers without a look at the running loop, and a turnstile belongs to one loop."""
     limiter = aiorate.Limiter("1/h")
     elsewhere: list[type] = []
 
@@ -254,8 +254,8 @@ def test_a_caller_in_another_loop_leaves_the_turnstile_alone() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("herd", ["refused", "granted"])
-def test_a_herd_that_is_answered_at_once_costs_little_more_than_a_line(herd: str) -> None:
-    """In CPU time beside as many that stand in line, which took a fifteenth of it. Of five tries, one must do."""
+def test_herd_answered_at_once_costs_little_more_than_a_line(herd: str) -> None:
+    """It took 15 times the CPU time of as many tasks in line. One of five tries must pass."""
     tasks = 40_000
 
     async def cpu(limiter: aiorate.Limiter, **options: Any) -> float:

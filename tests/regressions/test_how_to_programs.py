@@ -21,22 +21,22 @@ HOW_TO = Path(__file__).parents[2] / "docs" / "howto.md"
 
 
 def made_in(program: str, *names: str) -> dict[str, Any]:
-    """What the program of the how-to that contains that text assigns to those names."""
+    """Run the assignments to ``names`` in the how-to's program that contains ``program``, and return their values."""
     blocks = re.findall(r"^```python\n(.*?)^```$", HOW_TO.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     (block,) = (block for block in blocks if program in block)
     chosen = [node for node in ast.parse(block).body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in names]
     namespace: dict[str, Any] = {name: getattr(aiorate, name) for name in aiorate.__all__}
-    exec(compile(ast.Module(chosen, []), str(HOW_TO), "exec"), namespace)  # a page of ours
+    exec(compile(ast.Module(chosen, []), str(HOW_TO), "exec"), namespace)  # our own page
     return {name: namespace[name] for name in names}
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_the_program_for_anthropic_uses_most_of_the_limit() -> None:
-    """With plain rates, what estimates were too large by was lost: 57 to 74 % of the limit was used."""
+    """With plain rates, overestimates were lost: 57 to 74 % of the limit was used."""
     anthropic = pytest.importorskip("anthropic")
     budget: Budget = made_in("AsyncAnthropic", "budget")["budget"]
     http = import_module(next(base.__module__ for base in anthropic.DefaultAsyncHttpxClient.__mro__ if base.__name__ == "AsyncClient"))
-    limits = {"requests": 500, "input_tokens": 30_000, "output_tokens": 8_000}  # the answers are what is short
+    limits = {"requests": 500, "input_tokens": 30_000, "output_tokens": 8_000}  # output tokens are the tightest
     buckets = {name: aiorate.TokenBucket(aiorate.Rate(of, per=60), burst=of) for name, of in limits.items()}
     provider = Provider(http, buckets, seconds_a_token=0.01)
     client = anthropic.AsyncAnthropic(
@@ -63,8 +63,8 @@ async def test_the_program_for_anthropic_uses_most_of_the_limit() -> None:
     assert used >= 0.9 * (800 + 8_000 / 60 * seconds)
 
 
-def test_the_programs_for_apis_and_bots_send_one_after_the_other() -> None:
-    """A window lets all go at once, and two batches of 30 met in one second at a busy machine: 60 at the server."""
+def test_programs_for_apis_and_bots_send_evenly() -> None:
+    """A window sends all at once, and on a busy machine two batches of 30 met in one second: 60 at the server."""
     limiter: Limiter = made_in("for 10 in a second", "limiter")["limiter"]
     bot = made_in("bot.send_message", "shared", "chats")
     chats: KeyedLimiter[int] = bot["chats"]
@@ -76,7 +76,7 @@ def test_the_programs_for_apis_and_bots_send_one_after_the_other() -> None:
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_the_program_for_github_is_one_budget() -> None:
-    """By hand it took three limiters, and 104 calls were made in a window of 80."""
+    """Three separate limiters made 104 calls in a window of 80."""
     budget: Budget = made_in("https://api.github.com", "budget")["budget"]
     loop = asyncio.get_running_loop()
     written: list[float] = []
@@ -97,4 +97,4 @@ async def test_the_program_for_github_is_one_budget() -> None:
     read_in = loop.time() - read_in
 
     assert max(sum(begin <= at < begin + 60 for at in written) for begin in written) <= 80
-    assert (200, True) == (read, read_in < 20)  # by their points, and not one every 0.8 s
+    assert (200, True) == (read, read_in < 20)  # at the rate of their points, not one every 0.8 s

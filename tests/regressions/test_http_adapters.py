@@ -24,7 +24,7 @@ from aiorate.http import Quota, hooks, read_feedback
 PACKAGES = pytest.mark.parametrize("package", [httpx2, httpx], ids=["httpx2", "httpx"])
 
 
-# Number 16: a synchronous client.
+# A synchronous client.
 
 
 def send(package: Any, server: Server, limiter: Limiter) -> None:
@@ -35,7 +35,7 @@ def send(package: Any, server: Server, limiter: Limiter) -> None:
 @PACKAGES
 @pytest.mark.parametrize("where", ["no loop", "a coroutine", "a callback"])
 def test_a_synchronous_client_is_refused_before_it_sends(package: Any, where: str) -> None:
-    """In a notebook a loop runs around it; 5 of 5 requests were sent under 1/h, with a RuntimeWarning only."""
+    """In a notebook, where a loop runs, 5 of 5 requests were sent under 1/h, with only a RuntimeWarning."""
     limiter = Limiter("1/h")
     errors: list[BaseException] = []
 
@@ -66,8 +66,8 @@ def test_a_synchronous_client_is_refused_before_it_sends(package: Any, where: st
 
 
 @PACKAGES
-def test_a_subclass_and_a_redirect_are_told_apart_too(package: Any) -> None:
-    """SDKs derive their clients, and some wrap a hook in a function of their own."""
+def test_subclass_and_wrapped_hook_are_told_apart_too(package: Any) -> None:
+    """SDKs derive their clients, and some wrap a hook in a function."""
 
     class Own(package.Client):  # type: ignore[misc, name-defined]
         pass
@@ -91,11 +91,11 @@ def test_a_subclass_and_a_redirect_are_told_apart_too(package: Any) -> None:
     assert 2 == limiter.statistics().granted
 
 
-# Number 17: the parser of draft 11.
+# The parser of draft 11.
 
 
 def test_the_extras_of_the_adapters_bring_the_parser() -> None:
-    """`aiorate[httpx]` did not, and a draft-11 header was no header."""
+    """`aiorate[httpx]` did not, and a draft-11 header was not read."""
     project = Path(__file__).parents[2] / "pyproject.toml"
     extras = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
@@ -123,7 +123,7 @@ for _ in range(3):
     assert [True] == ["aiorate WARNING" in line and 'pip install "aiorate[http]"' in line for line in said[1:]]
 
 
-# Number 25: partition keys.
+# Partition keys.
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,13 @@ for _ in range(3):
         ('"a";q=10;w=60', '"a";r=4;t=30;pk=:ODM2:', [10]),
         ('"a";q=10;w=60;pk=:ODM2:', '"a";r=4;t=30;pk=:ODM2:', [10]),
         ('"a";q=10;w=60;pk=:ODM2:,"b";q=99;w=60;pk=:ODM2:', '"b";r=4;t=30', [99, 10]),
-        ('"a";q=10;w=60;pk=:ODM2:,"a";q=99;w=60', '"a";r=4;t=30', [99, 10]),  # the one without a key, as the item is
-        ('"a";q=10;w=60;pk=:ODM2:,"a";q=99;w=60;pk=:ODM3:', '"a";r=4;t=30', [None, 10, 99]),  # of which of the two?
+        ('"a";q=10;w=60;pk=:ODM2:,"a";q=99;w=60', '"a";r=4;t=30', [99, 10]),  # the one without a key, like the item
+        ('"a";q=10;w=60;pk=:ODM2:,"a";q=99;w=60;pk=:ODM3:', '"a";r=4;t=30', [None, 10, 99]),  # could belong to either
         ('"a";q=10;w=60;pk=:ODM2:', '"a";r=4;t=30;pk=:ODM3:', [None, 10]),  # another partition
     ],
 )
 def test_an_item_joins_the_one_policy_of_its_name(policy: str, told: str, limits: list[int | None]) -> None:
-    """RateLimit without a partition key was a quota without a limit, beside a policy without a remainder."""
+    """RateLimit without a partition key became a quota without a limit, beside a policy without a remainder."""
     feedback = read_feedback(200, {"RateLimit-Policy": policy, "RateLimit": told})
 
     assert feedback is not None
@@ -147,15 +147,15 @@ def test_an_item_joins_the_one_policy_of_its_name(policy: str, told: str, limits
     assert (4, 30.0) == (feedback.quotas[0].remaining, feedback.quotas[0].reset)
 
 
-def test_what_joins_is_one_quota_with_its_window() -> None:
-    """So that no more is granted than the policy allows."""
+def test_joined_item_and_policy_are_one_quota() -> None:
+    """With both, the policy bounds what is granted."""
     feedback = read_feedback(200, {"RateLimit-Policy": '"a";q=10;w=60;pk=:ODM2:', "RateLimit": '"a";r=10;t=6'})
 
     assert feedback is not None
     assert (Quota("a", 10, 10, 6.0, 60.0),) == feedback.quotas
 
 
-# Number 37: many fields of one name.
+# Many fields of one name.
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_repeated_headers_cost_linear_time() -> None:
     assert ratio < 24  # 8 times as many; squared, 64
 
 
-# Messages.
+# First mistakes.
 
 
 @PACKAGES

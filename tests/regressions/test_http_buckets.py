@@ -18,7 +18,7 @@ pytestmark = one_loop
 
 
 def said(remaining: int, limit: int | None, reset: float, name: str = "requests", pause: float | None = None) -> Feedback:
-    """A bucket of the server: so much left, and full after so many seconds."""
+    """Feedback with one bucket of the server: ``remaining`` of ``limit`` left, and full after ``reset`` seconds."""
     unit = "requests" if name == "requests" else "tokens"
     return Feedback(200, pause, (Quota(name, limit, remaining, reset, full_at_reset=True, unit=unit),))
 
@@ -33,7 +33,7 @@ def instants(crowd: Crowd) -> list[float]:
 
 
 def openai(left: int) -> Feedback | None:
-    """As OpenAI says it: 8000 tokens in a full bucket."""
+    """OpenAI's headers for a bucket of 8000 tokens."""
     return read_feedback(
         200,
         {
@@ -48,7 +48,7 @@ def openai(left: int) -> Feedback | None:
 
 
 async def test_a_budget_is_held_by_the_servers_bucket_of_tokens() -> None:
-    """With 100 of 8000 left and full in 59 s, ten reservations of 200 waited for 0.01 s in all; they are due in 14 s."""
+    """With 100 of 8000 left and full in 59 s, ten reservations of 200 waited 0.01 s in all; they are due in 14 s."""
     clock = SteppedClock()
     calls = Calls(Budget(requests="500/min", tokens=TokenBucket("1000000/min", burst=100_000), clock=clock), clock)
 
@@ -77,8 +77,8 @@ async def test_a_limiter_is_held_by_the_servers_bucket_of_requests(name: str) ->
     assert (soon, [13.0, 23.0, 33.0]) == (2, instants(crowd)[2:])
 
 
-async def test_tokens_that_are_left_do_not_hold_a_limiter_of_requests() -> None:
-    """A request is not a token; 2 tokens left would stop everybody."""
+async def test_tokens_left_do_not_hold_a_limiter_of_requests() -> None:
+    """A request is not a token; 2 tokens left would stop all requests."""
     crowd = crowd_of()
 
     crowd.limiter.observe(said(2, 8000, 59, name="tokens"))
@@ -88,7 +88,7 @@ async def test_tokens_that_are_left_do_not_hold_a_limiter_of_requests() -> None:
 
 @pytest.mark.parametrize("word", [(5, 5, 10), (9, 5, 10), (3, 0, 10), (3, None, 10), (3, 5, 0), (0, None, 10)])
 async def test_a_bucket_that_is_full_or_has_no_size_holds_nothing(word: Any) -> None:
-    """What makes no sense is ignored."""
+    """Values that make no sense are ignored."""
     crowd = crowd_of()
 
     crowd.limiter.observe(said(*word))
@@ -97,7 +97,7 @@ async def test_a_bucket_that_is_full_or_has_no_size_holds_nothing(word: Any) -> 
 
 
 async def test_a_server_that_allows_more_changes_nothing() -> None:
-    """A word only ever lowers what is available."""
+    """Feedback only ever lowers what is available."""
     crowd = crowd_of(TokenBucket("1/s", burst=2))
 
     crowd.limiter.observe(said(900, 1000, 1))
@@ -107,8 +107,8 @@ async def test_a_server_that_allows_more_changes_nothing() -> None:
     assert [0.0, 0.0, 1.0, 2.0] == instants(crowd)
 
 
-async def test_a_word_ends_when_it_can_lower_nothing_any_longer() -> None:
-    """The limiter's own rate is the lower one, and once the server's bucket is full the strategy stands alone again."""
+async def test_feedback_ends_when_it_can_lower_nothing() -> None:
+    """The limiter's own rate is the lower one, and once the server's bucket is full only the strategy counts."""
     crowd = crowd_of(TokenBucket("1/s", burst=5))
     crowd.limiter.observe(said(2, 10, 4))
     assert crowd.limiter.dispatcher.scheduler is not crowd.limiter.scheduler
@@ -122,8 +122,8 @@ async def test_a_word_ends_when_it_can_lower_nothing_any_longer() -> None:
     assert crowd.limiter.dispatcher.scheduler is crowd.limiter.scheduler
 
 
-async def test_a_word_of_a_lower_limit_holds_until_the_next() -> None:
-    """After an idle hour the server's bucket holds 10, not the 1000 of ours."""
+async def test_feedback_of_a_lower_limit_holds_until_the_next() -> None:
+    """After an idle hour the server's bucket holds 10, not our 1000."""
     crowd = crowd_of()
     crowd.limiter.observe(said(2, 10, 8))
 
@@ -134,8 +134,8 @@ async def test_a_word_of_a_lower_limit_holds_until_the_next() -> None:
     assert [3600.0] * 10 + [3601.0, 3602.0] == instants(crowd)
 
 
-async def test_responses_that_overtake_each_other_raise_nothing() -> None:
-    """Several are in flight. The one that was sent first and comes last tells of more than is left."""
+async def test_responses_out_of_order_do_not_raise_what_is_left() -> None:
+    """Several are in flight. The one sent first and received last tells of more than is left."""
     crowd = crowd_of()
     for left in (7, 4, 6, 5):
         crowd.limiter.observe(said(left, 10, 10 - left))
@@ -144,7 +144,7 @@ async def test_responses_that_overtake_each_other_raise_nothing() -> None:
 
 
 async def test_requests_on_their_way_are_not_granted_again() -> None:
-    """A response that left the server before three requests reached it still tells of their permits."""
+    """A response that left the server before three requests reached it still counts their permits."""
     crowd = crowd_of()
     crowd.limiter.observe(said(5, 60, 55))
     await crowd.queue(range(3))
@@ -154,8 +154,8 @@ async def test_requests_on_their_way_are_not_granted_again() -> None:
     assert 2 == crowd.limiter.statistics().available
 
 
-async def test_what_others_use_is_heeded_and_what_they_leave_too() -> None:
-    """The server's word counts, not our reckoning, except for what was granted in the last seconds."""
+async def test_permits_that_others_use_or_leave_are_counted() -> None:
+    """The server's count wins over ours, except for grants of the last seconds."""
     crowd = crowd_of()
     crowd.limiter.observe(said(50, 60, 10))
     await crowd.queue(range(3))
@@ -168,8 +168,8 @@ async def test_what_others_use_is_heeded_and_what_they_leave_too() -> None:
     assert 50 == crowd.limiter.statistics().available
 
 
-async def test_a_smaller_estimate_does_not_raise_what_the_server_said() -> None:
-    """The server spoke after it had counted the call, so what the call did not use is in its word already."""
+async def test_settling_less_does_not_raise_what_the_server_said() -> None:
+    """The server had counted the call before it answered, so its count already includes what the call left unused."""
     clock = SteppedClock()
     calls = Calls(Budget(tokens=TokenBucket("1000/s", burst=10_000), clock=clock), clock)
     await calls.queue("a", tokens=600)
@@ -181,8 +181,8 @@ async def test_a_smaller_estimate_does_not_raise_what_the_server_said() -> None:
     assert calls.budget.available("tokens") == 100
 
 
-async def test_a_reservation_after_the_word_gives_back_what_it_did_not_use() -> None:
-    """That was taken of what the server had left."""
+async def test_reservation_after_the_feedback_returns_unused_permits() -> None:
+    """They were taken from what the server had left."""
     clock = SteppedClock()
     calls = Calls(Budget(tokens=TokenBucket("1000/s", burst=10_000), clock=clock), clock)
     calls.budget.observe(said(600, 8000, 74, name="tokens"))
@@ -197,11 +197,11 @@ async def test_a_reservation_after_the_word_gives_back_what_it_did_not_use() -> 
 
 
 async def test_a_cancelled_request_leaves_no_trace() -> None:
-    """It was granted under the word, and never sent."""
+    """It was granted within the server's bucket, and never sent."""
     crowd = crowd_of()
     crowd.limiter.observe(said(1, 10, 90))
     await crowd.queue(range(2))
-    crowd.clock.advance(10)  # grants the second, who has not run yet
+    crowd.clock.advance(10)  # grants the second, which has not run yet
     crowd.tasks[1].cancel()
     await crowd.queue([2])
     await crowd.clock.run(60)
@@ -210,8 +210,8 @@ async def test_a_cancelled_request_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("change", ["set_rate", "charge", "refund", "apply"])
-async def test_a_change_of_the_limiter_does_not_end_the_word(change: str) -> None:
-    """What the server has left is not ours to change."""
+async def test_changing_the_limiter_does_not_end_the_feedback(change: str) -> None:
+    """A change here does not fill the server's bucket."""
     crowd = crowd_of()
     crowd.limiter.observe(said(2, 10, 80))
     if change == "set_rate":
@@ -228,8 +228,8 @@ async def test_a_change_of_the_limiter_does_not_end_the_word(change: str) -> Non
     assert [0.0, 0.0, 10.0, 20.0] == instants(crowd)
 
 
-async def test_reset_forgets_the_word() -> None:
-    """The way out where a server talks nonsense."""
+async def test_reset_forgets_the_feedback() -> None:
+    """The way out when a server sends nonsense."""
     crowd = crowd_of()
     crowd.limiter.observe(said(0, 1, 86_400))
     await crowd.queue(range(3))
@@ -242,7 +242,7 @@ async def test_reset_forgets_the_word() -> None:
 
 @pytest.mark.parametrize(("told_at", "due"), [(0, [25.0, 25.0, 30.0, 40.0]), (5, [25.0, 25.0, 35.0, 45.0])])
 async def test_a_pause_does_not_stop_the_servers_bucket(told_at: int, due: list[float]) -> None:
-    """It refills while the limiter stands still, whether the word came before the pause or in it."""
+    """It refills while the limiter is paused, whether the feedback came before or during the pause."""
     crowd = crowd_of()
     if told_at:
         crowd.limiter.pause(25)
@@ -258,8 +258,8 @@ async def test_a_pause_does_not_stop_the_servers_bucket(told_at: int, due: list[
     assert delays == due == instants(crowd)
 
 
-async def test_a_budget_that_is_told_during_a_pause_counts_from_then() -> None:
-    """20 of the 25 s of the pause count, not those before the word."""
+async def test_feedback_during_a_pause_counts_from_its_arrival() -> None:
+    """20 of the 25 s of the pause count, not those before the feedback."""
     clock = ManualClock()
     budget = Budget(tokens=TokenBucket("100/s", burst=1000), clock=clock)
     budget.pause(25)
@@ -270,8 +270,8 @@ async def test_a_budget_that_is_told_during_a_pause_counts_from_then() -> None:
     assert [20.0, 20.0, 30.0] == [budget.delay(tokens=tokens) for tokens in (1, 2, 3)]
 
 
-async def test_a_request_larger_than_the_servers_bucket_goes_when_it_is_full() -> None:
-    """It may be refused by the server, and must not wait for ever."""
+async def test_request_larger_than_the_bucket_goes_when_it_is_full() -> None:
+    """The server may refuse it, but it must not wait for ever."""
     crowd = crowd_of()
     crowd.limiter.observe(said(5, 10, 5))
 
@@ -284,7 +284,7 @@ async def test_a_request_larger_than_the_servers_bucket_goes_when_it_is_full() -
 
 
 async def test_delay_and_max_wait_tell_the_truth() -> None:
-    """A line before a bucket that refills is reckoned with."""
+    """They count the line in front of a bucket that refills."""
     crowd = crowd_of()
     crowd.limiter.observe(said(2, 10, 80))
     await crowd.queue(range(4))
@@ -293,7 +293,7 @@ async def test_delay_and_max_wait_tell_the_truth() -> None:
 
 
 async def test_delay_behind_a_long_line_tells_the_truth() -> None:
-    """Of a long line that has just changed, only the sum of the permits is reckoned with."""
+    """Of a long line that has just changed, only the sum of the permits counts."""
     crowd = crowd_of()
     crowd.limiter.observe(said(2, 10, 80))
     await crowd.queue(range(500))
@@ -305,7 +305,7 @@ async def test_delay_behind_a_long_line_tells_the_truth() -> None:
 
 
 async def test_a_key_whose_server_is_full_again_is_evicted() -> None:
-    """A word holds until the next, and a key must not be kept as long as that."""
+    """Feedback holds until the next, and a key must not be kept that long."""
     clock = ManualClock()
     keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", burst=100), clock=clock))
     keyed.observe("api", said(2, 10, 8))
@@ -316,8 +316,8 @@ async def test_a_key_whose_server_is_full_again_is_evicted() -> None:
     assert keyed.evict() == 1
 
 
-async def test_only_the_tightest_word_counts_where_a_budget_has_one_dimension_of_tokens() -> None:
-    """Anthropic tells of all tokens, and of those that go in and out alone, which are other amounts."""
+async def test_tightest_quota_counts_for_a_single_dimension_of_tokens() -> None:
+    """Anthropic tells of all tokens, and of input and output tokens alone, which are other amounts."""
     clock = ManualClock()
     budget = Budget(tokens=TokenBucket("1000/s", burst=100_000), clock=clock)
     quotas = tuple(
@@ -330,8 +330,8 @@ async def test_only_the_tightest_word_counts_where_a_budget_has_one_dimension_of
     assert budget.available("tokens") == 30_000
 
 
-async def test_of_very_many_names_each_is_heeded() -> None:
-    """A server that makes up names gains us nothing."""
+async def test_each_of_very_many_quota_names_counts() -> None:
+    """A server that invents names raises no limit."""
     crowd = crowd_of()
     for number in range(1000):
         crowd.limiter.observe(Feedback(200, quotas=(Quota(f"{number}", 2000, 900 - number % 7, 60.0, full_at_reset=True),)))

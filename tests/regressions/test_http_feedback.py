@@ -34,7 +34,7 @@ def instants(crowd: Crowd) -> list[float]:
 @one_loop
 @pytest.mark.parametrize("kind", ["limiter", "budget", "key"])
 async def test_nothing_left_is_nothing_until_the_reset(kind: str) -> None:
-    """A feedback that one makes oneself was heeded with 1 left, and ignored with none."""
+    """A Feedback made by the user counted with 1 left, and was ignored with none."""
     clock = ManualClock()
     feedback = Feedback(200, quotas=(Quota(remaining=0, reset=30.0),))
     if kind == "limiter":
@@ -54,7 +54,7 @@ async def test_nothing_left_is_nothing_until_the_reset(kind: str) -> None:
 @one_loop
 @pytest.mark.parametrize("after", [0, 5])
 async def test_a_retry_after_still_wins_over_the_reset(after: int) -> None:
-    """RateLimit must not prolong what Retry-After says, for a budget neither."""
+    """RateLimit must not prolong what Retry-After says, in a limiter or a budget."""
     clock = ManualClock()
     feedback = read_feedback(429, {"Retry-After": str(after), "RateLimit": '"minute";r=0;t=60'})
     limiter, budget = Limiter(TokenBucket("10/s", burst=10), clock=clock), Budget(requests=TokenBucket("10/s", burst=10), clock=clock)
@@ -67,7 +67,7 @@ async def test_a_retry_after_still_wins_over_the_reset(after: int) -> None:
 
 @one_loop
 async def test_everybody_in_line_waits_for_the_reset() -> None:
-    """Not only newcomers."""
+    """Waiters wait too, not only newcomers."""
     crowd = crowd_of(TokenBucket("1/s", burst=1))
     await crowd.queue(range(3))
 
@@ -78,8 +78,8 @@ async def test_everybody_in_line_waits_for_the_reset() -> None:
     assert [0.0, 30.0, 31.0] == instants(crowd)
 
 
-def test_a_shorter_retry_after_wins_over_the_reset_of_an_empty_window() -> None:
-    """Draft-ietf-httpapi-ratelimit-headers-11, section 7. Nothing is left for 30 s, and the server says: in 5 s."""
+def test_shorter_retry_after_wins_over_the_reset() -> None:
+    """draft-ietf-httpapi-ratelimit-headers-11, section 7: nothing is left for 30 s, and the server says to come in 5 s."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("10/s", burst=10), clock=clock)
 
@@ -91,8 +91,8 @@ def test_a_shorter_retry_after_wins_over_the_reset_of_an_empty_window() -> None:
 
 
 @pytest.mark.parametrize("quota", [Quota(reset=30), Quota(remaining=0), Quota(limit=10, remaining=5), Quota(remaining=0, reset=0)])
-def test_a_quota_that_tells_half_holds_nobody(quota: Quota) -> None:
-    """What is left without until when, or until when without what is left, says nothing."""
+def test_incomplete_quota_holds_nobody(quota: Quota) -> None:
+    """A remainder without a reset, or a reset without a remainder, says nothing."""
     limiter = Limiter(TokenBucket("10/s", burst=10), clock=ManualClock())
 
     limiter.observe(Feedback(200, quotas=(quota,)))
@@ -101,6 +101,7 @@ def test_a_quota_that_tells_half_holds_nobody(quota: Quota) -> None:
 
 
 def openai(kind: str, limit: int, left: int, reset: str | None) -> Feedback | None:
+    """OpenAI's headers for one bucket."""
     told = {f"x-ratelimit-limit-{kind}": f"{limit}", f"x-ratelimit-remaining-{kind}": f"{left}"}
     return read_feedback(200, told if reset is None else {**told, f"x-ratelimit-reset-{kind}": reset})
 
@@ -121,8 +122,8 @@ async def test_a_bucket_that_is_full_again_holds_nobody(reset: str | None) -> No
 
 
 @one_loop
-async def test_a_bucket_that_is_full_and_smaller_lets_no_more_go() -> None:
-    """No more than what remains is granted, and 5 of 5 remain."""
+async def test_full_but_smaller_bucket_grants_only_its_size() -> None:
+    """5 of 5 remain, so at most 5 are granted."""
     clock = ManualClock()
     budget = Budget(tokens=TokenBucket("1000/s", burst=1000), clock=clock)
     budget.observe(openai("tokens", 100, 90, "6s"))
@@ -134,8 +135,8 @@ async def test_a_bucket_that_is_full_and_smaller_lets_no_more_go() -> None:
 
 
 @one_loop
-async def test_those_in_line_go_when_the_bucket_is_full_again() -> None:
-    """Nobody asks again, so the word itself lets them go."""
+async def test_waiters_go_when_the_bucket_is_full_again() -> None:
+    """No new request comes, so the feedback itself has to wake them."""
     clock = ManualClock()
     crowd = Crowd(Limiter(TokenBucket("1000/s", burst=1000), clock=clock), clock)
     crowd.limiter.observe(openai("requests", 10, 1, "54m"))
@@ -151,8 +152,8 @@ async def test_those_in_line_go_when_the_bucket_is_full_again() -> None:
 
 @one_loop
 @pytest.mark.parametrize("wrong", [{"name": []}, {"name": 5}, {"name": None}, {"unit": b"requests"}, {"unit": []}])
-async def test_a_quota_whose_name_is_no_text_changes_nothing(wrong: dict[str, Any]) -> None:
-    """A budget was paused, and then raised "unhashable type"."""
+async def test_quota_with_a_wrong_name_changes_nothing(wrong: dict[str, Any]) -> None:
+    """A budget was paused first, and then raised "unhashable type"."""
     feedback = Feedback(429, 3.0, (Quota(remaining=1, reset=3.0), Quota(**wrong)))
     budget = Budget(requests="5/s")
     limiter = Limiter("5/s")
@@ -167,31 +168,31 @@ async def test_a_quota_whose_name_is_no_text_changes_nothing(wrong: dict[str, An
 
 @one_loop
 @pytest.mark.parametrize("quotas", [Quota(remaining=1), [{"remaining": 1}], 5, None])
-async def test_quotas_that_are_none_say_how_they_are_written(quotas: Any) -> None:
-    """It said that a Feedback is wanted, and no Feedback."""
+async def test_wrong_quotas_are_answered_by_how_to_write_them(quotas: Any) -> None:
+    """The error said that a Feedback is wanted, for an argument that was one."""
     with pytest.raises(TypeError, match=r"quotas=\(Quota\(remaining=5, reset=30\),\)"):
         Limiter("5/s").observe(Feedback(429, 3.0, quotas))
 
 
 @one_loop
 @pytest.mark.parametrize("status", ["429", 429.0, None, {"Retry-After": "3"}])
-async def test_a_status_that_is_no_number_is_refused(status: Any) -> None:
-    """With the text "429", the pause that the server asks for was read as none."""
+async def test_status_must_be_an_int(status: Any) -> None:
+    """With the text "429", the pause that the server asks for was ignored."""
     with pytest.raises(TypeError, match=r"read_feedback\(status, headers\): the status must be an int such as 429, not "):
         read_feedback(status, {"Retry-After": "3"})
 
 
-class _Response:
-    """As those of requests, whose parts are their body's."""
+class BodyIterator:
+    """Like a response of requests, which iterates over its body."""
 
     def __iter__(self) -> Any:
         return iter([b"body"])
 
 
 @one_loop
-@pytest.mark.parametrize("headers", [None, 429, "Retry-After: 3", ["Retry-After"], [1, 2], _Response(), object()])
-async def test_what_are_no_headers_is_told_what_they_are(headers: Any) -> None:
-    """Python's own words are "not enough values to unpack"."""
+@pytest.mark.parametrize("headers", [None, 429, "Retry-After: 3", ["Retry-After"], [1, 2], BodyIterator(), object()])
+async def test_wrong_headers_are_answered_by_how_to_pass_them(headers: Any) -> None:
+    """Python's own message is "not enough values to unpack"."""
     with pytest.raises(TypeError, match=r"read_feedback\(status, headers\) takes response\.headers, "):
         read_feedback(429, headers)
 
@@ -223,8 +224,8 @@ async def test_a_server_that_says_global_pauses_itself_alone(kind: str) -> None:
 
 @one_loop
 @pytest.mark.parametrize("kind", ["hooks", "transport", "middleware"])
-async def test_keys_of_ones_own_still_share_what_is_global(kind: str) -> None:
-    """With a key for each route, all of them are of the one server that says so."""
+async def test_custom_keys_still_share_a_global_limit(kind: str) -> None:
+    """With a key for each route, all belong to the one server that says so."""
     keyed = KeyedLimiter[str](lambda route: TokenBucket("10/s", burst=10), shared=TokenBucket("50/s", burst=50))
     async with Server() as discord:
         discord.answers((429, {"Retry-After": "5", "X-RateLimit-Global": "true"}))

@@ -30,7 +30,7 @@ def bucket(permits: int, per: float, burst: int, left: int | None = None) -> Tok
 
 
 class Provider:
-    """Keeps a bucket for each amount that it is told of, and says in each answer how they stand."""
+    """Keeps a bucket for each amount, and reports them all in each answer."""
 
     def __init__(self, vendor: str, buckets: dict[str, TokenBucket]) -> None:
         self.answers: list[int] = []
@@ -82,7 +82,7 @@ class Provider:
 
 
 def provider_of(vendor: str, tight: str) -> Provider:
-    """One bucket is nearly empty, and refills more slowly than the budget's own."""
+    """Make a provider with one bucket nearly empty, which refills more slowly than the budget's own."""
     tokens = {"tokens": 500} if vendor == "OpenAI" else {"input_tokens": 100, "output_tokens": 400}
     buckets = {"requests": bucket(100_000, 60, 10_000), **{name: bucket(100 * of * 60, 60, 100 * of * 60) for name, of in tokens.items()}}
     if tight == "requests":
@@ -100,7 +100,7 @@ def budget_of(vendor: str) -> tuple[Budget, dict[str, int]]:
 
 @pytest.fixture(params=["httpx2", "aiohttp"])
 def post_with(request: pytest.FixtureRequest) -> Any:
-    """A client of each kind under that budget, and how it posts."""
+    """Return a function that makes a client under a budget, and how to post with it."""
 
     def client_of(budget: Budget) -> tuple[Any, Callable[[Any, str, dict[str, int]], Awaitable[int]]]:
         if request.param == "httpx2":

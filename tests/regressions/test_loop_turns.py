@@ -39,7 +39,7 @@ STRATEGIES: dict[str, Callable[[str], aiorate.Scheduler]] = {
 }
 
 
-FASTEST, ENOUGH = "1000000000/s", 300_000  # calls; more than any machine makes between two iterations of the loop
+FASTEST, ENOUGH = "1000000000/s", 300_000  # calls, more than any machine makes between two iterations of the loop
 
 
 async def plainly(limiter: aiorate.Limiter) -> None:

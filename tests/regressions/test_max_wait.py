@@ -34,7 +34,7 @@ AFTERWARDS: dict[str, Callable[[Limiter], None]] = {
 
 
 async def refused_at(clock: ManualClock, limit: float, call: Callable[[], Any], meanwhile: Callable[[], None]) -> None:
-    """Have somebody ask, and something come in between: the answer is WaitTooLong at that instant, and not before."""
+    """Ask, change something in between, and expect WaitTooLong at that instant, and not before."""
     task = asyncio.ensure_future(call())
     await turns(3)
     assert not task.done()
@@ -69,7 +69,7 @@ async def test_max_wait_holds_whatever_comes_afterwards(change: str, strategy: A
 @pytest.mark.parametrize("change", AFTERWARDS)
 @pytest.mark.parametrize("shared", [None, "10/s"])
 async def test_max_wait_holds_for_keys(change: str, shared: str | None) -> None:
-    """Of a key, and of the limit that all keys share."""
+    """For the limit of a key, and for the limit that all keys share."""
     clock = ManualClock()
     common = None if shared is None else Limiter(TokenBucket(shared, 1), clock=clock)
     keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", 1), clock=clock), shared=common)
@@ -83,7 +83,7 @@ async def test_max_wait_holds_for_keys(change: str, shared: str | None) -> None:
 
 @pytest.mark.asyncio
 async def test_max_wait_holds_for_reservations() -> None:
-    """A lease that another one's settling delays leaves the line of its budget in time."""
+    """A reservation delayed by the settling of another lease leaves the budget's line in time."""
     clock = ManualClock()
     budget = Budget(clock=clock, requests="10/s", tokens=TokenBucket("10/s", burst=10))
     lease = await budget.reserve(tokens=10).__aenter__()
@@ -98,7 +98,7 @@ async def test_max_wait_holds_for_reservations() -> None:
 
 @pytest.mark.asyncio
 async def test_max_wait_holds_for_a_request_of_a_client(server: Server) -> None:
-    """Its page calls it the bound, and no timeout of httpx2 covers the wait."""
+    """The page calls it the bound, and no timeout of httpx2 covers the wait."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("10/s", burst=1), clock=clock)
     await limiter.acquire()
@@ -109,7 +109,7 @@ async def test_max_wait_holds_for_a_request_of_a_client(server: Server) -> None:
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_max_wait_holds_over_a_store() -> None:
-    """A pause that the process asks for, in virtual time; a timedelta says it as well."""
+    """The process pauses in between, in virtual time; here a timedelta gives the bound."""
     with RealServer() as store:
         await pause_in_between(Process(store))
 
@@ -128,7 +128,7 @@ async def pause_in_between(process: Process) -> None:
 
 
 def test_max_wait_holds_under_trio() -> None:
-    """Of three in line, each leaves at its own time, and whoever has more waits for the pause to end."""
+    """Each of three in line leaves at its own time; the rest wait for the pause to end."""
 
     async def main() -> list[tuple[float, str]]:
         limiter = Limiter(TokenBucket("10/s", burst=1))
@@ -148,7 +148,7 @@ def test_max_wait_holds_under_trio() -> None:
                 await trio.testing.wait_all_tasks_blocked()
             limiter.pause(5)
         await trio.testing.wait_all_tasks_blocked()
-        assert trio.current_time() == 5.2  # no timer is left that time would leap to
+        assert trio.current_time() == 5.2  # no timer is left for the time to jump to
         return left
 
     granted = [(5.1, "granted"), (5.2, "granted")]
@@ -188,7 +188,7 @@ def test_max_wait_holds_for_synchronous_code() -> None:
         limiter.pause(3_600)
         thread.join(LONG)
         assert not thread.is_alive()
-        limiter.resume()  # should it have been granted, on a slow machine, it asks again
+        limiter.resume()  # if a slow machine granted it, try again
 
     assert "acquire_blocking(1) was not granted within max_wait (0.2 s)" in str(outcome[0])
     assert 0 == limiter.statistics().waiting
@@ -215,15 +215,15 @@ async def test_max_wait_holds_in_real_time(options: dict[str, Any]) -> None:
             await turns(3)
             limiter.pause(3_600)
             await task
-            limiter.resume()  # should it have been granted, on a slow machine, it asks again
+            limiter.resume()  # if a slow machine granted it, try again
     assert min(refused) >= 0.2
     await limiter.aclose()
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("scope", ["loop", "process"])
-async def test_what_is_due_when_max_wait_is_over_is_granted(scope: Any) -> None:
-    """At exactly that instant, after a pause too; and no timer stays."""
+async def test_request_due_exactly_at_max_wait_is_granted(scope: Any) -> None:
+    """After a pause too; and no timer stays."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("10/s", burst=1), clock=clock, scope=scope)
     await limiter.acquire()
@@ -237,8 +237,8 @@ async def test_what_is_due_when_max_wait_is_over_is_granted(scope: Any) -> None:
 
 
 @pytest.mark.asyncio
-async def test_who_leaves_the_head_of_the_line_makes_way() -> None:
-    """A large request gives up, and the small one behind it goes at that very instant."""
+async def test_request_behind_one_that_gives_up_is_granted_at_once() -> None:
+    """A large request gives up at the head of the line, and the small one behind it goes at that very instant."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("10/s", burst=10), clock=clock)
     await limiter.acquire(10)
@@ -255,13 +255,13 @@ async def test_who_leaves_the_head_of_the_line_makes_way() -> None:
 
 @pytest.mark.asyncio
 async def test_a_herd_has_one_timer_for_all_deadlines() -> None:
-    """Three thousand that may wait have a timer together; granted, cancelled or sent away, none stays."""
+    """Three thousand deadlines share one timer; granted, cancelled or refused, none leaves one behind."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("1000/s", burst=1), clock=clock)
     limiter.try_acquire()
     tasks = [asyncio.ensure_future(limiter.acquire(max_wait=4 + i / 1_000)) for i in range(3_000)]
     await turns(3)
-    assert 2 == clock.timers  # that, and the one for the first in line
+    assert 2 == clock.timers  # plus the one for the first in line
     for task in tasks[::3]:
         task.cancel()
     await clock.run(1)
@@ -277,7 +277,7 @@ async def test_a_herd_has_one_timer_for_all_deadlines() -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("scope", ["loop", "process"])
 async def test_max_wait_may_be_a_timedelta(scope: Any) -> None:
-    """``pause()`` took one, and ``max_wait`` a number only; both take both."""
+    """``pause()`` took a timedelta and ``max_wait`` only a number; both take both."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("1/s", burst=1), clock=clock, scope=scope)
     budget = Budget(clock=clock, requests=TokenBucket("1/s", burst=1))

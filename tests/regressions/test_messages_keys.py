@@ -19,8 +19,8 @@ REQUESTS = [httpx.Request("GET", "http://x"), httpx2.Request("GET", "http://x"),
 
 @one_loop
 @pytest.mark.parametrize("request_", REQUESTS, ids=["httpx", "httpx2", "starlette"])
-async def test_a_request_is_no_key(request_: Any) -> None:
-    """Each request had a limiter of its own, so nothing was limited, and nothing was said."""
+async def test_request_object_as_a_key_is_refused(request_: Any) -> None:
+    """Each request got a separate limiter, so nothing was limited, without a word."""
     keyed = KeyedLimiter[Any](lambda key: "1/h")
 
     for ask in (keyed, keyed.acquire, keyed.try_acquire, keyed.__getitem__):
@@ -39,8 +39,8 @@ async def test_keys_where_a_hook_belongs_send_nothing() -> None:
 
 
 @one_loop
-async def test_what_only_looks_like_a_request_is_a_key() -> None:
-    """Two that are equal are one key."""
+async def test_object_that_looks_like_a_request_may_be_a_key() -> None:
+    """Two equal ones are one key."""
 
     class Target(tuple[str, str]):
         url = headers = ""
@@ -52,15 +52,15 @@ async def test_what_only_looks_like_a_request_is_a_key() -> None:
 
 @one_loop
 @pytest.mark.parametrize("name", ["delay", "pause", "resume", "set_rate", "refund", "charge", "reset", "bound", "slots", "statistics"])
-async def test_what_each_key_has_names_the_key(name: str) -> None:
-    """Python's own words only say that there is no such attribute."""
+async def test_method_of_each_key_names_the_key(name: str) -> None:
+    """Python's own message only says that the attribute does not exist."""
     with pytest.raises(AttributeError, match=rf"keyed\[key\]\.{name}\(\)"):
         getattr(KeyedLimiter[str](lambda key: "1/s"), name)
 
 
 @one_loop
-async def test_an_attribute_that_nobody_has_is_told_as_ever() -> None:
-    """For hasattr(), and for tools that look for names of theirs."""
+async def test_unknown_attribute_gets_the_usual_error() -> None:
+    """For hasattr(), and for tools that look for their own names."""
     for thing in (KeyedLimiter[str](lambda key: "1/s"), Budget(requests="1/s")):
         assert not hasattr(thing, "nonsense")
         with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
@@ -77,15 +77,15 @@ async def test_an_attribute_that_nobody_has_is_told_as_ever() -> None:
         ({"max_concurrency": 3}, "an option of Limiter"),
     ],
 )
-async def test_an_option_is_no_dimension(options: dict[str, Any], hint: str) -> None:
-    """A burst or a timeout was one more limit, 5 or 60 calls per second, and nothing was said."""
+async def test_option_as_a_dimension_is_refused(options: dict[str, Any], hint: str) -> None:
+    """A burst or a timeout became another limit of 5 or 60 calls per second, without a word."""
     with pytest.raises(TypeError, match=rf"Budget\({next(iter(options))}\): .*{hint}"):
         Budget(requests="1/s", **options)
 
 
 @one_loop
-async def test_a_reservation_that_is_no_block_is_told_so() -> None:
-    """Python's own words are of protocols and expressions."""
+async def test_reservation_without_a_block_names_async_with() -> None:
+    """Python's own message speaks of protocols and expressions."""
     budget: Any = Budget(requests="1/s")
     with pytest.raises(TypeError, match=r"async with budget\.reserve"):
         await budget.reserve()
@@ -103,15 +103,15 @@ async def test_a_reservation_that_is_no_block_is_told_so() -> None:
     ("name", "hint"),
     [("set_rate", "call it on a Limiter"), ("reset", "call it on a Limiter"), ("try_reserve", "max_wait=0"), ("acquire", "reserve")],
 )
-async def test_what_a_budget_does_not_have_names_what_does(name: str, hint: str) -> None:
-    """Python's own words only say that there is no such attribute."""
+async def test_method_missing_from_a_budget_names_the_right_one(name: str, hint: str) -> None:
+    """Python's own message only says that the attribute does not exist."""
     with pytest.raises(AttributeError, match=hint):
         getattr(Budget(requests="1/s"), name)
 
 
 @one_loop
-async def test_amounts_that_are_wrong_say_how_they_are_written() -> None:
-    """For a dict it said to write the dict again, and for a timeout that there is no such dimension."""
+async def test_wrong_amounts_are_answered_by_how_to_write_them() -> None:
+    """For a dict it said to write the dict again, and for a timeout that no such dimension exists."""
     budget: Any = Budget(requests="1/s")
     with pytest.raises(TypeError, match=r"write reserve\(\*\*amounts\)"):
         budget.reserve({"requests": 1})
@@ -120,7 +120,7 @@ async def test_amounts_that_are_wrong_say_how_they_are_written() -> None:
 
 
 @one_loop
-async def test_two_rates_name_all_of_them() -> None:
+async def test_two_rates_name_all_of() -> None:
     """It said to write a rate of '10/s' per '100/min' seconds."""
     make: Any = Limiter
     with pytest.raises(TypeError, match="AllOf"):
@@ -130,7 +130,7 @@ async def test_two_rates_name_all_of_them() -> None:
 
 
 @one_loop
-async def test_what_cannot_be_shared_names_the_argument() -> None:
+async def test_wrong_shared_limit_names_the_argument() -> None:
     """It spoke of Limiter(), which the caller had not written."""
     keyed: Any = KeyedLimiter[str](lambda key: "1/s")
     with pytest.raises(TypeError, match=r"KeyedLimiter\(shared\): .*shared=tenants\['acme'\]"):
@@ -141,14 +141,14 @@ async def test_what_cannot_be_shared_names_the_argument() -> None:
 
 @one_loop
 async def test_a_dict_of_limits_names_its_method() -> None:
-    """The limits are known, and only the way to say so is missing."""
+    """The limits are known, and only the way to pass them is wrong."""
     limits: Any = {"a": "1/s"}
     with pytest.raises(TypeError, match=r"KeyedLimiter\(limits\.__getitem__\)"):
         KeyedLimiter(limits)
 
 
 @one_loop
-async def test_what_a_store_cannot_do_names_what_it_can() -> None:
+async def test_wrong_argument_of_a_redis_limiter_names_the_right_one() -> None:
     """A strategy was "not a number", and options were only unexpected."""
     make: Any = RedisLimiter
     for strategy in (TokenBucket("10/s", burst=3), Limiter("10/s")):
@@ -163,18 +163,20 @@ async def test_what_a_store_cannot_do_names_what_it_can() -> None:
 
 @one_loop
 async def test_a_scope_of_keys_names_the_way_between_threads() -> None:
-    """In a second event loop, the error says to write scope='process', which keys and budgets do not have."""
+    """In a second event loop, the error said to write scope='process', which keys and budgets do not have."""
     keyed: Any = KeyedLimiter
     for make in (lambda: keyed(lambda key: "1/s", scope="process"), lambda: RedisLimiter("redis://x", "name", "1/s", scope="process")):  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"no option scope: .*run_coroutine_threadsafe"):
             make()
     budget = Budget(requests="1/s")
     async with budget.reserve():
-        error = await asyncio.to_thread(_said, budget)
+        error = await asyncio.to_thread(error_in_another_loop, budget)
     assert "run_coroutine_threadsafe(), which is the way for a KeyedLimiter and a Budget" in error
 
 
-def _said(budget: Budget) -> str:
+def error_in_another_loop(budget: Budget) -> str:
+    """Use the budget in a second event loop, and return the error's text."""
+
     async def ask() -> None:
         async with budget.reserve():
             pass
@@ -189,7 +191,7 @@ def _said(budget: Budget) -> str:
     [({"max_concurrency": 2}, r"asyncio\.Semaphore\(2\)"), ({"max_waiting": 5}, "max_waiting to"), ({"max_waiting": 0}, "max_waiting to")],
 )
 def test_an_option_that_cannot_be_shared_is_refused(options: dict[str, Any], hint: str) -> None:
-    """Ten were inside where two may be, and a line of five grew beyond it, because keys and budgets take only permits."""
+    """Ten tasks were inside where two may be, and a line of five grew longer, because keys and budgets take only permits."""
     with pytest.raises(ValueError, match=rf"KeyedLimiter\(shared\): .*{hint}"):
         KeyedLimiter(lambda key: "1/s", shared=Limiter("10/s", **options))
     with pytest.raises(ValueError, match=rf"Budget\(tokens\): .*{hint}"):
@@ -201,7 +203,7 @@ def test_an_option_that_cannot_be_shared_is_refused(options: dict[str, Any], hin
 
 @one_loop
 async def test_the_options_of_a_key_are_its_own() -> None:
-    """What is refused above has its place in what the factory makes."""
+    """The factory's limiters may have the options refused above."""
     keyed = KeyedLimiter[str](lambda key: Limiter("10/s", max_concurrency=1, max_waiting=0), shared="10/s")
     async with keyed("ann"):
         assert len(keyed) == 1
@@ -217,22 +219,22 @@ async def test_the_options_of_a_key_are_its_own() -> None:
     ],
 )
 def test_an_option_of_a_limiter_names_the_factory(options: dict[str, Any], hint: str) -> None:
-    """Python's own words only say that the keyword is unexpected."""
+    """Python's own message only says that the keyword is unexpected."""
     with pytest.raises(TypeError, match=hint):
         KeyedLimiter(lambda key: "10/s", **options)
 
 
 @one_loop
 async def test_keys_as_a_block_say_that_a_key_is_missing() -> None:
-    """Python's own words speak of a protocol."""
+    """Python's own message speaks of a protocol."""
     with pytest.raises(TypeError, match=r"async with keyed\(key\)"):
         async with KeyedLimiter(lambda key: "10/s"):
             pass
 
 
 @pytest.mark.parametrize(("name", "hint"), [("acquire", "budget.reserve"), ("try_acquire", "budget.reserve"), ("charge", "lease.settle")])
-def test_a_call_of_a_limiter_names_that_of_a_budget(name: str, hint: str) -> None:
-    """A budget is reserved from; it still has no such attribute, for who looks."""
+def test_method_of_a_limiter_names_that_of_a_budget(name: str, hint: str) -> None:
+    """The error names reserve(); hasattr() still says that the attribute does not exist."""
     budget = Budget(tokens="10/s")
 
     with pytest.raises(AttributeError, match=hint):
@@ -241,7 +243,7 @@ def test_a_call_of_a_limiter_names_that_of_a_budget(name: str, hint: str) -> Non
     assert not hasattr(budget, "nonsense")
 
 
-def test_a_limiter_that_is_shared_cannot_be_that_of_a_key() -> None:
+def test_shared_limiter_cannot_be_the_limiter_of_a_key() -> None:
     """At any depth: its requests would wait for themselves."""
     top = Limiter("10/s")
     acme = KeyedLimiter[str](lambda key: "10/s", shared=top)["acme"]

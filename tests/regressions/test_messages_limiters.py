@@ -16,6 +16,7 @@ BOTH = pytest.mark.parametrize("scope", ["loop", "process"])
 
 
 def run(main: Callable[[], Any]) -> Any:
+    """Run it in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main())
 
@@ -33,8 +34,8 @@ def run(main: Callable[[], Any]) -> Any:
         ({"nonsense": 1}, "catch_up, max_waiting, precise"),
     ],
 )
-def test_an_option_that_does_not_exist_names_what_does(options: dict[str, Any], hint: str) -> None:
-    """Python's own words only say that the keyword is unexpected."""
+def test_unknown_option_names_the_right_one(options: dict[str, Any], hint: str) -> None:
+    """Python's own message only says that the keyword is unexpected."""
     with pytest.raises(TypeError) as error:
         aiorate.Limiter("10/s", **options)
 
@@ -43,21 +44,21 @@ def test_an_option_that_does_not_exist_names_what_does(options: dict[str, Any], 
 
 
 @pytest.mark.parametrize("options", [{"rate_limit": 10, "period": 1}, {"max_rate": 10, "time_period": 60}, {}])
-def test_a_rate_by_other_names_is_told_how_it_is_written(options: dict[str, Any]) -> None:
-    """As other libraries name it: two numbers."""
+def test_rate_as_other_libraries_name_it_is_answered_by_text(options: dict[str, Any]) -> None:
+    """Other libraries take two numbers."""
     with pytest.raises(TypeError, match=r"Limiter\('10/s'\)"):
         aiorate.Limiter(**options)
 
 
 def test_acquire_blocking_with_a_timeout_names_max_wait() -> None:
-    """As `queue.Queue.get` has it."""
+    """`queue.Queue.get` takes a timeout."""
     with pytest.raises(TypeError, match="max_wait=1"):
         aiorate.Limiter("10/s", scope="process").acquire_blocking(timeout=1)  # type: ignore[arg-type]
 
 
 @BOTH
 def test_a_plain_with_says_async_with(scope: Any) -> None:
-    """And what synchronous code writes."""
+    """It also names the call for synchronous code."""
     limiter = aiorate.Limiter("10/s", scope=scope)
     with pytest.raises(RuntimeError, match="async with limiter") as error, limiter:
         pass
@@ -65,7 +66,7 @@ def test_a_plain_with_says_async_with(scope: Any) -> None:
     assert "acquire_blocking()" in str(error.value)
 
 
-def test_a_limiter_that_is_called_is_written_without_parentheses() -> None:
+def test_called_limiter_is_told_to_drop_the_parentheses() -> None:
     """``async with limiter():`` and ``@limiter()``."""
     limiter = aiorate.Limiter("10/s")
 
@@ -94,9 +95,9 @@ def test_an_awaited_block_names_acquire() -> None:
     assert 0 == limiter.statistics().granted
 
 
-def test_a_second_running_loop_names_the_scope_of_a_process() -> None:
+def test_second_running_loop_names_scope_process() -> None:
     """It said "make one limiter per loop", which doubles the limit."""
-    limiter = aiorate.Limiter("1/h")  # a permit at hand might be had without a look at the loop
+    limiter = aiorate.Limiter("1/h")  # a free permit could be granted without a look at the loop
 
     async def main() -> list[str]:
         await limiter.acquire()

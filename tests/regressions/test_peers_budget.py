@@ -22,7 +22,7 @@ def clock() -> SteppedClock:
 
 @pytest.mark.parametrize("settled", [True, False])
 async def test_a_hundred_concurrent_calls_never_exceed_the_budget(settled: bool, clock: SteppedClock) -> None:
-    """M3, BerriAI/litellm#18730: calls were counted when they were done, so all that began together passed."""
+    """BerriAI/litellm#18730: calls were counted when they were done, so all that began together passed."""
     budget = Budget(requests=SlidingWindow("60/min"), tokens=SlidingWindow("1000/min"), clock=clock)
     calls = Calls(budget, clock)
 
@@ -52,7 +52,7 @@ async def test_calls_that_would_fail_do_not_count_as_if_they_had_been_made(clock
 
 @pytest.mark.parametrize("name", [name for name in EACH if EACH[name]().max_permits])
 async def test_what_comes_back_serves_as_many_as_it_is_worth(name: str, clock: SteppedClock) -> None:
-    """M4, temporalio/temporal#7590: one token that was recycled let two waiters through."""
+    """temporalio/temporal#7590: one token that was recycled let two waiters through."""
     budget = Budget(work=EACH[name](), clock=clock)
     calls = Calls(budget, clock)
     await calls.queue(range(60))
@@ -106,7 +106,7 @@ async def test_permits_granted_are_no_more_than_those_that_were_there_flowed_in_
 
 @pytest.mark.parametrize("tokens", ["TokenPool", "TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"])
 async def test_a_reservation_that_waits_is_charged_once_to_each_dimension(tokens: str, clock: SteppedClock) -> None:
-    """M1, dotnet/runtime#113314: chained limiters counted twice when the inner one queued. The third dimension is shared by two."""
+    """dotnet/runtime#113314: chained limiters counted twice when the inner one queued. The third dimension is shared by two."""
     requests, twin, shared = TokenBucket("100/s", burst=60), EACH[tokens](), Limiter(TokenBucket("50/s", burst=200), clock=clock)
     twin.peek(1, 0)
     budget = Budget(requests=requests, tokens=(scheduler := EACH[tokens]()), shared=shared, clock=clock)
@@ -128,7 +128,7 @@ async def test_a_reservation_that_waits_is_charged_once_to_each_dimension(tokens
 
 @pytest.mark.parametrize("short", ["requests", "tokens", "shared"])
 async def test_what_one_dimension_refuses_is_taken_from_none(short: str, clock: SteppedClock) -> None:
-    """M2, milvus-io/milvus#25597, grafana/dskit#1007: the first limit was consumed although the second refused."""
+    """milvus-io/milvus#25597, grafana/dskit#1007: the first limit was consumed although the second refused."""
     shared = Limiter(SlidingWindow("10/s"), clock=clock)
     budget = Budget(requests=TokenBucket("1/s", burst=10), tokens=SlidingWindow("10/s"), shared=shared, clock=clock)
     await budget.reserve(**{"requests": 1, "tokens": 1, "shared": 1, short: 8}).__aenter__()

@@ -19,7 +19,7 @@ pytestmark = one_loop
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("after", range(5))
 async def test_one_of_two_cancelled_in_the_step_of_its_grant(name: str, after: int) -> None:
-    """C1, C2: python/cpython#112202, agronholm/anyio#1075, agronholm/anyio#947: the other hung, or came one period late."""
+    """python/cpython#112202, agronholm/anyio#1075, agronholm/anyio#947: the other hung, or came one period late."""
     clock = SteppedClock()
     crowd = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
     while crowd.limiter.try_acquire():
@@ -39,7 +39,7 @@ async def test_one_of_two_cancelled_in_the_step_of_its_grant(name: str, after: i
 
 @pytest.mark.parametrize("name", EACH)
 async def test_it_never_wedges(name: str) -> None:
-    """C3, python/cpython#90155, python/cpython#93222: a flag stayed set after cancellations, and nobody was ever woken again."""
+    """python/cpython#90155, python/cpython#93222: a flag stayed set after cancellations, and nobody was ever woken again."""
     dice, clock = random.Random(15), ManualClock()
     crowd = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
 
@@ -57,7 +57,7 @@ async def test_it_never_wedges(name: str) -> None:
 
 
 async def test_cancelled_in_any_order_leaves_as_if_never_asked() -> None:
-    """C4, golang/go#69419, golang/go#56924: reservations that were cancelled were not wholly restored."""
+    """golang/go#69419, golang/go#56924: reservations that were cancelled were not wholly restored."""
     dice, clock = random.Random(16), ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("10/s", burst=5), clock=clock), clock)
     assert crowd.limiter.try_acquire(5)
@@ -75,7 +75,7 @@ async def test_cancelled_in_any_order_leaves_as_if_never_asked() -> None:
 
 
 async def test_a_timeout_for_each_of_many_leaves_nothing_behind() -> None:
-    """C9, sindresorhus/p-queue#235, aio-libs/aiodocker#259: timers and listeners were kept for each who gave up."""
+    """sindresorhus/p-queue#235, aio-libs/aiodocker#259: timers and listeners were kept for each who gave up."""
     clock = ManualClock()
     limiter = aiorate.Limiter("1/h", clock=clock)
     assert limiter.try_acquire()

@@ -23,7 +23,7 @@ from aiorate.testing import ManualClock, simulate
 @one_loop
 @pytest.mark.parametrize("name", ["TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"])
 async def test_a_hundred_at_once_are_charged_before_they_go(name: str) -> None:
-    """M3, BerriAI/litellm#18730: all of them passed, since each was charged when it was done."""
+    """BerriAI/litellm#18730: all of them passed, since each was charged when it was done."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
     most = crowd.limiter.scheduler.max_permits
@@ -36,7 +36,7 @@ async def test_a_hundred_at_once_are_charged_before_they_go(name: str) -> None:
 @one_loop
 @pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "CalendarWindow"])
 async def test_a_permit_that_comes_back_serves_one(name: str) -> None:
-    """M4, temporalio/temporal#7590: a recycled token let two waiters through."""
+    """temporalio/temporal#7590: a recycled token let two waiters through."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
     while crowd.limiter.try_acquire():
@@ -51,7 +51,7 @@ async def test_a_permit_that_comes_back_serves_one(name: str) -> None:
 
 @one_loop
 async def test_the_place_of_a_limit_among_others_changes_nothing() -> None:
-    """M5, envoyproxy/envoy#46390: one that was met first kept another from being looked at."""
+    """envoyproxy/envoy#46390: one that was met first kept another from being looked at."""
     orders = permutations(("TokenBucket", "SlidingWindow", "AllOf"))
 
     schedules = [simulate(aiorate.AllOf(*(EACH[name]() for name in order)), [0] * 50) for order in orders]
@@ -62,7 +62,7 @@ async def test_the_place_of_a_limit_among_others_changes_nothing() -> None:
 @one_loop
 @pytest.mark.parametrize("turned", [False, True])
 async def test_limits_that_contradict_each_other_are_all_kept(turned: bool) -> None:
-    """M6, vutran1710/PyrateLimiter 4.3 (#239): lists of rates in the wrong order were enforced wrongly, and silently."""
+    """vutran1710/PyrateLimiter 4.3 (#239): lists of rates in the wrong order were enforced wrongly, and silently."""
     members = [aiorate.SlidingWindow("10/s"), aiorate.SlidingWindow("5/min")]
     both = aiorate.AllOf(*(reversed(members) if turned else members))
 
@@ -75,7 +75,7 @@ async def test_limits_that_contradict_each_other_are_all_kept(turned: bool) -> N
 @one_loop
 @pytest.mark.parametrize("name", EACH)
 async def test_callers_side_by_side_get_the_rate_together_and_not_each(name: str) -> None:
-    """M7, golang/go#43858, golang/go#45245: what parallel callers got added up to more than the rate."""
+    """golang/go#43858, golang/go#45245: what parallel callers got added up to more than the rate."""
     clock = ManualClock()
     limiter = aiorate.Limiter(EACH[name](), clock=clock)
     granted: list[int] = []
@@ -97,7 +97,7 @@ async def test_callers_side_by_side_get_the_rate_together_and_not_each(name: str
 
 @one_loop
 async def test_a_pause_of_one_limiter_is_no_pause_of_another() -> None:
-    """F7, alexei-led/ccgram#171, python-telegram-bot/python-telegram-bot#3765: one flooded chat froze all the others."""
+    """alexei-led/ccgram#171, python-telegram-bot/python-telegram-bot#3765: one flooded chat froze all the others."""
     clock = ManualClock()
     flooded, free = (aiorate.Limiter("10/s", clock=clock) for _ in range(2))
     flooded.pause(60)
@@ -109,7 +109,7 @@ async def test_a_pause_of_one_limiter_is_no_pause_of_another() -> None:
 @one_loop
 @pytest.mark.parametrize("name", EACH)
 async def test_one_who_was_granted_may_cancel_all_the_others_from_its_own_step(name: str) -> None:
-    """C5, dotnet/runtime#85523: a cancellation from inside a grant waited for the lock that the grant held."""
+    """dotnet/runtime#85523: a cancellation from inside a grant waited for the lock that the grant held."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
     while crowd.limiter.try_acquire():
@@ -134,7 +134,7 @@ async def test_one_who_was_granted_may_cancel_all_the_others_from_its_own_step(n
 @one_loop
 @pytest.mark.parametrize("name", EACH)
 async def test_everybody_who_left_is_as_if_never_come(name: str) -> None:
-    """C1, python/asyncio#270; C4, thrasher-corp/gocryptotrader#2363, mvanhorn/cli-printing-press#4441: tokens of theirs were gone."""
+    """python/asyncio#270; thrasher-corp/gocryptotrader#2363, mvanhorn/cli-printing-press#4441: tokens of theirs were gone."""
     dice, clock, quiet = random.Random(4), ManualClock(), ManualClock()
     limiter, twin = aiorate.Limiter(EACH[name](), clock=clock), aiorate.Limiter(EACH[name](), clock=quiet)
     while limiter.try_acquire():
@@ -155,7 +155,7 @@ async def test_everybody_who_left_is_as_if_never_come(name: str) -> None:
 
 @one_loop
 async def test_a_clock_that_steps_back_and_forth_grants_no_more_than_the_bound() -> None:
-    """T1, golang/go#65508, golang/go#23145, golang/go#56287: each step back was paid for as time that passed."""
+    """golang/go#65508, golang/go#23145, golang/go#56287: each step back was paid for as time that passed."""
     for name in (name for name in EACH if name != "TicksAccumulator" and "half" not in name):
         dice, clock = random.Random(name), ManualClock()
         limiter = aiorate.Limiter(EACH[name](), clock=clock)
@@ -203,7 +203,7 @@ class Nested:
 @pytest.mark.parametrize("shared", KEPT)
 @pytest.mark.parametrize("own", KEPT)
 async def test_a_request_that_waits_for_both_limits_is_charged_once_to_each(own: str, shared: str) -> None:
-    """M1, dotnet/runtime#113314: chained limiters counted twice when the inner one queued."""
+    """dotnet/runtime#113314: chained limiters counted twice when the inner one queued."""
     nested = Nested(own, shared)
 
     await nested.crowd.queue(range(50))
@@ -221,7 +221,7 @@ async def test_a_request_that_waits_for_both_limits_is_charged_once_to_each(own:
 @pytest.mark.parametrize("shared", KEPT)
 @pytest.mark.parametrize("own", KEPT)
 async def test_a_refusal_of_either_limit_takes_from_neither(own: str, shared: str) -> None:
-    """M2, milvus-io/milvus#25597, grafana/dskit#1007: the first limit was consumed although the second refused."""
+    """milvus-io/milvus#25597, grafana/dskit#1007: the first limit was consumed although the second refused."""
     nested = Nested(own, shared)
     keyed = nested.keyed
     while keyed.try_acquire("a"):
@@ -243,7 +243,7 @@ async def test_a_refusal_of_either_limit_takes_from_neither(own: str, shared: st
 @one_loop
 @pytest.mark.parametrize("names", list(permutations(("TokenBucket", "SlidingWindow", "CalendarWindow"), 2)), ids="-".join)
 async def test_which_of_two_limits_is_shared_changes_nothing_for_one_key(names: tuple[str, str]) -> None:
-    """M5, envoyproxy/envoy#46390: one that was met first kept another from being looked at."""
+    """envoyproxy/envoy#46390: one that was met first kept another from being looked at."""
     one, other = Nested(*names), Nested(*reversed(names))
     for nested in (one, other):
         await nested.crowd.queue(range(40))
@@ -256,7 +256,7 @@ async def test_which_of_two_limits_is_shared_changes_nothing_for_one_key(names: 
 @one_loop
 @pytest.mark.parametrize(("own", "shared"), [("10/s", "5/min"), ("5/min", "10/s")])
 async def test_a_shared_limit_that_contradicts_that_of_the_keys_is_kept_as_they_are(own: str, shared: str) -> None:
-    """M6, vutran1710/PyrateLimiter 4.3 (#239): of rates in the wrong order, one was enforced wrongly, and silently."""
+    """vutran1710/PyrateLimiter 4.3 (#239): of rates in the wrong order, one was enforced wrongly, and silently."""
     clock = ManualClock()
     keyed = aiorate.KeyedLimiter(
         lambda key: aiorate.Limiter(aiorate.SlidingWindow(own), clock=clock),
@@ -275,7 +275,7 @@ async def test_a_shared_limit_that_contradicts_that_of_the_keys_is_kept_as_they_
 @one_loop
 @pytest.mark.parametrize("name", EACH)
 async def test_keys_side_by_side_get_the_shared_rate_together_and_not_each(name: str) -> None:
-    """M7, golang/go#43858, golang/go#45245: what parallel callers got added up to more than the rate."""
+    """golang/go#43858, golang/go#45245: what parallel callers got added up to more than the rate."""
     clock = ManualClock()
     keyed = aiorate.KeyedLimiter(
         lambda key: aiorate.Limiter(aiorate.TokenBucket("1000/s", burst=50), clock=clock),
@@ -302,7 +302,7 @@ async def test_keys_side_by_side_get_the_shared_rate_together_and_not_each(name:
 
 
 def test_parallel_waiters_never_add_up_to_more_than_the_rate() -> None:
-    """M7, golang/go#43858 and #45245: waiters in parallel got more than the limit. Here many loops and threads, some of which give up."""
+    """golang/go#43858 and #45245: waiters in parallel got more than the limit. Here many loops and threads, some of which give up."""
     bucket = Recorded("2000/s", burst=5)
     limiter = aiorate.Limiter(bucket, scope="process")
     end = monotonic() + 0.5

@@ -13,7 +13,7 @@ pytestmark = one_loop
 
 
 async def test_order_stays_with_newcomers_and_tries_in_between() -> None:
-    """F2, clipperhouse/rate#14, python/cpython#90155: newcomers passed the queue, and who was put back lost its place."""
+    """clipperhouse/rate#14, python/cpython#90155: newcomers passed the queue, and who was put back lost its place."""
     dice, clock = random.Random(13), ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("100/s", burst=4), clock=clock), clock)
 
@@ -29,7 +29,7 @@ async def test_order_stays_with_newcomers_and_tries_in_between() -> None:
 
 
 async def test_the_oldest_is_served_first_under_load() -> None:
-    """F3, dotnet/aspnetcore#29910: last in, first out starves the old ones for ever."""
+    """dotnet/aspnetcore#29910: last in, first out starves the old ones for ever."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter("10/s", clock=clock), clock)
 
@@ -41,7 +41,7 @@ async def test_the_oldest_is_served_first_under_load() -> None:
 
 
 async def test_a_thousand_resume_at_the_rate_after_a_pause() -> None:
-    """F5, SGrondin/bottleneck: everybody was let go at once."""
+    """SGrondin/bottleneck: everybody was let go at once."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter("100/s", clock=clock), clock)
     crowd.limiter.pause(5)
@@ -53,7 +53,7 @@ async def test_a_thousand_resume_at_the_rate_after_a_pause() -> None:
 
 
 async def test_those_who_finish_never_shorten_a_pause() -> None:
-    """F6, python-telegram-bot/python-telegram-bot#5338: a success elsewhere ended everybody's pause."""
+    """python-telegram-bot/python-telegram-bot#5338: a success elsewhere ended everybody's pause."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("10/s", burst=2), clock=clock), clock)
     crowd.limiter.pause(10)
@@ -69,7 +69,7 @@ async def test_those_who_finish_never_shorten_a_pause() -> None:
 
 
 async def test_waiting_on_one_limiter_does_not_hold_up_another() -> None:
-    """F4, vutran1710/PyrateLimiter#304: one lock for all keys."""
+    """vutran1710/PyrateLimiter#304: one lock for all keys."""
     clock = ManualClock()
     busy, free = aiorate.Limiter("1/h", clock=clock), aiorate.Limiter("1/h", clock=clock)
     crowd = Crowd(busy, clock)

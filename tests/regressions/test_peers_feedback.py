@@ -21,7 +21,7 @@ virtual = pytest.mark.asyncio(loop_factories=["virtual"])
     [TokenPool("100/s"), BurstCompensation("100/s"), TokenBucket("100/s", burst=1), TokenBucket("100/s", burst=5)],
     ids=lambda scheduler: repr(scheduler).split(",")[0].split("(")[0],
 )
-async def test_f5_after_a_pause_the_spacing_follows_the_rate(scheduler: Scheduler) -> None:
+async def test_after_a_pause_the_spacing_follows_the_rate(scheduler: Scheduler) -> None:
     """SGrondin/bottleneck (README), sidekiq/sidekiq#5315: all who waited started at once. A thousand do not, here."""
     loop, limiter, granted = asyncio.get_running_loop(), Limiter(scheduler), []
     assert isinstance(loop, VirtualLoop)
@@ -44,7 +44,7 @@ async def test_f5_after_a_pause_the_spacing_follows_the_rate(scheduler: Schedule
 
 
 @virtual
-async def test_f5_windows_go_on_where_they_were() -> None:
+async def test_windows_go_on_where_they_were() -> None:
     """A window promises so many in any period, at once if it can: the pause is not a period in which permits pile up."""
     loop, limiter, granted = asyncio.get_running_loop(), Limiter(SlidingWindow("100/s")), []
 
@@ -62,7 +62,7 @@ async def test_f5_windows_go_on_where_they_were() -> None:
 
 
 @one_loop
-async def test_f6_a_pause_is_not_ended_by_those_who_finish() -> None:
+async def test_a_pause_is_not_ended_by_those_who_finish() -> None:
     """python-telegram-bot/python-telegram-bot#5338: somebody else's success ended the pause early.
 
     Ten requests are on their way; the first comes back with 429, the others as if nothing were the matter, and one with a shorter wait.
@@ -92,7 +92,7 @@ async def test_f6_a_pause_is_not_ended_by_those_who_finish() -> None:
 
 
 @one_loop
-async def test_f7_a_flooded_key_stops_no_other() -> None:
+async def test_a_flooded_key_stops_no_other() -> None:
     """alexei-led/ccgram#171, python-telegram-bot/python-telegram-bot#3765: one flooded chat froze all traffic."""
     clock = ManualClock()
     keyed: KeyedLimiter[str] = KeyedLimiter(lambda key: Limiter("1/s", clock=clock), shared=Limiter(TokenBucket("30/s", 30), clock=clock))
@@ -108,7 +108,7 @@ async def test_f7_a_flooded_key_stops_no_other() -> None:
 
 
 @one_loop
-async def test_f7_over_http_the_key_is_the_origin() -> None:
+async def test_over_http_the_key_is_the_origin() -> None:
     """The same, with a client: one server's 429 is no other's."""
     clock = ManualClock()
     keyed: KeyedLimiter[str] = KeyedLimiter(lambda origin: Limiter(TokenBucket("10/s", 10), clock=clock))
@@ -126,7 +126,7 @@ UNREADABLE = ["soon", "-1", "\u0663", "Fri, 99 Foo 9999 99:99:99 GMT", "\ud800",
 
 @one_loop
 @pytest.mark.parametrize("value", UNREADABLE, ids=lambda value: ascii(value[:10]))
-async def test_i4_a_retry_after_that_cannot_be_read_breaks_no_request(value: str) -> None:
+async def test_a_retry_after_that_cannot_be_read_breaks_no_request(value: str) -> None:
     """sdebruyn/fabric-dw-mcp-cli#238: the client crashed. On a success it is nothing; on 429 no time is named, so it is a second."""
     limiter = Limiter(TokenBucket("10/s", burst=10), clock=ManualClock())
     statuses = iter((200, 429))

@@ -48,7 +48,7 @@ def once_each(count: int) -> int:
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 async def test_keys_that_are_used_once_leave_nothing_behind(count: int) -> None:
-    """K1, cristipufu/aspnetcore-redis-rate-limiting#61, #157: 100 000 idle limiters a day, until the process was killed."""
+    """cristipufu/aspnetcore-redis-rate-limiting#61, #157: 100 000 idle limiters a day, until the process was killed."""
     once_each(100)
     before = alive(Dispatcher)  # of other tests and of the examples that they run
 
@@ -76,7 +76,7 @@ async def test_keys_go_while_others_come_and_nobody_calls_evict() -> None:
 async def test_a_limiter_of_idle_keys_does_nothing_at_all(
     kind: Callable[..., TokenPool | TokenBucket], shared: str | None, idle: int | None
 ) -> None:
-    """K2, dotnet/runtime#95611: a clean-up ran at every tick, for ever."""
+    """dotnet/runtime#95611: a clean-up ran at every tick, for ever."""
     clock = CountedClock()
     keyed = KeyedLimiter(
         lambda key: Limiter(kind("10/s", 1), clock=clock), shared=None if shared is None else Limiter(shared, clock=clock), idle=idle
@@ -94,7 +94,7 @@ async def test_a_limiter_of_idle_keys_does_nothing_at_all(
 
 @pytest.mark.parametrize("name", ["TokenBucket", "TokenBucket-paced", "SlidingWindow", "CalendarWindow", "AllOf"])
 async def test_a_key_that_owes_is_the_same_whatever_is_evicted_around_it(name: str) -> None:
-    """K3: making room for new keys reset one that had just been used up."""
+    """making room for new keys reset one that had just been used up."""
     clock = ManualClock()
     keyed = KeyedLimiter(lambda key: Limiter(EACH[name](), clock=clock), max_keys=1)
     kept = Limiter(EACH[name](), clock=clock)
@@ -139,7 +139,7 @@ async def test_what_was_booked_besides_is_not_forgotten_with_a_key(what: str) ->
 async def test_waiters_that_give_up_leave_nothing_in_the_key_and_nothing_in_the_shared_limit(
     kind: Callable[..., TokenPool | TokenBucket],
 ) -> None:
-    """K4, sindresorhus/p-throttle#11: what was kept for each that was cancelled grew with the queue."""
+    """sindresorhus/p-throttle#11: what was kept for each that was cancelled grew with the queue."""
     clock = ManualClock()
     shared = Limiter(kind("1/h", 1), clock=clock)
     keyed = KeyedLimiter(lambda key: Limiter(kind("1000/s", 1), clock=clock), shared=shared)
@@ -170,7 +170,7 @@ async def test_waiters_that_give_up_leave_nothing_in_the_key_and_nothing_in_the_
 
 @pytest.mark.parametrize("name", EACH)
 async def test_a_free_key_is_granted_in_the_same_step_whatever_a_busy_one_does(name: str) -> None:
-    """F4, vutran1710/PyrateLimiter, whose asynchronous callers of other keys still wait; F7, alexei-led/ccgram#171."""
+    """vutran1710/PyrateLimiter, whose asynchronous callers of other keys still wait; alexei-led/ccgram#171."""
     clock = ManualClock()
     keyed = KeyedLimiter(lambda key: Limiter(EACH[name](), clock=clock), shared=Limiter(TokenBucket("1000/s", 2000), clock=clock))
     busy = Crowd(keyed["busy"], clock)

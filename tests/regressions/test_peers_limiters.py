@@ -75,7 +75,7 @@ async def test_after_idling_through_an_edge_the_new_window_is_there_at_once() ->
 
 @one_loop
 async def test_fill_drain_idle_and_burst_a_thousand_times() -> None:
-    """C6, bharel/asynciolimiter#17, #20: emptied once, the queue was never drained again."""
+    """bharel/asynciolimiter#17, #20: emptied once, the queue was never drained again."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=3), clock=clock)
 
@@ -89,7 +89,7 @@ async def test_fill_drain_idle_and_burst_a_thousand_times() -> None:
 
 @one_loop
 async def test_only_the_missing_part_is_waited_for() -> None:
-    """C7, mjpieters/aiolimiter#217: slept for the whole amount."""
+    """mjpieters/aiolimiter#217: slept for the whole amount."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=10), clock=clock)
     assert limiter.try_acquire(7)
@@ -99,7 +99,7 @@ async def test_only_the_missing_part_is_waited_for() -> None:
 
 @one_loop
 async def test_ten_thousand_gathered_on_four_a_day_are_four() -> None:
-    """L5, alisaifee/limits#277: the cut-off was computed before the wait. C8, joshrotenberg/tower-resilience#363: over-admission."""
+    """alisaifee/limits#277: the cut-off was computed before the wait. joshrotenberg/tower-resilience#363: over-admission."""
     clock = ManualClock(SECOND)
     crowd = Crowd(aiorate.Limiter(aiorate.SlidingWindow("4/day"), clock=clock), clock)
 
@@ -113,7 +113,7 @@ async def test_ten_thousand_gathered_on_four_a_day_are_four() -> None:
 
 @one_loop
 async def test_several_limits_charge_each_member_once_however_long_the_line() -> None:
-    """M1, dotnet/runtime#113314: chained limiters counted twice when the inner one queued. M4, temporalio/temporal#7590."""
+    """dotnet/runtime#113314: chained limiters counted twice when the inner one queued. temporalio/temporal#7590."""
     bucket, window = aiorate.TokenBucket("10/s", burst=3), aiorate.SlidingWindow("20/3s")
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.AllOf(bucket, window), clock=clock), clock)
@@ -128,7 +128,7 @@ async def test_several_limits_charge_each_member_once_however_long_the_line() ->
 
 @one_loop
 async def test_what_one_member_refuses_is_taken_from_none() -> None:
-    """M2, milvus-io/milvus#25597: the first limit was consumed although the second refused."""
+    """milvus-io/milvus#25597: the first limit was consumed although the second refused."""
     bucket, window = aiorate.TokenBucket("10/s", burst=5), aiorate.SlidingWindow("2/s")
     limiter = aiorate.Limiter(aiorate.AllOf(bucket, window), clock=ManualClock(SECOND))
     assert limiter.try_acquire(2)
@@ -143,7 +143,7 @@ async def test_what_one_member_refuses_is_taken_from_none() -> None:
 @one_loop
 @pytest.mark.parametrize("name", [name for name in EACH if name != "TicksAccumulator" and "half" not in name])
 async def test_a_day_idle_gives_no_more_than_the_bound(name: str) -> None:
-    """R3, pelikan-io/rustcommon#36: after idling 31 were granted instead of one."""
+    """pelikan-io/rustcommon#36: after idling 31 were granted instead of one."""
     clock = ManualClock()
     limiter = aiorate.Limiter(EACH[name](), clock=clock)
     limiter.try_acquire()
@@ -174,7 +174,7 @@ async def test_what_is_tried_one_by_one_is_what_the_scheduler_would_grant(name: 
 
 @one_loop
 async def test_hammering_around_an_edge_gives_no_double_batch() -> None:
-    """R4, SGrondin/bottleneck's README, sindresorhus/p-throttle#26: one batch before the edge of a window, another behind it."""
+    """SGrondin/bottleneck's README, sindresorhus/p-throttle#26: one batch before the edge of a window, another behind it."""
     clock = ManualClock(SECOND - 1_000_000)
     crowd = Crowd(aiorate.Limiter(aiorate.SlidingWindow("5/s"), clock=clock), clock)
     await crowd.queue(range(20))
@@ -189,7 +189,7 @@ async def test_hammering_around_an_edge_gives_no_double_batch() -> None:
 @pytest.mark.parametrize("rate", ["0.01/s", "1/ms", "100000/ms", "100000/s", "7/250ms", "100000/day"])
 @pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
 async def test_the_cap_holds_for_large_numbers_and_small_periods(make: type[aiorate.TokenPool], rate: str) -> None:
-    """R6, sindresorhus/p-queue#126: ignored. T6, dotnet/runtime#109027, dotnet/runtime#130027: a small period never refilled."""
+    """sindresorhus/p-queue#126: ignored. dotnet/runtime#109027, dotnet/runtime#130027: a small period never refilled."""
     clock = ManualClock()
     limiter = aiorate.Limiter(make(rate), clock=clock, catch_up=0)
     crowd = Crowd(limiter, clock)
@@ -205,7 +205,7 @@ async def test_the_cap_holds_for_large_numbers_and_small_periods(make: type[aior
 @one_loop
 @pytest.mark.parametrize("name", EACH)
 async def test_looking_at_random_instants_wears_nothing_away(name: str) -> None:
-    """R7, firecracker-microvm/firecracker#3370, spring-cloud/spring-cloud-gateway#1117: a fraction was lost at each look."""
+    """firecracker-microvm/firecracker#3370, spring-cloud/spring-cloud-gateway#1117: a fraction was lost at each look."""
     dice, clock, quiet = random.Random(7), ManualClock(), ManualClock()
     watched = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
     alone = Crowd(aiorate.Limiter(EACH[name](), clock=quiet), quiet)
@@ -224,7 +224,7 @@ async def test_looking_at_random_instants_wears_nothing_away(name: str) -> None:
 
 @one_loop
 async def test_a_rate_finer_than_any_timer_is_kept() -> None:
-    """R8, google/guava#5290: 80 000 per second became 83 300. Wake-ups are 1 ms apart, and no later than that is anybody."""
+    """google/guava#5290: 80 000 per second became 83 300. Wake-ups are 1 ms apart, and no later than that is anybody."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TicksAccumulator("80000/s"), clock=clock), clock)
     await crowd.queue(range(801))
@@ -240,7 +240,7 @@ async def test_a_rate_finer_than_any_timer_is_kept() -> None:
 @pytest.mark.parametrize("off", [-0.2, 0.2])
 @pytest.mark.parametrize("name", [name for name in EACH if name not in ("SlidingWindow", "AllOf")])  # they count from what was
 async def test_timers_off_by_a_fifth_either_way_keep_the_average(name: str, off: float) -> None:
-    """R10, dotnet/runtime#74056: 1.5 s for a permit instead of 1 s. T4, libuv/libuv#4773: a timer that is early grants nothing."""
+    """dotnet/runtime#74056: 1.5 s for a permit instead of 1 s. libuv/libuv#4773: a timer that is early grants nothing."""
 
     class Off(ManualClock):
         """Its timers ring after four fifths of the time, or six."""
@@ -262,7 +262,7 @@ async def test_timers_off_by_a_fifth_either_way_keep_the_average(name: str, off:
 @one_loop
 @pytest.mark.parametrize(("idle", "at_once"), [(499_999_999, 4), (500_000_000, 5), (500_000_001, 5)])
 async def test_the_edge_of_the_slack_is_where_it_should_be(idle: int, at_once: int) -> None:
-    """R11, uber-go/ratelimit#124, uber-go/ratelimit#60: wrong after being idle for just the slack."""
+    """uber-go/ratelimit#124, uber-go/ratelimit#60: wrong after being idle for just the slack."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=5), clock=clock)
     assert limiter.try_acquire(5)
@@ -275,7 +275,7 @@ async def test_the_edge_of_the_slack_is_where_it_should_be(idle: int, at_once: i
 @one_loop
 @pytest.mark.parametrize("name", [name for name in EACH if name != "TicksAccumulator" and "half" not in name])
 async def test_no_timing_of_the_asker_beats_the_bound(name: str) -> None:
-    """R12, matrix-org/synapse#13018: who asked, left and asked again at the right moments earned a burst on top."""
+    """matrix-org/synapse#13018: who asked, left and asked again at the right moments earned a burst on top."""
     dice = random.Random(name)
     for _ in range(10):
         clock = ManualClock(SECOND)
@@ -298,7 +298,7 @@ async def test_no_timing_of_the_asker_beats_the_bound(name: str) -> None:
 @one_loop
 @pytest.mark.parametrize("name", EACH)
 async def test_nothing_to_wait_for_succeeds_with_capacity(name: str) -> None:
-    """I5, vutran1710/PyrateLimiter 4.3 (#289): a timeout of 0 always failed."""
+    """vutran1710/PyrateLimiter 4.3 (#289): a timeout of 0 always failed."""
     limiter = aiorate.Limiter(EACH[name](), clock=ManualClock(SECOND))
 
     assert await limiter.acquire(max_wait=0) == 0.0
@@ -307,7 +307,7 @@ async def test_nothing_to_wait_for_succeeds_with_capacity(name: str) -> None:
 @one_loop
 @pytest.mark.parametrize("nothing", [0, 0.0, -1, "0/s"])
 async def test_nothing_is_neither_never_nor_everything(nothing: object) -> None:
-    """I2, DataDog/draino#15, spring-cloud/spring-cloud-gateway#168: a limit of 0 meant never here and unlimited there."""
+    """DataDog/draino#15, spring-cloud/spring-cloud-gateway#168: a limit of 0 meant never here and unlimited there."""
     for make in (aiorate.Limiter, aiorate.TokenPool, aiorate.SlidingWindow, aiorate.BurstCompensation):
         with pytest.raises(ValueError, match="0"):
             make(nothing)  # type: ignore[arg-type]
@@ -317,7 +317,7 @@ async def test_nothing_is_neither_never_nor_everything(nothing: object) -> None:
 
 @one_loop
 async def test_stamps_of_two_clocks_never_meet() -> None:
-    """T3, vutran1710/PyrateLimiter#302: monotonic and Unix stamps in one log, and a wait of half a century."""
+    """vutran1710/PyrateLimiter#302: monotonic and Unix stamps in one log, and a wait of half a century."""
     unix, monotonic = ManualClock(1_700_000_000 * SECOND), ManualClock(12_345)
     waits = []
     for clock in (unix, monotonic):
@@ -332,7 +332,7 @@ MODULE_LEVEL = aiorate.Limiter("10/s")
 
 
 def test_a_limiter_made_at_import_serves_five_loops() -> None:
-    """L1, mjpieters/aiolimiter#292; L2, open-webui/open-webui#29973: pinned to the loop that imported it."""
+    """mjpieters/aiolimiter#292; open-webui/open-webui#29973: pinned to the loop that imported it."""
 
     async def main() -> float:
         async with MODULE_LEVEL:
@@ -345,7 +345,7 @@ def test_a_limiter_made_at_import_serves_five_loops() -> None:
 
 @pytest.mark.asyncio
 async def test_a_thousand_settings_later_the_rate_is_the_last_one() -> None:
-    """L6, SGrondin/bottleneck#185: an update of the settings broke the refill for good."""
+    """SGrondin/bottleneck#185: an update of the settings broke the refill for good."""
     dice, clock = random.Random(17), ManualClock()
     crowd = Crowd(aiorate.Limiter("10/s", clock=clock), clock)
     await crowd.queue(range(200))
@@ -363,7 +363,7 @@ async def test_a_thousand_settings_later_the_rate_is_the_last_one() -> None:
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_waiting_never_holds_up_the_loop() -> None:
-    """L7, Arize-ai/phoenix#15462: a blocking sleep inside a coroutine."""
+    """Arize-ai/phoenix#15462: a blocking sleep inside a coroutine."""
     beats = []
 
     async def heartbeat() -> None:

@@ -18,7 +18,7 @@ from aiorate.testing import simulate
 BOUNDED = [name for name in EACH if name not in ("TicksAccumulator", "BurstCompensation-half")]
 
 
-def test_r1_a_strict_window_never_passes_twice_its_number() -> None:
+def test_a_strict_window_never_passes_twice_its_number() -> None:
     """mjpieters/aiolimiter#298 and boinkor-net/governor#219: 19 of 10 in the first second."""
     window, bucket = (simulate(s, [0] * 100) for s in (aiorate.SlidingWindow("10/s"), aiorate.TokenBucket("10/s", burst=10)))
 
@@ -27,7 +27,7 @@ def test_r1_a_strict_window_never_passes_twice_its_number() -> None:
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_r2_no_extra_permit_each_time_the_clock_moves(name: str) -> None:
+def test_no_extra_permit_each_time_the_clock_moves(name: str) -> None:
     """boinkor-net/governor#249: one free cell per movement. Asked at random instants, the bound is never passed by even one."""
     scheduler, dice, now = EACH[name](), random.Random(name), 0
     granted = []
@@ -41,7 +41,7 @@ def test_r2_no_extra_permit_each_time_the_clock_moves(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_r3_a_day_of_idleness_is_one_burst(name: str) -> None:
+def test_a_day_of_idleness_is_one_burst(name: str) -> None:
     """pelikan-io/rustcommon#36: 31 at once instead of 1."""
     scheduler = EACH[name]()
     scheduler.peek(1, 0)
@@ -51,12 +51,12 @@ def test_r3_a_day_of_idleness_is_one_burst(name: str) -> None:
     assert at_once <= (scheduler.bound(1) or 0)
 
 
-def test_r4_no_double_batch_around_an_edge() -> None:
+def test_no_double_batch_around_an_edge() -> None:
     """SGrondin/bottleneck's README and sindresorhus/p-throttle#26: a batch just before the edge and another just after."""
     assert waits(aiorate.SlidingWindow("3/s"), "0.999:3 1.0 1.001") == "0 0.999 0.998"
 
 
-def test_r5_nobody_is_held_up_although_a_new_window_began() -> None:
+def test_nobody_is_held_up_although_a_new_window_began() -> None:
     """sindresorhus/p-queue#251: idle in the middle of a window, then delayed."""
     assert waits(aiorate.SlidingWindow("2/s"), "0 1.5 1.6 1.7") == "0 0 0 0.8"
 
@@ -64,7 +64,7 @@ def test_r5_nobody_is_held_up_although_a_new_window_began() -> None:
 @pytest.mark.parametrize("period", ["1ms", "250ms", "s", "min", "day"])
 @pytest.mark.parametrize("permits", ["0.01", "1", "7", "100000"])
 @pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation, aiorate.SmoothBursty, aiorate.BurstRatio])
-def test_r6_the_cap_holds_at_any_size_of_number_and_period(make: Callable[[str], aiorate.Scheduler], permits: str, period: str) -> None:
+def test_the_cap_holds_at_any_size_of_number_and_period(make: Callable[[str], aiorate.Scheduler], permits: str, period: str) -> None:
     """sindresorhus/p-queue#126: ignored for large numbers and small periods. dotnet/runtime#109027: a small period became 0."""
     granted = simulate(make(f"{permits}/{period}"), [0] * 2_000)
     length = make(f"{permits}/{period}").rate.period_ns
@@ -74,7 +74,7 @@ def test_r6_the_cap_holds_at_any_size_of_number_and_period(make: Callable[[str],
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_r7_polling_at_random_instants_loses_no_fraction(name: str) -> None:
+def test_polling_at_random_instants_loses_no_fraction(name: str) -> None:
     """firecracker-microvm/firecracker#3370, spring-cloud/spring-cloud-gateway#1117: fractions thrown away at each refill."""
     polled, alone, dice = EACH[name](), EACH[name](), random.Random(7)
     now = 0
@@ -87,7 +87,7 @@ def test_r7_polling_at_random_instants_loses_no_fraction(name: str) -> None:
         alone.take(1, due)
 
 
-def test_r8_80000_per_second_are_80000() -> None:
+def test_80000_per_second_are_80000() -> None:
     """google/guava#5290: they became 83 300, because an interval was rounded."""
     for make in (aiorate.SmoothBursty, aiorate.TokenPool, aiorate.TicksAccumulator):
         granted = simulate(make("80000/s"), [0] * 80_001)
@@ -95,7 +95,7 @@ def test_r8_80000_per_second_are_80000() -> None:
 
 
 @pytest.mark.parametrize(("idle", "at_once"), [("0.499999999", 4), ("0.5", 5), ("0.500000001", 5), ("0.6", 5)])
-def test_r11_idle_for_the_slack_and_a_nanosecond_more_or_less(idle: str, at_once: int) -> None:
+def test_idle_for_the_slack_and_a_nanosecond_more_or_less(idle: str, at_once: int) -> None:
     """uber-go/ratelimit#124 and #60: wrong just at the edge of the slack."""
     bucket = aiorate.TokenBucket("10/s", burst=5, initial=0, start=0)
 
@@ -103,7 +103,7 @@ def test_r11_idle_for_the_slack_and_a_nanosecond_more_or_less(idle: str, at_once
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_r12_a_careful_caller_earns_no_extra_burst(name: str) -> None:
+def test_a_careful_caller_earns_no_extra_burst(name: str) -> None:
     """matrix-org/synapse#13018: who asked at the right moments got more. Searched for greedily: all sizes, always just when due."""
     dice = random.Random(name)
     for _ in range(30):
@@ -116,7 +116,7 @@ def test_r12_a_careful_caller_earns_no_extra_burst(name: str) -> None:
             assert most_in_any_window(granted, window) <= (scheduler.bound(window, 3) or 0)
 
 
-def test_l6_a_thousand_changes_of_the_rate_leave_it_working() -> None:
+def test_a_thousand_changes_of_the_rate_leave_it_working() -> None:
     """SGrondin/bottleneck#185: an update broke the refill for good."""
     for name in ("TokenPool", "BurstCompensation-strict", "SmoothBursty", "SmoothWarmingUp", "TokenBucket", "SlidingWindow"):
         scheduler, dice, now = EACH[name](), random.Random(1), 0
@@ -130,14 +130,14 @@ def test_l6_a_thousand_changes_of_the_rate_leave_it_working() -> None:
         assert rest[-1] - rest[-11] == S, name
 
 
-def test_m3_cost_is_taken_when_asked_for_not_afterwards() -> None:
+def test_cost_is_taken_when_asked_for_not_afterwards() -> None:
     """BerriAI/litellm#18730: a hundred at once all passed, because their cost was added when they were done."""
     for factory in (EACH["TokenBucket"], EACH["SlidingWindow"], EACH["AllOf"]):
         scheduler = factory()
         assert sum(scheduler.take(1, 0) <= 0 for _ in range(100)) == scheduler.max_permits
 
 
-def test_m4_a_refund_serves_one_not_two() -> None:
+def test_a_refund_serves_one_not_two() -> None:
     """temporalio/temporal#7590: a recycled token let two waiters through."""
     for name in ("TokenBucket", "SlidingWindow", "CalendarWindow"):
         scheduler = EACH[name]()
@@ -151,7 +151,7 @@ def test_m4_a_refund_serves_one_not_two() -> None:
 
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("permits", [0, -1, -(10**30), True, False, 1.0, float("nan"), float("inf"), "1", None])
-def test_i1_no_amount_mints_capacity(name: str, permits: Any) -> None:
+def test_no_amount_mints_capacity(name: str, permits: Any) -> None:
     """mjpieters/aiolimiter took a negative amount and had more to give afterwards."""
     scheduler, twin = EACH[name](), EACH[name]()
     scheduler.take(1, 0)
@@ -167,14 +167,14 @@ def test_i1_no_amount_mints_capacity(name: str, permits: Any) -> None:
 
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("now", [1.5, None, "0", True])
-def test_i1_instants_are_whole_nanoseconds(name: str, now: Any) -> None:
+def test_instants_are_whole_nanoseconds(name: str, now: Any) -> None:
     """A float here would be seconds, and a thousand million times too early."""
     for call in ("take", "peek", "give_back"):
         with pytest.raises(TypeError, match="whole ns"):
             getattr(EACH[name](), call)(1, now)
 
 
-def test_i3_what_can_never_be_granted_fails_at_once() -> None:
+def test_what_can_never_be_granted_fails_at_once() -> None:
     """google/guava#7130 and throttled-py: waiting in vain until the time-out."""
     for name in ("TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"):
         scheduler = EACH[name]()
@@ -183,7 +183,7 @@ def test_i3_what_can_never_be_granted_fails_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in EACH if name not in ("TicksAccumulator", "BurstCompensation-half")])
-def test_t1_a_clock_that_goes_back_and_forth_gives_nothing(name: str) -> None:
+def test_a_clock_that_goes_back_and_forth_gives_nothing(name: str) -> None:
     """golang/go#71360, #65508, #23145, #56287: 5000 times the rate. The same second over and over is one second."""
     scheduler, dice = EACH[name](), random.Random(name)
     granted = sum(scheduler.take(1, now) <= now for now in (dice.randrange(S) for _ in range(5_000)))
@@ -192,7 +192,7 @@ def test_t1_a_clock_that_goes_back_and_forth_gives_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_t2_a_step_of_the_clock_makes_no_absurd_wait(name: str) -> None:
+def test_a_step_of_the_clock_makes_no_absurd_wait(name: str) -> None:
     """vutran1710/PyrateLimiter#45: 1.6e9 s. Whatever the origin, and after a jump of years, a wait is a wait."""
     for origin in (-(10**18), 0, 1_700_000_000 * S):
         scheduler = EACH[name]()
@@ -204,7 +204,7 @@ def test_t2_a_step_of_the_clock_makes_no_absurd_wait(name: str) -> None:
 
 @pytest.mark.parametrize("step", [10**6, 15_600_000])
 @pytest.mark.parametrize("name", ["TokenPool", "TokenBucket-paced", "BurstRatio", "SmoothBursty", "BurstCompensation-strict"])
-def test_t5_a_clock_that_moves_in_steps_keeps_the_rate(name: str, step: int) -> None:
+def test_a_clock_that_moves_in_steps_keeps_the_rate(name: str, step: int) -> None:
     """MagicStack/uvloop#359: time stands still between calls. Served at the next step, the line loses nothing on average."""
     coarse, exact = EACH[name](), simulate(EACH[name](), [0] * 500)
     now = 0
@@ -216,7 +216,7 @@ def test_t5_a_clock_that_moves_in_steps_keeps_the_rate(name: str, step: int) -> 
 
 
 @pytest.mark.parametrize("period", ["100us", "10us", "1us", "1ns"])
-def test_t6_a_period_under_a_millisecond_still_refills(period: str) -> None:
+def test_a_period_under_a_millisecond_still_refills(period: str) -> None:
     """dotnet/runtime#109027, #130027: it was truncated to 0 and the refill stopped for ever."""
     for scheduler in (TokenBucket(f"1/{period}", burst=1), SlidingWindow(f"1/{period}"), TokenPool(f"1/{period}", pool=1)):
         length = scheduler.rate.period_ns
@@ -224,7 +224,7 @@ def test_t6_a_period_under_a_millisecond_still_refills(period: str) -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_t7_a_refusal_names_an_instant_that_is_later(name: str) -> None:
+def test_a_refusal_names_an_instant_that_is_later(name: str) -> None:
     """PyrateLimiter 4.3 (#289): a wait that rounds to zero spins."""
     scheduler, now = EACH[name](), 0
     for _ in range(500):
@@ -237,7 +237,7 @@ def test_t7_a_refusal_names_an_instant_that_is_later(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in EACH if name not in ("TicksAccumulator", "BurstCompensation-half")])
-def test_t8_a_suspended_machine_gets_one_burst(name: str) -> None:
+def test_a_suspended_machine_gets_one_burst(name: str) -> None:
     """systemd/systemd#42919: whether the time asleep counts or not, it is one burst at the most."""
     scheduler = EACH[name]()
     simulate(scheduler, [0] * 10)
@@ -246,7 +246,7 @@ def test_t8_a_suspended_machine_gets_one_burst(name: str) -> None:
     assert sum(scheduler.take(1, now) <= now for _ in range(1_000)) <= (scheduler.bound(1) or 0)
 
 
-def test_t9_the_wait_is_for_the_oldest_entry_and_the_rest_of_the_window() -> None:
+def test_the_wait_is_for_the_oldest_entry_and_the_rest_of_the_window() -> None:
     """dotnet/runtime#92557, alisaifee/limits#202, ZhuoZhuoCrayon/throttled-py#87: the whole window, or from the newest entry."""
     sliding, calendar = SlidingWindow("2/s"), CalendarWindow("2/s", "UTC", origin=0)
     for window in (sliding, calendar):

@@ -19,7 +19,7 @@ from aiorate.testing import ManualClock
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_no_time_passes_while_a_thread_holds_a_place() -> None:
-    """Whoever waits for a place set a timer for the year 2162, and virtual time leapt there."""
+    """A waiter for a place set a timer for the year 2162, and virtual time jumped there."""
     loop, limiter = asyncio.get_running_loop(), Limiter("1000/s", max_concurrency=1)
     done = threading.Event()
 
@@ -37,8 +37,8 @@ async def test_no_time_passes_while_a_thread_holds_a_place() -> None:
     assert loop.time() < 1
 
 
-def test_no_time_passes_under_trio_while_a_thread_holds_a_place() -> None:
-    """Trio's clock leapt by five days."""
+def test_no_time_passes_under_trio_while_a_place_is_held() -> None:
+    """A thread holds it; trio's clock jumped by five days."""
 
     async def main() -> None:
         limiter = Limiter("1000/s", max_concurrency=1)
@@ -61,7 +61,7 @@ def test_no_time_passes_under_trio_while_a_thread_holds_a_place() -> None:
 
 @pytest.mark.asyncio
 async def test_a_line_for_places_sets_no_timer() -> None:
-    """On a clock moved by hand too, in both scopes; and whoever leaves makes room at once."""
+    """On a clock moved by hand too, in both scopes; and leaving makes room at once."""
     for scope in ("loop", "process"):
         clock = ManualClock()
         limiter = Limiter("1000/s", max_concurrency=1, clock=clock, scope=scope)  # type: ignore[arg-type]
@@ -78,8 +78,8 @@ async def test_a_line_for_places_sets_no_timer() -> None:
 
 @pytest.mark.parametrize("run", [asyncio.run, trio.run])
 @pytest.mark.parametrize("scope", ["loop", "process"])
-def test_a_task_that_would_wait_for_itself_is_told_so(run: Callable[..., Any], scope: Any) -> None:
-    """As anyio's CapacityLimiter does: it hung, and everybody behind it."""
+def test_task_that_would_wait_for_itself_gets_an_error(run: Callable[..., Any], scope: Any) -> None:
+    """As with anyio's CapacityLimiter. It hung before, and so did every task behind it."""
     limiter = Limiter("1000/s", max_concurrency=1, scope=scope)
 
     async def main() -> None:
@@ -103,8 +103,8 @@ def test_a_task_that_would_wait_for_itself_is_told_so(run: Callable[..., Any], s
 
 @one_loop
 @pytest.mark.parametrize("scope", ["loop", "process"])
-async def test_a_place_that_another_task_leaves_is_waited_for(scope: Any) -> None:
-    """Only the one who is inside would wait for ever; and of two places one may be left by another task."""
+async def test_place_held_by_another_task_is_waited_for(scope: Any) -> None:
+    """Only the task inside would wait for ever; with two places, another task may leave one."""
     one, two = (Limiter("1000/s", max_concurrency=places, scope=scope) for places in (1, 2))
     order = []
 
@@ -123,8 +123,8 @@ async def test_a_place_that_another_task_leaves_is_waited_for(scope: Any) -> Non
 
 
 @one_loop
-async def test_a_task_that_was_collected_inside_leaves_its_place() -> None:
-    """Who has it is known weakly: a place that is kept by nobody is free."""
+async def test_task_collected_inside_leaves_its_place() -> None:
+    """The holder is known by a weak reference, so that a place without a holder is free."""
     limiter = Limiter(TokenBucket("1/s", burst=2), max_concurrency=1, clock=ManualClock())
 
     async def inside() -> None:

@@ -43,7 +43,7 @@ MS = SECOND // 1000
     ],
 )
 def test_the_base_of_a_power_may_be_a_decimal(text: str, permits: int, period_ns: int) -> None:
-    """``9.9^2`` was refused; the original takes it, and it is 98.01 exactly."""
+    """``9.9^2`` was refused; the original takes it, as exactly 98.01."""
     rate = aiorate.RateSpec.parse(text).rate
 
     assert Fraction(permits, period_ns) == Fraction(rate.permits, rate.period_ns)
@@ -60,7 +60,7 @@ def test_the_base_of_a_power_may_be_a_decimal(text: str, permits: int, period_ns
         (lambda: aiorate.Rate(10, Fraction(11, 10)), 10, 1_100 * MS),
         (lambda: aiorate.Rate(10, 1 / 3), 10, 333_333_333),
         (lambda: aiorate.Rate(10, 2 / 3), 10, 666_666_667),
-        # A period that is no whole nanosecond is scaled, with the permits, as little as it can be.
+        # Periods that are not whole nanoseconds are scaled with the permits, by the least factor.
         (lambda: aiorate.Rate(10, Fraction(1, 3)), 30, SECOND),
         (lambda: aiorate.Rate.parse("10/1.5ns"), 20, 3),
         (lambda: aiorate.Rate.parse("0.5/1.5s"), 1, 3 * SECOND),
@@ -75,7 +75,7 @@ def test_a_rate_keeps_the_numbers_that_were_given(rate: Callable[[], aiorate.Rat
 
 
 def test_a_window_grants_as_many_at_once_as_its_rate_says() -> None:
-    """As users met it."""
+    """The same through a limiter, where users met it."""
     for text in ("10/1.1s", "10/1.5s", "10/0.3s"):
         limiter = aiorate.Limiter(aiorate.SlidingWindow(text), clock=ManualClock())
 
@@ -85,7 +85,7 @@ def test_a_window_grants_as_many_at_once_as_its_rate_says() -> None:
 
 
 def test_a_computed_period_is_read_to_the_nanosecond() -> None:
-    """A third of a second is no fraction of 17 digits, and a timedelta is read exactly."""
+    """A third of a second is not a fraction of 17 digits, and a timedelta is read exactly."""
     assert Rate(1, per=1 / 3) == Rate.exactly(1, 333_333_333)
     assert Rate(1, per=0.123456789) == Rate.exactly(1, 123_456_789)
     assert Rate(3, per=timedelta(days=1, microseconds=1)) == Rate.exactly(3, 86_400 * S + 1_000)
@@ -93,7 +93,7 @@ def test_a_computed_period_is_read_to_the_nanosecond() -> None:
 
 
 def test_a_number_of_800_digits_is_read_and_one_more_is_not() -> None:
-    """The limit is the one that the error names."""
+    """The error names the limit."""
     assert Rate.parse(f"0.{'1' * 798}/s").permits > 0
     with pytest.raises(ValueError, match="801 digits is too long; 800"):
         Rate.parse(f"0.{'1' * 799}/s")
@@ -105,13 +105,13 @@ QUOTIENTS = [100 / 60, 10 / 3, f"{100 / 60}/s", f"10/{0.1 + 0.2}s", 2**0.5, 0.12
 @pytest.mark.parametrize("rate", QUOTIENTS)
 @pytest.mark.parametrize("make", [SlidingWindow, lambda rate: CalendarWindow(rate, "UTC")], ids=["sliding", "calendar"])
 def test_a_window_of_a_computed_float_is_refused(make: Callable[[float | str], Scheduler], rate: float | str) -> None:
-    """``SlidingWindow(100 / 60)`` was 16666666666666667 permits per 1e16 s, which limits nobody."""
+    """``SlidingWindow(100 / 60)`` was 16666666666666667 permits per 1e16 s, which limits nothing."""
     with pytest.raises(ValueError, match=r"Write whole permits and their period: '\d+/"):
         make(rate)
 
 
 def test_the_error_of_a_computed_float_says_what_to_write() -> None:
-    """Somebody who divides means a number per period."""
+    """A division means a number per period."""
     with pytest.raises(ValueError, match="'100/min'"):
         Limiter(SlidingWindow(100 / 60))
     with pytest.raises(ValueError, match="'10/3s'"):
@@ -134,12 +134,12 @@ def test_the_error_of_a_computed_float_says_what_to_write() -> None:
     ],
 )
 def test_a_window_counts_as_it_is_written(rate: float | str, permits: int, period: Fraction) -> None:
-    """Whole permits in the period written, or in the shortest one of 24 h at most."""
+    """Whole permits in the period written, or in the shortest period of at most 24 h."""
     assert SlidingWindow(rate).rate == Rate(permits, period)
 
 
 def test_a_window_keeps_its_period_when_the_rate_falls() -> None:
-    """Nine tenths of 100/s were 90, then 81, then 729 at once, and then everything."""
+    """Nine tenths of 100/s, three times, allowed 90, then 81, then 729 at once, and then everything."""
     limiter = Limiter(SlidingWindow("100/s"), clock=ManualClock())
     seen = []
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_a_window_keeps_its_period_when_the_rate_falls() -> None:
 @pytest.mark.parametrize("period", ["s", "min", "h", "day", "7day", "1.1s"])
 @pytest.mark.parametrize("permits", [1, 7, 33, 100, 999])
 def test_a_window_reads_its_own_rate_back(permits: int, period: str) -> None:
-    """A float per second cannot hold 100 per minute, and means it all the same."""
+    """A float per second cannot hold 100 per minute exactly, and still means it."""
     window, limiter = SlidingWindow(f"{permits}/{period}"), Limiter(SlidingWindow(f"{permits}/{period}"))
 
     window.set_rate(Rate(window.rate.per_second * 3 * 1.1 * 10), 0)
@@ -165,8 +165,8 @@ def test_a_window_reads_its_own_rate_back(permits: int, period: str) -> None:
     assert limiter.rate == Rate.parse(f"{permits}/{period}")
 
 
-def test_every_way_to_a_window_keeps_its_period() -> None:
-    """A member, a day of the calendar, and a text; only a rate that is whole as written brings its period."""
+def test_every_way_to_change_a_window_keeps_its_period() -> None:
+    """A member, a calendar day and a text keep it; only a rate that is whole as written brings another period."""
     calendar = CalendarWindow("10000/day", "UTC", origin=0)
     both = Limiter(AllOf(TokenBucket("10/s", burst=5), SlidingWindow("500/min")))
     sliding = SlidingWindow("500/min")
@@ -183,7 +183,7 @@ def test_every_way_to_a_window_keeps_its_period() -> None:
 
 
 def test_a_refused_rate_changes_nothing() -> None:
-    """The window goes on at the rate that it has."""
+    """The window goes on at its old rate."""
     for window in (SlidingWindow("2/h"), CalendarWindow("2/h", "UTC", origin=0)):
         window.take(2, 5)
 
@@ -195,7 +195,7 @@ def test_a_refused_rate_changes_nothing() -> None:
 
 
 def test_a_pickled_rate_is_as_it_was_written() -> None:
-    """A copy in another process makes the same window, or none."""
+    """A copy in another process makes the same window, or is refused like the original."""
     assert not pickle.loads(pickle.dumps(Rate(100 / 60))).is_whole
     assert copy.deepcopy(Rate.parse("100/min")).is_whole
 

@@ -20,12 +20,12 @@ from aiorate.redis import RedisLimiter
 REFUSALS = (aiorate.LineFull, aiorate.LimiterClosed, aiorate.WaitTooLong, aiorate.EngineUnavailable)
 
 
-ENOUGH = 200_000  # calls: no machine makes so many between two turns of the loop
+ENOUGH = 200_000  # calls, more than any machine makes between two iterations of the loop
 
 
 @asynccontextmanager
 async def crowded(**options: Any) -> AsyncIterator[aiorate.Limiter]:
-    """A limiter with one place, which is taken, and a full line."""
+    """A limiter whose only place is taken and whose line is full."""
     limiter = aiorate.Limiter("1000000/s", max_concurrency=1, max_waiting=0, **options)
     async with limiter:
         yield limiter
@@ -33,7 +33,7 @@ async def crowded(**options: Any) -> AsyncIterator[aiorate.Limiter]:
 
 @asynccontextmanager
 async def closed(**options: Any) -> AsyncIterator[aiorate.Limiter]:
-    """A closed limiter, whose one place is taken."""
+    """A closed limiter whose only place is taken."""
     limiter = aiorate.Limiter("1000000/s", max_concurrency=1, **options)
     async with limiter:
         await limiter.aclose()
@@ -64,7 +64,7 @@ async def first_slot(limiter: aiorate.Limiter) -> None:
 
 
 async def insist(call: Callable[[], Awaitable[object]], refusals: tuple[type[Exception], ...] = REFUSALS) -> None:
-    """Ask again and again, as a careless retry does."""
+    """Call again and again, as a careless retry does."""
     refused = 0
     for _ in range(ENOUGH):
         try:
@@ -79,7 +79,7 @@ async def insist(call: Callable[[], Awaitable[object]], refusals: tuple[type[Exc
 @pytest.mark.parametrize("way", [block, weighted_block, decorated])
 @pytest.mark.parametrize("limiter", [crowded, closed])
 async def test_timeout_ends_a_retry_that_gets_no_place(limiter: Callable[..., Any], way: Callable[..., Any], scope: str) -> None:
-    """With ``max_concurrency``, refusals came before anybody looked whether the loop turns; a timeout never fired."""
+    """With ``max_concurrency``, a refusal came before any look at whether the loop turns; the timeout never fired."""
     async with limiter(scope=scope) as refusing:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
@@ -89,7 +89,7 @@ async def test_timeout_ends_a_retry_that_gets_no_place(limiter: Callable[..., An
 @pytest.mark.asyncio
 @pytest.mark.parametrize("scope", ["loop", "process"])
 async def test_timeout_ends_a_retry_of_slots(scope: Any) -> None:
-    """Each retry is a generator of its own, and the first step of each was refused without a look at the loop."""
+    """Each retry is a new generator, whose first step was refused without a look at the loop."""
     limiter = aiorate.Limiter("1/h", max_waiting=0, scope=scope)
     await limiter.acquire()
     for _ in range(2):
@@ -124,7 +124,7 @@ async def test_timeout_ends_a_retry_on_a_closed_keyed_limiter(way: str, key: str
 
 @pytest.mark.asyncio
 async def test_a_closed_keyed_limiter_stays_closed() -> None:
-    """What it hands out for new keys refuses every call, and cannot be opened."""
+    """Limiters that it hands out for new keys refuse every call, and cannot be opened."""
     keyed = aiorate.KeyedLimiter[str](lambda key: "1/h")
     await keyed.aclose()
 
@@ -147,7 +147,7 @@ BUDGETS: dict[str, Callable[[aiorate.Budget], Any]] = {
 @pytest.mark.asyncio
 @pytest.mark.parametrize("way", BUDGETS)
 async def test_timeout_ends_a_retry_of_a_reservation(way: str) -> None:
-    """As every call that can refuse."""
+    """The same for a budget."""
     budget = aiorate.Budget(requests="1/h", max_waiting=0)
     async with budget.reserve():
         pass
@@ -165,7 +165,7 @@ async def test_timeout_ends_a_retry_of_a_reservation(way: str) -> None:
 
 @pytest.mark.parametrize("scope", ["loop", "process"])
 def test_a_cancel_scope_ends_a_retry_under_trio(scope: Any) -> None:
-    """The same holds where the loop is trio's."""
+    """The same in trio's loop."""
 
     async def main() -> bool:
         async with crowded(scope=scope) as limiter:
@@ -190,8 +190,8 @@ REDIS: dict[str, Callable[[RedisLimiter], Awaitable[object]]] = {
 async def test_timeout_ends_a_retry_while_a_store_is_out_of_reach(way: str) -> None:
     """With the policy "raise", each call fails at once, before anything is awaited."""
     with socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and never listens
-        limiter = RedisLimiter(f"redis://127.0.0.1:{nobody.getsockname()[1]}", "second-loop", "1/h", grace=0)
+        nobody.bind(("127.0.0.1", 0))  # never listens
+        limiter = RedisLimiter(f"redis://127.0.0.1:{nobody.getsockname()[1]}", "retries", "1/h", grace=0)
         with pytest.raises(aiorate.EngineUnavailable):
             await limiter.acquire()
         keyed = aiorate.KeyedLimiter[str](lambda key: "1000000/s", shared=limiter)

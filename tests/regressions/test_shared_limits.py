@@ -22,14 +22,14 @@ from aiorate.testing import ManualClock, VirtualLoop
 
 
 def virtually(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run it in virtual time, at most a virtual minute."""
+    """Run it in virtual time, for at most a virtual minute."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(asyncio.wait_for(main, 60))
 
 
 @pytest.mark.parametrize("kind", ["keys", "budget"])
 def test_three_levels_go_on_after_a_thousand_waits(kind: str) -> None:
-    """The top never heard that its grants had gone on, and granted nothing after the thousandth."""
+    """The top level never heard that its grants had resumed, and granted nothing after the thousandth."""
 
     async def main() -> float:
         loop = asyncio.get_running_loop()
@@ -102,7 +102,7 @@ async def test_a_cancelled_request_gives_back_at_all_levels(held_up: int, when: 
 
 @one_loop
 async def test_a_grant_without_a_wait_leaves_no_receipt_at_any_level() -> None:
-    """Nor does one after a wait."""
+    """A grant after a wait leaves none either."""
     tower = Tower()
     assert tower.user.try_acquire(3)
     await tower.user.acquire(3)
@@ -118,8 +118,8 @@ async def test_a_grant_without_a_wait_leaves_no_receipt_at_any_level() -> None:
 
 @one_loop
 @pytest.mark.parametrize("level", range(1, 4))
-async def test_a_pause_of_any_level_holds_those_below_it(level: int) -> None:
-    """And nobody stands in the lines above it meanwhile."""
+async def test_pause_of_any_level_holds_the_levels_below(level: int) -> None:
+    """Meanwhile no request stands in the lines above it."""
     tower = Tower()
     top = tower.levels[-1]
     top.charge(10)
@@ -139,8 +139,8 @@ async def test_a_pause_of_any_level_holds_those_below_it(level: int) -> None:
 
 @one_loop
 @pytest.mark.parametrize("level", range(1, 4))
-async def test_closing_any_level_sends_those_below_it_away(level: int) -> None:
-    """Those in line, and those who ask later, whose wait would have no end."""
+async def test_closing_any_level_refuses_the_levels_below(level: int) -> None:
+    """Waiters get an error, and so do later callers, whose wait would have no end."""
     tower = Tower()
     tower.levels[-1].charge(10)
     waiting = [asyncio.ensure_future(tower.user.acquire()) for _ in range(3)]
@@ -160,8 +160,8 @@ async def test_closing_any_level_sends_those_below_it_away(level: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(4))
-def test_in_the_next_event_loop_all_levels_begin_without_a_line(first: int) -> None:
-    """Whichever level is asked first there. What had been granted, and could not resume, leaves no count behind."""
+def test_next_event_loop_begins_without_a_line_at_any_level(first: int) -> None:
+    """Whichever level is asked first. Grants that could not resume leave no count behind."""
     tower = Tower()
     tower.levels[2].charge(9)
     tasks: list[asyncio.Task[float]] = []
@@ -170,7 +170,7 @@ def test_in_the_next_event_loop_all_levels_begin_without_a_line(first: int) -> N
         tasks.extend(asyncio.ensure_future(tower.user.acquire()) for _ in range(3))
         await turns(3)
         assert [2, 1, 1, 0] == [limiter.statistics().waiting for limiter in tower.levels]
-        tower.clock.advance(0.1)  # grants one, which cannot resume any more
+        tower.clock.advance(0.1)  # grants one, which can no longer resume
         asyncio.get_running_loop().stop()
 
     async def ask() -> None:
@@ -259,7 +259,7 @@ async def test_a_shared_limit_is_late_by_its_own_catch_up(name: str, depth: int)
 @one_loop
 @pytest.mark.parametrize("depth", [2, 3, 4])
 async def test_late_timers_cost_no_rate_at_any_depth(depth: int) -> None:
-    """How late a limit woke is made up for below and above it, within the catch_up of each."""
+    """A late wake-up of one limit is made up for below and above it, within the catch_up of each."""
     clock = ManualClock(SECOND)
     shared = Limiter(BurstCompensation("10/s"), clock=clock)
     for _ in range(depth - 1):
@@ -282,7 +282,7 @@ async def test_late_timers_cost_no_rate_at_any_depth(depth: int) -> None:
 
 @one_loop
 async def test_a_refund_and_a_charge_of_a_key_reach_all_levels() -> None:
-    """A key that gave 5 back left the limit of all short of 5, and its debt was nobody's above it."""
+    """A refund of 5 to a key never reached the limits above, and neither did its debt."""
     tower = Tower()
     assert tower.user.try_acquire(8)
 
@@ -305,8 +305,8 @@ async def test_a_refund_and_a_charge_of_a_key_reach_all_levels() -> None:
 
 @one_loop
 @pytest.mark.parametrize(("used", "left"), [(1, 9), (8, 2), (0, 10), (4, 6)])
-async def test_what_a_lease_settles_reaches_all_levels(used: int, left: int) -> None:
-    """Less comes back by receipt, more is owed, in each limit that the reservation took from."""
+async def test_settling_a_lease_reaches_all_levels(used: int, left: int) -> None:
+    """Unused permits return by receipt and more is owed, in each limit that the reservation took from."""
     tower = Tower()
     calls = Calls(Budget(requests=TokenBucket("10/s", burst=10), tokens=tower.user, clock=tower.clock), tower.clock)
     await calls.queue("a", tokens=4)
@@ -320,7 +320,7 @@ async def test_what_a_lease_settles_reaches_all_levels(used: int, left: int) -> 
 
 @one_loop
 async def test_a_failed_call_is_refunded_at_all_levels() -> None:
-    """Also one that had to wait for the uppermost."""
+    """Also a call that had to wait for the top level."""
     tower = Tower()
     tower.levels[-1].charge(10)
     budget = Budget(requests=TokenBucket("10/s", burst=10), tokens=tower.user, clock=tower.clock, on_error="refund")
@@ -336,10 +336,10 @@ async def test_a_failed_call_is_refunded_at_all_levels() -> None:
 
 
 def test_a_charge_of_a_key_reaches_a_limit_in_the_store() -> None:
-    """The tenth of a second that was owed at the top was not waited for. A refund brings nothing back there, as documented."""
+    """The tenth of a second owed at the top was not waited for. A refund returns nothing there, as documented."""
 
     async def main(store: RealServer) -> None:
-        loop, shared = asyncio.get_running_loop(), RedisLimiter(TimedClient(store), "second-shared", "10/s")
+        loop, shared = asyncio.get_running_loop(), RedisLimiter(TimedClient(store), "shared-limits", "10/s")
         keyed = KeyedLimiter[str](lambda key: TokenBucket("100/s", burst=100), shared=shared)
         await keyed.acquire("a")
         begun = loop.time()
@@ -370,7 +370,7 @@ def test_a_limit_whose_keys_are_held_is_not_evicted() -> None:
 
 @one_loop
 async def test_the_estimate_counts_the_lines_of_all_levels() -> None:
-    """With somebody in line, only two levels were asked, and max_wait let callers in who could not be served in time."""
+    """With a request in line, only two levels were asked, so max_wait admitted callers that could not be served in time."""
     tower = Tower()
     tower.levels[-1].set_rate("1/s")
     tower.levels[-1].charge(10)

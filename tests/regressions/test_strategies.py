@@ -1,4 +1,4 @@
-"""Strategies: first mistakes with their arguments, equal paces by several names, and one limiter for each scheduler."""
+"""Strategies: first mistakes with their arguments, equal paces under several names, and one limiter for each scheduler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from aiorate import (
 
 
 def test_a_burst_given_to_a_pool_names_the_bucket() -> None:
-    """``TokenPool("10/s", burst=20)`` meant as a bucket's granted 21 at once after 2 s, and 244 in any second."""
+    """``TokenPool("10/s", burst=20)``, meant as a bucket, granted 21 at once after 2 s, and 244 in any second."""
     with pytest.raises(TypeError, match=r"burst_ratio.*TokenBucket\('10/s', burst=20\).*burst_ratio"):
         TokenPool("10/s", burst=20)  # type: ignore[arg-type]
 
@@ -34,7 +34,7 @@ def test_a_burst_given_to_a_pool_names_the_bucket() -> None:
 
 
 def test_a_pool_shows_its_burst_ratio() -> None:
-    """The factor has one name, where it is given and where it is shown."""
+    """The factor has the same name where it is given and where it is shown."""
     pool = TokenPool("10/s", burst_ratio=1.5)
 
     assert pool.burst_ratio == 1.5
@@ -54,29 +54,29 @@ MISTAKES: list[tuple[Callable[..., object], str]] = [
 
 
 @pytest.mark.parametrize(("make", "hint"), MISTAKES)
-def test_an_argument_that_a_strategy_lacks_is_answered(make: Callable[[], object], hint: str) -> None:
+def test_unknown_argument_of_a_strategy_is_answered_by_a_hint(make: Callable[[], object], hint: str) -> None:
     """ "takes 2 positional arguments but 3 were given" does not say how to write 100 per 60 s."""
     with pytest.raises(TypeError, match=hint):
         make()
 
 
 @pytest.mark.parametrize(("text", "hint"), [("10/month", "'10/30day'"), ("5 per months", "'5/30day'"), ("1_000/year", "'1_000/365day'")])
-def test_a_month_is_no_rate_and_days_are(text: str, hint: str) -> None:
-    """ "is not a rate" left a quota of a month without any way to write it."""
+def test_rate_per_month_is_refused_with_days_as_a_hint(text: str, hint: str) -> None:
+    """The error "is not a rate" did not say how to write a quota of a month."""
     with pytest.raises(ValueError, match=f"has no fixed length. Write {hint}"):
         Rate.parse(text)
 
 
-def test_a_strictness_above_one_names_the_strategy_that_has_it() -> None:
-    """The original's strictness above 1 is a burst ratio."""
+def test_strictness_above_one_names_the_strategy_for_it() -> None:
+    """The original's strictness above 1 is a burst ratio here."""
     with pytest.raises(ValueError, match=r"write BurstRatio\('10/s', ratio=1\.1\)"):
         BurstCompensation("10/s", strictness=1.1)
     with pytest.raises(ValueError, match=r"to 1 \(strict\)\.$"):
         BurstCompensation("10/s", strictness=-1)
 
 
-def test_a_text_without_a_ratio_brings_its_own() -> None:
-    """``Limiter("12000/s")`` begins with a ratio of 1, ``apply("12000")`` makes it 1.1, and the page says so."""
+def test_apply_without_a_ratio_sets_the_default_ratio() -> None:
+    """``Limiter("12000/s")`` starts with a ratio of 1, ``apply("12000")`` sets 1.1; the page says so."""
     limiter = Limiter("12000/s")
     pool = limiter.scheduler
     assert isinstance(pool, TokenPool)
@@ -110,7 +110,7 @@ def test_a_plain_limiter_loads_no_decimal_arithmetic(call: str) -> None:
 
 
 def granted(scheduler: Scheduler, since: bool, sizes: tuple[int, ...]) -> list[int]:
-    """What a scheduler grants in a long random history: calm and herds, late requests, receipts, changes of the rate."""
+    """Return the grants of a long random history: calm and herds, late requests, receipts."""
     dice, now, seen = random.Random(36), 0, []
     for _ in range(3000):
         now += dice.choice((0, 0, 1, 10**8 - 1, 10**8, dice.randrange(10**8), dice.randrange(10**9)))
@@ -127,7 +127,7 @@ def granted(scheduler: Scheduler, since: bool, sizes: tuple[int, ...]) -> list[i
 
 @pytest.mark.parametrize("rate", ["10/s", "7/s", "3e9/s", "1/day"])
 def test_a_strict_pace_goes_by_three_names(rate: str) -> None:
-    """The page says which strategies are the same for single permits."""
+    """The page says which strategies are equal for single permits."""
     for since in (False, True):
         strict, bucket, smooth = BurstCompensation(rate), TokenBucket(rate, burst=1), SmoothBursty(rate, max_burst=0)
         expected = granted(strict, since, (1,))
@@ -136,20 +136,20 @@ def test_a_strict_pace_goes_by_three_names(rate: str) -> None:
 
 
 def test_a_strict_pace_is_a_window_of_one_permit() -> None:
-    """Where the interval is whole ns, and no late request is booked from when it came."""
+    """Equal where the interval is whole ns and no late request is booked from its arrival."""
     assert granted(SlidingWindow("1/100ms"), False, (1,)) == granted(BurstCompensation("10/s"), False, (1,))
 
 
 @pytest.mark.parametrize("rate", ["10/s", "7/s", "3e9/s"])
 def test_no_strictness_is_the_plain_accumulator(rate: str) -> None:
-    """For requests of any size, late ones too."""
+    """Equal for requests of any size, late ones too."""
     for since in (False, True):
         assert granted(BurstCompensation(rate, strictness=0), since, (1, 2, 7)) == granted(TicksAccumulator(rate), since, (1, 2, 7))
 
 
 @pytest.mark.parametrize("strategy", EACH)
 def test_a_scheduler_belongs_to_one_limiter(strategy: str) -> None:
-    """Two limiters on one scheduler each took what the other had been promised: 1 to 14 grants where 6 were fair."""
+    """Two limiters on one scheduler each took permits promised to the other: 1 to 14 grants where 6 were fair."""
     scheduler = EACH[strategy]()
     first = aiorate.Limiter(scheduler, name="first")
 
@@ -162,7 +162,7 @@ def test_a_scheduler_belongs_to_one_limiter(strategy: str) -> None:
 
 
 def test_a_member_of_all_of_belongs_to_its_limiter_too() -> None:
-    """Alone or as a member of another one, at any depth; and who is refused has claimed nothing."""
+    """Alone or inside another AllOf, at any depth; and a refused limiter has claimed nothing."""
     inner, outer = aiorate.TokenBucket("10/s", burst=5), aiorate.TokenBucket("20/s", burst=5)
     limiter = aiorate.Limiter(aiorate.AllOf(aiorate.AllOf(inner), outer))
 
@@ -178,7 +178,7 @@ def test_a_member_of_all_of_belongs_to_its_limiter_too() -> None:
 
 
 def test_a_scheduler_is_one_member_at_any_depth() -> None:
-    """AllOf refuses the same scheduler twice, but not inside another AllOf: each permit costs it two."""
+    """AllOf refused the same scheduler twice, but not inside another AllOf, where each permit cost it two."""
     scheduler = aiorate.TokenBucket("1/s", burst=10)
 
     with pytest.raises(ValueError, match=r"twice|belongs"):

@@ -24,8 +24,8 @@ from aiorate.schedulers.slot_run import SlotRun
 from aiorate.waiting.timeline import Timeline
 
 
-def test_the_bound_knows_the_day_on_which_clocks_go_forward() -> None:
-    """In Berlin 30 permits passed in 23.25 h, of which the bound would have said 20 without the hours of the change."""
+def test_bound_counts_the_day_on_which_clocks_go_forward() -> None:
+    """In Berlin 30 permits passed in 23.25 h. Without the missing hours, the bound would say 20."""
     begin = round(datetime(2025, 3, 29, 23, 50, tzinfo=ZoneInfo("Europe/Berlin")).timestamp())
     window = CalendarWindow("10/day", "Europe/Berlin", origin=begin * S)
 
@@ -48,8 +48,8 @@ def test_the_record_of_peaks_does_not_grow() -> None:
     assert len({peaks.since(step) for step in range(-1, 10_000)} - {None}) <= 64
 
 
-def test_a_budget_is_scheduled_for_the_latest_of_its_dimensions() -> None:
-    """How late a request starts is what its slowest dimension says."""
+def test_budget_is_scheduled_for_its_latest_dimension() -> None:
+    """The slowest dimension says how late a request starts."""
     dimensions = Dimensions([TicksAccumulator("1/s", start=0), TicksAccumulator("2/s", start=0)])
     amounts = Amounts((1, 1))
 
@@ -58,7 +58,7 @@ def test_a_budget_is_scheduled_for_the_latest_of_its_dimensions() -> None:
 
 
 def test_a_long_record_of_peaks_stays_close_to_the_truth() -> None:
-    """Neighbours that hardly differ are merged, and not all of them."""
+    """Neighbours that hardly differ are merged; others are kept."""
     peaks = Peaks()
     for step in range(1_000):
         peaks.note(step, 1_000 - step)
@@ -68,7 +68,7 @@ def test_a_long_record_of_peaks_stays_close_to_the_truth() -> None:
 
 
 def test_groups_of_two_strategies_do_not_mix() -> None:
-    """The takes of an instant are kept by each strategy for itself."""
+    """Each strategy keeps its own takes of an instant."""
     pair = [BurstCompensation("7/s", strictness=0.3, start=0) for _ in range(2)]
     for _ in range(3):
         for scheduler in pair:
@@ -84,7 +84,7 @@ def test_groups_of_two_strategies_do_not_mix() -> None:
 
 
 def test_an_older_instant_is_not_undone_after_a_later_one() -> None:
-    """What was taken at one instant stays taken when all of the next instant comes back."""
+    """Permits taken at one instant stay taken when all of the next instant come back."""
     pace = BurstCompensation("7/s", strictness=0.3, start=0)
     for instant in (3 * S, 3 * S, 3 * S, 4 * S):
         pace.take(1, instant)
@@ -97,8 +97,8 @@ def test_an_older_instant_is_not_undone_after_a_later_one() -> None:
     assert before != restored == pace.ticks
 
 
-def test_whether_receipts_are_kept_is_told_to_all_members() -> None:
-    """A member that keeps records for nobody takes half as long again."""
+def test_all_of_tells_its_members_whether_to_keep_receipts() -> None:
+    """A member that keeps records in vain takes half as long again."""
     members = TokenBucket("10/s", burst=5), TokenBucket("10/min", burst=5)
     both = AllOf(*members)
 
@@ -109,7 +109,7 @@ def test_whether_receipts_are_kept_is_told_to_all_members() -> None:
 
 
 def test_a_budget_that_is_free_waits_for_no_dimension() -> None:
-    """The one that was waited for is named only where one is waited for."""
+    """A dimension is named only if the request waits for it."""
     dimensions = Dimensions([TokenBucket("1/s", burst=1, start=0), TokenBucket("2/s", burst=1, start=0)])
 
     assert dimensions.last(1, 0) is None
@@ -118,15 +118,15 @@ def test_a_budget_that_is_free_waits_for_no_dimension() -> None:
 
 
 def test_a_herd_of_one_instant_is_one_record() -> None:
-    """A record for each of 100 000 takes at one instant would be megabytes."""
+    """A record for each of 100 000 takes at one instant would use megabytes."""
     bucket, pool = TokenBucket("10/s", burst=1000, start=0), TokenPool("10/s", pool=100 * S, start=0)
     for scheduler in (bucket, pool, BurstCompensation("10/s", start=0), SmoothBursty("10/s", max_stored=1000, start=0)):
         assert sum(scheduler.take(1, 200 * S) <= 200 * S for _ in range(900)) >= 1
         assert not scheduler.older_takes
 
 
-def test_a_refund_fills_a_bucket_no_more_than_full() -> None:
-    """Permits that come back without a receipt find room, or are gone."""
+def test_refund_does_not_overfill_a_bucket() -> None:
+    """Permits returned without a receipt fit into the bucket, or are lost."""
     bucket = TokenBucket("10/s", burst=3, start=0)
     bucket.take(1, 5 * S)
 
@@ -135,8 +135,8 @@ def test_a_refund_fills_a_bucket_no_more_than_full() -> None:
     assert sum(bucket.take(1, 5 * S) <= 5 * S for _ in range(9)) == 3
 
 
-def test_time_goes_on_from_the_start_and_from_the_end_of_a_pause() -> None:
-    """What passed between a start, or the end of a pause, and the next look at the time was lost."""
+def test_time_goes_on_from_a_start_and_the_end_of_a_pause() -> None:
+    """The time between a start, or the end of a pause, and the next reading was lost."""
     readings = [0]
     timeline = Timeline(None)
     timeline.follow(lambda: readings[0])
@@ -152,8 +152,8 @@ def test_time_goes_on_from_the_start_and_from_the_end_of_a_pause() -> None:
     assert timeline.now() == 5 * S
 
 
-def test_a_permit_comes_back_to_a_pool_at_the_price_at_which_it_was_taken() -> None:
-    """Taken at 1000/s and given back at 10/s, it was a ms of schedule and would have been 100."""
+def test_permit_returns_to_a_pool_at_the_price_it_was_taken_at() -> None:
+    """Taken at 1000/s it cost 1 ms of schedule; returned at 10/s it must not bring 100 ms."""
     pool = TokenPool("1000/s", start=0)
     pool.take(1, S)
     pool.set_rate(Rate(10), S + 1)
@@ -164,8 +164,8 @@ def test_a_permit_comes_back_to_a_pool_at_the_price_at_which_it_was_taken() -> N
     assert pool.active - before == S // 1000
 
 
-def test_a_permit_comes_back_to_a_pool_with_others_in_between() -> None:
-    """By receipt after another take, and without a receipt, it is an interval of schedule."""
+def test_permit_returns_to_a_pool_after_other_takes() -> None:
+    """By receipt after another take, and without a receipt, it brings one interval of schedule."""
     pool = TokenPool("10/s", pool=10 * S, start=0)
     pool.take(2, S)
     pool.take(2, S + 1)
@@ -178,7 +178,7 @@ def test_a_permit_comes_back_to_a_pool_with_others_in_between() -> None:
 
 
 def test_the_peaks_of_a_pool_follow_its_rate() -> None:
-    """The pool was full after the first take, so that permit would have spilled, whatever the rate is since."""
+    """The pool was full after the first take, so that permit would have spilled, whatever the rate is now."""
     pool = TokenPool("10/s", pool=S, start=0)
     pool.take(1, S)
     pool.take(1, 3 * S)
@@ -200,14 +200,14 @@ def test_a_pool_that_was_never_asked_has_nothing_ready() -> None:
 
 
 def test_a_smooth_store_holds_a_second_by_default() -> None:
-    """As in the original, and one more passes on credit."""
+    """As in the original; one more passes on credit."""
     smooth = SmoothBursty("10/s", start=0)
 
     assert sum(smooth.take(1, 60 * S) <= 60 * S for _ in range(30)) == 11
 
 
-def test_a_run_of_slots_joins_only_the_one_that_follows() -> None:
-    """Slots that come back join those after them, or they would be due at instants that nobody assigned."""
+def test_run_of_slots_joins_only_the_next_run() -> None:
+    """Returned slots join those right after them; otherwise they would be due at instants that the store never assigned."""
     run = SlotRun(10, 3, 2, 6, -100, 5)
     first = run.split(2)
 
@@ -219,7 +219,7 @@ def test_a_run_of_slots_joins_only_the_one_that_follows() -> None:
 
 
 def test_the_next_free_slots_move_with_a_pause() -> None:
-    """At any rate, by as much as the pause was long."""
+    """At any rate they move by the length of the pause."""
     free = NextFree([Rate(10), Rate(7)], [1, 1])
     free.spend(1, 60 * S)
     due = free.at(1, 0)
