@@ -72,7 +72,7 @@ def _add_demo(commands: Commands) -> None:
         "--processes",
         type=_between(2, 64, int),
         default=argparse.SUPPRESS,
-        help="so many client processes, which share one limit by time slots, whatever --strategy says",
+        help="the number of client processes, which share one limit by time slots; --strategy is ignored",
     )
     parser.add_argument(
         "--server", metavar="URL", default=argparse.SUPPRESS, help="with --processes: the Valkey or Redis to use, such as redis://localhost"

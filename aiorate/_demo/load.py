@@ -41,7 +41,7 @@ class Load:
 
     @property
     def total(self) -> int:
-        """Answers so far."""
+        """The number of answers."""
         return sum(self.answered.values())
 
 
@@ -85,7 +85,7 @@ def noting(scheduler: Scheduler, grants: list[int]) -> Scheduler:
             end = len(grants) if taken is None else bisect_right(grants, taken)
             del grants[max(0, end - permits) : end]
 
-    # A subclass without slots of its own has the same layout, so the object keeps its state and stays an instance of its class.
+    # A subclass that adds no slots has the same layout, so the object keeps its state and stays an instance of its class.
     scheduler.__class__ = type(kind.__name__, (kind,), {"__slots__": (), "take": take, "give_back": give_back})
     return scheduler
 

@@ -1,4 +1,4 @@
-"""One of several client processes of the demo: sends requests, and asks a limit that it has for itself or shares with the others.
+"""One of several client processes of the demo: sends requests under its own limit, or under one that all share.
 
 Each line of its input is an `Order` as JSON. It says ``ready``, reads the instant (ns) at which to begin, and prints its `Report` as
 JSON. It ends when its input is closed, which happens however the demo ends.
@@ -24,12 +24,12 @@ __all__ = ["Order", "Report"]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a client process is to do."""
+    """The work of a client process."""
 
     url: str
     """Where to send requests."""
     store: str
-    """The URL of the store; empty: this process limits itself, and shares nothing."""
+    """The URL of the store; empty: this process has its own limit."""
     name: str
     """Of the shared limit."""
     rate: str
@@ -39,14 +39,14 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a client process did."""
+    """The result of a client process."""
 
     answered: int
     errors: list[str]
     grants: list[int]
     """The instants (ns) of its permits."""
     answer: int = 0
-    """How long (ns) the slowest answer of the store took: the slots in it are that much later than the store means them, at most."""
+    """How long (ns) the slowest answer of the store took: its slots are that much later than the store meant them, at most."""
 
 
 class TimedClient(Redis):
@@ -55,7 +55,7 @@ class TimedClient(Redis):
     slowest: int = 0
 
     async def execute_command(self, *words: Any, **options: Any) -> Any:
-        """As the client does it, with a look at the clock before and after."""
+        """Run the command as the client does, and time it."""
         execute: Any = super().execute_command
         asked = monotonic_ns()
         answer = await execute(*words, **options)
@@ -64,7 +64,7 @@ class TimedClient(Redis):
 
 
 async def carry_out(order: Order) -> Report:
-    """Send requests from the instant that standard input names."""
+    """Send requests from the instant that standard input gives."""
     rate = Rate.parse(order.rate)
     load = Load(order.seconds)
     limiter: Limiter = Limiter(TokenBucket(rate, 1))

@@ -1,4 +1,4 @@
-"""The demo of several processes: each with a limiter of its own, then all with one, and then the store is killed in the middle."""
+"""The demo of several processes: each with its own limiter, then all with one, and then the store is killed in the middle."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["Act", "run", "show"]
 
 _AWAY = 0.5  # seconds for which the store is gone, or a quarter of the run if that is shorter
-_WARM = 0.5  # seconds in which the clients connect; they count for nothing but the bound
-_ANSWER = 5.0  # seconds in which the server that was named must answer
+_WARM = 0.5  # seconds in which the clients connect; they count for the bound only
+_ANSWER = 5.0  # seconds in which the given server must answer
 _SLACK, _HORIZON = 5_000_000, 20_000_000  # the defaults of a RedisLimiter, in ns
 _TENTH = NS_PER_SECOND // 10
 
@@ -55,7 +55,7 @@ class Act:
     grants: Sequence[int]
     errors: Sequence[str]
     calls: int | None = None
-    """Scripts that the store ran; None: nobody knows, or there was no store."""
+    """Scripts that the store ran; None: unknown, or no store was used."""
     answer: int = 0
     """How long (ns) the slowest answer of the store took."""
     outage: tuple[float, float] | None = None
@@ -83,7 +83,7 @@ def run(rate: Rate, seconds: float, clients: int, port: int, processes: int, url
     try:
         if url is None:
             own = Store()
-            what = f"a server of its own, on port {own.port}"
+            what = f"its own server, on port {own.port}"
         else:
             url = re.sub(r"^valkey", "redis", url)  # the same protocol
             _ask(url)
@@ -104,14 +104,14 @@ def run(rate: Rate, seconds: float, clients: int, port: int, processes: int, url
 
 
 class MemberError(RuntimeError):
-    """A client process, or the server that was named, could not do its work."""
+    """A client process or the given server failed."""
 
 
 async def _acts(
     console: Console, rate: Rate, seconds: float, clients: int, port: int, processes: int, url: str, own: Store | None
 ) -> list[Act]:
     where = own.url if own else url
-    name = f"aiorate-demo-{os.getpid()}-{monotonic_ns()}"  # nobody else's
+    name = f"aiorate-demo-{os.getpid()}-{monotonic_ns()}"  # unused elsewhere
     async with server(port) as site, _members(processes) as members:
         orders = [Order(f"{site}/{number}", "", name, str(rate), seconds, clients) for number in range(processes)]
         alone = await _act(console, "a limiter for each process", site, members, orders)
@@ -159,7 +159,7 @@ async def _until(begin: int, seconds: float) -> None:
 
 
 async def _script_calls(url: str) -> int | None:
-    """How many scripts the store ran since it was started, for whomever; None if it may not be asked, or there is none."""
+    """The number of scripts that the store ran since its start, for any client; None if it is unknown, or there is no store."""
     if not url:
         return None
     try:
@@ -171,7 +171,7 @@ async def _script_calls(url: str) -> int | None:
 
 
 def _ask(url: str, *words: str) -> Any:
-    """The answer of the server to a command, PING if there is none. Raises MemberError."""
+    """The answer of the server to a command, PING by default. Raises MemberError."""
     try:
         check_url(url)
         with Redis.from_url(url, socket_timeout=_ANSWER, socket_connect_timeout=_ANSWER) as client:
@@ -185,7 +185,7 @@ async def _members(count: int) -> AsyncIterator[list[Process]]:
     members: list[Process] = []
     try:
         for _ in range(count):
-            members.append(  # noqa: PERF401  # those that started end, should one fail to
+            members.append(  # noqa: PERF401  # if one fails to start, the others are ended
                 await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "aiorate._demo.member"),
                     stdin=asyncio.subprocess.PIPE,
@@ -219,7 +219,7 @@ async def _line(member: Process) -> bytes:
 
 
 def show(console: Console, rate: Rate, processes: int, acts: Sequence[Act]) -> bool:
-    """Print the arrivals of each process, of all, and what became of the bound; returns whether that was kept."""
+    """Print the arrivals of each process, of all, and the bound; returns whether it was kept."""
     asked = rate.per_second
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("arrivals per second")
@@ -258,7 +258,7 @@ def show(console: Console, rate: Rate, processes: int, acts: Sequence[Act]) -> b
 def _verdict(rate: Rate, act: Act) -> Verdict:
     """The grants against the bound: one permit, and the rate, with 5 ms for a slot that is used late and the time of an answer.
 
-    After the loss of the store it also has what was booked then: at most the horizon of 20 ms, as long as anybody remembers.
+    After the loss of the store it also allows what was booked then: at most the horizon of 20 ms, while a process still knows of it.
     """
     late = _SLACK + act.answer + (0 if act.outage is None else _HORIZON)
 

@@ -147,7 +147,7 @@ def plot(
 
 
 def arrivals_per_bin(instants: Sequence[int], width: float, bins: int = _BINS) -> list[int]:
-    """The number of instants (ns) in each bin of ``width`` seconds. Instants beyond the last bin are left out."""
+    """The number of instants (ns) in each bin of ``width`` seconds. Instants after the last bin are left out."""
     counts = [0] * bins
     for instant in instants:
         number = int(instant / NS_PER_SECOND / width)

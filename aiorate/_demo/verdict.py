@@ -1,4 +1,4 @@
-"""Was the guarantee kept? Arithmetic on two lists of instants: the limiter's grants and the server's arrivals.
+"""Whether the guarantee was kept: arithmetic on two lists of instants, the limiter's grants and the server's arrivals.
 
 The guarantee is about grants: no window of length w holds more than ``bound(w)`` of them, to the nanosecond. The server sees each
 request one transit later, and transits differ. If the k-th arrival comes between d and d + j after the k-th grant, the arrivals
@@ -42,7 +42,7 @@ class Verdict:
     jitter: int
     """Nanoseconds between the shortest and the longest transit."""
     unpaid: int
-    """Arrivals beyond the number of grants: requests that passed without the limiter."""
+    """Arrivals in excess of the grants: requests that went around the limiter."""
 
     @property
     def kept(self) -> bool:

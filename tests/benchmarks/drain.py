@@ -3,7 +3,7 @@
 *Paced*: all tasks ask at once, at a rate that serves the last of them 1.5 s later. ``wall/ideal`` is the time taken divided by
 that time. It may be below 1, because 10 ms worth of permits are granted at once. The processor's time counts all threads, from the
 creation of the tasks to their end. It has a remark where ``wall/ideal`` is more than a tenth off the floor's, because the same work
-is cheaper in fewer turns of the loop. The floor is the same number of tasks, each of which awaits a future of its own. One timer a
+is cheaper in fewer turns of the loop. The floor is the same number of tasks, each of which awaits its own future. One timer a
 millisecond resolves the futures over the same time.
 
 *Let go*: the rate is 1 per second while the tasks come, and then 10 million per second, so that all are served as fast as

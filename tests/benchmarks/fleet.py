@@ -20,7 +20,7 @@ Event = tuple[float, Callable[["list[subprocess.Popen[str]]"], object]]
 
 
 def fleet(orders: Sequence[Order], *events: Event) -> tuple[int, list[Record | None]]:
-    """Have each order carried out by a process of its own. Returns the instant (ns) of the beginning, and a record for each.
+    """Carry out each order in its own process. Returns the instant (ns) of the beginning, and a record for each.
 
     The record of a worker that was killed is None. Raises `Failed` for one that ends with an error.
     """

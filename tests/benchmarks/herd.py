@@ -5,10 +5,10 @@
 * *granted at once*: there is a permit for each.
 * *at 300 000 a second*: all wait for their permits, which come faster than the processor can resume the tasks.
 
-The floor of all of them is the same number of tasks that each wait for a future of their own: in the first three until the last has
-begun to wait, in the fourth until all are resolved, which one timer a millisecond does. A cost that does not grow with the number of
-tasks grows by the memory that they take: the floor shows by how much. A limiter that cannot hold so many permits has no figure for
-*granted at once*, and one that cannot refuse has none for *refused*. Peers answer without letting the loop turn; aiorate lets it turn
+The floor of all four is the same number of tasks, each of which awaits its own future: in the first three until the last has begun
+to wait, in the fourth until one timer a millisecond has resolved all of them. More tasks take more memory, which alone makes each
+of them dearer: the floor shows by how much. A limiter that cannot hold that many permits has no figure for *granted at once*, and
+one that cannot refuse has none for *refused*. Peers answer without letting the loop turn; aiorate lets it turn
 every 10 ms, and a task that waits for that costs a future.
 """
 
@@ -33,7 +33,7 @@ __all__ = ["NAME", "TITLE", "run"]
 NAME = "herd"
 TITLE = "Herd: thousands of tasks at once"
 TIMEOUT = 20.0
-IDLE = 0.1  # seconds in which no task goes on: all that were to be granted at once have been
+IDLE = 0.1  # seconds without a task that goes on: all grants at once are over
 RATE = 300_000
 DAY = 86_400
 

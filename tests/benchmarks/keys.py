@@ -1,15 +1,15 @@
 """A `KeyedLimiter`: the cost of a key, as the keys become many.
 
-* *an acquire(key)* and *a try_acquire(key)*: nanoseconds for a call that need not wait, of a key among so many that are kept. *In turn*
+* *an acquire(key)* and *a try_acquire(key)*: nanoseconds for a call that need not wait, by the number of keys that are kept. *In turn*
   is the order in which the keys were made, *at random* any order. The floor looks up a small object in a dict, in the same order, and
-  reads it. Where the floor rises, the processor waits for its memory, and what a key has is a dozen objects instead of one. Where a
-  key's turn comes less than once in 5 ms, it also looks whether the loop has turned. From there on, the line of *in turn* is flat if
-  the cost does not depend on the number of keys.
-* *a new key, where so many owe*: microseconds for the first try_acquire of a key. Two others are looked at for it, and stay.
-* *a new key, evicting two of so many*: the same where others owe nothing, and two are evicted for each that is new.
+  reads it. Where the floor rises, the processor waits for its memory, and a key has a dozen objects where the floor has one. A key
+  that is used less than once in 5 ms also checks whether the loop has run its other tasks. From there on, the line of *in turn* is
+  flat if the cost does not depend on the number of keys.
+* *a new key, by keys that owe*: microseconds for the first try_acquire of a key. It looks at two others, which stay.
+* *a new key, evicting two*: the same where the others owe nothing, and each new key evicts two.
 * *bytes a key*: what tracemalloc counts for each key that was used once.
 
-*Shared* has a limit besides that all keys pass. The garbage collector ignores the keys that were made before the measurement; a
+*Shared* has one more limit, which all keys pass. The garbage collector ignores the keys that were made before the measurement; a
 million of them take about 2 GB.
 """
 
@@ -41,12 +41,12 @@ TITLE = "Keys: one, and a million"
 
 # The figures of `in_use`, in that order.
 USES = (
-    "ns an acquire(key), in turn, so many kept",
-    "ns an acquire(key), at random, so many kept",
-    "ns a try_acquire(key), in turn, so many kept",
-    "ns a try_acquire(key), at random, so many kept",
+    "ns an acquire(key), in turn, by keys kept",
+    "ns an acquire(key), at random, by keys kept",
+    "ns a try_acquire(key), in turn, by keys kept",
+    "ns a try_acquire(key), at random, by keys kept",
 )
-OWING, EVICTING = "us a new key, where so many owe", "us a new key, evicting two of so many"
+OWING, EVICTING = "us a new key, by keys that owe", "us a new key, evicting two, by keys kept"
 BYTES = "bytes a key"
 FLOOR = "floor: a dict of objects"
 SHARED = ", shared"
@@ -55,7 +55,7 @@ TIMEOUT = 300
 TURN = 1_000  # calls between two turns of the loop
 _PERMITS = 10_000_000  # more than are taken
 
-# Strategies that have all those permits in hand, at 1000 per second, as seldom used keys have theirs.
+# Strategies that start with all those permits in hand, at 1000 per second, as a key does that is seldom used.
 STORED: dict[str, Make] = {
     "aiorate TokenPool": lambda: aiorate.TokenPool("1000/s", pool=_PERMITS * 1_000_000, start=time.monotonic_ns() - _PERMITS * 1_000_000),
     "aiorate TokenBucket": lambda: aiorate.TokenBucket("1000/s", _PERMITS),
@@ -151,7 +151,7 @@ async def _try(keyed: Keyed, keys: Sequence[int]) -> int:
 
 
 async def new(make: Make | None, shared: bool, many: int, keys: int, evicting: bool) -> float:
-    """Microseconds for each new key, while so many are kept."""
+    """Microseconds for each new key, at that number of keys."""
     took = done = 0
     while done < keys:
         keyed, some = keyed_of(make, shared, 2 * many), min(keys - done, many // 2)

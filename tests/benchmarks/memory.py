@@ -1,7 +1,7 @@
 """The memory that Python allocates (tracemalloc), in a new interpreter for each subject.
 
 * *a waiter, in all*: bytes for each of many tasks that stand in line, the task included.
-* *a waiter, beyond a bare future*: the same without the bytes of a task that waits for a future of its own.
+* *a waiter, besides a bare future*: the same without the bytes of a task that waits for a bare future.
 * *a limiter, used once*: bytes for a limiter that granted one permit and is idle since.
 * *threads*: the threads started for that many limiters.
 """
@@ -28,7 +28,7 @@ TITLE = "Memory: a waiter, a limiter"
 FLOOR = "floor: bare future"
 CASES = {
     "waiter": ("a waiter, in all", "bytes"),
-    "beyond": ("a waiter, beyond a bare future", "bytes"),
+    "besides": ("a waiter, besides a bare future", "bytes"),
     "limiter": ("a limiter, used once", "bytes"),
     "threads": ("threads", "threads"),
 }
@@ -89,11 +89,11 @@ async def of_subject(subject: Subject, waiters: int, limiters: int) -> dict[str,
     size = await weigh_waiters(calls.acquire, waiters)
     await subject.close(calls)
     limiter, threads = await weigh_limiters(subject, limiters)
-    return {"waiter": size, "beyond": size - floor, "limiter": limiter, "threads": threads}
+    return {"waiter": size, "besides": size - floor, "limiter": limiter, "threads": threads}
 
 
 async def of_floor(waiters: int) -> dict[str, float]:
-    """Bytes of a task that waits for a future of its own."""
+    """Bytes of a task that waits for a bare future."""
     await weigh_waiters(BareFutures().acquire, waiters)  # as above
     return {"waiter": await weigh_waiters(BareFutures().acquire, waiters)}
 

@@ -113,7 +113,7 @@ def _throttled(waits: bool) -> Callable[[float, int], Calls]:
         limit = limiter.limit
 
         async def acquire() -> None:
-            while (result := await limit()).limited:  # there is no event
+            while (result := await limit()).limited:  # its state has no event
                 await asyncio.sleep(result.state.retry_after)
 
         async def attempt() -> object:

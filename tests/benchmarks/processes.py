@@ -1,7 +1,6 @@
 """One limit, several processes, a real Valkey or Redis: what they get together, and what each gets.
 
-Worker processes, each with many tasks that ask again and again, note the instants at which they are let go; all figures are computed
-from these.
+Worker processes, each with many tasks that ask again and again, note the instants of their grants; all figures are computed from these.
 
 * *delivered/asked*: permits, divided by what the rate of 1 000/s allows. *slowest/fastest*: the permits of the slowest process,
   divided by those of the fastest.
@@ -108,7 +107,7 @@ def together(orders: Sequence[Order], store: Store, *events: Event) -> Shares:
         for name, count in record.errors.items():
             errors[name] = errors.get(name, 0) + count
     calls = store.calls()
-    calls = calls - before if calls >= before else calls  # fewer: it was started anew
+    calls = calls - before if calls >= before else calls  # fewer: it was started again
     return Shares(orders[0].rate, orders[0].seconds, begin, [record.grants for record in left], calls, errors)
 
 

@@ -1,7 +1,7 @@
 """aiorate alone: the cost of a grant as the work grows.
 
-* *so many waiting*: one limiter at 10 000 per second, and that many tasks that ask again and again. CPU for each grant.
-* *so many limiters*: that many limiters in one loop, each with one waiter, at 1 000 per second all together. CPU for each grant.
+* *by waiters*: one limiter at 10 000 per second, and a number of tasks that ask again and again. CPU for each grant.
+* *by limiters*: a number of limiters in one loop, each with one waiter, at 1 000 per second all together. CPU for each grant.
   The limiters share no timer, so there is about one wake-up for each grant.
 * *at a rate of*: nanoseconds for an `await acquire()` with permits in hand, and CPU for each of 1 000 waiters in virtual time, in
   which a day's wait takes no time.
@@ -31,8 +31,8 @@ NAME = "scale"
 TITLE = "Scale: waiters, limiters, rates"
 
 WAITING, LIMITERS, IN_HAND, IN_LINE = (
-    "us of CPU a grant, so many waiting",
-    "us of CPU a grant, so many limiters",
+    "us of CPU a grant, by waiters",
+    "us of CPU a grant, by limiters",
     "ns an acquire, permits in hand, at a rate of",
     "us of CPU a wait, in virtual time, at a rate of",
 )

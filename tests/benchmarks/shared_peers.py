@@ -111,7 +111,7 @@ def _throttled(url: str, rate: float, options: dict[str, Any]) -> Calls:
     limit = limiter.limit
 
     async def acquire() -> None:
-        while (result := await limit()).limited:  # there is no event
+        while (result := await limit()).limited:  # its state has no event
             await asyncio.sleep(result.state.retry_after)
 
     async def close() -> None:
@@ -135,7 +135,7 @@ SHARED: dict[str, Callable[[str, float, dict[str, Any]], Calls]] = {
     "pyrate-limiter": _pyrate,
     "throttled-py": _throttled,
 }
-"""By name: a limiter of that rate per second in the store at that URL, with the options of its own.
+"""By name: a limiter of that rate per second in the store at that URL, with its own options.
 
-The floor is a limiter for each of so many ``processes``, which shares nothing: what the machine makes of the rate.
+The floor is a limiter for each of ``processes`` processes, which share nothing: what the machine makes of the rate.
 """

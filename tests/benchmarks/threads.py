@@ -5,7 +5,7 @@
   got as many.
 * *% of a core*: the processor's time in all threads, divided by the time of the run.
 
-The floor does no more than it takes to wake so many callers in order: a thread that hands out, each millisecond, what is due.
+The floor only wakes that many callers in order: a thread that hands out, each millisecond, what is due.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CATCH_UP_NS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """The callers: so many threads with a loop, so many tasks in each, and so many threads without one."""
+    """The callers: threads with a loop, the tasks in each of these, and threads without a loop."""
 
     loops: int = 8
     tasks: int = 50
@@ -50,17 +50,17 @@ class Crew:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What they got."""
+    """The permits of all threads."""
 
     rate: int
     seconds: float
     cpu: float
     counts: tuple[tuple[int, int], ...]
-    """Of each thread, its callers and their permits."""
+    """For each thread: its callers and their permits."""
 
     @property
     def delivered(self) -> float:
-        """Of what was asked."""
+        """The permits, divided by what the rate allows."""
         return sum(count for _, count in self.counts) / (self.rate * self.seconds)
 
     @property
@@ -71,7 +71,7 @@ class Record:
 
 
 class Floor:
-    """Hands out permits in order of arrival, and nothing else: no cancellation, no bound, nothing to be changed."""
+    """Hands out permits in order of arrival, and nothing else: no cancellation, no bound, no change of the rate."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
@@ -82,7 +82,7 @@ class Floor:
         self._thread.start()
 
     async def acquire(self) -> object:
-        """In an event loop."""
+        """Wait in an event loop."""
         loop = asyncio.get_running_loop()
         granted = loop.create_future()
         with self._lock:
@@ -90,7 +90,7 @@ class Floor:
         return await granted
 
     def acquire_blocking(self) -> object:
-        """In a thread without one."""
+        """Wait in a thread without a loop."""
         granted = threading.Lock()
         granted.acquire()
         with self._lock:
@@ -98,7 +98,7 @@ class Floor:
         return granted.acquire()
 
     def close(self) -> None:
-        """Let everybody go."""
+        """Grant all that wait, and end the thread."""
         self._over = True
         self._thread.join()
 
@@ -142,7 +142,7 @@ def measure(
     acquire: Callable[[], Awaitable[object]],
     acquire_blocking: Callable[[], object],
 ) -> Record:
-    """Have the crew ask for so long, and count what each of its threads got."""
+    """Have the crew ask for `seconds`, and count what each of its threads got."""
     counts = [0] * (crew.loops + crew.threads)
     over = False
 
@@ -179,13 +179,13 @@ def measure(
 
 
 def of_aiorate(crew: Crew, loop: str, rate: int, seconds: float) -> Record:
-    """What one limiter gives them."""
+    """Measure one limiter."""
     limiter = aiorate.Limiter(rate, scope="process")
     return measure(crew, loop, rate, seconds, limiter.acquire, limiter.acquire_blocking)
 
 
 def of_floor(crew: Crew, loop: str, rate: int, seconds: float) -> Record:
-    """What the machine could give them."""
+    """Measure the floor."""
     floor = Floor(rate)
     try:
         return measure(crew, loop, rate, seconds, floor.acquire, floor.acquire_blocking)

@@ -1,7 +1,7 @@
 """The cost of a call that need not wait: nanoseconds for each turn of a loop in one task, with nothing subtracted.
 
 * *acquire()*: awaited at 10 million, at 1 million and at 1000 permits a second. At 1000, the interval between two permits is far
-  longer than a call, so each grant needs a computation of its own. Every limiter starts with a million permits, more than are
+  longer than a call, so each grant needs its own computation. Every limiter starts with a million permits, more than are
   taken, so no call need wait. A limiter that keeps no permits in store has no figure.
 * *async with* and *try*, the call that never waits: measured at 1 million a second.
 * *await try*: the same for libraries whose call must be awaited even though it never waits.

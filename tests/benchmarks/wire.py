@@ -1,6 +1,6 @@
-"""A wire to a server, which can be long, can hang, and can lead elsewhere: what a network does to those who share a limit through a store.
+"""A connection to a server that can be slow, hang, or lead elsewhere, as a network does to processes that share a limit.
 
-Forwards bytes on loopback, each a stated time after it came. Knows nothing of what they say.
+Forwards bytes on loopback after a delay. Knows nothing of what they mean.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Wire:
 
     def __init__(self, target: int, delay: float) -> None:
         self.port: int = 0
-        """Where to connect."""
+        """The port to connect to."""
         self.connections: int = 0
-        """How many were made, in all."""
+        """The number of connections made."""
         self.hangs: bool = False
-        """Whether what comes is kept, and nothing is forwarded until it is False again."""
+        """While True, bytes are kept, and nothing is forwarded."""
         self.target: int = target
-        """The port to which connections lead that are made from now on."""
+        """The port to which new connections lead."""
         self._delay = delay
         self._ends: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[object]] = set()
@@ -39,7 +39,7 @@ class Wire:
         return server
 
     async def cut(self) -> None:
-        """Break all connections, as a network does: what is under way is lost."""
+        """Break all connections, as a network does: bytes under way are lost."""
         for end in self._ends:
             end.transport.abort()
         self._ends.clear()
@@ -81,7 +81,7 @@ class Wire:
 
 @contextmanager
 def wire(target: int, delay: float = 0.0) -> Iterator[Wire]:
-    """A wire to that port of loopback, of so many seconds in each direction. It runs in a thread, until the end of the block."""
+    """A wire to that port of loopback, with a delay (seconds) in each direction. It runs in a thread, until the end of the block."""
     made = Wire(target, delay)
     ready = threading.Event()
     loops: list[asyncio.AbstractEventLoop] = []

@@ -1,4 +1,4 @@
-"""A worker process: tasks that ask one shared limiter again and again, and the instants at which they were let go.
+"""A worker process: tasks that ask one shared limiter again and again, and the instants of its grants.
 
 It reads an `Order` as JSON from its first argument, says ``ready``, waits for a line with the instant at which to begin, and prints
 a `Record` as JSON. It knows of no other worker.
@@ -29,7 +29,7 @@ _TURN = 64  # acquires of a task that may never suspend, before it lets the loop
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a worker is to do."""
+    """The work of one process."""
 
     url: str
     rate: float
@@ -37,13 +37,13 @@ class Order:
     options: dict[str, Any] = field(default_factory=dict)
     tasks: int = 50
     permits: int = 1
-    """Of each acquire."""
+    """Permits of each acquire."""
     after: float = 0.0
     """Seconds after the beginning at which the tasks begin."""
     seconds: float = 5.0
-    """From the beginning to the end."""
+    """Seconds from the beginning to the end."""
     timeout: float | None = None
-    """Seconds after which a task gives an acquire up, and asks again."""
+    """Seconds after which a task cancels an acquire, and asks again."""
     clock: float = 0.0
     """Seconds by which the wall clock of the process is wrong."""
     loop: str = "asyncio"
@@ -51,14 +51,14 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What became of it."""
+    """The result."""
 
     grants: list[int]
     """The instants (ns, of the clock that all processes of a machine share) of all permits, in order."""
     errors: dict[str, int]
     """How often an acquire raised, by the name of the class."""
     first_errors: list[int]
-    """The instants of the first ten of them."""
+    """The instants of the first ten errors."""
     cpu: float
     """Seconds of the processor, from the beginning to the end."""
 

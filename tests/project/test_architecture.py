@@ -1,4 +1,4 @@
-"""The house stays as it was cut: which module may import which, and what a part may never know. Read from the sources."""
+"""Which module may import which, and what a part may never know. Read from the sources."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ _demo.run _demo.processes
 cli
 __main__
 """
-# Not where a first look would put them:
-# * the estimate stands above the timeline, because a pause is part of what it foretells;
+# Rows that may surprise:
+# * the estimate stands above the timeline, because it takes pauses into account;
 # * loops.py stands above the views of asyncio and trio, which its table names;
 # * slots and statistics stand below the limiter, which makes them, and beside the dispatcher, which they read.
 ROW = {
@@ -127,7 +127,7 @@ def ours(module: str) -> set[str]:
 
 
 def others(module: str, *, lazy: bool = True) -> set[str]:
-    """The packages that it imports which come neither with Python nor with aiorate."""
+    """The packages of third parties that it imports."""
     names = {name.partition(".")[0] for name in imports(module, lazy=lazy)}
     return names - sys.stdlib_module_names - {"aiorate"}
 
@@ -137,13 +137,13 @@ def where(module: str, node: ast.AST) -> str:
 
 
 def test_every_module_has_its_place() -> None:
-    """A file that is in no row would be free to import anything."""
+    """A file without a row could import anything."""
     assert sorted(ROW) == sorted(SOURCES)
 
 
 @pytest.mark.parametrize("module", sorted(SOURCES))
 def test_imports_point_one_way(module: str) -> None:
-    """Each part can be read, and tested, with nothing but what stands above it."""
+    """Each part can be read and tested with the rows above it alone."""
     for other in ours(module):
         assert ROW[other] < ROW[module], f"{module} imports {other}"
 
@@ -158,13 +158,13 @@ def test_there_is_no_cycle_of_imports() -> None:
 
 @pytest.mark.parametrize("module", CORE)
 def test_every_module_of_the_core_can_be_imported(module: str) -> None:
-    """Also one that holds nothing but protocols, which no program imports."""
+    """Also a module of protocols only, which no program imports."""
     assert import_module(module).__doc__
 
 
 @pytest.mark.parametrize("module", [module for module in sorted(SOURCES) if not module.startswith(TOOLS)])
 def test_nothing_imports_testing_or_the_command(module: str) -> None:
-    """What only tests and demonstrations need is never part of a program."""
+    """Code for tests and demonstrations is never part of a program."""
     assert not [other for other in ours(module) if other.startswith(TOOLS)]
 
 
@@ -198,7 +198,7 @@ LOOKS_UP = {"aiorate", "aiorate.schedulers", "aiorate.decorator"}
 
 @pytest.mark.parametrize("module", sorted(set(SOURCES) - LOOKS_UP))
 def test_nothing_is_looked_up_by_name(module: str) -> None:
-    """A part says what it needs of another in a protocol with defaults; it does not try whether something is there."""
+    """A part declares in a protocol with defaults what it needs of another; it does not test for attributes."""
     for node in ast.walk(TREES[module]):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in ("getattr", "hasattr", "setattr", "delattr"), where(module, node)
@@ -243,14 +243,14 @@ def test_no_float_accumulates_in_a_scheduler(module: str) -> None:
 
 
 def test_the_line_knows_nothing_of_loops_rates_or_time() -> None:
-    """Order and cancellation are hard enough. Of asyncio it knows the two exceptions that a future raises."""
+    """It does order and cancellation only. Of asyncio it knows the two exceptions that a future raises."""
     outside = {name for name in imports("aiorate.waiting.line") if not name.startswith(("__future__", "collections", "typing"))}
 
     assert outside == {"asyncio.CancelledError", "asyncio.InvalidStateError"}
 
 
 @pytest.mark.parametrize("part", ["batch", "counters", "estimate"])
-def test_what_only_counts_knows_no_loop(part: str) -> None:
+def test_counting_parts_know_no_loop(part: str) -> None:
     """They are given the instant, as schedulers are."""
     assert not {"asyncio", "time", "threading"} & {name.partition(".")[0] for name in imports(f"aiorate.waiting.{part}")}
 
@@ -271,13 +271,13 @@ ARITHMETIC = (ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
     ],
 )
 def test_drivers_dispatcher_and_limiter_compute_no_rate(part: str) -> None:
-    """How permits become time is the business of the rate and the schedulers: all others add, subtract and compare."""
+    """The rate and the schedulers turn permits into time: all others add, subtract and compare."""
     module = f"aiorate.{part}"
     for node in ast.walk(TREES[module]):
         if isinstance(node, ast.Attribute):
             assert node.attr not in ("period_ns", "interval_ns", "permits_in"), where(module, node)
         if isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ARITHMETIC):
-            assert ast.unparse(node) == "waited / NS_PER_SECOND", where(module, node)  # what users are told is seconds
+            assert ast.unparse(node) == "waited / NS_PER_SECOND", where(module, node)  # users are told seconds
 
 
 def test_importing_aiorate_imports_little() -> None:

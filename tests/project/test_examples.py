@@ -1,4 +1,4 @@
-"""The examples run, and what they print is true: each is started as a user would, and its figures are checked."""
+"""The examples run and print true figures: each is started as a user would start it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @cache
 def _printed(name: str) -> str:
-    """What an example prints; it must end well and complain of nothing. Each is run once."""
+    """The output of an example, which must exit with 0 and without errors. Each is run once."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONG)
     assert (done.returncode, done.stderr) == (0, "")
@@ -39,7 +39,7 @@ def _printed(name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_every_example_runs(name: str) -> None:
-    """One that does not is worse than none; each prints something, and nothing that looks like an error."""
+    """Each prints something, and nothing that looks like an error."""
     printed = _printed(name)
 
     assert printed.strip()
@@ -65,8 +65,8 @@ def test_the_strategies_grant_when_they_say() -> None:
     assert column(first, both)[:10] == [0.0, 0.0] + [n / 20 for n in range(1, 9)]
 
     assert column(idle, strict) == [round(3.75 + n / 10, 3) for n in range(14)]
-    assert column(idle, ticks) == [3.75] * 14  # all that was missed, at once
-    assert column(idle, bursty)[:7] == [3.75] * 6 + [3.85]  # five were stored, one is on credit
+    assert column(idle, ticks) == [3.75] * 14  # all missed permits at once
+    assert column(idle, bursty)[:7] == [3.75] * 6 + [3.85]  # five were stored, one is borrowed
     assert column(idle, sliding) == [3.75] * 10 + [4.75] * 4
     assert column(idle, calendar) == [3.75] * 10 + [4.0] * 4  # the next window of the calendar
     assert column(idle, ratio)[3] == 3.95  # three intervals at 1.5 times the rate
@@ -80,7 +80,7 @@ def test_the_strategies_grant_when_they_say() -> None:
 def test_the_load_generator_shows_what_service_time_hides() -> None:
     """A stall of 0.6 s in 2.5 s is in the tail of response times, and only in the longest of service times.
 
-    On a machine that is busy elsewhere service times have a tail of their own: up to three tries.
+    On a busy machine service times have a tail too: up to three tries.
     """
     for _ in range(3):
         printed = _printed("load_generator.py")
@@ -104,7 +104,7 @@ def test_the_load_generator_shows_what_service_time_hides() -> None:
 
 
 @pytest.mark.slow
-def test_the_httpx_example_keeps_to_its_rate() -> None:
+def test_the_httpx_example_keeps_its_rate() -> None:
     """18 items of one permit and 2 searches of five."""
     lines = _printed("httpx_client.py").splitlines()
 
@@ -117,8 +117,8 @@ def test_the_httpx_example_keeps_to_its_rate() -> None:
 
 
 @pytest.mark.slow
-def test_the_aiohttp_example_limits_each_origin_for_itself() -> None:
-    """25 permits at 10 in any second have to wait; a redirect pays twice, and nobody else's line delays it."""
+def test_the_aiohttp_example_limits_each_origin() -> None:
+    """25 permits at 10 in any second have to wait. A redirect pays twice. The other origin's line delays none."""
     printed = _printed("aiohttp_client.py")
 
     busy = re.search(r"busy: 21 requests for 25 permits, the longest wait ([\d.]+) s", printed)
@@ -132,8 +132,8 @@ def test_the_aiohttp_example_limits_each_origin_for_itself() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fastapi_server.py", "aiohttp_server.py"])
-def test_a_client_that_heeds_what_the_servers_tell_is_never_refused(name: str) -> None:
-    """25 requests at 10 in any 2 seconds have to wait twice. One that asks for all at once gets 10."""
+def test_a_client_that_heeds_the_headers_is_never_refused(name: str) -> None:
+    """25 requests at 10 in any 2 seconds have to wait twice. A client that sends all at once gets 10."""
     printed = _printed(name)
 
     hasty, heeding = (re.search(f"{how}: ({{.*}})", printed) for how in ("all at once", "heeding"))
@@ -145,14 +145,14 @@ def test_a_client_that_heeds_what_the_servers_tell_is_never_refused(name: str) -
     assert re.search(r'RateLimit: "client";r=0;t=[12]\n', printed)
 
 
-# The two servers, with a clock that is moved by hand, and clients that are real.
+# The two servers, with a manual clock and real clients.
 
 Ask = Callable[..., Awaitable[tuple[int, dict[str, str]]]]
 
 
 @asynccontextmanager
 async def _asking(name: str, clients: KeyedLimiter[str]) -> AsyncIterator[Ask]:
-    """Ask a server of the examples, which listens on loopback; the status and the headers of its answer."""
+    """Send a request to a server of the examples, on loopback. Returns the status and the headers."""
     app = runpy.run_path(str(EXAMPLES / name))["make_app"](clients)
     async with _serving(app) as url, httpx2.AsyncClient(timeout=LONG) as client:
 
@@ -180,8 +180,8 @@ async def _serving(app: Any) -> AsyncIterator[str]:
 
 @one_loop
 @pytest.mark.parametrize("name", ["fastapi_server.py", "aiohttp_server.py"])
-async def test_the_servers_tell_what_is_left_and_when_there_is_more(name: str) -> None:
-    """Exactly: whoever waits as long as he is told to is served, and not before."""
+async def test_the_servers_tell_when_to_ask_again(name: str) -> None:
+    """Exactly: a client is served after the time it was told, and not before."""
     clock = ManualClock()
     clients = KeyedLimiter(lambda client: Limiter(SlidingWindow("10/2s"), clock=clock))
     async with _asking(name, clients) as ask:
@@ -207,7 +207,7 @@ async def test_the_servers_tell_what_is_left_and_when_there_is_more(name: str) -
 @one_loop
 @pytest.mark.parametrize("name", ["fastapi_server.py", "aiohttp_server.py"])
 async def test_the_servers_count_errors_and_keep_clients_apart(name: str) -> None:
-    """A path that is not there costs as much, and tells as much; another address has a limit of its own."""
+    """An unknown path costs a permit and has the same headers. Another address has another limit."""
     clients = KeyedLimiter(lambda client: Limiter(SlidingWindow("10/2s"), clock=ManualClock()))
     async with _asking(name, clients) as ask:
         status, headers = await ask("/nothing")
@@ -219,10 +219,10 @@ async def test_the_servers_count_errors_and_keep_clients_apart(name: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llm_openai.py", "llm_anthropic.py"])
-def test_calls_to_a_model_are_never_refused_and_use_what_the_limit_allows(name: str) -> None:
+def test_calls_to_a_model_use_the_limit_without_a_429(name: str) -> None:
     """No 429, and at least 95 % of the tightest limit.
 
-    A machine that is busy elsewhere may send less than it is allowed to, but is refused nothing either: up to three tries.
+    A busy machine may send less than it is allowed to, though without a 429 too: up to three tries.
     """
     for _ in range(3):
         printed = _printed(name)
@@ -233,7 +233,7 @@ def test_calls_to_a_model_are_never_refused_and_use_what_the_limit_allows(name: 
 
         assert calls is not None
         assert (calls[1], "0") == (calls[2], calls[3])
-        assert used < 0.8 * reserved  # estimates are too large, as they are
+        assert used < 0.8 * reserved  # the estimates are too large, as usual
         if max(shares) >= 95:
             return
     pytest.skip("something else kept this machine busy, three times")

@@ -1,6 +1,6 @@
-"""What README.md and the documents say is so: commands, pictures, names, links.
+"""README.md and the documents are true: commands, pictures, names, links.
 
-Their Python blocks are run too, by the root's conftest.py.
+The root's conftest.py runs their Python blocks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def _commands() -> list[str]:
     return re.findall(r"^```sh\n(.*?)\n```$", README, flags=re.MULTILINE | re.DOTALL)
 
 
-def test_the_checks_begin_with_the_test_command_of_the_readme() -> None:
-    """What we tell people to run is what we run ourselves, to the letter."""
+def test_checks_begin_with_the_command_of_the_readme() -> None:
+    """`.ci/run` runs what readers are told to run, to the letter."""
     command = next(command for command in _commands() if command.endswith("-m pytest"))
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
@@ -33,8 +33,8 @@ def test_the_checks_begin_with_the_test_command_of_the_readme() -> None:
     assert first == command
 
 
-def test_both_commands_of_the_readme_are_one_line_that_needs_python_and_pip_only() -> None:
-    """They must work in a fresh clone: a venv is made, the extra exists, and nothing else is called."""
+def test_commands_of_the_readme_need_python_and_pip_only() -> None:
+    """In a fresh clone, each is one line that makes a venv, installs an extra that exists, and calls nothing else."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     commands = [command for command in _commands() if "venv" in command]
 
@@ -48,8 +48,8 @@ def test_both_commands_of_the_readme_are_one_line_that_needs_python_and_pip_only
         assert match[1] in extras
 
 
-def test_the_pictures_and_tables_of_the_documents_are_what_the_strategies_do() -> None:
-    """Drawn from the real thing; if a strategy changes, so must its picture: python docs/make_figures.py."""
+def test_pictures_and_tables_show_the_real_strategies() -> None:
+    """If a strategy changes, so must its picture: python docs/make_figures.py."""
     spec = importlib.util.spec_from_file_location("make_figures", ROOT / "docs" / "make_figures.py")
     assert spec is not None
     assert spec.loader is not None
@@ -63,7 +63,7 @@ def test_the_pictures_and_tables_of_the_documents_are_what_the_strategies_do() -
 
 @pytest.mark.parametrize("name", aiorate.__all__)
 def test_every_public_name_is_in_the_reference(name: str) -> None:
-    """What is public and not written down is public by accident."""
+    """A public name without documentation is public by accident."""
     reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 
     described = re.findall(r"^\.\. auto(?:class|exception|function):: aiorate\.(\w+)$", reference, flags=re.MULTILINE)
@@ -73,7 +73,7 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_within_the_documents_leads_somewhere(page: Path) -> None:
+def test_every_link_within_the_documents_works(page: Path) -> None:
     """A reader of the sources follows the same links as one of the site."""
     text = page.read_text(encoding="utf-8")
 
@@ -83,7 +83,7 @@ def test_every_link_within_the_documents_leads_somewhere(page: Path) -> None:
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:
-    """A page that no table of contents names is lost."""
+    """A page that is in no table of contents is lost."""
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     listed = [line for block in re.findall(r"```\{toctree\}\n(.*?)```", index, flags=re.DOTALL) for line in block.split()]
 
@@ -92,8 +92,8 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert [page for page in pages if page not in listed] == []
 
 
-def test_the_changelog_begins_with_the_version_that_is_installed() -> None:
-    """Whoever upgrades looks there first."""
+def test_the_changelog_begins_with_this_version() -> None:
+    """Users who upgrade look there first."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)

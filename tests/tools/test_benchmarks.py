@@ -1,4 +1,4 @@
-"""The benchmarks: that they measure what they say, stop what hangs, and show it. How fast anything is, no test asks."""
+"""The benchmarks: that they measure what they say, stop what hangs, and show it. No test asks how fast anything is."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FEW = ("floor", "aiorate TokenPool", "asynciolimiter-leaky")
 
 
 def plan(*names: str, rounds: int = 1, said: list[str] | None = None) -> Any:
-    """The smallest run, of those whose name begins so, in one loop."""
+    """The smallest run, of subjects whose names begin with one of these, in one loop."""
     chosen = tuple(subject for subject in main.SUBJECTS if subject.name.startswith(names))
     return measure.Plan("smoke", rounds, ("asyncio",), chosen, (said if said is not None else []).append)
 
 
 def subject(name: str, acquire: Callable[[], Awaitable[object]]) -> Any:
-    """A peer that is nothing but this coroutine function."""
+    """A peer with this coroutine function as its only call."""
     return subjects.Subject(name, "peer", "", lambda rate, burst: subjects.Calls(acquire))
 
 
@@ -41,7 +41,7 @@ QUICK = ("drain", "herd", "precision")
 
 @pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in main.SCENARIOS])
 def test_every_scenario_yields_rows_for_its_subjects(name: str) -> None:
-    """A run takes hours: a scenario that breaks should break here."""
+    """A run takes hours: a broken scenario should fail here, not in one."""
     said: list[str] = []
 
     rows = list(main.measure([name], plan(*FEW, said=said)))
@@ -78,14 +78,14 @@ def test_every_subject_grants_what_it_is_asked_for(peer: Any) -> None:
 
 
 @pytest.mark.parametrize("loop", list(measure.LOOPS))
-def test_what_hangs_is_stopped(loop: str) -> None:
-    """Some peers never come back; the run has to."""
+def test_a_call_that_hangs_is_stopped(loop: str) -> None:
+    """Some peers never return; the run must go on."""
     with pytest.raises(Failed, match=r"stopped after 0\.05 s"):
         measure.run_in(loop, never, 0.05)
 
 
-def test_a_subject_that_hangs_is_remarked_and_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven rounds of 20 s for nothing would be a waste."""
+def test_a_subject_that_hangs_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets a remark, and not seven rounds of 20 s."""
     drain = main.scenario("drain")
     monkeypatch.setattr(drain, "TIMEOUT", 0.05)
     said: list[str] = []
@@ -97,8 +97,8 @@ def test_a_subject_that_hangs_is_remarked_and_not_asked_again(monkeypatch: pytes
     assert len([line for line in said if "hanging" in line]) == 1
 
 
-def test_what_fails_as_it_is_stopped_is_remarked_once() -> None:
-    """A peer whose cancellation fails is one that hangs, and its error is no news on the screen."""
+def test_a_failing_cancellation_is_reported_as_a_hang() -> None:
+    """Once: the error that a stopped peer raises does not appear on the screen."""
 
     async def failing() -> None:
         try:
@@ -117,14 +117,14 @@ def test_what_fails_as_it_is_stopped_is_remarked_once() -> None:
     ("code", "hint"),
     [("raise ValueError('no rate')", "ValueError: no rate"), ("raise SystemExit(3)", "exit code 3"), ("while True: pass", "stopped after")],
 )
-def test_another_interpreter_that_fails_is_remarked(code: str, hint: str) -> None:
-    """By the last line that it wrote, or by how it ended."""
+def test_a_failed_interpreter_is_reported(code: str, hint: str) -> None:
+    """By the last line of its errors, or by its exit code."""
     with pytest.raises(Failed, match=hint):
         measure.python(code, timeout=0.5 if "stopped" in hint else LONG)
 
 
-def test_the_head_of_a_run_names_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that is not there has no version, and a machine without a list of processors is still named."""
+def test_the_head_of_a_run_names_installed_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing library has no version; a machine without /proc/cpuinfo still has a name."""
     monkeypatch.setattr(head, "Path", lambda path: Path("/nowhere/cpuinfo"))
     monkeypatch.setattr(platform, "processor", lambda: "")
     monkeypatch.setattr(platform, "machine", lambda: "toaster")
@@ -135,8 +135,8 @@ def test_the_head_of_a_run_names_what_is_installed(monkeypatch: pytest.MonkeyPat
     assert str(facts["machine"]).startswith("toaster, ")
 
 
-def test_on_a_terminal_one_line_tells_of_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It changes, and is gone at the end: what is left on the screen are the tables."""
+def test_progress_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes in place and disappears at the end, so only the tables stay on the screen."""
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", screen)
@@ -153,8 +153,8 @@ def test_on_a_terminal_one_line_tells_of_the_progress(monkeypatch: pytest.Monkey
     assert "\x1b[2K" in screen.getvalue().rpartition("round 2")[2]  # erased
 
 
-def test_all_take_turns_and_each_round_begins_with_the_next() -> None:
-    """Whoever always went first would always find the machine cold."""
+def test_each_round_begins_with_the_next_job() -> None:
+    """A job that is always first would always find the machine cold."""
     order: list[str] = []
     jobs = {name: (lambda name=name: order.append(name)) for name in "abc"}
 
@@ -164,7 +164,7 @@ def test_all_take_turns_and_each_round_begins_with_the_next() -> None:
     assert gathered == {name: [None] * 3 for name in "abc"}
 
 
-def test_one_that_raises_leaves_the_others_alone() -> None:
+def test_a_job_that_raises_leaves_the_others_alone() -> None:
     """A peer may raise anything."""
 
     def broken() -> float:
@@ -177,9 +177,9 @@ def test_one_that_raises_leaves_the_others_alone() -> None:
     assert gathered["sound"] == [1.0, 1.0]
 
 
-@pytest.mark.slow  # goes by the time that calls take
+@pytest.mark.slow  # measures how long calls take
 def test_a_call_that_waits_has_no_figure() -> None:
-    """It would be a figure of the timer's, not of the call."""
+    """The figure would be the timer's, not the call's."""
     uncontended = main.scenario("uncontended")
     sleepy = measure.Plan("smoke", 1, ("asyncio",), (subject("sleepy", lambda: asyncio.sleep(0.001)),), str)
     through = measure.Plan("smoke", 1, ("asyncio",), (subject("through", lambda: asyncio.sleep(0)),), str)
@@ -223,7 +223,7 @@ TABLE = f"""\
 """
 
 
-def test_the_tables_of_made_up_figures() -> None:
+def test_tables_of_made_up_figures() -> None:
     """Median and spread, the ratio to the floor, the best in bold, and why a figure is missing."""
 
     def row(subject: str, case: str, *samples: float, loop: str = "asyncio", unit: str = "ns", remark: str = "") -> Any:
@@ -245,8 +245,8 @@ def test_the_tables_of_made_up_figures() -> None:
     assert report.tables(rows) == TABLE
 
 
-def test_a_table_that_is_wider_than_a_page_is_cut() -> None:
-    """A page of documents would hide its last columns; percentiles of one rate still stand side by side."""
+def test_a_table_wider_than_a_page_is_cut() -> None:
+    """A page would hide its last columns. Percentiles of one rate stay side by side."""
     cases = [f"{rate}/s {what}" for rate in (10, 100, 1_000) for what in ("p50", "p99")]
     rows = [Measured("made up", "asyncio", "quick", case, "us late", (12_345.0, 23_456.0, 34_567.0)) for case in cases]
 
@@ -259,8 +259,8 @@ def test_a_table_that_is_wider_than_a_page_is_cut() -> None:
     ]
 
 
-def test_the_commands_of_all_runs_stand_in_one_block() -> None:
-    """Outside a block, a Markdown reader makes a dash of the two hyphens of an option."""
+def test_commands_of_all_runs_are_in_one_block() -> None:
+    """Outside a block, Markdown turns the two hyphens of an option into a dash."""
     machine = {"machine": "m", "system": "s", "python": "3.11", "versions": {"aiorate": "1"}}
     runs = [{**machine, "date": f"day {day}", "load": "0", "command": f"python tests/benchmarks drain --rounds {day}"} for day in (1, 2)]
 
@@ -272,8 +272,8 @@ def test_the_commands_of_all_runs_stand_in_one_block() -> None:
 
 
 @pytest.mark.slow  # draws pictures
-def test_a_run_is_written_and_can_be_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Hours of measuring should not have to be repeated for another look at them."""
+def test_a_run_is_written_and_can_be_reported_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another look at the figures should not take hours of measuring."""
     first, second = tmp_path / "first", tmp_path / "second"
 
     assert main.main(["uncontended", "--size", "smoke", "--loop", "asyncio", "--only", "TokenBucket", "--out", str(first)]) == 0
@@ -290,7 +290,7 @@ def test_a_run_is_written_and_can_be_shown_again(tmp_path: Path, capsys: pytest.
 
 
 def test_the_list_names_scenarios_and_subjects(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is what one may ask for."""
+    """These are the valid arguments."""
     assert main.main(["--list"]) == 0
 
     shown = capsys.readouterr().out
@@ -299,7 +299,7 @@ def test_the_list_names_scenarios_and_subjects(capsys: pytest.CaptureFixture[str
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    """It begins with the command that contributing.md tells."""
+    """The usage shows the command of contributing.md."""
     assert main.main(["--help"]) == 0
 
     shown = capsys.readouterr().out
@@ -317,14 +317,14 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         (["--from", "nowhere.json"], "nowhere.json is not a benchmarks.json"),
     ],
 )
-def test_wrong_arguments_say_what_is_right(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_name_the_valid_ones(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, before anything is measured."""
     assert main.main([*arguments]) == 2
     assert hint in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["limits", "rich"])
-def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_library_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is measured, not hours later."""
     monkeypatch.setitem(sys.modules, missing, None)
 
@@ -333,8 +333,8 @@ def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.
 
 
 @pytest.mark.slow  # draws pictures
-def test_the_kept_results_are_those_of_the_kept_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody can mend a table by hand: tables come from the figures, and the figures from a run."""
+def test_kept_results_match_the_kept_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No table is edited by hand: tables come from the figures, and the figures from a run."""
     kept = Path(__file__).parents[2] / "docs" / "benchmarks"
 
     assert main.main(["--from", str(kept / "benchmarks.json"), "--out", str(tmp_path)]) == 0

@@ -1,4 +1,4 @@
-"""What the benchmarks make of what they see: figures from instants, and pictures from figures. No time passes."""
+"""How the benchmarks compute figures from instants, and draw pictures from figures. No time passes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from aiorate.testing import ManualClock
 MS = 1_000_000
 
 
-def test_lateness_is_counted_from_the_first_grant_and_early_from_before_it() -> None:
-    """A first grant that is seen late would make all others look early."""
+def test_lateness_counts_from_the_first_grant() -> None:
+    """Early grants count from just before it: a first grant that is seen late would make all others look early."""
     first, asked = 50, 20
     instants = [first, *(first + place * 100 * MS + late for place, late in enumerate((5_000, 7_000, 9_000, -40), 1))]
 
@@ -31,15 +31,15 @@ def test_lateness_is_counted_from_the_first_grant_and_early_from_before_it() -> 
 
 
 @pytest.mark.parametrize(("slower", "ppm"), [(0, 0.0), (1_000, 10.0), (-1_000, -10.0), (100 * MS, 1e6)])
-def test_drift_is_what_the_lateness_grows_by(slower: int, ppm: float) -> None:
-    """An interval that is longer by a part adds up; a timer that is late by as much each time does not."""
+def test_drift_is_the_growth_of_lateness(slower: int, ppm: float) -> None:
+    """Intervals that are too long add up; a constant lateness of the timer does not."""
     instants = [0, *(place * (100 * MS + slower) + 500_000 for place in range(1, 31))]
 
     assert precision.judge(0, instants, 10, cpu_ns=0).drift == pytest.approx(ppm)
 
 
-def test_one_grant_is_enough_for_a_drift() -> None:
-    """Some are so slow that there are no more."""
+def test_drift_needs_only_one_grant() -> None:
+    """Some subjects are too slow for a second one."""
     assert precision.judge(0, [0, 200 * MS], 10, cpu_ns=0).drift == pytest.approx(1e6)
 
 
@@ -48,12 +48,12 @@ def test_one_grant_is_enough_for_a_drift() -> None:
     [([], 0), ([7], 1), ([0, 50, 99], 3), ([0, 50, 100], 2), ([0, 100, 200], 1), ([0, 0, 0, 100], 3), ([0, 60, 90, 150, 155], 4)],
 )
 def test_the_most_in_any_window(instants: list[int], most: int) -> None:
-    """A window holds its beginning and not its end, and may begin anywhere."""
+    """A window includes its beginning, excludes its end, and may begin anywhere."""
     assert conformance.most_in_any(100, instants) == most
 
 
 class Forgetful:
-    """Loses the permit of whoever is cancelled between the grant and the run."""
+    """Loses the permit of a task that is cancelled between its grant and its run."""
 
     def __init__(self) -> None:
         self.line: deque[asyncio.Future[None]] = deque()
@@ -69,8 +69,8 @@ class Forgetful:
             self.line.popleft().set_result(None)
 
 
-def test_the_doomed_are_cancelled_just_when_they_are_granted() -> None:
-    """One turn earlier or later it would show nothing: this is where permits get lost."""
+def test_doomed_tasks_are_cancelled_when_granted() -> None:
+    """Permits get lost only here; one iteration of the loop earlier or later, nothing shows."""
     struck: list[bool] = []
 
     async def forgetful() -> list[bool]:
@@ -99,8 +99,8 @@ def test_the_doomed_are_cancelled_just_when_they_are_granted() -> None:
     assert len(struck) == 2
 
 
-def test_whoever_need_not_wait_is_not_struck() -> None:
-    """The doomed too have their permit if it is at hand; what they return and raise comes through."""
+def test_a_call_that_need_not_wait_is_not_cancelled() -> None:
+    """A doomed task gets a permit that is available; its result or error comes through."""
 
     async def passes() -> str:
         await asyncio.sleep(0)
@@ -120,15 +120,15 @@ def test_whoever_need_not_wait_is_not_struck() -> None:
 
 
 @pytest.mark.parametrize("name", [memory.FLOOR, "aiorate TokenPool", "aiorate TokenBucket"])
-def test_what_a_child_process_weighs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this process; and only that it weighs something, a task and its future at least."""
+def test_a_child_process_weighs_its_subject(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run in this process. Only checks that the weight is at least that of a task and its future."""
     memory.child(name, "30", "3")
     tracemalloc.stop()
 
     found = json.loads(capsys.readouterr().out)
 
     assert found["waiter"] > 200
-    assert set(found) == ({"waiter"} if name == memory.FLOOR else {"waiter", "beyond", "limiter", "threads"})
+    assert set(found) == ({"waiter"} if name == memory.FLOOR else {"waiter", "besides", "limiter", "threads"})
 
 
 TWO = ("aiorate TokenPool", "aiolimiter")
@@ -164,9 +164,9 @@ def made_up() -> list[Any]:
     return rows
 
 
-@pytest.mark.slow  # draws them
-def test_pictures_are_the_same_for_the_same_figures() -> None:
-    """They are kept with the documents, and should change with the figures only; they stand on white and on black pages."""
+@pytest.mark.slow  # draws pictures
+def test_the_same_figures_give_the_same_pictures() -> None:
+    """They are kept with the documents, and change with the figures only. They are readable on white and on black."""
     pictures = plots.plots(made_up())
 
     assert list(pictures) == ["uncontended", "drain", "sustained", "precision", "scale", "keys"]
@@ -179,8 +179,8 @@ def test_pictures_are_the_same_for_the_same_figures() -> None:
         assert "dc:date" not in text
 
 
-def test_without_figures_there_are_no_pictures() -> None:
-    """Of a run of one scenario only, or of subjects that all failed."""
+def test_a_run_without_figures_has_no_pictures() -> None:
+    """Such as a run in which all subjects failed."""
     other = [measure.Measured("drain", "asyncio", "aiolimiter", "100 waiters", "wall/ideal", (1.0,))]
     failed = [measure.Measured("drain", "asyncio", "aiolimiter", "100 waiters", plots.COST, (), "hangs")]
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of several processes are made of: workers, fleets, a wire, a store, and figures from instants by hand."""
+"""The parts of the benchmarks of several processes: workers, fleets, a wire, a store, and figures from instants by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FLOOR = Order("", 1_000.0, "floor", {"processes": 1}, tasks=2, seconds=0.1)
 
 
 def test_the_figures_of_grants_by_hand() -> None:
-    """Two processes at 10/s for 2 s: one has a grant every 200 ms, the other ten at once in the middle and none besides."""
+    """Two processes at 10/s for 2 s: one has a grant every 200 ms, the other only ten at once in the middle."""
     steady, burst = [place * 200 * MS for place in range(10)], [1_100 * MS] * 10
 
     shares = Shares(10.0, 2.0, 0, [steady, burst], calls=5, errors={})
@@ -48,8 +48,8 @@ def test_the_figures_of_grants_by_hand() -> None:
     assert shares.delivered(0.0, 1.0) == 0.5
 
 
-def test_a_process_without_a_grant_is_no_even_share() -> None:
-    """Nor are no grants at all."""
+def test_a_process_without_a_grant_has_evenness_0() -> None:
+    """So have processes without any grants."""
     assert Shares(10.0, 1.0, 0, [[1, 2], []], 0, {}).evenness == 0
     assert Shares(10.0, 1.0, 0, [[], []], 0, {}).evenness == 0
 
@@ -63,7 +63,7 @@ async def at_once() -> int:
 
 @pytest.mark.asyncio
 async def test_a_worker_notes_its_grants_until_the_end() -> None:
-    """They are the whole measurement: none before the beginning, none after the end, in order."""
+    """In order, none before the beginning, none after the end: all figures come from them."""
     begun = time.monotonic_ns()
 
     record = await worker.work(FLOOR, at_once)
@@ -75,8 +75,8 @@ async def test_a_worker_notes_its_grants_until_the_end() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_worker_counts_what_is_raised_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An outage is figures, not the end of the run; and a task that gave up asks again."""
+async def test_a_worker_counts_errors_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage is a figure, not the end of the run. A task whose acquire timed out asks again."""
     asked = []
 
     async def acquire() -> None:
@@ -97,8 +97,8 @@ async def test_a_worker_counts_what_is_raised_and_goes_on(monkeypatch: pytest.Mo
 
 
 @pytest.mark.asyncio
-async def test_tasks_of_a_worker_that_never_wait_let_one_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each after 64 acquires; and each of several permits is a grant of its own."""
+async def test_tasks_that_never_wait_let_each_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task yields after 64 acquires. Each permit of an acquire counts as a grant."""
     asked: list[tuple[object, int]] = []
 
     async def acquire(permits: int = 1) -> None:
@@ -108,7 +108,7 @@ async def test_tasks_of_a_worker_that_never_wait_let_one_another_run(monkeypatch
         return 0
 
     monkeypatch.setitem(shared_peers.SHARED, "through", lambda url, rate, options: subjects.Calls(acquire))
-    monkeypatch.setattr(worker, "monotonic_ns", count(0, SECOND // 4).__next__)  # a quarter of a second passes from look to look
+    monkeypatch.setattr(worker, "monotonic_ns", count(0, SECOND // 4).__next__)  # each reading of the clock is a quarter of a second later
 
     record = await worker.work(Order("", 1.0, "through", tasks=2, permits=3, seconds=LONG), begin)
 
@@ -119,8 +119,8 @@ async def test_tasks_of_a_worker_that_never_wait_let_one_another_run(monkeypatch
     assert record.grants == sorted(record.grants)
 
 
-def test_a_worker_whose_clock_is_right_leaves_it_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Most are; and it ends though the instant at which to begin has long passed."""
+def test_a_worker_leaves_a_right_clock_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also, it ends although the instant at which to begin has long passed."""
     clocks = time.time, time.time_ns
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{time.monotonic_ns() - 10 * SECOND}\n"))
 
@@ -131,7 +131,7 @@ def test_a_worker_whose_clock_is_right_leaves_it_alone(monkeypatch: pytest.Monke
 
 
 def test_a_worker_reads_an_order_and_prints_a_record(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """As a process of its own, with a wall clock that is wrong."""
+    """In its own process, with a wall clock that is wrong."""
     monkeypatch.setattr(time, "time", time.time)  # put back at the end
     monkeypatch.setattr(time, "time_ns", time.time_ns)
     right = time.time()
@@ -149,8 +149,8 @@ def test_a_worker_reads_an_order_and_prints_a_record(monkeypatch: pytest.MonkeyP
 # A fleet.
 
 
-def test_a_fleet_begins_at_once_and_one_that_is_killed_has_no_record() -> None:
-    """The others' figures count."""
+def test_a_killed_worker_has_no_record() -> None:
+    """The others begin at the same instant, and their figures count."""
     struck = []
 
     def strike(workers: list[Any]) -> None:
@@ -167,7 +167,7 @@ def test_a_fleet_begins_at_once_and_one_that_is_killed_has_no_record() -> None:
 
 @pytest.mark.parametrize(("order", "hint"), [(replace(FLOOR, subject="nobody"), "nobody"), (replace(FLOOR, loop="none"), "none")])
 def test_a_worker_that_cannot_begin_says_why(order: Order, hint: str) -> None:
-    """The last line of its errors, for a cell of a table."""
+    """With the last line of its errors, for a cell of a table."""
     with pytest.raises(measure.Failed, match=hint):
         fleet.fleet([order])
 
@@ -182,8 +182,8 @@ def roundtrip(connection: socket.socket, word: bytes = b"PING") -> tuple[bytes, 
 
 
 @needs_binary
-def test_a_wire_is_as_long_as_it_says_and_counts_connections(store: Store) -> None:
-    """Never shorter; a busy machine may make it longer."""
+def test_a_wire_delays_bytes_and_counts_connections(store: Store) -> None:
+    """By its delay at least; a busy machine may add to it."""
     with wire(store.port, 0.02) as long:
         for _ in range(2):
             with socket.create_connection(("127.0.0.1", long.port), timeout=LONG) as connection:
@@ -195,8 +195,8 @@ def test_a_wire_is_as_long_as_it_says_and_counts_connections(store: Store) -> No
 
 
 @needs_binary
-def test_a_wire_that_hangs_keeps_what_comes(store: Store) -> None:
-    """Nothing is lost: a server that stood still answers in the end."""
+def test_a_wire_that_hangs_loses_nothing(store: Store) -> None:
+    """Bytes are kept: a server that stood still answers in the end."""
     with wire(store.port) as line, socket.create_connection(("127.0.0.1", line.port), timeout=LONG) as connection:
         assert roundtrip(connection)[0] == b"+PONG\r\n"
 
@@ -211,10 +211,10 @@ def test_a_wire_that_hangs_keeps_what_comes(store: Store) -> None:
         assert connection.recv(100) == b"+PONG\r\n"
 
 
-def test_a_wire_to_nowhere_ends_at_once() -> None:
+def test_a_wire_to_nowhere_closes_at_once() -> None:
     """As a connection to a server that is down does."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # and nothing listens
 
         with wire(taken.getsockname()[1]) as line, socket.create_connection(("127.0.0.1", line.port), timeout=LONG) as connection:
             assert connection.recv(100) == b""
@@ -224,8 +224,8 @@ def test_a_wire_to_nowhere_ends_at_once() -> None:
 
 
 @needs_binary
-def test_a_store_is_real_and_forgets_everything_when_it_is_killed() -> None:
-    """On the same port, so that clients find it again."""
+def test_a_killed_store_forgets_everything() -> None:
+    """It starts again on the same port, so that clients find it."""
     with Store() as mine:
         assert mine.send("SET", "key", "välue") == "OK"
         assert mine.send("GET", "key") == "välue"
@@ -249,7 +249,7 @@ def test_a_store_is_real_and_forgets_everything_when_it_is_killed() -> None:
 
 @needs_binary
 def test_a_store_keeps_nothing_and_loads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current directory may hold what another server saved, and that is neither read nor written."""
+    """Files that another server saved in the current directory are neither read nor written."""
     (tmp_path / "dump.rdb").write_bytes(b"not of a server at all")
     monkeypatch.chdir(tmp_path)
 
@@ -261,8 +261,8 @@ def test_a_store_keeps_nothing_and_loads_nothing(tmp_path: Path, monkeypatch: py
 
 
 @needs_binary
-def test_a_store_that_does_not_start_says_so() -> None:
-    """Instead of waiting for it."""
+def test_a_store_that_does_not_start_raises() -> None:
+    """Instead of waiting."""
     with pytest.raises(NoStore, match="does not start on port"):
         Store("--no-such-option", "1")
 
@@ -288,7 +288,7 @@ def test_every_peer_grants_what_it_is_asked_for(name: str, store: Store) -> None
 
 
 @needs_binary
-def test_what_raises_has_no_figure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_raises_has_no_figure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library whose every call fails is not the fastest."""
 
     def together(*arguments: object) -> Shares:
@@ -301,8 +301,8 @@ def test_what_raises_has_no_figure(store: Store, monkeypatch: pytest.MonkeyPatch
 
 
 @needs_binary
-def test_a_script_that_does_nothing_is_the_floor_of_one_task(store: Store) -> None:
-    """Whatever the machine, both are microseconds, and each of them is a call."""
+def test_an_empty_script_is_the_floor_of_one_task(store: Store) -> None:
+    """On any machine both are microseconds, and each acquire is one call."""
     before = store.calls()
 
     took = asyncio.run(processes.alone(store.url, "", {}, 20))
@@ -322,15 +322,15 @@ def test_a_missing_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch, c
 
 @needs_binary
 @pytest.mark.parametrize("client", [name for name in shared_peers.CLIENTS if "cluster" not in name])
-def test_a_limiter_of_the_benchmarks_may_have_a_client_of_ones_own(store: Store, client: str) -> None:
-    """It is closed with the limiter."""
+def test_a_limiter_may_be_given_a_client(store: Store, client: str) -> None:
+    """The benchmarks close it with the limiter."""
     assert asyncio.run(processes.alone(store.url, "aiorate", {"client": client}, 5)) > 0
 
 
 @needs_binary
 @pytest.mark.parametrize("subject", ["limits-fixed", "throttled-py"])
-def test_a_peer_waits_until_there_is_a_permit(store: Store, subject: str) -> None:
-    """It has no call that waits, so the benchmarks have the shortest loop around the one that answers at once."""
+def test_a_peer_waits_for_its_permit(store: Store, subject: str) -> None:
+    """It has no call that waits, so the benchmarks repeat the call that answers at once."""
 
     async def main() -> None:
         calls = shared_peers.SHARED[subject](store.url, 2.0, {})

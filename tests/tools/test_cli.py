@@ -15,7 +15,7 @@ from aiorate import cli
 
 
 def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """``python -m aiorate`` is how a curious user begins."""
+    """``python -m aiorate`` is a user's first look."""
     assert cli.main([]) == 0
 
     shown = capsys.readouterr().out
@@ -24,7 +24,7 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
 
 
 def test_help_names_every_option_and_strategy(capsys: pytest.CaptureFixture[str]) -> None:
-    """Help that leaves something out is found out too late."""
+    """An option that the help leaves out is not found."""
     assert cli.main(["demo", "--help"]) == 0
 
     shown = capsys.readouterr().out
@@ -64,8 +64,8 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["simulate", "--permits", "-1"], "not a whole number from 1"),
     ],
 )
-def test_wrong_arguments_exit_with_2_and_say_what_is_allowed(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Never a traceback, and never a run with something else than was asked for."""
+def test_wrong_arguments_name_the_valid_ones(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With exit code 2: never a traceback, and never a run with other values than those given."""
     code = cli.main(arguments)
 
     shown = capsys.readouterr()
@@ -81,7 +81,7 @@ def test_wrong_arguments_exit_with_2_and_say_what_is_allowed(arguments: list[str
         (["--strategy", "SlidingWindow", "--rate", "3/s", "--permits", "4"], "4"),
     ],
 )
-def test_what_a_strategy_refuses_is_told_in_its_words(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_shows_the_error_of_a_strategy(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The parser cannot know what each strategy allows."""
     code = cli.main(["simulate", *arguments])
 
@@ -93,7 +93,7 @@ def test_what_a_strategy_refuses_is_told_in_its_words(arguments: list[str], hint
 
 
 def test_simulate_prints_the_instants_exactly(capsys: pytest.CaptureFixture[str]) -> None:
-    """A full bucket of one (a tenth of a second at 10/s), then the rate; the time it takes is none."""
+    """A full bucket of one (a tenth of a second at 10/s), then the rate. Nothing waits."""
     assert cli.main(["simulate", "--rate", "10/s", "--strategy", "tokenbucket", "--requests", "3", "--permits", "1"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
@@ -105,13 +105,13 @@ def test_simulate_prints_the_instants_exactly(capsys: pytest.CaptureFixture[str]
     ]
 
 
-def test_simulate_asks_for_several_permits_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_takes_several_permits_a_request(capsys: pytest.CaptureFixture[str]) -> None:
     """At 10/s, five permits come every half second."""
     assert cli.main(["simulate", "--strategy", "BurstCompensation", "--requests", "3", "--permits", "5"]) == 0
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[3:]] == ["0.000000", "0.500000", "1.000000"]
 
 
-def test_demo_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code of the command is that of the run."""
     from aiorate._demo import run as _demo
 
@@ -141,8 +141,8 @@ def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.
     assert f'aiorate demo needs {missing}, which is not installed: pip install "aiorate[demo]"' in capsys.readouterr().err
 
 
-def test_a_module_of_our_own_that_is_missing_is_no_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installing extras would not help: let it be seen."""
+def test_a_missing_module_of_aiorate_is_not_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installing extras would not help, so the error comes through."""
     _forget_the_demo(monkeypatch)
     monkeypatch.setitem(sys.modules, "aiorate._demo.verdict", None)
 
@@ -154,7 +154,7 @@ def test_a_module_of_our_own_that_is_missing_is_no_missing_extra(monkeypatch: py
 def test_an_interrupted_command_ends_as_the_shell_expects(
     error: type[BaseException], expected: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """130 for Ctrl-C, 141 for a reader that is gone: neither is an answer to whether the guarantee was kept."""
+    """130 for Ctrl-C, 141 for a closed pipe: neither says whether the guarantee was kept."""
 
     def handler(**options: object) -> int:
         raise error
@@ -191,7 +191,7 @@ def test_the_module_ends_with_the_exit_code_of_the_command(monkeypatch: pytest.M
 
 
 def _forget_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if it had never been imported."""
+    """Remove the module, so that the next import runs it again."""
     for name in [name for name in sys.modules if name.startswith("aiorate._demo") and name != "aiorate._demo.strategies"]:
         monkeypatch.delitem(sys.modules, name)
         monkeypatch.delattr(aiorate, name.removeprefix("aiorate."), raising=False)

@@ -1,4 +1,4 @@
-"""The demo: what it measures with, in this process, and short runs as users start it."""
+"""The demo: its parts, in this process, and short runs as users start it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from aiorate._demo.strategies import NAMES, make
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")}
 
 
-# What it is measured with.
+# The parts.
 
 
 @pytest.mark.parametrize("name", EACH)
 def test_noting_grants_changes_nothing_else(name: str) -> None:
-    """The demo must measure the strategy that users get, driver and optional attributes included."""
+    """The demo must measure the strategy that users get, with the same driver and optional attributes."""
     plain, noted, grants = EACH[name](), EACH[name](), []
     kind = type(noted)
     noted = _demo_load.noting(noted, grants)
@@ -47,7 +47,7 @@ def test_noting_grants_changes_nothing_else(name: str) -> None:
     assert isinstance(noted, kind)
     assert repr(plain) == repr(noted)
     assert hasattr(plain, "books_since") == hasattr(noted, "books_since")
-    twin = copy.deepcopy(noted)  # what a limiter plans with grants nothing
+    twin = copy.deepcopy(noted)  # planning grants nothing
     twin.take(1, 9_000_000_000)
     twin.give_back(1, 9_000_000_000)
     assert expected == grants
@@ -57,8 +57,8 @@ def test_noting_grants_changes_nothing_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_grant_is_noted_however_the_limiter_hands_it_out(name: str) -> None:
-    """Also where it takes many at once and counts down, or gives back what it did not hand out."""
+def test_every_grant_of_a_limiter_is_noted(name: str) -> None:
+    """Also if the limiter takes many permits at once and counts down, or gives unused ones back."""
     limiter = _demo_load.WatchedLimiter(make(name, aiorate.Rate(100_000_000), origin=0))
 
     kept = sum(limiter.try_acquire() for _ in range(20_000))
@@ -69,8 +69,8 @@ def test_every_grant_is_noted_however_the_limiter_hands_it_out(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_strategy_can_be_made_for_any_rate_by_name(name: str) -> None:
-    """Parameters are derived from the rate: a slow one must not end up with a burst of nothing."""
+def test_every_strategy_can_be_made_for_any_rate(name: str) -> None:
+    """Parameters are derived from the rate: a slow rate must not give a burst of 0."""
     for text in ("100000/s", "500/s", "1/min", "10000/day"):
         scheduler = make(name.lower(), aiorate.Rate.parse(text))
 
@@ -79,15 +79,15 @@ def test_every_strategy_can_be_made_for_any_rate_by_name(name: str) -> None:
         assert scheduler.take(1, 1_000) <= 1_000
 
 
-def test_a_strategy_of_another_name_is_refused_with_the_list() -> None:
+def test_an_unknown_strategy_is_refused_with_the_list() -> None:
     """Nobody remembers all ten."""
     with pytest.raises(ValueError, match=r"'Leaky' is not a strategy; there are TokenPool, .*CalendarWindow"):
         make("Leaky", aiorate.Rate(1))
 
 
 @pytest.mark.asyncio
-async def test_the_server_notes_each_arrival_once_and_says_where_it_listens() -> None:
-    """The figures of the demo are these instants, and nothing else may be among them."""
+async def test_the_server_notes_each_arrival_once() -> None:
+    """It says where it listens. The figures of the demo come from these instants alone."""
     say, begun, done = io.StringIO(), asyncio.Event(), asyncio.Event()
 
     async def until() -> None:
@@ -112,7 +112,7 @@ async def test_the_server_notes_each_arrival_once_and_says_where_it_listens() ->
 
 
 def test_the_server_ends_when_its_input_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """However the demo ends, killed included, no process stays behind."""
+    """However the demo ends, even killed, no process stays behind."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     monkeypatch.setattr(sys, "argv", ["server", "0"])
     monkeypatch.delitem(sys.modules, _demo_server.__name__)
@@ -126,7 +126,7 @@ def test_the_server_ends_when_its_input_does(monkeypatch: pytest.MonkeyPatch, ca
 
 @pytest.mark.asyncio
 async def test_a_server_that_cannot_listen_says_why() -> None:
-    """A port in use is the user's to choose again, not a traceback."""
+    """A port in use is a message, not a traceback."""
     say = io.StringIO()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -144,7 +144,7 @@ async def test_a_server_that_cannot_listen_says_why() -> None:
 
 @pytest.mark.slow
 def test_a_short_run_keeps_the_guarantee(capsys: pytest.CaptureFixture[str]) -> None:
-    """The main job on real requests, in this process. How many a busy machine makes is its own business."""
+    """The main job on real requests, in this process. It does not check how many a busy machine sends."""
     code = _demo.run(aiorate.Rate.parse("200/s"), "TokenBucket", seconds=0.5, clients=6, port=0)
 
     shown = capsys.readouterr().out
@@ -158,7 +158,7 @@ def test_a_short_run_keeps_the_guarantee(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.slow
 def test_a_limiter_that_grants_too_much_is_caught(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A check that cannot fail is none: a strategy that refuses nobody, but promises what a bucket promises."""
+    """The check can fail: this strategy never refuses, and promises the bound of a bucket."""
 
     class Generous(aiorate.BurstCompensation):
         def take(self, permits: int, now: int, since: int | None = None) -> int:
@@ -175,8 +175,8 @@ def test_a_limiter_that_grants_too_much_is_caught(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_requests_that_fail_are_no_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """With nothing delivered, no guarantee is broken; that must not count as kept."""
+def test_failed_requests_are_not_a_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without arrivals no guarantee is broken, which must not count as kept."""
 
     async def elsewhere(url: str, *arguments: object) -> None:
         await _demo_load.run_load(url + "/nowhere", *arguments)  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def test_requests_that_fail_are_no_success(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_a_port_in_use_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """The message comes from the process of the server."""
+    """The message comes from the server's process."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -209,8 +209,8 @@ def test_a_rate_that_the_strategy_cannot_have_is_refused(capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-def test_the_command_in_a_pipe_prints_plain_text_and_exits_with_0() -> None:
-    """As users and their scripts start it."""
+def test_the_command_in_a_pipe_prints_plain_text() -> None:
+    """And exits with 0. As users and their scripts start it."""
     command = [sys.executable, "-m", "aiorate", "demo", "--rate", "200/s", "--seconds", "1"]
 
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=LONG)
@@ -234,7 +234,7 @@ def test_the_command_in_a_pipe_prints_plain_text_and_exits_with_0() -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_it_without_a_traceback() -> None:
-    """Also with requests in line and under way, and the server's process goes too."""
+    """Also with requests in line and under way; the server's process ends too."""
     command = [sys.executable, "-m", "aiorate", "demo", "--rate", "20/s", "--seconds", "30"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         assert process.stdout is not None
@@ -249,7 +249,7 @@ def test_ctrl_c_ends_it_without_a_traceback() -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     """As in ``demo | head -1``: neither a traceback nor 1, which says that the guarantee was broken."""
     command = [sys.executable, "-m", "aiorate", "demo", "--seconds", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:

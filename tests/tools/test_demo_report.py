@@ -1,4 +1,4 @@
-"""What the demo shows, from figures by hand: tables, plot and progress, on a terminal and in a pipe."""
+"""The output of the demo, from figures by hand: tables, plot and progress, on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_colours_are_for_terminals_only() -> None:
     assert _shown(_outcome()) == plain
 
 
-def test_a_broken_guarantee_is_shown_where_it_broke() -> None:
-    """Red, and in words: not everybody sees red."""
+def test_a_broken_guarantee_is_shown_in_its_window() -> None:
+    """In red and in words, since some readers see no red."""
     verdict = judge(lambda window: 3, range(4), range(4), [10])
 
     shown = _shown(_outcome(verdict=verdict))
@@ -70,7 +70,7 @@ def test_a_broken_guarantee_is_shown_where_it_broke() -> None:
     assert "BROKEN: some window holds more" in shown
 
 
-def test_a_strategy_without_a_bound_is_not_said_to_have_kept_one() -> None:
+def test_a_strategy_without_a_bound_has_kept_none() -> None:
     """TicksAccumulator promises an average only; "kept" would be a lie."""
     verdict = judge(lambda window: None, range(4), range(4), [10])
 
@@ -83,14 +83,14 @@ def test_a_strategy_without_a_bound_is_not_said_to_have_kept_one() -> None:
     assert "BROKEN" not in shown
 
 
-def test_a_machine_that_is_too_slow_for_the_rate_is_told_so() -> None:
+def test_a_machine_too_slow_for_the_rate_is_reported() -> None:
     """Otherwise the limiter would be blamed for the missing requests."""
     assert "makes 24 requests/s without any limiter" in _shown(_outcome(rate=aiorate.Rate(1_000)))
     assert "without any limiter" not in _shown(_outcome())
 
 
-def test_the_plot_survives_a_terminal_that_knows_no_blocks() -> None:
-    """An ASCII terminal gets question marks, not a UnicodeEncodeError."""
+def test_the_plot_works_on_an_ascii_terminal() -> None:
+    """It gets question marks, not a UnicodeEncodeError."""
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=80)
 
     text = str(_demo_report.plot(console, [0], [1_500_000_000], 1.0, 1.0, 2.0))
@@ -100,7 +100,7 @@ def test_the_plot_survives_a_terminal_that_knows_no_blocks() -> None:
 
 
 def test_arrivals_are_binned_by_half_open_intervals() -> None:
-    """Before the beginning and after the end there is nothing to draw."""
+    """Instants before the beginning and after the end are not drawn."""
     instants = [-1, 0, 499_999_999, 500_000_000, 999_999_999, 1_000_000_000]
 
     assert _demo_report.arrivals_per_bin([n for n in instants if n >= 0], 0.5, 2) == [2, 2]
@@ -109,7 +109,7 @@ def test_arrivals_are_binned_by_half_open_intervals() -> None:
 @pytest.mark.asyncio(loop_factories=["virtual"])
 @pytest.mark.parametrize("terminal", [True, False])
 async def test_progress_is_shown_while_it_runs(terminal: bool) -> None:
-    """A bar on a terminal, whole lines elsewhere; afterwards one line stays."""
+    """A bar on a terminal, whole lines elsewhere; one line stays at the end."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
     load = _demo_load.Load(3.0)
 
@@ -127,7 +127,7 @@ async def test_progress_is_shown_while_it_runs(terminal: bool) -> None:
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_progress_that_cannot_be_written_ends_the_run() -> None:
-    """As in ``demo | head -1``: whoever listened has gone."""
+    """As in ``demo | head -1``: the reader has closed the pipe."""
 
     class Gone(io.StringIO):
         def write(self, text: str) -> int:

@@ -17,7 +17,7 @@ from aiorate._demo.verdict import Verdict, WindowCount, jitter, judge, percentil
     [
         ([], 10, 0),
         ([5], 1, 1),
-        ([0, 10], 10, 1),  # half-open: what comes a whole window later is outside
+        ([0, 10], 10, 1),  # half-open: an instant a whole window later is outside
         ([0, 10], 11, 2),
         ([0, 0, 0, 1], 1, 3),
         ([0, 4, 8, 9, 10, 30], 5, 3),
@@ -25,12 +25,12 @@ from aiorate._demo.verdict import Verdict, WindowCount, jitter, judge, percentil
     ],
 )
 def test_the_worst_window_holds_the_most_instants(instants: list[int], window: int, expected: int) -> None:
-    """Off by one here, and a broken guarantee would go unseen, or a kept one be called broken."""
+    """An error by one would hide a broken guarantee, or call a kept one broken."""
     assert expected == worst_window(instants, window)
 
 
 def test_the_worst_window_agrees_with_trying_every_window() -> None:
-    """The two pointers skip windows; none of those skipped may be worse."""
+    """The two pointers skip windows, none of which may hold more."""
     chance = random.Random(1)
     for _ in range(200):
         instants = sorted(chance.randrange(60) for _ in range(chance.randrange(25)))
@@ -41,14 +41,14 @@ def test_the_worst_window_agrees_with_trying_every_window() -> None:
 
 
 def test_jitter_is_the_spread_of_transit_times() -> None:
-    """The shortest transit is 3, the longest 8; what never arrived counts for nothing."""
+    """The shortest transit is 3, the longest 8; requests that never arrived do not count."""
     assert jitter([0, 10, 20, 30], [3, 18, 25]) == 5
     assert jitter([0], [1_000]) == 0
     assert jitter([], []) == 0
 
 
-def test_arrivals_of_a_kept_guarantee_are_never_called_broken() -> None:
-    """Whatever the network does to them, overtaking included: this is what makes the allowance for jitter a theorem."""
+def test_arrivals_never_break_a_kept_guarantee() -> None:
+    """On any network, even where requests overtake each other: the allowance for jitter is a theorem."""
     chance = random.Random(2)
     bound = aiorate.BurstCompensation(aiorate.Rate(1, 1e-8)).bound  # one permit per 10 ns
     for _ in range(200):
@@ -58,8 +58,8 @@ def test_arrivals_of_a_kept_guarantee_are_never_called_broken() -> None:
         assert judge(bound, grants, arrivals, range(1, 200, 7)).kept
 
 
-def test_one_grant_too_many_in_one_window_is_found() -> None:
-    """Exit code 1 rests on this: two grants in 10 ns where one is allowed, in a long run that is otherwise right."""
+def test_one_grant_too_many_in_a_window_is_found() -> None:
+    """It gives exit code 1: two grants in 10 ns where one is allowed, in a long run that is otherwise right."""
     grants = [*range(0, 1_000, 10), 1_005, *range(1_010, 2_000, 10)]
 
     verdict = judge(lambda window: -(-window // 10), grants, [], [10])
@@ -70,7 +70,7 @@ def test_one_grant_too_many_in_one_window_is_found() -> None:
 
 
 def test_a_request_that_was_never_granted_breaks_the_guarantee() -> None:
-    """The server sees one request more than the limiter knows of: a client went around it."""
+    """The server sees one more request than the limiter granted: a client did not use it."""
     verdict = judge(lambda window: None, [0, 10], [1, 5, 11], [10])
 
     assert verdict.unpaid == 1
@@ -78,8 +78,8 @@ def test_a_request_that_was_never_granted_breaks_the_guarantee() -> None:
     assert "1 requests more" in str(_demo_report.verdict_text(verdict))
 
 
-def test_too_many_arrivals_break_the_guarantee_although_the_grants_kept_it() -> None:
-    """The count of the server is checked by itself."""
+def test_too_many_arrivals_break_a_guarantee() -> None:
+    """Even if the grants kept it: the server's count is checked by itself."""
     count = WindowCount(window=10, granted=1, granted_at_most=1, arrived=3, arrived_at_most=2)
 
     assert not count.kept

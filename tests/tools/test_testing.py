@@ -1,4 +1,4 @@
-"""What we give to those who test: a clock by hand, a loop in virtual time, a simulation."""
+"""Help for users' tests: a manual clock, a loop in virtual time, a simulation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECOND = 1_000_000_000
 
 
 def test_timers_fire_in_order_at_their_instants() -> None:
-    """Those of one instant in the order in which they were set; called off, not at all."""
+    """Timers of one instant fire in the order in which they were set; a cancelled one does not."""
     clock, log = ManualClock(5), list[tuple[str, int]]()
     for name, at in (("c", 30), ("a", 10), ("b", 10), ("off", 20)):
         timer = clock.call_at(at, lambda name=name: log.append((name, clock.now())))  # type: ignore[misc]
@@ -48,7 +48,7 @@ async def test_a_run_lets_tasks_run_at_their_instants() -> None:
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_a_virtual_loop_jumps_to_the_next_timer() -> None:
-    """A day passes at once, and a limiter on such a loop needs no clock of its own."""
+    """A day passes at once, and a limiter on such a loop needs no other clock."""
     loop, limiter = asyncio.get_running_loop(), aiorate.Limiter("1/h")
 
     await asyncio.sleep(86_400)
@@ -60,8 +60,8 @@ async def test_a_virtual_loop_jumps_to_the_next_timer() -> None:
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_grants_in_virtual_time_are_exact_to_the_nanosecond_at_any_hour() -> None:
-    """The loop's time is a float, and must not round us out of our instants."""
+async def test_grants_in_virtual_time_are_exact_at_any_hour() -> None:
+    """To the nanosecond: the loop's time is a float, and must not round an instant to another."""
     loop, limiter = asyncio.get_running_loop(), aiorate.Limiter(aiorate.BurstCompensation("7/s"))
     await asyncio.sleep(123_456.789)
     await limiter.acquire()
@@ -75,7 +75,7 @@ async def test_grants_in_virtual_time_are_exact_to_the_nanosecond_at_any_hour() 
     assert set(off) <= {-1, 0, 1}
 
 
-def test_code_that_spins_in_virtual_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_spins_in_virtual_time_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a test of it would run for ever."""
     monkeypatch.setattr(VirtualLoop, "_MOST_TURNS", 1000)
 
@@ -88,15 +88,15 @@ def test_code_that_spins_in_virtual_time_is_told(monkeypatch: pytest.MonkeyPatch
 
 
 def test_simulate_gives_the_instants_of_one_line() -> None:
-    """What a limiter on a perfect loop would have granted."""
+    """As a limiter on a perfect loop would grant them."""
     bucket = aiorate.TokenBucket("10/s", burst=2)
 
     assert simulate(bucket, [0, 0, 0, (0, 2), SECOND]) == [0, 0, SECOND // 10, 3 * SECOND // 10, SECOND]
 
 
 @pytest.mark.parametrize("years", [1, 30, 200])
-def test_virtual_time_goes_on_where_a_nanosecond_is_lost_in_a_float(years: int) -> None:
-    """asyncio runs what is due within 1 ns: after 194 days in seconds, that is less than the next float, and nothing would be due."""
+def test_virtual_time_advances_despite_float_rounding(years: int) -> None:
+    """asyncio runs timers due within 1 ns. After 194 days that is less than the next float, so no timer would be due."""
 
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
@@ -115,8 +115,8 @@ def test_virtual_time_goes_on_where_a_nanosecond_is_lost_in_a_float(years: int) 
     assert [round(instant, 3) for instant in instants] == [86_400.0 * day for day in range(40)]
 
 
-def test_threads_may_take_their_time_when_a_virtual_loop_is_closed() -> None:
-    """From CPython 3.12 on, asyncio gives them 300 s, which pass at once where nothing else is waited for."""
+def test_closing_a_virtual_loop_waits_for_threads() -> None:
+    """From CPython 3.12 on, asyncio waits 300 s for them, which would pass at once in virtual time."""
 
     async def main() -> None:
         asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.2)
