@@ -16,19 +16,14 @@ if TYPE_CHECKING:
     from aiorate.budget import Budget, Lease
     from aiorate.events import Event
     from aiorate.keyed import KeyedLimiter
-    from aiorate.schedulers import (
-        AllOf,
-        BurstCompensation,
-        BurstRatio,
-        CalendarWindow,
-        Scheduler,
-        SlidingWindow,
-        SmoothBursty,
-        SmoothWarmingUp,
-        TicksAccumulator,
-        TokenBucket,
-        TokenPool,
-    )
+    from aiorate.schedulers.all_of import AllOf
+    from aiorate.schedulers.calendar_window import CalendarWindow
+    from aiorate.schedulers.interface import Scheduler
+    from aiorate.schedulers.sliding_window import SlidingWindow
+    from aiorate.schedulers.smooth import SmoothBursty, SmoothWarmingUp
+    from aiorate.schedulers.ticks import BurstCompensation, BurstRatio, TicksAccumulator
+    from aiorate.schedulers.token_bucket import TokenBucket
+    from aiorate.schedulers.token_pool import TokenPool
     from aiorate.slots import Slot
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
@@ -73,19 +68,30 @@ SCOPES["process"] = _spans_process
 
 # Names that not every program needs are imported at their first use.
 _WHERE = {
+    "AllOf": "schedulers.all_of",
     "Budget": "budget",
+    "BurstCompensation": "schedulers.ticks",
+    "BurstRatio": "schedulers.ticks",
+    "CalendarWindow": "schedulers.calendar_window",
     "Event": "events",
     "KeyedLimiter": "keyed",
     "Lease": "budget",
     "RateSpec": "spec",
+    "Scheduler": "schedulers.interface",
+    "SlidingWindow": "schedulers.sliding_window",
     "Slot": "slots",
+    "SmoothBursty": "schedulers.smooth",
+    "SmoothWarmingUp": "schedulers.smooth",
     "Statistics": "statistics",
+    "TicksAccumulator": "schedulers.ticks",
+    "TokenBucket": "schedulers.token_bucket",
+    "TokenPool": "schedulers.token_pool",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"aiorate.{_WHERE.get(name, 'schedulers')}"), name)
+    value = getattr(import_module(f"aiorate.{_WHERE[name]}"), name)
     globals()[name] = value
     return value

@@ -23,7 +23,7 @@ from aiorate.rate import NS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate.schedulers import Scheduler
+    from aiorate.schedulers.interface import Scheduler
 
 __all__ = ["Load", "WatchedLimiter", "noting", "run_load"]
 

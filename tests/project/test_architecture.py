@@ -25,8 +25,9 @@ ROWS = """
 errors rate events mistakes
 spec feedback
 schedulers.interface schedulers.peaks
-schedulers.undo schedulers.compound
-schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket schedulers.window schedulers.all_of
+schedulers.undo schedulers.compound schedulers.window
+schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket schedulers.all_of
+schedulers.sliding_window schedulers.calendar_window
 schedulers.server_bucket
 schedulers.capped schedulers.places schedulers.next_free schedulers.slot_run
 schedulers.booked
@@ -226,7 +227,7 @@ def test_schedulers_know_no_loop_and_no_clock(module: str) -> None:
     tops = {name.partition(".")[0] for name in imports(module)}
 
     assert not {"asyncio", "threading", "contextvars", "anyio", "selectors"} & tops
-    assert "time" not in tops or module == "aiorate.schedulers.window"
+    assert "time" not in tops or module == "aiorate.schedulers.calendar_window"
     assert not [where(module, node) for node in ast.walk(TREES[module]) if isinstance(node, (ast.Await, ast.AsyncFunctionDef))]
 
 

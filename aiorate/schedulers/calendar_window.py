@@ -1,0 +1,202 @@
+"""CalendarWindow: a number of permits per window of the calendar, such as a day. Knows nothing of loops or waiters.
+
+It knows the place of its instants on the calendar, and reads no clock after its construction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.rate import NS_PER_SECOND, Rate
+from aiorate.schedulers.interface import check_ask, check_give_back, check_instant, check_permits, check_start, check_window
+from aiorate.schedulers.window import Window, in_period, rate_per, whole_rate
+
+if TYPE_CHECKING:
+    from datetime import datetime, tzinfo
+
+    from aiorate.rate import Number
+
+__all__ = ["CalendarWindow"]
+
+_HOUR = 3_600 * NS_PER_SECOND
+_DAY = 86_400
+
+
+class CalendarWindow(Window):
+    """At most n permits per window of the calendar in the time zone ``tz``: per hour, per day from midnight, per week.
+
+    The period is whole seconds that divide a day, a day or a week, which begins on Monday. ``tz`` is a name such as
+    ``"Europe/Berlin"`` or a tzinfo. A day with a change of the clocks is an hour shorter or longer. ``origin`` is the Unix time in
+    ns of the instant 0; None reads the wall clock once, at construction, for instants of ``time.monotonic_ns``. After the n permits
+    of one window, n more may follow at once in the next.
+    """
+
+    __slots__ = ("_began", "_ends", "_last", "_opens", "_origin", "_tz", "_used")
+
+    def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
+        from datetime import tzinfo as tzinfo_type  # imported here, so that importing this module stays fast
+
+        check_start(start)
+        if isinstance(tz, str):
+            from zoneinfo import ZoneInfo
+
+            try:
+                tz = ZoneInfo(tz)
+            except (KeyError, ValueError, OSError) as error:
+                raise ValueError(
+                    f"CalendarWindow(tz={tz!r}) is not a time zone. Write CalendarWindow('9/day', 'UTC') or 'Europe/Berlin'."
+                    " Where the system has no time zones, install tzdata."
+                ) from error
+        if not isinstance(tz, tzinfo_type):
+            raise TypeError(f"CalendarWindow(tz) must be the name of a time zone or a tzinfo, not {type(tz).__name__}.")
+        if origin is None:
+            import time
+
+            origin = time.time_ns() - time.monotonic_ns()
+        check_instant("CalendarWindow(origin)", origin)
+        self.rate = _checked(Rate.of(rate))
+        self._tz = tz
+        self._origin = origin
+        self._last = start  # no grant before it
+        # The window of the used permits: its first grant, its end, and its beginning if all windows before it are used up.
+        self._began = self._ends = start
+        self._opens: int | None = None
+        self._used = 0
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        check_ask("take()", permits, now, since, self.rate.permits)
+        at, used = self._plan(permits, now)
+        if at > now:
+            return at
+        if self._ends is None or now >= self._ends:
+            self._began, self._ends = now, self._edge_after(now)
+        elif self._opens is not None:
+            self._began = now
+        self._used, self._last, self._opens = used + permits, now, None
+        return max(at, now if since is None or since > now else since)
+
+    def peek(self, permits: int, now: int) -> int:
+        check_ask("peek()", permits, now, most=self.rate.permits)
+        return max(self._plan(permits, now)[0], now)
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Credit permits that are, or may be, this window's. The permits of an earlier window are gone."""
+        check_give_back(permits, now, taken)
+        if self._ends is not None and now < self._ends and (taken is None or self._began is None or taken >= self._began):
+            self._used = max(0, self._used - permits)
+
+    def charge(self, permits: int, now: int) -> None:
+        """Count permits in this window as far as they fit, and the rest in the next ones."""
+        check_permits("charge()", permits)
+        at, used = self._plan(1, now)
+        if self._ends is None or at >= self._ends:
+            self._began, self._ends = at, self._edge_after(at)
+        n, period = self.rate.permits, self.rate.period_ns
+        over = min(used + permits - n, permits)
+        if over <= 0:
+            self._used = used + permits
+        else:
+            windows = -(-over // n)
+            self._used = over - (windows - 1) * n
+            # From the middle of the window before the last, which is inside that window whatever the clocks were changed by.
+            at = self._ends if windows == 1 else self._edge_after(self._ends + (windows - 2) * period + period // 2)
+            self._began, self._ends = at, self._edge_after(at)
+        self._opens = at if at > now else None
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Change the number of permits. The window keeps its period, as in `SlidingWindow.set_rate`.
+
+        Grants in the current window still count.
+        """
+        rate = _checked(in_period(Rate.of(rate), self.rate.period_ns, "CalendarWindow"))
+        ends = self._edge_after(now if self._last is None else max(now, self._last), rate)
+        if self._ends is not None and now < self._ends:
+            # Still the old window. It counts until the later of both ends.
+            ends = max(ends, self._ends)
+        else:
+            self._began = now
+            self._used = 0
+        self.rate, self._ends = rate, ends
+
+    def reset(self, now: int) -> None:
+        """Forget all grants."""
+        self._began = self._ends = self._last = now
+        self._opens = None
+        self._used = 0
+
+    def shift(self, ns: int) -> None:
+        """Move the calendar of later instants on by ``ns``, because time went on during a pause."""
+        self._origin += ns
+        if self._ends is not None:
+            self._ends -= ns
+        if self._opens is not None:
+            self._opens -= ns
+
+    def bound(self, window: int, largest: int = 1) -> int:
+        """n for each window of the calendar that a window of this length may touch: 2 n over an edge."""
+        check_window(window, largest)
+        shortest = self.rate.period_ns
+        if shortest > _HOUR and self._tz.utcoffset(None) is None:
+            shortest = max(shortest - 2 * _HOUR, _HOUR)  # the least that a change of the clocks leaves
+        return self.rate.permits * (1 + -(-window // shortest))
+
+    def _plan(self, permits: int, now: int) -> tuple[int, int]:
+        if self._last is None:
+            self._last = now
+        at = max(self._last, now, now if self._opens is None else self._opens)
+        if self._ends is None or at >= self._ends:
+            return at, 0
+        if self._used + permits <= self.rate.permits:
+            return at, self._used
+        return self._ends, 0
+
+    def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
+        """The first edge of a window after the instant."""
+        from datetime import datetime
+
+        period = (rate or self.rate).period_ns // NS_PER_SECOND
+        second = (self._origin + instant) // NS_PER_SECOND
+        try:
+            local = datetime.fromtimestamp(second, self._tz)
+        except (OverflowError, OSError, ValueError):
+            return instant + period * NS_PER_SECOND  # the calendar ends with the year 9999
+        if period > 3_600:
+            return _wall_edge(local, period) * NS_PER_SECOND - self._origin
+        # By elapsed time, so that no window is an hour longer when the clocks go back.
+        starts = second - (local.hour * 3_600 + local.minute * 60 + local.second) % period
+        if datetime.fromtimestamp(starts, self._tz).utcoffset() != local.utcoffset():
+            starts += period  # a change by half an hour cut an hour in two: the rest counts with the next hour
+        return (starts + period) * NS_PER_SECOND - self._origin
+
+    def __repr__(self) -> str:
+        return f"CalendarWindow({str(self.rate)!r}, tz={str(self._tz)!r}, used={self._used})"
+
+
+def _wall_edge(local: datetime, period: int) -> int:
+    """Unix time of the next edge by the wall clock: days are as long as the zone makes them."""
+    from datetime import datetime, timedelta
+
+    midnight = datetime(local.year, local.month, local.day)
+    if period < _DAY:
+        passed = local.hour * 3_600 + local.minute * 60 + local.second
+        wall = midnight + timedelta(seconds=passed - passed % period + period)
+    else:
+        days = period // _DAY
+        wall = midnight + timedelta(days=days - (local.toordinal() - 1) % days)
+    edge = int(wall.replace(tzinfo=local.tzinfo).timestamp())
+    if edge <= int(local.timestamp()):  # the repeated hour, after the clocks went back
+        edge = int(wall.replace(tzinfo=local.tzinfo, fold=1).timestamp())
+    return edge
+
+
+def _checked(rate: Rate) -> Rate:
+    """The rate, if its period is a window of the calendar."""
+    whole_rate(rate, "CalendarWindow")
+    seconds, rest = divmod(rate.period_ns, NS_PER_SECOND)
+    if rest or not seconds or (seconds not in (_DAY, 7 * _DAY) and _DAY % seconds):
+        written = [repr(str(each)) for each in (rate_per(rate, days * _DAY * NS_PER_SECOND) for days in (1, 7)) if each]
+        raise ValueError(
+            f"CalendarWindow({str(rate)!r}): the period must be whole seconds that divide a day, a day or a week."
+            f" Write {' or '.join(written) or repr('10000/day')}, or SlidingWindow({str(rate)!r}) for windows that begin anywhere."
+        )
+    return rate

@@ -1,0 +1,227 @@
+"""SlidingWindow: a number of permits in any window of one period, wherever it begins. Knows nothing of clocks, loops or waiters."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import chain, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from aiorate.rate import Rate
+from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_start, check_window, wrong_arguments
+from aiorate.schedulers.window import Window, in_period, whole_rate
+
+if TYPE_CHECKING:
+    from typing import Never
+
+    from aiorate.rate import Number
+
+__all__ = ["SlidingWindow"]
+
+_MANY_GONE = 3  # entries, before they are cut off
+_instant, _total = itemgetter(0), itemgetter(1)
+
+
+class SlidingWindow(Window):
+    """At most n permits in any window of one period, wherever it begins. After an idle period, n are granted at once.
+
+    So a server's windows hold at most n as well, wherever they begin. The exact promise costs a log, with an entry for each
+    instant of a grant and at most n entries.
+
+    The period is that of the rate as it is written: ``"100/min"`` is 100 in any minute. A number that is not whole in the period
+    written counts in the shortest period in which it is: 0.5 per second is 1 in any 2 s. ValueError if that is longer than 24 h, as
+    for ``100 / 60``, a float of 17 digits.
+    """
+
+    __slots__ = ("_first", "_gone", "_last", "_log", "_total")
+
+    def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
+        if misplaced or unknown:
+            raise wrong_arguments("SlidingWindow", rate, misplaced, unknown)
+        check_start(start)
+        self.rate = whole_rate(Rate.of(rate), "SlidingWindow")
+        # An entry for each instant of grants: the instant, and the number of permits granted up to then, the first ever included.
+        # Those still in the window begin at `_first`. A list, because an empty deque would weigh as much as all the rest.
+        self._log: list[tuple[int, int]] = []
+        self._first = 0
+        self._total = 0  # permits granted, the first ever included
+        self._gone = 0  # the number of these that no longer count
+        self._last = start  # no grant before it
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        check_ask("take()", permits, now, since, self.rate.permits)
+        at = self._earliest(permits, now)
+        if at > now:
+            return at
+        self._forget(now)
+        log, total = self._log, self._total + permits
+        if log and log[-1][0] == now and self._first < len(log):
+            log[-1] = (now, total)
+        else:
+            log += ((now, total),)
+        self._total, self._last = total, now
+        return max(at, now if since is None or since > now else since)
+
+    def peek(self, permits: int, now: int) -> int:
+        check_ask("peek()", permits, now, most=self.rate.permits)
+        return max(self._earliest(permits, now), now)
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Forget that many permits of the receipt's entry; without a receipt, of the oldest entries."""
+        check_give_back(permits, now, taken)
+        if taken is None:
+            if self._last is not None:
+                self._last = now = max(now, self._last)
+            self._forget(now)
+            self._drop(permits)
+            return
+        log, first = self._log, self._first
+        place = bisect_right(log, taken, first, key=_instant) - 1
+        if place >= first and log[place][0] == taken:
+            credit = min(permits, log[place][1] - max(self._gone, log[place - 1][1] if place else 0))
+            less = [(instant, total - credit) for instant, total in log[place:]]
+            log[place:] = less
+            self._total -= credit
+
+    def charge(self, permits: int, now: int) -> None:
+        """Enter permits as if they had been taken one by one, each as soon as there was room. Later requests wait for them."""
+        check_permits("charge()", permits)
+        now = now if self._last is None else max(now, self._last)
+        self._forget(now)
+        n, period, log, first, gone, total = self.rate.permits, self.rate.period_ns, self._log, self._first, self._gone, self._total
+        at_once = min(permits, max(0, n - (total - gone)))
+        total += at_once
+        new = [(now, total)] if at_once else []
+        rounds, rest = divmod(permits - at_once, n)
+        if rounds or rest:
+            # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds, the oldest by one more.
+            gone = max(gone, total - n)
+            moved: list[tuple[int, int]] = []
+            for instant, until in chain(islice(log, first, None), new):
+                if not rest:
+                    break
+                count = min(max(until - gone, 0), rest)
+                gone, rest, total = gone + count, rest - count, total + count
+                if count:
+                    moved.append((instant + period, total))
+            new += moved
+            first = bisect_right(log, gone, first, key=_total)
+        if rounds:
+            new = [(instant + rounds * period, until) for instant, until in chain(log[first:], new)]
+            log, first = [], 0
+        latest = new[-1][0]
+        log += new
+        self._log, self._first, self._gone, self._total, self._last = log, first, gone, total, latest
+
+    def rehearse(self) -> Scheduler:
+        """A rehearsal that reads the log here, and keeps another for later grants."""
+        if type(self) is not SlidingWindow:
+            return super().rehearse()
+        return _Ahead(self.rate, self._log, self._first, self._gone, self._total, self._last)
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Change the number of permits. The window keeps its period: 90 per second is 5400 in a window of one minute.
+
+        Only a rate that is not whole in that period, but whole in the period that it is written with, such as ``"1000/h"`` for a
+        window of one minute, changes the period too. Grants within the new period before now still count, as far as the log goes
+        back. Raises ValueError for any other rate.
+        """
+        self.rate = in_period(Rate.of(rate), self.rate.period_ns, "SlidingWindow")
+        if self._last is None:
+            self._last = now
+
+    def reset(self, now: int) -> None:
+        """Forget all grants."""
+        self._log = []
+        self._first = self._total = self._gone = 0
+        self._last = now
+
+    def available(self, now: int) -> int:
+        """What the window that ends now has left."""
+        if self._last is not None and now < self._last:
+            return 0
+        place = bisect_right(self._log, now - self.rate.period_ns, self._first, key=_instant)
+        gone = self._log[place - 1][1] if place > self._first else self._gone
+        return max(0, self.rate.permits - (self._total - gone))
+
+    def bound(self, window: int, largest: int = 1) -> int:
+        """n for a period or less, and n more for each further period begun."""
+        check_window(window, largest)
+        return self.rate.permits * -(-window // self.rate.period_ns)
+
+    def _forget(self, now: int) -> None:
+        """Drop the entries that are no longer in the window that ends now."""
+        log, first, gone, begins = self._log, self._first, self._gone, now - self.rate.period_ns
+        while first < len(log) and log[first][0] <= begins:
+            gone = log[first][1]
+            first += 1
+        self._first, self._gone = first, gone
+        if first > _MANY_GONE and 2 * first >= len(log):
+            self._log, self._first = log[first:], 0  # a new list, because a rehearsal may read the old one
+
+    def _drop(self, permits: int) -> None:
+        """Take that many permits, or all if there are fewer, out of the oldest entries."""
+        gone = min(self._gone + permits, self._total)
+        first = bisect_right(self._log, gone, self._first, key=_total)
+        self._first, self._gone = first, gone
+
+    def _earliest(self, permits: int, now: int) -> int:
+        if self._last is None:
+            self._last = now
+        # No grant before the latest one: where the clock went back, older entries are gone.
+        last = self._total + permits - self.rate.permits  # the number of the last permit that must have left the window
+        if last <= self._gone:
+            return self._last
+        return max(self._granted_at(last) + self.rate.period_ns, self._last)
+
+    def _granted_at(self, number: int) -> int:
+        """When the permit of that number was granted. It must still count."""
+        log, first = self._log, self._first
+        if log[first][1] >= number:
+            return log[first][0]
+        return log[bisect_left(log, number, first, key=_total)][0]
+
+    def __repr__(self) -> str:
+        return f"SlidingWindow({str(self.rate)!r}, used={self._total - self._gone})"
+
+
+class _Ahead(SlidingWindow):
+    """A rehearsal: the log of another window, which it only reads, and after that a log of the permits granted here."""
+
+    __slots__ = ("_before", "_begin", "_end", "_repeats", "_split")
+
+    def __init__(self, rate: Rate, log: list[tuple[int, int]], first: int, gone: int, total: int, last: int | None) -> None:
+        self.rate, self._last = rate, last
+        self._log, self._first = [], 0
+        self._gone = gone
+        self._total = self._split = total
+        self._before, self._begin, self._end = log, first, len(log)  # the other's log may grow
+        self._repeats: list[tuple[int, int, int]] = []  # permits taken ahead: after this number, up to that, not before an instant
+
+    def take_ahead(self, permits: int, now: int) -> None:
+        """As `charge`, in one step: instants that follow from the log need no entry."""
+        now = now if self._last is None else max(now, self._last)
+        self._repeats.append((self._total, self._total + permits, now))
+        self._last = self._granted_at(self._total + permits)
+        self._total += permits
+        self._log.append((self._last, self._total))
+
+    def _granted_at(self, number: int) -> int:
+        for begin, end, now in reversed(self._repeats):
+            if begin < number <= end:  # a period after the n-th before it, or now
+                rounds = -(-(number - begin) // self.rate.permits)
+                before = number - rounds * self.rate.permits
+                at = now if before <= self._gone else max(self._granted_at(before) + self.rate.period_ns, now)
+                return at + (rounds - 1) * self.rate.period_ns
+        if number > self._split:
+            return super()._granted_at(number)
+        place = bisect_left(self._before, number, self._begin, self._end, key=_total)
+        return self._before[min(place, self._end - 1)][0]  # the last entries may have been given back
+
+    def _forget(self, now: int) -> None:
+        """Drop the first half of what was granted here once no question can reach it, so that a kept rehearsal stays small."""
+        half, asked = len(self._log) // 2, self._total - self.rate.permits
+        if half > _MANY_GONE and self._log[half - 1][1] <= asked and not self._repeats:
+            self._log = self._log[half:]
+        if self._split <= asked and not self._repeats:
+            self._before = []
