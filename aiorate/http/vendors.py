@@ -1,4 +1,4 @@
-"""Which header of a server says what: a table, without code. `aiorate.http.feedback` reads it from top to bottom.
+"""Which header of a server says what: a table, without code. `aiorate.http.quotas` reads it from top to bottom.
 
 A header belongs to the first profile that claims it. All names are in lower case. The form of a reset is not in the table:
 seconds, a time since the epoch, a duration of Go and a date can be told apart, and gateways change one into another.
@@ -21,7 +21,7 @@ class Fields(NamedTuple):
     remaining: str = ""
     """How much is left."""
     resets: tuple[str, ...] = ()
-    """When more is to be had. The first of them that can be read counts."""
+    """When more is available. The first readable one counts."""
     level: str = ""
     """Used and limit in one: ``32/40``."""
     name: str = ""
@@ -104,7 +104,7 @@ PROFILES = (
         full_at_reset=True,
     ),
     # https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api
-    # A reset is in seconds since the epoch. A secondary limit has no header of its own: "wait for at least one minute".
+    # A reset is in seconds since the epoch. A secondary limit has no header: "wait for at least one minute".
     Profile(
         "GitHub",
         quotas=(Fields("x-ratelimit-limit", "x-ratelimit-remaining", ("x-ratelimit-reset",), named_by="x-ratelimit-resource"),),

@@ -16,7 +16,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from aiorate.http import Feedback, read_feedback
-from aiorate.http.feedback import LONGEST, Quota
+from aiorate.http.quotas import Quota
+from aiorate.http.values import LONGEST
 from aiorate.http.vendors import PROFILES, RETRY_AFTER, RETRY_AFTER_MS
 
 NAMES = sorted(
@@ -216,7 +217,8 @@ def check_bytes(data: bytes) -> None:
 if __name__ == "__main__":
     import atheris
 
-    for module in ("aiorate.http.feedback", "http_sf.list", "http_sf.parameters", "http_sf.bare_item", "email._parseaddr"):
+    ours = ("aiorate.http.feedback", "aiorate.http.quotas", "aiorate.http.values")
+    for module in (*ours, "http_sf.list", "http_sf.parameters", "http_sf.bare_item", "email._parseaddr"):
         for function in vars(sys.modules[module]).values():
             if getattr(function, "__module__", None) == module and hasattr(function, "__code__"):
                 atheris.instrument_func(function)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from aiorate.http import Feedback, read_feedback
-from aiorate.http.feedback import Quota
+from aiorate.http.quotas import Quota
 from aiorate.http.vendors import PROFILES
 
 DATE = "Tue, 26 Mar 2024 19:59:59 GMT"

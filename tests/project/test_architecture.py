@@ -58,7 +58,8 @@ process
 keyed budget
 aiorate
 
-http.vendors
+http.vendors http.values
+http.quotas
 http.feedback
 http.requests
 http.hooks http.transport aiohttp
@@ -209,7 +210,7 @@ THIRD = {
     **{module: {"anyio", "trio"} for module in SOURCES if module.startswith("aiorate.waiting.trio.")},
     "aiorate.aiohttp": {"aiohttp"},
     "aiorate.http.transport": {"httpx", "httpx2"},  # httpx2 is a fork of httpx
-    "aiorate.http.feedback": {"http_sf"},
+    "aiorate.http.quotas": {"http_sf"},
     "aiorate.redis.store": {"redis", "valkey"},
 }
 
