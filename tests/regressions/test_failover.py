@@ -22,7 +22,7 @@ from aiorate.redis.outage import Outage
 
 
 class WrappedRedis(redis.asyncio.Redis):
-    """A client class of the user's, whose own pool of connections is used."""
+    """A client class of the user's, whose connection pool is used."""
 
 
 class WrappedValkey(valkey.asyncio.Valkey):
@@ -55,13 +55,13 @@ class Pair:
         self.url = f"redis://127.0.0.1:{address.port}/0"
 
     async def demote(self) -> None:
-        """The replica is promoted, and the primary follows it: it answers READONLY, and its connections stay open."""
+        """Promote the replica. The primary follows it, answers READONLY, and keeps its connections open."""
         await until(lambda: "master_link_status:up" in self.replica.send("INFO", "replication"))
         self.replica.send("REPLICAOF", "NO", "ONE")
         self.primary.send("REPLICAOF", "127.0.0.1", self.replica.port)
 
     def move(self) -> None:
-        """New connections lead to what was the replica."""
+        """Lead new connections to the former replica."""
         self.address.target = self.replica.port
 
 
@@ -76,9 +76,9 @@ async def pair() -> AsyncIterator[Pair]:
 @one_loop
 @pytest.mark.parametrize("source", SOURCES)
 async def test_a_failover_ends_when_the_address_moves(source: str) -> None:
-    """ReadOnlyError has lost its code, so it counted for a refusal, and the connection to the old server stayed open for ever.
+    """ReadOnlyError has lost its code, so it counted as a refusal, and the connection to the old server stayed open for ever.
 
-    Within the grace no policy tells anybody.
+    Within the grace no policy raises an error.
     """
     async with pair() as servers, asyncio.timeout(LONG):
         client = SOURCES[source](servers.url)
@@ -99,8 +99,8 @@ async def test_a_failover_ends_when_the_address_moves(source: str) -> None:
 
 @one_loop
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_failover_beyond_the_grace_ends_too(policy: str) -> None:
-    """The policy holds from the end of the grace until the address has moved, and under "wait" nobody hears of it."""
+async def test_failover_longer_than_the_grace_ends_too(policy: str) -> None:
+    """The policy holds from the end of the grace until the address has moved; under "wait" callers see nothing of it."""
     async with pair() as servers, asyncio.timeout(LONG):
         limiter = RedisLimiter(servers.url, "x", "1000/s", grace=0.02, **POLICIES[policy])
         await limiter.acquire()
@@ -134,7 +134,7 @@ async def test_a_failover_beyond_the_grace_ends_too(policy: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("setting", [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")], ids=lambda setting: setting[0])
 async def test_a_store_that_is_full_is_an_outage(setting: tuple[str, str, str], policy: str) -> None:
-    """OutOfMemoryError has lost its code too. A server that recovers serves again, and nobody was told within the grace."""
+    """OutOfMemoryError has lost its code too. A server that recovers serves again, and within the grace no caller saw an error."""
     name, bad, good = setting
     with RealServer() as server:
         limiter = RedisLimiter(server.url, "x", "1000/s", grace=LONG, **POLICIES[policy])
@@ -156,7 +156,7 @@ SECOND = 1_000_000_000
 @pytest.mark.asyncio(loop_factories=["virtual"])
 @pytest.mark.parametrize("seconds", [0.5, 5])
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_store_that_refuses_after_an_outage_is_heeded(store: RealServer, policy: str, seconds: float) -> None:
+async def test_refusal_after_an_outage_ends_the_outage(store: RealServer, policy: str, seconds: float) -> None:
     """A restart with another password was an outage for ever: "open" granted all, and "raise" named the wrong reason."""
     client = TimedClient(store)
     limiter = RedisLimiter(client, "x", "10/s", **POLICIES[policy])
@@ -181,8 +181,8 @@ async def test_a_store_that_refuses_after_an_outage_is_heeded(store: RealServer,
     await limiter.aclose()
 
 
-def test_what_was_granted_locally_is_charged_after_a_refusal() -> None:
-    """The refusal ends the outage, and the store has yet to hear of the permits."""
+def test_local_permits_are_charged_after_a_refusal() -> None:
+    """The refusal ends the outage, but the store still has to hear of the permits."""
     outage = Outage("local", SECOND, [Rate.parse("10/s")], [1], Fraction(1, 2))
     for begin in (0, 10 * SECOND):
         outage.failed(begin, OSError("gone"))

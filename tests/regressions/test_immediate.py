@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 
 async def outcomes(limiter: Any, count: int, permits: int = 1) -> list[float | str]:
-    """The wait of each, or the name of its error."""
+    """Return the wait of each call, or the name of its error."""
 
     async def one() -> float | str:
         try:
@@ -33,7 +33,7 @@ async def outcomes(limiter: Any, count: int, permits: int = 1) -> list[float | s
 
 
 async def test_a_full_budget_is_granted(store: RealServer) -> None:
-    """40 of 40 were refused on an empty budget, and every server that answers 429 did so for everybody."""
+    """40 of 40 were refused on an unused budget, so every server answered 429 to everybody."""
     process = Process(store, "10/s", burst=20, latency=0.01)
 
     results = await outcomes(process.limiter, 40)
@@ -46,7 +46,7 @@ async def test_a_full_budget_is_granted(store: RealServer) -> None:
 
 
 async def test_the_first_caller_asks_once(store: RealServer) -> None:
-    """One question for a refusal, too, and the error says when to come again."""
+    """A refusal takes one question too, and the error says when to come again."""
     process = Process(store, "10/s", latency=0.01)
     await process.limiter.acquire(max_wait=0)
     calls = process.client.calls
@@ -61,8 +61,8 @@ async def test_the_first_caller_asks_once(store: RealServer) -> None:
 
 
 @pytest.mark.parametrize("max_wait", [0.0005, 0.01, 0.039])
-async def test_less_time_than_an_answer_takes_is_one_answer(store: RealServer, max_wait: float) -> None:
-    """Nothing can be granted in 10 ms by a store 40 ms away, so everybody was refused for ever, and nothing was asked."""
+async def test_max_wait_shorter_than_a_round_trip_asks_once(store: RealServer, max_wait: float) -> None:
+    """A store 40 ms away can grant nothing in 10 ms, so all callers were refused for ever, and nothing was asked."""
     process = Process(store, "10/s", burst=3, latency=0.02)
     await process.limiter.acquire()
     await asyncio.sleep(1)
@@ -75,7 +75,7 @@ async def test_less_time_than_an_answer_takes_is_one_answer(store: RealServer, m
 
 @pytest.mark.parametrize(("each", "seconds"), [(0.001, 2), (0.013, 10), (0.1, 10)])
 async def test_refused_callers_cost_no_permit(store: RealServer, each: float, seconds: int) -> None:
-    """A slot booked for a caller that has gone would lapse, so nobody would ever be granted under load."""
+    """A slot booked for a caller that has gone would lapse, so no caller would ever be granted under load."""
     process = Process(store, "5/s", burst=3)
     granted = 0
     for _ in range(round(seconds / each)):
@@ -87,7 +87,7 @@ async def test_refused_callers_cost_no_permit(store: RealServer, each: float, se
 
 
 async def test_large_requests_are_granted_whole(store: RealServer) -> None:
-    """Part of what a request needs is not taken from the others, or five at a time would never come."""
+    """A part of what a request needs is not taken from the others, or five at a time would never be granted."""
     process, other = Process(store, "5/s", burst=5), Process(store, "5/s", burst=5)
     assert [0.0] == await outcomes(process.limiter, 1, 5)
     await asyncio.sleep(0.65)
@@ -103,8 +103,8 @@ async def test_large_requests_are_granted_whole(store: RealServer) -> None:
     await other.stop()
 
 
-async def test_large_and_small_ones_ride_on_one_call(store: RealServer) -> None:
-    """In order, and who is refused does not hold up the others."""
+async def test_large_and_small_requests_share_one_call(store: RealServer) -> None:
+    """They are answered in order, and a refused one does not hold up the others."""
     process = Process(store, "1/s", burst=10, latency=0.01)
     limiter = process.limiter
     tasks = [asyncio.create_task(limiter.acquire(permits, max_wait=0)) for permits in (3, 3, 5, 2, 2, 1, 1)]
@@ -116,7 +116,7 @@ async def test_large_and_small_ones_ride_on_one_call(store: RealServer) -> None:
 
 
 async def test_callers_that_wait_are_not_passed(store: RealServer) -> None:
-    """Somebody in line is first, so that nothing is due for the next."""
+    """A waiter in line comes first, so nothing is due for the next caller."""
     process = Process(store, "10/s", latency=0.01)
     process.ask(3)
     await asyncio.sleep(0.05)
@@ -128,7 +128,7 @@ async def test_callers_that_wait_are_not_passed(store: RealServer) -> None:
     await process.stop()
 
 
-async def test_callers_that_wait_and_others_come_together(store: RealServer) -> None:
+async def test_waiters_and_immediate_callers_share_one_answer(store: RealServer) -> None:
     """The answer has a burst for all of them."""
     process = Process(store, "10/s", burst=5, latency=0.01)
     process.ask(2)
@@ -170,7 +170,7 @@ async def test_the_policy_decides_in_an_outage(store: RealServer, policy: dict[s
 
 
 async def test_a_pause_refuses_at_once(store: RealServer) -> None:
-    """Also one that comes while the answer is under way."""
+    """Also a pause that begins while the answer is under way."""
     process = Process(store, "10/s", latency=0.1)
     asked = asyncio.create_task(outcomes(process.limiter, 1))
     await asyncio.sleep(0.05)
@@ -184,8 +184,8 @@ async def test_a_pause_refuses_at_once(store: RealServer) -> None:
     await process.stop()
 
 
-async def test_it_is_refused_as_any_other(store: RealServer) -> None:
-    """A full line, a closed limiter, a size that never comes, a wrong kind."""
+async def test_other_refusals_are_the_usual_ones(store: RealServer) -> None:
+    """A full line, a closed limiter, a size of 0, a wrong type."""
     process = Process(store, "10/s", max_waiting=1, latency=0.01)
     waiting = asyncio.create_task(process.limiter.acquire())
     await asyncio.sleep(0)
@@ -215,7 +215,7 @@ async def test_a_cancelled_caller_leaves_its_slot_to_the_next(store: RealServer)
 
 
 async def test_keys_ask_once_in_one_call(store: RealServer) -> None:
-    """As a server does that has a limit for each client."""
+    """As in a server with a limit for each client."""
     client = TimedClient(store)
     client.latency = 0.01
     keyed = KeyedLimiter(lambda key: RedisLimiter(client, f"client:{key}", "10/s", burst=3))
@@ -229,14 +229,14 @@ async def test_keys_ask_once_in_one_call(store: RealServer) -> None:
 
 
 async def test_servers_answer_429_honestly(store: RealServer) -> None:
-    """Several workers, each with a limit for each client, as the how-to has them. Who comes when it was told is served."""
+    """Several workers, each with a limit for each client, as in the how-to. Clients that return when told are served."""
     workers = [
         KeyedLimiter(lambda key, client=client: RedisLimiter(client, f"client:{key}", "5/s", burst=10))
         for client in (TimedClient(store), TimedClient(store), TimedClient(store))
     ]
 
     async def statuses(count: int) -> list[float]:
-        """Of so many requests by turns: 0 for a permit, else in how many seconds to come again."""
+        """Send ``count`` requests in turn: 0 for a permit, else the seconds until the next try."""
 
         async def one(place: int) -> float:
             try:
@@ -260,7 +260,7 @@ async def test_servers_answer_429_honestly(store: RealServer) -> None:
 
 
 async def test_try_acquire_without_a_lease_is_an_error(store: RealServer) -> None:
-    """It was always False, in silence. With a lease it works."""
+    """It was always False, without a word. With a lease it works."""
     limiter = RedisLimiter(TimedClient(store), "x", "1000/s")
     with pytest.raises(RuntimeError, match=r"acquire\(max_wait=0\).*lease=0\.05"):
         limiter.try_acquire()
@@ -273,7 +273,7 @@ async def test_try_acquire_without_a_lease_is_an_error(store: RealServer) -> Non
     await leased.aclose()
 
 
-async def test_a_refusal_of_the_store_is_told(store: RealServer) -> None:
+async def test_refusal_of_the_store_is_an_error(store: RealServer) -> None:
     """A wrong password is not "too many requests"."""
     store.send("SET", "aiorate:x", "hello")
     limiter = RedisLimiter(TimedClient(store), "x", "10/s")
@@ -285,8 +285,8 @@ async def test_a_refusal_of_the_store_is_told(store: RealServer) -> None:
 
 @pytest.mark.parametrize("max_wait", [0, 0.0001])
 @pytest.mark.parametrize("lease", [None, 0.05])
-async def test_a_key_in_a_store_waits_for_no_shared_limit(store: RealServer, lease: float | None, max_wait: float) -> None:
-    """It had its slot from the store, and then stood in the line of the shared limit for as long as that took."""
+async def test_key_in_a_store_does_not_wait_for_its_shared_limit(store: RealServer, lease: float | None, max_wait: float) -> None:
+    """It had its slot from the store, and then stood in the line of the shared limit until granted there."""
     client = TimedClient(store, latency=0.01)
     shared = Limiter(TokenBucket("1/min", burst=2)) if lease is None else RedisLimiter(client, "shared", "1/min", burst=2, lease=lease)
     keyed = KeyedLimiter(lambda key: RedisLimiter(client, f"key {key}", "100/s", burst=10), shared=shared)
@@ -297,14 +297,14 @@ async def test_a_key_in_a_store_waits_for_no_shared_limit(store: RealServer, lea
         with pytest.raises(WaitTooLong):
             await keyed.acquire("ann", max_wait=max_wait)
 
-    assert now() < begin + 0.1  # three answers at most
+    assert now() < begin + 0.1  # at most three answers
     assert 0 == keyed["ann"].statistics().waiting == shared.statistics().waiting
     await keyed.aclose()
     await shared.aclose()
 
 
-async def test_what_could_only_be_refused_says_so(store: RealServer) -> None:
-    """Beneath a shared limit in a store, every caller that would not wait was refused for ever."""
+async def test_max_wait_0_under_a_shared_limit_in_a_store_is_an_error(store: RealServer) -> None:
+    """Below a shared limit in a store, every caller that would not wait was refused for ever."""
     shared = RedisLimiter(TimedClient(store), "shared", "100/s", burst=10)
     keyed = KeyedLimiter(lambda key: "1000/s", shared=shared)
     both = KeyedLimiter(lambda key: RedisLimiter(TimedClient(store), key, "1000/s"), shared=shared)
@@ -325,8 +325,8 @@ async def test_what_could_only_be_refused_says_so(store: RealServer) -> None:
     await shared.aclose()
 
 
-async def test_a_lease_has_permits_for_those_that_do_not_wait(store: RealServer) -> None:
-    """That is what the error says to write."""
+async def test_lease_has_permits_for_callers_that_do_not_wait(store: RealServer) -> None:
+    """The error tells users to write this."""
     shared = RedisLimiter(TimedClient(store), "shared", "100/s", burst=10, lease=0.05)
     keyed = KeyedLimiter(lambda key: "1000/s", shared=shared)
     await keyed.acquire("ann")

@@ -1,4 +1,4 @@
-"""Defects that others had, as tests of ours: estimates that are reserved, and permits that come back."""
+"""Defects that other libraries had with reserved estimates and returned permits. Each is named by its report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def clock() -> SteppedClock:
 
 @pytest.mark.parametrize("settled", [True, False])
 async def test_a_hundred_concurrent_calls_never_exceed_the_budget(settled: bool, clock: SteppedClock) -> None:
-    """BerriAI/litellm#18730: calls were counted when they were done, so all that began together passed."""
+    """BerriAI/litellm#18730: calls were counted at their end, so all that began together passed."""
     budget = Budget(requests=SlidingWindow("60/min"), tokens=SlidingWindow("1000/min"), clock=clock)
     calls = Calls(budget, clock)
 
@@ -38,8 +38,8 @@ async def test_a_hundred_concurrent_calls_never_exceed_the_budget(settled: bool,
         assert most_in_any_window([at for at, amount in counted for _ in range(amount)], 60 * SECOND) <= 1000
 
 
-async def test_calls_that_would_fail_do_not_count_as_if_they_had_been_made(clock: SteppedClock) -> None:
-    """milvus-io/milvus#25597: what was taken for a request that was then refused was not given back."""
+async def test_failed_calls_do_not_count(clock: SteppedClock) -> None:
+    """milvus-io/milvus#25597: permits taken for a request that was then refused were not given back."""
     budget = Budget(requests=TokenBucket("1/s", burst=10), tokens=TokenBucket("10/s", burst=100), clock=clock, on_error="refund")
 
     for _ in range(50):
@@ -51,8 +51,8 @@ async def test_calls_that_would_fail_do_not_count_as_if_they_had_been_made(clock
 
 
 @pytest.mark.parametrize("name", [name for name in EACH if EACH[name]().max_permits])
-async def test_what_comes_back_serves_as_many_as_it_is_worth(name: str, clock: SteppedClock) -> None:
-    """temporalio/temporal#7590: one token that was recycled let two waiters through."""
+async def test_returned_permit_lets_one_waiter_through(name: str, clock: SteppedClock) -> None:
+    """temporalio/temporal#7590: one recycled token let two waiters through."""
     budget = Budget(work=EACH[name](), clock=clock)
     calls = Calls(budget, clock)
     await calls.queue(range(60))
@@ -66,8 +66,8 @@ async def test_what_comes_back_serves_as_many_as_it_is_worth(name: str, clock: S
     assert len(calls.granted) - inside == (2 if inside > 1 else 1)
 
 
-async def test_a_permit_that_comes_back_to_a_shared_limit_serves_one_of_all(clock: SteppedClock) -> None:
-    """M4 again, where two budgets and a direct caller wait for the same permit."""
+async def test_permit_returned_to_a_shared_limit_serves_one_waiter(clock: SteppedClock) -> None:
+    """temporalio/temporal#7590, with two budgets and a direct caller waiting for the same permit."""
     shared = Limiter(TokenBucket("1/h", burst=3), clock=clock)
     one, two = (Calls(Budget(requests="1000/s", tokens=shared, clock=clock), clock) for _ in range(2))
     await one.queue("a", tokens=3)
@@ -87,8 +87,8 @@ async def test_a_permit_that_comes_back_to_a_shared_limit_serves_one_of_all(cloc
     await turns(3)
 
 
-async def test_permits_granted_are_no_more_than_those_that_were_there_flowed_in_or_came_back(clock: SteppedClock) -> None:
-    """M4 as a law: 100 at first, 10 a second, and what was not used; nothing else."""
+async def test_budget_never_grants_more_than_it_received(clock: SteppedClock) -> None:
+    """temporalio/temporal#7590 as a law: 100 at first, 10 a second, and unused permits returned; nothing else."""
     tokens = TokenBucket("10/s", burst=100)
     calls = Calls(Budget(tokens=tokens, clock=clock), clock)
     await calls.queue(range(80), tokens=30)
@@ -105,8 +105,8 @@ async def test_permits_granted_are_no_more_than_those_that_were_there_flowed_in_
 
 
 @pytest.mark.parametrize("tokens", ["TokenPool", "TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"])
-async def test_a_reservation_that_waits_is_charged_once_to_each_dimension(tokens: str, clock: SteppedClock) -> None:
-    """dotnet/runtime#113314: chained limiters counted twice when the inner one queued. The third dimension is shared by two."""
+async def test_waiting_reservation_is_charged_once_to_each_dimension(tokens: str, clock: SteppedClock) -> None:
+    """dotnet/runtime#113314: chained limiters counted twice when the inner one queued. Two budgets share the third dimension."""
     requests, twin, shared = TokenBucket("100/s", burst=60), EACH[tokens](), Limiter(TokenBucket("50/s", burst=200), clock=clock)
     twin.peek(1, 0)
     budget = Budget(requests=requests, tokens=(scheduler := EACH[tokens]()), shared=shared, clock=clock)
@@ -127,7 +127,7 @@ async def test_a_reservation_that_waits_is_charged_once_to_each_dimension(tokens
 
 
 @pytest.mark.parametrize("short", ["requests", "tokens", "shared"])
-async def test_what_one_dimension_refuses_is_taken_from_none(short: str, clock: SteppedClock) -> None:
+async def test_refusal_of_one_dimension_takes_from_none(short: str, clock: SteppedClock) -> None:
     """milvus-io/milvus#25597, grafana/dskit#1007: the first limit was consumed although the second refused."""
     shared = Limiter(SlidingWindow("10/s"), clock=clock)
     budget = Budget(requests=TokenBucket("1/s", burst=10), tokens=SlidingWindow("10/s"), shared=shared, clock=clock)

@@ -1,4 +1,4 @@
-"""Defects that others had, as tests of ours: lost wake-ups and lost permits. The general proof is in limiter/test_cancellation.py."""
+"""Lost wake-ups and lost permits in other libraries, each named by its report. The general proof is in limiter/test_cancellation.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = one_loop
 
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("after", range(5))
-async def test_one_of_two_cancelled_in_the_step_of_its_grant(name: str, after: int) -> None:
+async def test_cancelling_one_of_two_at_its_grant_wakes_the_other(name: str, after: int) -> None:
     """python/cpython#112202, agronholm/anyio#1075, agronholm/anyio#947: the other hung, or came one period late."""
     clock = SteppedClock()
     crowd = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
@@ -38,8 +38,8 @@ async def test_one_of_two_cancelled_in_the_step_of_its_grant(name: str, after: i
 
 
 @pytest.mark.parametrize("name", EACH)
-async def test_it_never_wedges(name: str) -> None:
-    """python/cpython#90155, python/cpython#93222: a flag stayed set after cancellations, and nobody was ever woken again."""
+async def test_cancellations_never_wedge_a_limiter(name: str) -> None:
+    """python/cpython#90155, python/cpython#93222: a flag stayed set after cancellations, and no waiter was ever woken again."""
     dice, clock = random.Random(15), ManualClock()
     crowd = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
 
@@ -56,8 +56,8 @@ async def test_it_never_wedges(name: str) -> None:
     assert (clock.timers, others()) == (0, set())
 
 
-async def test_cancelled_in_any_order_leaves_as_if_never_asked() -> None:
-    """golang/go#69419, golang/go#56924: reservations that were cancelled were not wholly restored."""
+async def test_cancelling_in_any_order_leaves_no_trace() -> None:
+    """golang/go#69419, golang/go#56924: cancelled reservations were not fully restored."""
     dice, clock = random.Random(16), ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("10/s", burst=5), clock=clock), clock)
     assert crowd.limiter.try_acquire(5)
@@ -74,8 +74,8 @@ async def test_cancelled_in_any_order_leaves_as_if_never_asked() -> None:
     assert [crowd.limiter.delay(n) for n in (1, 5)] == [0.1, 0.5]
 
 
-async def test_a_timeout_for_each_of_many_leaves_nothing_behind() -> None:
-    """sindresorhus/p-queue#235, aio-libs/aiodocker#259: timers and listeners were kept for each who gave up."""
+async def test_many_timeouts_leave_nothing_behind() -> None:
+    """sindresorhus/p-queue#235, aio-libs/aiodocker#259: timers and listeners were kept for each caller that gave up."""
     clock = ManualClock()
     limiter = aiorate.Limiter("1/h", clock=clock)
     assert limiter.try_acquire()
@@ -88,6 +88,6 @@ async def test_a_timeout_for_each_of_many_leaves_nothing_behind() -> None:
     await turns(5)
 
     assert {type(outcome) for outcome in outcomes} == {TimeoutError}
-    del outcomes  # whose tracebacks keep what they saw
+    del outcomes  # their tracebacks keep objects alive
     assert (clock.timers, others(), limiter.statistics().waiting) == (0, set(), 0)
     assert alive(FillerTicket) == 0

@@ -23,7 +23,7 @@ from aiorate.testing import ManualClock, simulate
 @one_loop
 @pytest.mark.parametrize("name", ["TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"])
 async def test_a_hundred_at_once_are_charged_before_they_go(name: str) -> None:
-    """BerriAI/litellm#18730: all of them passed, since each was charged when it was done."""
+    """BerriAI/litellm#18730: all of them passed, since each was charged at its end."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
     most = crowd.limiter.scheduler.max_permits
@@ -51,7 +51,7 @@ async def test_a_permit_that_comes_back_serves_one(name: str) -> None:
 
 @one_loop
 async def test_the_place_of_a_limit_among_others_changes_nothing() -> None:
-    """envoyproxy/envoy#46390: one that was met first kept another from being looked at."""
+    """envoyproxy/envoy#46390: a limit that was met kept another from being checked."""
     orders = permutations(("TokenBucket", "SlidingWindow", "AllOf"))
 
     schedules = [simulate(aiorate.AllOf(*(EACH[name]() for name in order)), [0] * 50) for order in orders]
@@ -62,7 +62,7 @@ async def test_the_place_of_a_limit_among_others_changes_nothing() -> None:
 @one_loop
 @pytest.mark.parametrize("turned", [False, True])
 async def test_limits_that_contradict_each_other_are_all_kept(turned: bool) -> None:
-    """vutran1710/PyrateLimiter 4.3 (#239): lists of rates in the wrong order were enforced wrongly, and silently."""
+    """vutran1710/PyrateLimiter 4.3 (#239): lists of rates in the wrong order were enforced wrongly, without an error."""
     members = [aiorate.SlidingWindow("10/s"), aiorate.SlidingWindow("5/min")]
     both = aiorate.AllOf(*(reversed(members) if turned else members))
 
@@ -74,8 +74,8 @@ async def test_limits_that_contradict_each_other_are_all_kept(turned: bool) -> N
 
 @one_loop
 @pytest.mark.parametrize("name", EACH)
-async def test_callers_side_by_side_get_the_rate_together_and_not_each(name: str) -> None:
-    """golang/go#43858, golang/go#45245: what parallel callers got added up to more than the rate."""
+async def test_parallel_callers_share_the_rate(name: str) -> None:
+    """golang/go#43858, golang/go#45245: grants to parallel callers added up to more than the rate."""
     clock = ManualClock()
     limiter = aiorate.Limiter(EACH[name](), clock=clock)
     granted: list[int] = []
@@ -96,7 +96,7 @@ async def test_callers_side_by_side_get_the_rate_together_and_not_each(name: str
 
 
 @one_loop
-async def test_a_pause_of_one_limiter_is_no_pause_of_another() -> None:
+async def test_pause_of_one_limiter_does_not_pause_another() -> None:
     """alexei-led/ccgram#171, python-telegram-bot/python-telegram-bot#3765: one flooded chat froze all the others."""
     clock = ManualClock()
     flooded, free = (aiorate.Limiter("10/s", clock=clock) for _ in range(2))
@@ -108,7 +108,7 @@ async def test_a_pause_of_one_limiter_is_no_pause_of_another() -> None:
 
 @one_loop
 @pytest.mark.parametrize("name", EACH)
-async def test_one_who_was_granted_may_cancel_all_the_others_from_its_own_step(name: str) -> None:
+async def test_granted_task_may_cancel_all_others_at_once(name: str) -> None:
     """dotnet/runtime#85523: a cancellation from inside a grant waited for the lock that the grant held."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
@@ -133,8 +133,8 @@ async def test_one_who_was_granted_may_cancel_all_the_others_from_its_own_step(n
 
 @one_loop
 @pytest.mark.parametrize("name", EACH)
-async def test_everybody_who_left_is_as_if_never_come(name: str) -> None:
-    """python/asyncio#270; thrasher-corp/gocryptotrader#2363, mvanhorn/cli-printing-press#4441: tokens of theirs were gone."""
+async def test_cancelled_callers_take_no_permits(name: str) -> None:
+    """python/asyncio#270, thrasher-corp/gocryptotrader#2363, mvanhorn/cli-printing-press#4441: their tokens were gone."""
     dice, clock, quiet = random.Random(4), ManualClock(), ManualClock()
     limiter, twin = aiorate.Limiter(EACH[name](), clock=clock), aiorate.Limiter(EACH[name](), clock=quiet)
     while limiter.try_acquire():
@@ -154,7 +154,7 @@ async def test_everybody_who_left_is_as_if_never_come(name: str) -> None:
 
 
 @one_loop
-async def test_a_clock_that_steps_back_and_forth_grants_no_more_than_the_bound() -> None:
+async def test_clock_stepping_back_and_forth_grants_within_the_bound() -> None:
     """golang/go#65508, golang/go#23145, golang/go#56287: each step back was paid for as time that passed."""
     for name in (name for name in EACH if name != "TicksAccumulator" and "half" not in name):
         dice, clock = random.Random(name), ManualClock()
@@ -171,7 +171,7 @@ KEPT = ["TokenPool", "TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"]
 
 
 class Nested:
-    """A key's limit and one that it shares, each with a twin that has no other to wait for."""
+    """A key's limit and its shared limit, each with a twin that waits for no other limit."""
 
     def __init__(self, own: str, shared: str) -> None:
         self.clock = SteppedClock()
@@ -182,14 +182,14 @@ class Nested:
         )
         self.crowd = Crowd(self.keyed["a"], self.clock)
         for scheduler in (self.own, self.shared, *self.twins):
-            scheduler.peek(1, 0)  # every schedule begins now
+            scheduler.peek(1, 0)  # starts every schedule
 
     def twins_take(self, instant: int) -> None:
         for twin in self.twins:
             assert twin.take(1, instant) <= instant
 
     def as_twins(self) -> bool:
-        """Whether either limit has exactly what it would have if only what was granted had been asked of it."""
+        """True if each limit stands as if only the grants had ever been asked of it."""
         instants = [self.clock.now() + later for later in (0, SECOND // 9, SECOND // 2, 2 * SECOND)]
         return all(
             twin.peek(permits, instant) == scheduler.peek(permits, instant)
@@ -202,7 +202,7 @@ class Nested:
 @one_loop
 @pytest.mark.parametrize("shared", KEPT)
 @pytest.mark.parametrize("own", KEPT)
-async def test_a_request_that_waits_for_both_limits_is_charged_once_to_each(own: str, shared: str) -> None:
+async def test_request_waiting_for_both_limits_is_charged_once_to_each(own: str, shared: str) -> None:
     """dotnet/runtime#113314: chained limiters counted twice when the inner one queued."""
     nested = Nested(own, shared)
 
@@ -242,8 +242,8 @@ async def test_a_refusal_of_either_limit_takes_from_neither(own: str, shared: st
 
 @one_loop
 @pytest.mark.parametrize("names", list(permutations(("TokenBucket", "SlidingWindow", "CalendarWindow"), 2)), ids="-".join)
-async def test_which_of_two_limits_is_shared_changes_nothing_for_one_key(names: tuple[str, str]) -> None:
-    """envoyproxy/envoy#46390: one that was met first kept another from being looked at."""
+async def test_for_one_key_it_does_not_matter_which_limit_is_shared(names: tuple[str, str]) -> None:
+    """envoyproxy/envoy#46390: a limit that was met kept another from being checked."""
     one, other = Nested(*names), Nested(*reversed(names))
     for nested in (one, other):
         await nested.crowd.queue(range(40))
@@ -255,8 +255,8 @@ async def test_which_of_two_limits_is_shared_changes_nothing_for_one_key(names: 
 
 @one_loop
 @pytest.mark.parametrize(("own", "shared"), [("10/s", "5/min"), ("5/min", "10/s")])
-async def test_a_shared_limit_that_contradicts_that_of_the_keys_is_kept_as_they_are(own: str, shared: str) -> None:
-    """vutran1710/PyrateLimiter 4.3 (#239): of rates in the wrong order, one was enforced wrongly, and silently."""
+async def test_shared_limit_that_contradicts_the_keys_is_kept(own: str, shared: str) -> None:
+    """vutran1710/PyrateLimiter 4.3 (#239): of rates in the wrong order, one was enforced wrongly, without an error."""
     clock = ManualClock()
     keyed = aiorate.KeyedLimiter(
         lambda key: aiorate.Limiter(aiorate.SlidingWindow(own), clock=clock),
@@ -274,8 +274,8 @@ async def test_a_shared_limit_that_contradicts_that_of_the_keys_is_kept_as_they_
 
 @one_loop
 @pytest.mark.parametrize("name", EACH)
-async def test_keys_side_by_side_get_the_shared_rate_together_and_not_each(name: str) -> None:
-    """golang/go#43858, golang/go#45245: what parallel callers got added up to more than the rate."""
+async def test_parallel_keys_share_the_shared_rate(name: str) -> None:
+    """golang/go#43858, golang/go#45245: grants to parallel callers added up to more than the rate."""
     clock = ManualClock()
     keyed = aiorate.KeyedLimiter(
         lambda key: aiorate.Limiter(aiorate.TokenBucket("1000/s", burst=50), clock=clock),
@@ -298,11 +298,11 @@ async def test_keys_side_by_side_get_the_shared_rate_together_and_not_each(name:
     assert simulate(EACH[name](), [0] * len(granted)) == instants
     assert simulate(EACH[name](), [0] * (len(granted) + 1))[-1] > 10 * SECOND
     shares = [sum(who == key for _, who in granted) for key in range(7)]
-    assert min(shares) >= len(granted) // 14  # and nobody is left out, though what comes in bursts may go to the first
+    assert min(shares) >= len(granted) // 14  # no key is left out, though a burst may go to the first
 
 
 def test_parallel_waiters_never_add_up_to_more_than_the_rate() -> None:
-    """golang/go#43858 and #45245: waiters in parallel got more than the limit. Here many loops and threads, some of which give up."""
+    """golang/go#43858, #45245: parallel waiters got more than the limit. Here many loops and threads, some of which give up."""
     bucket = Recorded("2000/s", burst=5)
     limiter = aiorate.Limiter(bucket, scope="process")
     end = monotonic() + 0.5

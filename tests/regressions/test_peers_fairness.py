@@ -1,4 +1,4 @@
-"""Defects that others had, as tests of ours: order, starvation, herds."""
+"""Defects of order, starvation and herds in other libraries. Each is named by its report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = one_loop
 
 
 async def test_order_stays_with_newcomers_and_tries_in_between() -> None:
-    """clipperhouse/rate#14, python/cpython#90155: newcomers passed the queue, and who was put back lost its place."""
+    """clipperhouse/rate#14, python/cpython#90155: newcomers passed the queue, and a waiter put back lost its place."""
     dice, clock = random.Random(13), ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("100/s", burst=4), clock=clock), clock)
 
@@ -29,7 +29,7 @@ async def test_order_stays_with_newcomers_and_tries_in_between() -> None:
 
 
 async def test_the_oldest_is_served_first_under_load() -> None:
-    """dotnet/aspnetcore#29910: last in, first out starves the old ones for ever."""
+    """dotnet/aspnetcore#29910: last in, first out starves the oldest for ever."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter("10/s", clock=clock), clock)
 
@@ -41,7 +41,7 @@ async def test_the_oldest_is_served_first_under_load() -> None:
 
 
 async def test_a_thousand_resume_at_the_rate_after_a_pause() -> None:
-    """SGrondin/bottleneck: everybody was let go at once."""
+    """SGrondin/bottleneck: all were released at once."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter("100/s", clock=clock), clock)
     crowd.limiter.pause(5)
@@ -52,8 +52,8 @@ async def test_a_thousand_resume_at_the_rate_after_a_pause() -> None:
     assert list(crowd.granted.values()) == [5 * SECOND + k * SECOND // 100 for k in range(1000)]
 
 
-async def test_those_who_finish_never_shorten_a_pause() -> None:
-    """python-telegram-bot/python-telegram-bot#5338: a success elsewhere ended everybody's pause."""
+async def test_finished_requests_never_shorten_a_pause() -> None:
+    """python-telegram-bot/python-telegram-bot#5338: a success elsewhere ended the pause for all."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("10/s", burst=2), clock=clock), clock)
     crowd.limiter.pause(10)

@@ -1,4 +1,4 @@
-"""Defects that others had with what servers say: pauses, and headers. Each is named by its report."""
+"""Defects that other libraries had with a server's words: pauses, and headers. Each is named by its report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ virtual = pytest.mark.asyncio(loop_factories=["virtual"])
     ids=lambda scheduler: repr(scheduler).split(",")[0].split("(")[0],
 )
 async def test_after_a_pause_the_spacing_follows_the_rate(scheduler: Scheduler) -> None:
-    """SGrondin/bottleneck (README), sidekiq/sidekiq#5315: all who waited started at once. A thousand do not, here."""
+    """SGrondin/bottleneck (README), sidekiq/sidekiq#5315: all waiters started at once. Here a thousand do not."""
     loop, limiter, granted = asyncio.get_running_loop(), Limiter(scheduler), []
     assert isinstance(loop, VirtualLoop)
 
@@ -44,8 +44,8 @@ async def test_after_a_pause_the_spacing_follows_the_rate(scheduler: Scheduler) 
 
 
 @virtual
-async def test_windows_go_on_where_they_were() -> None:
-    """A window promises so many in any period, at once if it can: the pause is not a period in which permits pile up."""
+async def test_windows_go_on_after_a_pause() -> None:
+    """A window promises its permits in any period, at once if it can; no permits pile up during the pause."""
     loop, limiter, granted = asyncio.get_running_loop(), Limiter(SlidingWindow("100/s")), []
 
     async def work() -> None:
@@ -62,10 +62,10 @@ async def test_windows_go_on_where_they_were() -> None:
 
 
 @one_loop
-async def test_a_pause_is_not_ended_by_those_who_finish() -> None:
+async def test_pause_is_not_ended_by_other_responses() -> None:
     """python-telegram-bot/python-telegram-bot#5338: somebody else's success ended the pause early.
 
-    Ten requests are on their way; the first comes back with 429, the others as if nothing were the matter, and one with a shorter wait.
+    Ten requests are on their way. The first returns 429, one a shorter wait, and the others a normal answer.
     """
     clock = ManualClock()
     limiter = Limiter(TokenBucket("10/s", burst=20), clock=clock)
@@ -108,8 +108,8 @@ async def test_a_flooded_key_stops_no_other() -> None:
 
 
 @one_loop
-async def test_over_http_the_key_is_the_origin() -> None:
-    """The same, with a client: one server's 429 is no other's."""
+async def test_flooded_server_stops_no_other_server() -> None:
+    """The same, through a client whose keys are the origins."""
     clock = ManualClock()
     keyed: KeyedLimiter[str] = KeyedLimiter(lambda origin: Limiter(TokenBucket("10/s", 10), clock=clock))
     transport = httpx2.MockTransport(lambda request: httpx2.Response(429 if request.url.host == "flooded" else 200))
@@ -126,8 +126,8 @@ UNREADABLE = ["soon", "-1", "\u0663", "Fri, 99 Foo 9999 99:99:99 GMT", "\ud800",
 
 @one_loop
 @pytest.mark.parametrize("value", UNREADABLE, ids=lambda value: ascii(value[:10]))
-async def test_a_retry_after_that_cannot_be_read_breaks_no_request(value: str) -> None:
-    """sdebruyn/fabric-dw-mcp-cli#238: the client crashed. On a success it is nothing; on 429 no time is named, so it is a second."""
+async def test_unreadable_retry_after_breaks_no_request(value: str) -> None:
+    """sdebruyn/fabric-dw-mcp-cli#238: the client crashed. On a success it means nothing; a 429 without a time pauses for a second."""
     limiter = Limiter(TokenBucket("10/s", burst=10), clock=ManualClock())
     statuses = iter((200, 429))
 

@@ -1,4 +1,4 @@
-"""Defects that others had, as tests of ours: a limiter for each of very many keys."""
+"""Defects that other libraries had with very many keys. Each is named by its report, where there is one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = one_loop
 
 
 class CountedClock(ManualClock):
-    """A clock that counts how often it is read."""
+    """A clock that counts its readings."""
 
     reads = 0
 
@@ -30,7 +30,7 @@ class CountedClock(ManualClock):
 
 
 def once_each(count: int) -> int:
-    """Blocks of memory that so many keys leave behind, each used once, after all of them have come to rest."""
+    """Return the memory blocks left behind by ``count`` keys, each used once, after all of them have come to rest."""
     clock = ManualClock()
     keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", burst=1), clock=clock), shared=Limiter("1000000/s", clock=clock))
     gc.collect()
@@ -50,14 +50,14 @@ def once_each(count: int) -> int:
 async def test_keys_that_are_used_once_leave_nothing_behind(count: int) -> None:
     """cristipufu/aspnetcore-redis-rate-limiting#61, #157: 100 000 idle limiters a day, until the process was killed."""
     once_each(100)
-    before = alive(Dispatcher)  # of other tests and of the examples that they run
+    before = alive(Dispatcher)  # from other tests and the examples that they run
 
     assert once_each(count) < 100
     assert alive(Dispatcher) <= before
 
 
-async def test_keys_go_while_others_come_and_nobody_calls_evict() -> None:
-    """K1 again: no more are kept than still owe something, however many there were."""
+async def test_idle_keys_go_while_others_come_without_evict() -> None:
+    """Only keys that still owe something are kept, however many there were."""
     clock = ManualClock()
     keyed = KeyedLimiter(lambda key: Limiter(SlidingWindow("1/s"), clock=clock))
     most = 0
@@ -67,7 +67,7 @@ async def test_keys_go_while_others_come_and_nobody_calls_evict() -> None:
         clock.set(clock.now() + SECOND // 100)
         most = max(most, len(keyed))
 
-    assert most <= 2 * 100 + 2  # 100 of them owe at any time, and each that comes has two looked at
+    assert most <= 2 * 100 + 2  # 100 of them owe at any time, and each new key looks at two
 
 
 @pytest.mark.parametrize("idle", [None, 5])
@@ -93,8 +93,8 @@ async def test_a_limiter_of_idle_keys_does_nothing_at_all(
 
 
 @pytest.mark.parametrize("name", ["TokenBucket", "TokenBucket-paced", "SlidingWindow", "CalendarWindow", "AllOf"])
-async def test_a_key_that_owes_is_the_same_whatever_is_evicted_around_it(name: str) -> None:
-    """making room for new keys reset one that had just been used up."""
+async def test_key_that_owes_survives_evictions_around_it(name: str) -> None:
+    """Making room for new keys reset a key that had just been used up."""
     clock = ManualClock()
     keyed = KeyedLimiter(lambda key: Limiter(EACH[name](), clock=clock), max_keys=1)
     kept = Limiter(EACH[name](), clock=clock)
@@ -111,8 +111,8 @@ async def test_a_key_that_owes_is_the_same_whatever_is_evicted_around_it(name: s
 
 
 @pytest.mark.parametrize("what", ["refund", "charge", "cancelled"])
-async def test_what_was_booked_besides_is_not_forgotten_with_a_key(what: str) -> None:
-    """K3 again, where a key owes for something else than a grant."""
+async def test_key_with_a_debt_or_a_refund_is_not_forgotten(what: str) -> None:
+    """Such a key owes for something other than a grant."""
     clock = ManualClock()
     keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("1/s", burst=2), clock=clock))
     keyed.try_acquire("a", 2)
@@ -136,10 +136,10 @@ async def test_what_was_booked_besides_is_not_forgotten_with_a_key(what: str) ->
 
 
 @pytest.mark.parametrize("kind", [TokenPool, TokenBucket])
-async def test_waiters_that_give_up_leave_nothing_in_the_key_and_nothing_in_the_shared_limit(
+async def test_waiters_that_give_up_leave_nothing_in_either_limit(
     kind: Callable[..., TokenPool | TokenBucket],
 ) -> None:
-    """sindresorhus/p-throttle#11: what was kept for each that was cancelled grew with the queue."""
+    """sindresorhus/p-throttle#11: what was kept for each cancelled call grew with the queue."""
     clock = ManualClock()
     shared = Limiter(kind("1/h", 1), clock=clock)
     keyed = KeyedLimiter(lambda key: Limiter(kind("1000/s", 1), clock=clock), shared=shared)
@@ -152,7 +152,7 @@ async def test_waiters_that_give_up_leave_nothing_in_the_key_and_nothing_in_the_
         tasks = [asyncio.ensure_future(keyed.acquire(number % 5)) for number in range(50)]
         ghosts = [weakref.ref(task) for task in tasks]
         await clock.run(0.1)
-        assert shared.statistics().waiting == 6  # the first of each key, and no other
+        assert shared.statistics().waiting == 6  # the first of each key only
         for task in tasks if wave % 2 else reversed(tasks):
             task.cancel()
             if wave % 3 == 0:
@@ -169,8 +169,8 @@ async def test_waiters_that_give_up_leave_nothing_in_the_key_and_nothing_in_the_
 
 
 @pytest.mark.parametrize("name", EACH)
-async def test_a_free_key_is_granted_in_the_same_step_whatever_a_busy_one_does(name: str) -> None:
-    """vutran1710/PyrateLimiter, whose asynchronous callers of other keys still wait; alexei-led/ccgram#171."""
+async def test_free_key_is_granted_in_the_same_step_beside_a_busy_one(name: str) -> None:
+    """vutran1710/PyrateLimiter, where asynchronous callers of other keys still wait; alexei-led/ccgram#171."""
     clock = ManualClock()
     keyed = KeyedLimiter(lambda key: Limiter(EACH[name](), clock=clock), shared=Limiter(TokenBucket("1000/s", 2000), clock=clock))
     busy = Crowd(keyed["busy"], clock)
@@ -182,7 +182,7 @@ async def test_a_free_key_is_granted_in_the_same_step_whatever_a_busy_one_does(n
     for key in range(20):
         asking = keyed.acquire(key)
         with pytest.raises(StopIteration) as waited:
-            asking.send(None)  # it never waits, not even for one turn of the loop
+            asking.send(None)  # without a wait, not even one turn of the loop
 
         assert waited.value.value == 0.0
 

@@ -16,7 +16,7 @@ from aiorate.testing import ManualClock, VirtualLoop, simulate
 
 @one_loop
 async def test_a_loop_that_stalls_costs_no_rate_within_catch_up() -> None:
-    """asynciolimiter (max_burst): half of the rate was lost under stalls. Within catch_up nothing is; beyond, it is counted."""
+    """asynciolimiter (max_burst): half of the rate was lost under stalls. Within catch_up nothing is lost; the rest is counted."""
     dice = random.Random(10)
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.BurstCompensation("100/s"), clock=clock, catch_up=0.02), clock)
@@ -49,7 +49,7 @@ async def test_timers_late_by_a_fifth_keep_the_average() -> None:
 @one_loop
 @pytest.mark.parametrize("name", EACH)
 async def test_waiters_at_full_load_leave_nothing_unused(name: str) -> None:
-    """throttled-py, sidekiq/sidekiq#5315: 16 of 31 were admitted, because all polled with one shared wait."""
+    """throttled-py, sidekiq/sidekiq#5315: 16 of 31 were admitted, because all polled with the same wait."""
     clock = ManualClock()
     limiter = aiorate.Limiter(EACH[name](), clock=clock)
     crowd = Crowd(limiter, clock)
@@ -62,7 +62,7 @@ async def test_waiters_at_full_load_leave_nothing_unused(name: str) -> None:
 
 
 @one_loop
-async def test_after_idling_through_an_edge_the_new_window_is_there_at_once() -> None:
+async def test_new_window_is_there_after_idling_through_an_edge() -> None:
     """sindresorhus/p-queue#251: delayed although a new window had begun."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.SlidingWindow("3/s"), clock=clock)
@@ -112,8 +112,8 @@ async def test_ten_thousand_gathered_on_four_a_day_are_four() -> None:
 
 
 @one_loop
-async def test_several_limits_charge_each_member_once_however_long_the_line() -> None:
-    """dotnet/runtime#113314: chained limiters counted twice when the inner one queued. temporalio/temporal#7590."""
+async def test_each_of_several_limits_is_charged_once_in_a_long_line() -> None:
+    """dotnet/runtime#113314, temporalio/temporal#7590: chained limiters counted twice when the inner one queued."""
     bucket, window = aiorate.TokenBucket("10/s", burst=3), aiorate.SlidingWindow("20/3s")
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.AllOf(bucket, window), clock=clock), clock)
@@ -127,7 +127,7 @@ async def test_several_limits_charge_each_member_once_however_long_the_line() ->
 
 
 @one_loop
-async def test_what_one_member_refuses_is_taken_from_none() -> None:
+async def test_refusal_of_one_member_takes_from_none() -> None:
     """milvus-io/milvus#25597: the first limit was consumed although the second refused."""
     bucket, window = aiorate.TokenBucket("10/s", burst=5), aiorate.SlidingWindow("2/s")
     limiter = aiorate.Limiter(aiorate.AllOf(bucket, window), clock=ManualClock(SECOND))
@@ -142,8 +142,8 @@ async def test_what_one_member_refuses_is_taken_from_none() -> None:
 
 @one_loop
 @pytest.mark.parametrize("name", [name for name in EACH if name != "TicksAccumulator" and "half" not in name])
-async def test_a_day_idle_gives_no_more_than_the_bound(name: str) -> None:
-    """pelikan-io/rustcommon#36: after idling 31 were granted instead of one."""
+async def test_day_of_idling_gives_at_most_the_bound(name: str) -> None:
+    """pelikan-io/rustcommon#36: after idling, 31 were granted instead of one."""
     clock = ManualClock()
     limiter = aiorate.Limiter(EACH[name](), clock=clock)
     limiter.try_acquire()
@@ -156,7 +156,7 @@ async def test_a_day_idle_gives_no_more_than_the_bound(name: str) -> None:
 
 @one_loop
 @pytest.mark.parametrize("name", EACH)
-async def test_what_is_tried_one_by_one_is_what_the_scheduler_would_grant(name: str) -> None:
+async def test_try_acquire_grants_exactly_what_the_scheduler_grants(name: str) -> None:
     """A limiter adds nothing and takes nothing away, at whatever pace it is asked."""
     dice = random.Random(12)
     clock, alone = ManualClock(SECOND), EACH[name]()
@@ -174,7 +174,7 @@ async def test_what_is_tried_one_by_one_is_what_the_scheduler_would_grant(name: 
 
 @one_loop
 async def test_hammering_around_an_edge_gives_no_double_batch() -> None:
-    """SGrondin/bottleneck's README, sindresorhus/p-throttle#26: one batch before the edge of a window, another behind it."""
+    """SGrondin/bottleneck's README, sindresorhus/p-throttle#26: one batch before the edge of a window, another after it."""
     clock = ManualClock(SECOND - 1_000_000)
     crowd = Crowd(aiorate.Limiter(aiorate.SlidingWindow("5/s"), clock=clock), clock)
     await crowd.queue(range(20))
@@ -204,7 +204,7 @@ async def test_the_cap_holds_for_large_numbers_and_small_periods(make: type[aior
 
 @one_loop
 @pytest.mark.parametrize("name", EACH)
-async def test_looking_at_random_instants_wears_nothing_away(name: str) -> None:
+async def test_looking_at_random_instants_loses_no_fraction(name: str) -> None:
     """firecracker-microvm/firecracker#3370, spring-cloud/spring-cloud-gateway#1117: a fraction was lost at each look."""
     dice, clock, quiet = random.Random(7), ManualClock(), ManualClock()
     watched = Crowd(aiorate.Limiter(EACH[name](), clock=clock), clock)
@@ -224,7 +224,7 @@ async def test_looking_at_random_instants_wears_nothing_away(name: str) -> None:
 
 @one_loop
 async def test_a_rate_finer_than_any_timer_is_kept() -> None:
-    """google/guava#5290: 80 000 per second became 83 300. Wake-ups are 1 ms apart, and no later than that is anybody."""
+    """google/guava#5290: 80 000 per second became 83 300. Wake-ups are 1 ms apart, and no permit is later than that."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TicksAccumulator("80000/s"), clock=clock), clock)
     await crowd.queue(range(801))
@@ -238,12 +238,12 @@ async def test_a_rate_finer_than_any_timer_is_kept() -> None:
 
 @one_loop
 @pytest.mark.parametrize("off", [-0.2, 0.2])
-@pytest.mark.parametrize("name", [name for name in EACH if name not in ("SlidingWindow", "AllOf")])  # they count from what was
+@pytest.mark.parametrize("name", [name for name in EACH if name not in ("SlidingWindow", "AllOf")])  # they count from past grants
 async def test_timers_off_by_a_fifth_either_way_keep_the_average(name: str, off: float) -> None:
     """dotnet/runtime#74056: 1.5 s for a permit instead of 1 s. libuv/libuv#4773: a timer that is early grants nothing."""
 
     class Off(ManualClock):
-        """Its timers ring after four fifths of the time, or six."""
+        """Its timers fire after 80 % or 120 % of the time."""
 
         def call_at(self, instant: int, callback: object) -> object:  # type: ignore[override]
             return super().call_at(instant + round(off * (instant - self.now())), callback)  # type: ignore[arg-type]
@@ -262,7 +262,7 @@ async def test_timers_off_by_a_fifth_either_way_keep_the_average(name: str, off:
 @one_loop
 @pytest.mark.parametrize(("idle", "at_once"), [(499_999_999, 4), (500_000_000, 5), (500_000_001, 5)])
 async def test_the_edge_of_the_slack_is_where_it_should_be(idle: int, at_once: int) -> None:
-    """uber-go/ratelimit#124, uber-go/ratelimit#60: wrong after being idle for just the slack."""
+    """uber-go/ratelimit#124, uber-go/ratelimit#60: wrong after idling for exactly the slack."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=5), clock=clock)
     assert limiter.try_acquire(5)
@@ -274,8 +274,8 @@ async def test_the_edge_of_the_slack_is_where_it_should_be(idle: int, at_once: i
 
 @one_loop
 @pytest.mark.parametrize("name", [name for name in EACH if name != "TicksAccumulator" and "half" not in name])
-async def test_no_timing_of_the_asker_beats_the_bound(name: str) -> None:
-    """matrix-org/synapse#13018: who asked, left and asked again at the right moments earned a burst on top."""
+async def test_no_timing_of_the_caller_beats_the_bound(name: str) -> None:
+    """matrix-org/synapse#13018: asking, leaving and asking again at the right moments earned an extra burst."""
     dice = random.Random(name)
     for _ in range(10):
         clock = ManualClock(SECOND)
@@ -297,7 +297,7 @@ async def test_no_timing_of_the_asker_beats_the_bound(name: str) -> None:
 
 @one_loop
 @pytest.mark.parametrize("name", EACH)
-async def test_nothing_to_wait_for_succeeds_with_capacity(name: str) -> None:
+async def test_max_wait_0_succeeds_with_capacity(name: str) -> None:
     """vutran1710/PyrateLimiter 4.3 (#289): a timeout of 0 always failed."""
     limiter = aiorate.Limiter(EACH[name](), clock=ManualClock(SECOND))
 
@@ -306,8 +306,8 @@ async def test_nothing_to_wait_for_succeeds_with_capacity(name: str) -> None:
 
 @one_loop
 @pytest.mark.parametrize("nothing", [0, 0.0, -1, "0/s"])
-async def test_nothing_is_neither_never_nor_everything(nothing: object) -> None:
-    """DataDog/draino#15, spring-cloud/spring-cloud-gateway#168: a limit of 0 meant never here and unlimited there."""
+async def test_limit_of_0_is_refused(nothing: object) -> None:
+    """DataDog/draino#15, spring-cloud/spring-cloud-gateway#168: a limit of 0 meant "never" in one and "unlimited" in the other."""
     for make in (aiorate.Limiter, aiorate.TokenPool, aiorate.SlidingWindow, aiorate.BurstCompensation):
         with pytest.raises(ValueError, match="0"):
             make(nothing)  # type: ignore[arg-type]
@@ -332,7 +332,7 @@ MODULE_LEVEL = aiorate.Limiter("10/s")
 
 
 def test_a_limiter_made_at_import_serves_five_loops() -> None:
-    """mjpieters/aiolimiter#292; open-webui/open-webui#29973: pinned to the loop that imported it."""
+    """mjpieters/aiolimiter#292, open-webui/open-webui#29973: pinned to the loop that imported it."""
 
     async def main() -> float:
         async with MODULE_LEVEL:
@@ -344,7 +344,7 @@ def test_a_limiter_made_at_import_serves_five_loops() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_thousand_settings_later_the_rate_is_the_last_one() -> None:
+async def test_last_of_a_thousand_settings_is_the_rate() -> None:
     """SGrondin/bottleneck#185: an update of the settings broke the refill for good."""
     dice, clock = random.Random(17), ManualClock()
     crowd = Crowd(aiorate.Limiter("10/s", clock=clock), clock)

@@ -28,7 +28,7 @@ def test_a_strict_window_never_passes_twice_its_number() -> None:
 
 @pytest.mark.parametrize("name", BOUNDED)
 def test_no_extra_permit_each_time_the_clock_moves(name: str) -> None:
-    """boinkor-net/governor#249: one free cell per movement. Asked at random instants, the bound is never passed by even one."""
+    """boinkor-net/governor#249: one free cell per movement. Asked at random instants, the bound is never exceeded."""
     scheduler, dice, now = EACH[name](), random.Random(name), 0
     granted = []
     for _ in range(5_000):
@@ -56,7 +56,7 @@ def test_no_double_batch_around_an_edge() -> None:
     assert waits(aiorate.SlidingWindow("3/s"), "0.999:3 1.0 1.001") == "0 0.999 0.998"
 
 
-def test_nobody_is_held_up_although_a_new_window_began() -> None:
+def test_new_window_is_not_delayed_after_idling() -> None:
     """sindresorhus/p-queue#251: idle in the middle of a window, then delayed."""
     assert waits(aiorate.SlidingWindow("2/s"), "0 1.5 1.6 1.7") == "0 0 0 0.8"
 
@@ -104,7 +104,7 @@ def test_idle_for_the_slack_and_a_nanosecond_more_or_less(idle: str, at_once: in
 
 @pytest.mark.parametrize("name", BOUNDED)
 def test_a_careful_caller_earns_no_extra_burst(name: str) -> None:
-    """matrix-org/synapse#13018: who asked at the right moments got more. Searched for greedily: all sizes, always just when due."""
+    """matrix-org/synapse#13018: asking at the right moments earned more. A greedy search: all sizes, always just when due."""
     dice = random.Random(name)
     for _ in range(30):
         scheduler, now, granted = EACH[name](), 0, []
@@ -131,7 +131,7 @@ def test_a_thousand_changes_of_the_rate_leave_it_working() -> None:
 
 
 def test_cost_is_taken_when_asked_for_not_afterwards() -> None:
-    """BerriAI/litellm#18730: a hundred at once all passed, because their cost was added when they were done."""
+    """BerriAI/litellm#18730: a hundred at once all passed, because their cost was added at their end."""
     for factory in (EACH["TokenBucket"], EACH["SlidingWindow"], EACH["AllOf"]):
         scheduler = factory()
         assert sum(scheduler.take(1, 0) <= 0 for _ in range(100)) == scheduler.max_permits
@@ -152,7 +152,7 @@ def test_a_refund_serves_one_not_two() -> None:
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("permits", [0, -1, -(10**30), True, False, 1.0, float("nan"), float("inf"), "1", None])
 def test_no_amount_mints_capacity(name: str, permits: Any) -> None:
-    """mjpieters/aiolimiter took a negative amount and had more to give afterwards."""
+    """mjpieters/aiolimiter took a negative amount, which added capacity."""
     scheduler, twin = EACH[name](), EACH[name]()
     scheduler.take(1, 0)
     twin.take(1, 0)
@@ -168,7 +168,7 @@ def test_no_amount_mints_capacity(name: str, permits: Any) -> None:
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("now", [1.5, None, "0", True])
 def test_instants_are_whole_nanoseconds(name: str, now: Any) -> None:
-    """A float here would be seconds, and a thousand million times too early."""
+    """A float would mean seconds here, a thousand million times too early."""
     for call in ("take", "peek", "give_back"):
         with pytest.raises(TypeError, match="whole ns"):
             getattr(EACH[name](), call)(1, now)
@@ -184,7 +184,7 @@ def test_what_can_never_be_granted_fails_at_once() -> None:
 
 @pytest.mark.parametrize("name", [name for name in EACH if name not in ("TicksAccumulator", "BurstCompensation-half")])
 def test_a_clock_that_goes_back_and_forth_gives_nothing(name: str) -> None:
-    """golang/go#71360, #65508, #23145, #56287: 5000 times the rate. The same second over and over is one second."""
+    """golang/go#71360, #65508, #23145, #56287: 5000 times the rate. One second repeated is still one second."""
     scheduler, dice = EACH[name](), random.Random(name)
     granted = sum(scheduler.take(1, now) <= now for now in (dice.randrange(S) for _ in range(5_000)))
 
@@ -193,7 +193,7 @@ def test_a_clock_that_goes_back_and_forth_gives_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_step_of_the_clock_makes_no_absurd_wait(name: str) -> None:
-    """vutran1710/PyrateLimiter#45: 1.6e9 s. Whatever the origin, and after a jump of years, a wait is a wait."""
+    """vutran1710/PyrateLimiter#45: 1.6e9 s. Any origin and a jump of years give a sensible wait."""
     for origin in (-(10**18), 0, 1_700_000_000 * S):
         scheduler = EACH[name]()
         simulate(scheduler, [origin] * 30)
@@ -205,7 +205,7 @@ def test_a_step_of_the_clock_makes_no_absurd_wait(name: str) -> None:
 @pytest.mark.parametrize("step", [10**6, 15_600_000])
 @pytest.mark.parametrize("name", ["TokenPool", "TokenBucket-paced", "BurstRatio", "SmoothBursty", "BurstCompensation-strict"])
 def test_a_clock_that_moves_in_steps_keeps_the_rate(name: str, step: int) -> None:
-    """MagicStack/uvloop#359: time stands still between calls. Served at the next step, the line loses nothing on average."""
+    """MagicStack/uvloop#359: time stands still between calls. The line, served at the next step, loses nothing on average."""
     coarse, exact = EACH[name](), simulate(EACH[name](), [0] * 500)
     now = 0
     for due in exact:
@@ -224,7 +224,7 @@ def test_a_period_under_a_millisecond_still_refills(period: str) -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_a_refusal_names_an_instant_that_is_later(name: str) -> None:
+def test_refusal_names_a_later_instant(name: str) -> None:
     """PyrateLimiter 4.3 (#289): a wait that rounds to zero spins."""
     scheduler, now = EACH[name](), 0
     for _ in range(500):
@@ -238,7 +238,7 @@ def test_a_refusal_names_an_instant_that_is_later(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in EACH if name not in ("TicksAccumulator", "BurstCompensation-half")])
 def test_a_suspended_machine_gets_one_burst(name: str) -> None:
-    """systemd/systemd#42919: whether the time asleep counts or not, it is one burst at the most."""
+    """systemd/systemd#42919: whether the time asleep counts or not, at most one burst passes."""
     scheduler = EACH[name]()
     simulate(scheduler, [0] * 10)
     now = 3 * 86_400 * S
@@ -246,7 +246,7 @@ def test_a_suspended_machine_gets_one_burst(name: str) -> None:
     assert sum(scheduler.take(1, now) <= now for _ in range(1_000)) <= (scheduler.bound(1) or 0)
 
 
-def test_the_wait_is_for_the_oldest_entry_and_the_rest_of_the_window() -> None:
+def test_wait_is_for_the_oldest_entry_to_leave_the_window() -> None:
     """dotnet/runtime#92557, alisaifee/limits#202, ZhuoZhuoCrayon/throttled-py#87: the whole window, or from the newest entry."""
     sliding, calendar = SlidingWindow("2/s"), CalendarWindow("2/s", "UTC", origin=0)
     for window in (sliding, calendar):

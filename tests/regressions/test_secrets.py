@@ -28,7 +28,7 @@ URLS = [
     "redis://:s3cr@t0pp@127.0.0.1:1/0",
     "redis://:s3cr:t0pp@127.0.0.1:1/0",
     "redis://:s3cr%t0pp@127.0.0.1:1/0",
-    "redis://:s3cr\u2100t0pp@127.0.0.1:1/0",  # which becomes a/c, a slash in it, as some normalize text
+    "redis://:s3cr\u2100t0pp@127.0.0.1:1/0",  # NFKC turns it into a/c, with a slash
     "redis://:1234/t0pp@127.0.0.1:1/0",
     "redis://:1234#t0pp@127.0.0.1:1/0",
     "redis://:1234?t0pp@127.0.0.1:1/0",
@@ -55,11 +55,12 @@ URLS = [
 
 
 def is_silent(text: str) -> bool:
+    """True if no part of a credential is in the text."""
     return not any(part in text for part in PARTS)
 
 
 def chain(error: BaseException) -> str:
-    """Everything that a program may log of it, also what Python would not show by itself."""
+    """Return everything that a program may log of the error, including causes that Python does not show by itself."""
     texts: list[str] = []
     following: BaseException | None = error
     while following is not None:
@@ -71,7 +72,7 @@ def chain(error: BaseException) -> str:
 @one_loop
 @pytest.mark.parametrize("url", URLS)
 async def test_no_part_of_a_password_is_shown(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """ "Port could not be cast to integer value as 's3cr'" was the beginning of a password with a # in it."""
+    """The error "Port could not be cast to integer value as 's3cr'" showed the beginning of a password with a # in it."""
     caplog.set_level(logging.DEBUG)
     with pytest.raises((ValueError, EngineUnavailable)) as caught:
         await RedisLimiter(url, "x", "10/s", grace=0).acquire()
@@ -91,7 +92,7 @@ def test_an_unencoded_password_is_explained() -> None:
 
 @pytest.mark.parametrize("url", ["redis://:s3cr@127.0.0.1:1/0", "redis://:s3cr/t0pp@127.0.0.1:1", "redis://:s3cr#t0pp@127.0.0.1:1"])
 def test_the_demo_shows_no_password(url: str) -> None:
-    """Nor does the command that is given a server."""
+    """The command line takes a server's URL too."""
     command = [sys.executable, "-m", "aiorate", "demo", "--processes", "1", "--server", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
 

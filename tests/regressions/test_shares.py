@@ -20,7 +20,7 @@ NEAR, TASKS = 0.0001, 50
 
 
 async def shares(store: RealServer, rate: int, trips: Sequence[float], seconds: float, tasks: int = TASKS) -> tuple[list[float], float]:
-    """Each process's part of all that was granted once they had settled, and how much that was of the rate."""
+    """Return each process's share of the grants after a warm-up, and the sum as a part of the rate."""
     processes = [Process(store, f"{rate}/s", latency=trip / 2) for trip in trips]
     for process in processes:
         process.load(tasks)
@@ -39,7 +39,7 @@ async def shares(store: RealServer, rate: int, trips: Sequence[float], seconds: 
 @pytest.mark.parametrize("trip", [0.02, 0.05, 0.2])
 @pytest.mark.parametrize("rate", [50, 200, 1000])
 async def test_a_long_round_trip_takes_no_larger_share(store: RealServer, rate: int, trip: float) -> None:
-    """A process 200 ms away took 0.9 of 50/s. Someone who runs one worker in another region starved all others."""
+    """A process 200 ms away took 0.9 of 50/s, so one worker in another region starved all others."""
     parts, delivered = await shares(store, rate, [trip, NEAR, NEAR, NEAR], 1000 / min(rate, 200))
 
     assert [pytest.approx(0.25, abs=0.05)] * 4 == parts
@@ -48,7 +48,7 @@ async def test_a_long_round_trip_takes_no_larger_share(store: RealServer, rate: 
 
 @pytest.mark.parametrize("rate", [50, 1000])
 async def test_processes_at_many_distances_have_equal_shares(store: RealServer, rate: int) -> None:
-    """One rule for all, and not one for a single process that is far away."""
+    """One rule holds for all distances, not only for a single far process."""
     parts, delivered = await shares(store, rate, [0, 0.02, 0.1, 0.2], 1000 / min(rate, 100), tasks=200)
 
     assert [pytest.approx(0.25, abs=0.05)] * 4 == parts
@@ -58,14 +58,14 @@ async def test_processes_at_many_distances_have_equal_shares(store: RealServer, 
 @pytest.mark.parametrize("trip", [0.05, 0.2])
 @pytest.mark.parametrize("rate", [50, 1000])
 async def test_a_lonely_process_far_away_has_the_whole_rate(store: RealServer, rate: int, trip: float) -> None:
-    """What keeps a far process from the share of others must not slow it down where there are none."""
+    """Keeping a far process from the share of others must not slow it down when it is alone."""
     _, delivered = await shares(store, rate, [trip], 5, tasks=400)
 
     assert 0.98 <= delivered <= 1.02
 
 
 async def test_newcomer_beside_a_far_process_is_served_soon(store: RealServer) -> None:
-    """Equal shares must not cost that all book as far ahead as the process that is farthest."""
+    """Equal shares must not make all processes book as far ahead as the farthest."""
     processes = [Process(store, "1000/s", latency=latency) for latency in (0.1, 0, 0, 0)]
     for process in processes:
         process.load(TASKS)
@@ -79,7 +79,7 @@ async def test_newcomer_beside_a_far_process_is_served_soon(store: RealServer) -
 
 
 async def test_batches_of_a_far_process_waste_no_slots(store: RealServer) -> None:
-    """A far process books for tasks that will be back by then, but not for a batch whose tasks never come back."""
+    """A far process books for tasks that will be back by then, but not for a batch whose tasks never return."""
     far, near = Process(store, "100/s", latency=0.1), Process(store, "100/s")
     near.load(TASKS)
     await asyncio.sleep(1)
@@ -92,11 +92,11 @@ async def test_batches_of_a_far_process_waste_no_slots(store: RealServer) -> Non
     await near.stop()
 
 
-# What was granted locally.
+# Permits granted locally.
 
 
 def local_pair(store: RealServer, **options: Any) -> tuple[Process, Process]:
-    """Two busy processes at 300/s, each with half of it in an outage."""
+    """Make two busy processes at 300/s, each with half of the rate in an outage."""
     one, other = (Process(store, "300/s", on_unavailable="local", local_share=0.5, **options) for _ in range(2))
     one.load(TASKS)
     other.load(TASKS)
@@ -104,6 +104,7 @@ def local_pair(store: RealServer, **options: Any) -> tuple[Process, Process]:
 
 
 async def cut_off(process: Process, seconds: float) -> None:
+    """Cut the process off from the store."""
     process.client.error = NoConnection()
     await asyncio.sleep(seconds)
     process.client.error = None
@@ -126,8 +127,8 @@ async def test_local_permits_are_charged_on_return(store: RealServer, grace: flo
     await other.stop()
 
 
-async def test_a_flapping_connection_grants_no_more_than_the_rate(store: RealServer) -> None:
-    """Each outage granted a share of the rate anew, beside a process that had all of it."""
+async def test_flapping_connection_does_not_exceed_the_rate(store: RealServer) -> None:
+    """Each outage granted another share of the rate, beside a process that had all of it."""
     one, other = local_pair(store, grace=0.2)
     await asyncio.sleep(1)
     for _ in range(5):
@@ -142,7 +143,7 @@ async def test_a_flapping_connection_grants_no_more_than_the_rate(store: RealSer
 
 
 async def test_local_permits_that_others_left_unused_cost_nothing(store: RealServer) -> None:
-    """Where all are cut off, the shares add up to the rate, and there is nothing to pay back."""
+    """With all processes cut off, the shares add up to the rate, and nothing is owed."""
     one, other = local_pair(store, grace=0)
     await asyncio.sleep(1)
     await asyncio.gather(cut_off(one, 4), cut_off(other, 4))

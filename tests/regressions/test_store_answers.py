@@ -20,8 +20,8 @@ HOSTILE = json.loads('"\\ud800"')
 
 
 @one_loop
-async def test_a_hostile_key_fails_where_it_comes_in(store: RealServer) -> None:
-    """20 honest users saw 1235 errors beside one key that cannot be encoded, as JSON may bring it."""
+async def test_key_that_cannot_be_encoded_fails_where_it_is_given(store: RealServer) -> None:
+    """20 honest users saw 1235 errors beside one key with a lone surrogate, as JSON may bring it."""
     with pytest.raises(ValueError, match=r"RedisLimiter\(name\).*'user:\\ud800' has a lone surrogate.*errors='replace'"):
         RedisLimiter(store.url, f"user:{HOSTILE}", "10/s")
     users = KeyedLimiter(lambda user: RedisLimiter(store.url, f"user:{user}", "1000/s"))
@@ -34,17 +34,17 @@ async def test_a_hostile_key_fails_where_it_comes_in(store: RealServer) -> None:
 
 
 class OwnRedis(redis.asyncio.Redis):
-    """Which is asked itself."""
+    """A client whose class is the user's."""
 
 
 class OwnValkey(valkey.asyncio.Valkey):
-    """The same of the other library."""
+    """The same for valkey-py."""
 
 
 @one_loop
 @pytest.mark.parametrize("client", [redis.asyncio.Redis, valkey.asyncio.Valkey, OwnRedis, OwnValkey])
 async def test_a_key_that_cannot_be_sent_fails_alone(store: RealServer, client: Any) -> None:
-    """A client with an encoding that lacks a character. The others of the call are served, and again at the next."""
+    """The client's encoding lacks a character. The other keys of the call are served, then and at the next call."""
     source = client.from_url(store.url, encoding="ascii")
     limiters = [RedisLimiter(source, name, "1000/s", on_unavailable="wait") for name in ("ann", "zo\u00eb", "bob")]
     for _ in range(3):
@@ -58,7 +58,7 @@ async def test_a_key_that_cannot_be_sent_fails_alone(store: RealServer, client: 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_a_key_that_another_release_wrote_delays_no_other(store: RealServer) -> None:
-    """During an upgrade it is asked for again and again, and the task that asks must not rest for it."""
+    """During an upgrade it is asked for again and again, and the task that asks must not pause for it."""
     store.send("SET", "aiorate:new", "aiorate/2 1")
     client = TimedClient(store)
     new, old = (RedisLimiter(client, name, "100/s", on_unavailable="wait") for name in ("new", "old"))
@@ -75,7 +75,7 @@ async def test_a_key_that_another_release_wrote_delays_no_other(store: RealServe
 
 
 class Odd(TimedClient):
-    """A store that answers with another number of slots."""
+    """A store that answers with a given number of slots."""
 
     def __init__(self, store: RealServer, granted: str) -> None:
         super().__init__(store)
@@ -90,7 +90,7 @@ class Odd(TimedClient):
 @pytest.mark.parametrize("granted", ["0", "-5", "1000000", "nan", "1.5", "one", ""])
 @pytest.mark.parametrize("policy", [{}, {"on_unavailable": "wait"}])
 async def test_a_bad_answer_is_an_outage(store: RealServer, granted: str, policy: dict[str, Any]) -> None:
-    """0 slots were asked for again without a pause, and -5 were accepted. Nothing is granted for either."""
+    """An answer of 0 slots led to more questions without a pause, and -5 was accepted. Neither grants anything."""
     client = Odd(store, granted)
     limiter = RedisLimiter(client, "x", "10/s", **policy)
     waiting = asyncio.create_task(limiter.acquire())
@@ -113,7 +113,7 @@ async def test_a_bad_answer_is_an_outage(store: RealServer, granted: str, policy
 )
 @pytest.mark.parametrize("client", [None, redis.asyncio.Redis, OwnRedis, valkey.asyncio.Valkey])
 async def test_junk_is_an_outage(reply: bytes, client: Any) -> None:
-    """Within the grace it is waited for, and no policy takes it for a refusal."""
+    """Within the grace callers wait, and no policy takes it for a refusal."""
 
     async def junk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
@@ -132,8 +132,8 @@ async def test_junk_is_an_outage(reply: bytes, client: Any) -> None:
             await source.aclose()
 
 
-def test_what_is_no_client_is_refused(store: RealServer) -> None:
-    """A pipeline collects commands, and a subscription sends none; the error names what to give."""
+def test_object_that_is_not_a_client_is_refused(store: RealServer) -> None:
+    """A pipeline collects commands, and a subscription sends none; the error names what to pass."""
     one, other = redis.asyncio.Redis.from_url(store.url), valkey.asyncio.Valkey.from_url(store.url)
     cluster = redis.asyncio.RedisCluster.from_url(store.url)
     wrong: list[Any] = [one.pipeline(), one.pubsub(), one.monitor(), one.connection_pool, other.pipeline(), other.pubsub()]
@@ -144,8 +144,8 @@ def test_what_is_no_client_is_refused(store: RealServer) -> None:
 
 
 @one_loop
-async def test_two_rates_under_one_name_are_said_once(store: RealServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Each assigned slots by its own rate, in silence."""
+async def test_two_rates_under_one_name_are_logged_once(store: RealServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Each limiter assigned slots by its own rate, without a word."""
     caplog.set_level(logging.WARNING, "aiorate")
     same = [RedisLimiter(store.url, "same", rate, burst=3) for rate in ("1000/s", "1000/s")]
     differ = [RedisLimiter(store.url, "x", rate) for rate in ("1000/s", "2000/s", "3000/s")]
@@ -160,8 +160,8 @@ async def test_two_rates_under_one_name_are_said_once(store: RealServer, caplog:
         await limiter.aclose()
 
 
-def test_a_list_of_rates_is_not_for_a_limiter() -> None:
-    """A RedisLimiter takes one, a Limiter an AllOf."""
+def test_list_of_rates_for_a_limiter_names_all_of() -> None:
+    """A RedisLimiter takes a list of rates; a Limiter takes AllOf."""
     for rates in (["1/s", "10/min"], ("1/s", "10/min")):
         with pytest.raises(TypeError, match=r"one rate or strategy, not a (list|tuple)\..*Limiter\(AllOf\(TokenBucket\('1/s', burst=1\)"):
             Limiter(rates)  # type: ignore[arg-type]
@@ -176,7 +176,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 async def outcome(limiter: RedisLimiter, seconds: float) -> str:
-    """``granted``, the text of the error, or ``waiting`` if it is neither after so many seconds."""
+    """Return ``granted``, the text of the error, or ``waiting`` after ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             await limiter.acquire()
@@ -191,9 +191,9 @@ async def outcome(limiter: RedisLimiter, seconds: float) -> str:
 @pytest.mark.parametrize("value", ["aiorate/2 1800000000000000 0 0", "aiorate/2 7 1800000000000000 0 0 5", "aiorate/2 {}"])
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_value_of_another_release_is_an_outage(store: RealServer, value: str, policy: str) -> None:
-    """A later release with one number in front made older processes grant at once, and one more word was WRONGTYPE.
+    """A later release with another number in front made older processes grant at once; another word gave WRONGTYPE.
 
-    Within the grace it is waited for, and after it the policy decides, as in any outage. The value is left alone.
+    Within the grace callers wait, and after it the policy decides, as in any outage. The value stays as it is.
     """
     store.send("SET", "aiorate:x", value)
     limiter = RedisLimiter(TimedClient(store), "x", "10/s", **POLICIES[policy])
@@ -209,7 +209,7 @@ async def test_a_value_of_another_release_is_an_outage(store: RealServer, value:
 
 @one_loop
 async def test_processes_go_on_once_the_other_release_is_gone(store: RealServer) -> None:
-    """The outage ends with the value, without a restart."""
+    """The outage ends when the value expires, without a restart."""
     store.send("SET", "aiorate:x", "aiorate/2 1800000000000000 0 0", "PX", 300)
     limiter = RedisLimiter(store.url, "x", "1000/s", on_unavailable="wait")
     await limiter.acquire()

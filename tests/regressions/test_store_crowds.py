@@ -14,7 +14,7 @@ from aiorate.redis import RedisLimiter
 
 
 async def granted(limiter: RedisLimiter, count: int, **options: Any) -> list[bool]:
-    """Which of so many callers are."""
+    """Return which of ``count`` callers are granted."""
 
     async def one() -> bool:
         try:
@@ -31,14 +31,14 @@ async def granted(limiter: RedisLimiter, count: int, **options: Any) -> list[boo
 @pytest.mark.parametrize("lease", [0, 0.01])
 @pytest.mark.parametrize("max_wait", [0, 0.00001])
 async def test_as_many_of_a_crowd_are_granted_as_are_due(store: RealServer, max_wait: float, lease: float) -> None:
-    """Refusing the others took so long that the slots of those who were due lapsed: 1002 were granted, and 4000 lost.
+    """Refusing some took so long that the slots of others lapsed: 1002 were granted, and 4000 lost.
 
-    The store is asked for no more than the loop wakes in time, and the rest of the burst stays there.
+    The store is asked only for what the loop can wake in time, and the rest of the burst stays there.
     """
     limiter = RedisLimiter(store.url, "x", "100/s", burst=3_000, lease=lease)
     results = await granted(limiter, 6_000, max_wait=max_wait)
 
-    assert 2_500 <= sum(results[:3_000])  # on a busy machine the loop may be too late for a portion
+    assert 2_500 <= sum(results[:3_000])  # on a busy machine the loop may miss a portion
     assert sum(results) == limiter.statistics().granted
     assert 6_000 == sum(results) + limiter.statistics().refused
     await limiter.aclose()
@@ -47,7 +47,7 @@ async def test_as_many_of_a_crowd_are_granted_as_are_due(store: RealServer, max_
 
 @one_loop
 async def test_a_crowd_that_waits_loses_nothing_of_a_burst(store: RealServer) -> None:
-    """3000 waiters resume in several turns of the loop, and what was booked for the last had lapsed by then."""
+    """3000 waiters resume over several turns of the loop, and the slots of the last had lapsed by then."""
     limiter = RedisLimiter(store.url, "x", "100/s", burst=3_000, slack=0.001)
     await granted(limiter, 3_000)
 
@@ -57,12 +57,12 @@ async def test_a_crowd_that_waits_loses_nothing_of_a_burst(store: RealServer) ->
 
 @one_loop
 async def test_one_large_request_is_asked_for_at_once(store: RealServer) -> None:
-    """What a portion of a crowd is does not bound what one caller may ask for."""
+    """The size of a portion does not bound a single request."""
     limiter = RedisLimiter(store.url, "x", "1/min", burst=5_000)
     calls = store.calls()
     assert isinstance(await limiter.acquire(2_000, max_wait=0), float)
     assert isinstance(await limiter.acquire(2_000), float)
 
-    assert store.calls() <= calls + 3  # and once more to bring the script
+    assert store.calls() <= calls + 3  # one call loads the script
     assert [True] * 1_000 == await granted(limiter, 1_000, max_wait=0)
     await limiter.aclose()

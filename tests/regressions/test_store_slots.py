@@ -27,17 +27,17 @@ def store() -> Any:
 
 
 def run_eagerly(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run it in virtual time, in a loop that starts tasks at once; nothing may take longer than a virtual minute."""
+    """Run it in virtual time, in a loop that starts tasks at once, for at most a virtual minute."""
     with asyncio.Runner(loop_factory=lambda: eager_loop(VirtualLoop)) as runner:
         return runner.run(asyncio.wait_for(main, 60))
 
 
 def names() -> Any:
-    """One that no other test has used."""
+    """Yield names that no other test has used."""
     number = 0
     while True:
         number += 1
-        yield f"second-slots-{number}"
+        yield f"store-slots-{number}"
 
 
 NAMES = names()
@@ -76,7 +76,7 @@ def test_eager_redis_limiter_grants_after_an_idle_time(store: RealServer, lease:
 
 @needs_eager
 def test_eager_keyed_limiters_over_redis_all_grant(store: RealServer) -> None:
-    """One store task serves all keys, so one request that it overlooks is enough to stop them all."""
+    """One store task serves all keys, so one overlooked request is enough to stop them all."""
 
     async def main() -> None:
         client, prefix = TimedClient(store), next(NAMES)
@@ -88,7 +88,7 @@ def test_eager_keyed_limiters_over_redis_all_grant(store: RealServer) -> None:
 
 
 async def late_loop(store: RealServer, rate: str, stall: float, seconds: float, **options: Any) -> tuple[RedisLimiter, list[float]]:
-    """Ten tasks acquire again and again in a loop that nothing else lets run for ``stall`` seconds at a time."""
+    """Let ten tasks acquire repeatedly in a loop that stalls for ``stall`` seconds at a time."""
     loop: Any = asyncio.get_running_loop()
     limiter = RedisLimiter(TimedClient(store), next(NAMES), rate, **options)
     granted: list[float] = []
@@ -115,7 +115,7 @@ async def late_loop(store: RealServer, rate: str, stall: float, seconds: float, 
 @pytest.mark.parametrize(("rate", "stall"), [("2/s", 0.03), ("2/s", 0.1), ("10/s", 0.03), ("1/min", 2.0)])
 @pytest.mark.parametrize("burst", [1, 3])
 def test_late_loop_loses_no_slots_of_a_slow_rate(store: RealServer, rate: str, stall: float, burst: int) -> None:
-    """At 2/s a loop that was 30 ms late delivered a quarter, because a slot lapsed 5 ms after it was due."""
+    """At 2/s a loop 30 ms late delivered a quarter, because a slot lapsed 5 ms after it was due."""
     per_second = aiorate.Rate.parse(rate).per_second
     seconds = 40 / per_second
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -128,7 +128,7 @@ def test_late_loop_loses_no_slots_of_a_slow_rate(store: RealServer, rate: str, s
 
 
 def test_slot_lapses_half_an_interval_after_it_is_due() -> None:
-    """And no later, or two slots in a row could be used at one instant."""
+    """It must not lapse later, or two slots in a row could be used at one instant."""
     rates = [aiorate.Rate.parse("2/s")]
     scheduler = Booked(rates, [1], 5_000_000)
     scheduler.book([0], 2, 0, [SECOND], 1)
@@ -149,7 +149,7 @@ def test_slot_lapses_half_an_interval_after_it_is_due() -> None:
     ],
 )
 def test_duration_that_no_store_can_count_is_refused(store: RealServer, refused: Any, says: str) -> None:
-    """The key of all processes was poisoned for 3170 years by one bad number, and nothing mended it."""
+    """One bad number poisoned the key of all processes for 3170 years, and nothing mended it."""
 
     async def main() -> None:
         limiter = RedisLimiter(TimedClient(store), next(NAMES), "1/s")
@@ -164,7 +164,7 @@ def test_duration_that_no_store_can_count_is_refused(store: RealServer, refused:
 
 
 def test_burst_that_no_store_can_count_is_refused() -> None:
-    """A burst of 40 000 at one a year takes longer to come back than the store can count."""
+    """A burst of 40 000 at one a year takes longer to refill than the store can count."""
     with pytest.raises(ValueError, match=r"at 1/365day a burst of 40000 takes longer than 317 years .* a burst of at most 317\."):
         RedisLimiter("redis://localhost", "x", "1/365d", burst=40_000)
     with pytest.raises(ValueError, match="Give a faster rate"):
@@ -173,7 +173,7 @@ def test_burst_that_no_store_can_count_is_refused() -> None:
 
 
 def test_many_charges_are_clamped_by_the_store(store: RealServer) -> None:
-    """Each may be told, and all together not. The key stays readable."""
+    """Each charge is valid, but their sum is not. The key stays readable."""
 
     async def main() -> None:
         limiter = RedisLimiter(TimedClient(store), next(NAMES), "1/s", grace=0)
@@ -197,7 +197,7 @@ def test_many_charges_are_clamped_by_the_store(store: RealServer) -> None:
 
 
 def test_resume_mends_a_key_that_cannot_be_read(store: RealServer) -> None:
-    """A value of aiorate's that says nonsense is replaced by one word of any process, and without a new name."""
+    """Any process may replace a nonsensical value of aiorate's with one call, without a new name."""
 
     async def main() -> None:
         limiter = RedisLimiter(TimedClient(store), next(NAMES), "10/s")

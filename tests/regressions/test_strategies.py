@@ -55,7 +55,7 @@ MISTAKES: list[tuple[Callable[..., object], str]] = [
 
 @pytest.mark.parametrize(("make", "hint"), MISTAKES)
 def test_unknown_argument_of_a_strategy_is_answered_by_a_hint(make: Callable[[], object], hint: str) -> None:
-    """ "takes 2 positional arguments but 3 were given" does not say how to write 100 per 60 s."""
+    """The message "takes 2 positional arguments but 3 were given" did not say how to write 100 per 60 s."""
     with pytest.raises(TypeError, match=hint):
         make()
 
