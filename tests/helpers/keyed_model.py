@@ -1,0 +1,223 @@
+"""A slow and plain model of a KeyedLimiter: for each limit a list and a scheduler, and a list of timers.
+
+It states the rule in one place: a request waits in its key's line; the first there, once due there, asks the shared limit, in order of
+becoming due; both limits are spent in one step, or neither.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import aiorate
+from helpers.driving import SECOND
+
+CATCH_UP = SECOND // 50
+MS = SECOND // 1000
+EXACT = {"TokenBucket", "TokenBucket-paced", "SlidingWindow", "AllOf"}
+"""Strategies with which a key that was evicted is granted at exactly the same instants as one that was kept."""
+GAPS = [0, 0, 0, 1, 10 * MS, 50 * MS, 100 * MS, 137 * MS, SECOND - 1, 3 * SECOND]
+
+
+class Request:
+    """A request in line; ``key`` is None if it was made to the shared limit directly."""
+
+    def __init__(self, name: int, key: str | None, permits: int, since: int) -> None:
+        self.name, self.key, self.permits, self.since = name, key, permits, since
+
+
+class Limit:
+    """A line, a scheduler, and its own time, which stands still during a pause."""
+
+    def __init__(self, scheduler: aiorate.Scheduler, clock: int) -> None:
+        self.scheduler = scheduler
+        self.clock = self.time = clock
+        self.held_for = self.paused_until = 0
+        self.line: list[Request] = []
+        self.standing: Request | None = None  # of a key: its request in the shared line
+        self.timer: tuple[int, int] | None = None  # when to look again, and the number of the timer
+        self.altered = False
+        self.granted: list[tuple[int, int]] = []  # instant, permits
+        self.largest = 1
+
+    @property
+    def held(self) -> bool:
+        return self.clock < self.paused_until
+
+    def move_to(self, clock: int) -> None:
+        moves_on = min(max(self.clock, self.paused_until), clock)
+        self.held_for += moves_on - self.clock
+        self.time += clock - moves_on
+        self.clock = clock
+        if not self.held and self.held_for:
+            self.scheduler.shift(self.held_for)
+            self.held_for = 0
+
+    def take(self, permits: int, since: int) -> None:
+        assert self.scheduler.take(permits, self.time, max(since, self.time - CATCH_UP)) <= self.time
+        self.granted.append((self.clock, permits))
+        self.largest = max(self.largest, permits)
+
+    def due(self, permits: int) -> int:
+        return self.scheduler.peek(permits, self.time)
+
+
+class Model:
+    """Limits by key and a shared one, moved from timer to timer."""
+
+    def __init__(self, shared: aiorate.Scheduler | None) -> None:
+        self.clock = 0
+        self.shared = None if shared is None else Limit(shared, 0)
+        self.keys: dict[str, Limit] = {}
+        self.granted: dict[int, int] = {}
+        self.failed: set[int] = set()
+        self.timers = count()
+
+    @property
+    def limits(self) -> list[Limit]:
+        return [*self.keys.values(), *([] if self.shared is None else [self.shared])]
+
+    def run_to(self, clock: int) -> None:
+        """Serve at each timer. Timers of one instant fire in the order in which they were set; a pool's task runs an iteration later."""
+        while woken := [limit for limit in self.limits if limit.timer is not None and limit.timer[0] <= clock]:
+            first = min(woken, key=lambda limit: (limit.timer[0], self.by_task(limit), limit.timer[1]))  # type: ignore[index]
+            assert first.timer is not None
+            self.move_to(max(first.timer[0], self.clock))
+            first.timer = None
+            self.serve(first)
+        self.move_to(clock)
+
+    def by_task(self, limit: Limit) -> bool:
+        return isinstance(limit.scheduler, aiorate.TokenPool) and any(limit is not self.shared or not each.key for each in limit.line)
+
+    def move_to(self, clock: int) -> None:
+        self.clock = clock
+        for limit in self.limits:
+            limit.move_to(clock)
+
+    def arm(self, limit: Limit, reading: int | None) -> None:
+        if reading is None:
+            limit.timer = None
+        elif limit.timer is None or limit.timer[0] != reading:
+            limit.timer = reading, next(self.timers)
+
+    def serve(self, limit: Limit) -> None:
+        if limit is self.shared:
+            self.serve_shared(limit)
+        else:
+            self.serve_key(limit)
+
+    def serve_key(self, key: Limit) -> None:
+        """Grant what is due in the key's line, and let its first request join the shared line."""
+        while key.line and not key.held:
+            first = key.line[0]
+            due = key.due(first.permits)
+            if due > key.time:
+                self.withdraw(key)
+                return self.arm(key, key.clock + due - key.time)
+            if self.shared is not None:
+                if key.standing is not first:
+                    self.withdraw(key)
+                    most = self.shared.scheduler.max_permits
+                    if most is not None and first.permits > most:
+                        self.fail(first)
+                        continue
+                    if self.shared.line or self.shared.held or self.shared.due(first.permits) > self.shared.time:
+                        key.standing = first
+                        self.shared.line.append(Request(first.name, first.key, first.permits, self.shared.time))
+                        if len(self.shared.line) == 1:
+                            self.serve_shared(self.shared)
+                if key.standing is first:
+                    return self.arm(key, None)
+                self.shared.take(first.permits, self.shared.time)
+            key.take(first.permits, first.since)
+            self.granted[first.name] = self.clock
+            del key.line[0]
+        self.withdraw(key)
+        return self.arm(key, key.paused_until if key.line else None)
+
+    def serve_shared(self, shared: Limit) -> None:
+        """Grant what is due in the shared line; then serve the keys of those requests."""
+        passed = []
+        while shared.line and not shared.held:
+            first = shared.line[0]
+            due = shared.due(first.permits)
+            if due > shared.time:
+                self.arm(shared, shared.clock + due - shared.time)
+                break
+            shared.take(first.permits, first.since)
+            self.granted[first.name] = self.clock
+            del shared.line[0]
+            if first.key is not None:
+                key = self.keys[first.key]
+                key.take(first.permits, key.time)  # no catch-up for the time in the shared line
+                key.standing = None
+                del key.line[0]
+                passed.append(key)
+        else:
+            self.arm(shared, shared.paused_until if shared.line else None)
+        for key in passed:
+            self.serve_key(key)
+
+    def withdraw(self, key: Limit) -> None:
+        """Remove the key's request from the shared line."""
+        if key.standing is not None:
+            assert self.shared is not None
+            name, key.standing = key.standing.name, None
+            first = self.shared.line[0].name == name
+            self.shared.line = [request for request in self.shared.line if request.name != name]
+            if first:
+                self.serve_shared(self.shared)
+
+    def fail(self, request: Request) -> None:
+        limit = self.of(request.key)
+        limit.line.remove(request)
+        self.failed.add(request.name)
+
+    def of(self, key: str | None) -> Limit:
+        limit = self.shared if key is None else self.keys[key]
+        assert limit is not None
+        return limit
+
+    def path(self, key: str | None) -> list[Limit]:
+        """The limits from which a request of that key takes."""
+        return [self.of(key)] + ([] if key is None or self.shared is None else [self.shared])
+
+    # Calls of users.
+
+    def ask(self, name: int, key: str | None, permits: int) -> None:
+        limit = self.of(key)
+        limit.line.append(Request(name, key, permits, limit.time))
+        if len(limit.line) == 1:
+            self.serve(limit)
+
+    def leave(self, name: int, key: str | None) -> None:
+        limit = self.of(key)
+        first = limit.line[0].name == name
+        limit.line = [request for request in limit.line if request.name != name]
+        if first:
+            self.serve(limit)
+
+    def try_acquire(self, key: str | None, permits: int) -> bool:
+        limits = self.path(key)
+        if any(limit.line or limit.held or limit.due(permits) > limit.time for limit in limits):
+            return False
+        for limit in limits:
+            limit.take(permits, limit.time)
+        return True
+
+    def rate_changed(self, limit: Limit) -> None:
+        limit.altered = True
+        most = limit.scheduler.max_permits
+        turned_away = [request for request in limit.line if most is not None and request.permits > most]
+        for request in turned_away:
+            if limit is self.shared and request.key is not None:
+                limit.line.remove(request)
+                key = self.of(request.key)
+                key.standing = None
+                self.fail(key.line[0])
+            else:
+                self.fail(request)
+        self.serve(limit)
+        for request in turned_away:
+            if limit is self.shared and request.key is not None:
+                self.serve(self.of(request.key))
