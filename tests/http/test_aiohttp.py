@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_each_request_is_sent_at_its_instant_and_not_before(server: Server) -> None:
-    """The whole point: the clock says when, and a real server sees just those requests."""
+    """The clock decides when, and a real server sees exactly those requests."""
     clock = ManualClock()
     limiter = Limiter("10/s", clock=clock)
     async with session_of(server, limiter) as session, asyncio.TaskGroup() as tasks:
@@ -39,7 +39,7 @@ async def test_each_request_is_sent_at_its_instant_and_not_before(server: Server
 
 
 async def test_nothing_arrives_before_its_instant(server: Server) -> None:
-    """In real time, seen from the server: the way there delays requests, and moves them closer together, but none ahead."""
+    """In real time, at the server: the network delays requests and moves them closer together, but none ahead."""
     limiter = Limiter(BurstCompensation("100/s"))
     begin = monotonic_ns()
     async with session_of(server, limiter) as session:
@@ -60,8 +60,8 @@ async def test_each_hop_of_a_redirect_pays(server: Server) -> None:
     assert limiter.statistics().granted == 3
 
 
-async def test_what_a_middleware_before_it_sends_again_pays_again(server: Server) -> None:
-    """That is why the limiter is listed last; listed first, it would see one request."""
+async def test_requests_repeated_by_an_outer_middleware_pay_again(server: Server) -> None:
+    """So the limiter is listed last; listed first, it would see one request."""
 
     async def retry(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         while (response := await handler(request)).status == 503:
@@ -78,7 +78,7 @@ async def test_what_a_middleware_before_it_sends_again_pays_again(server: Server
 
 
 async def test_retries_above_the_session_pay_again(server: Server) -> None:
-    """As those of a loop of one's own."""
+    """As in a loop around the call."""
     limiter = bucket()
     async with session_of(server, limiter) as session:
         while await get(session, "/flaky/2") == 503:
@@ -88,7 +88,7 @@ async def test_retries_above_the_session_pay_again(server: Server) -> None:
 
 
 async def test_the_handshake_of_a_websocket_pays(server: Server) -> None:
-    """Once; what is said over it afterwards is not limited."""
+    """It pays once; messages afterwards are not limited."""
     limiter = bucket()
     async with session_of(server, limiter) as session, session.ws_connect("/ws") as socket:
         for word in ("a", "b", "c"):
@@ -99,7 +99,7 @@ async def test_the_handshake_of_a_websocket_pays(server: Server) -> None:
 
 
 async def test_a_stream_is_not_broken(server: Server) -> None:
-    """The response is handed over at its head, before the server has even made the rest."""
+    """The response is handed over with its head, before the server has made the rest."""
     async with session_of(server, bucket()) as session, session.get("/stream") as response:
         first = await response.content.readany()
         server.go.set()
@@ -108,8 +108,8 @@ async def test_a_stream_is_not_broken(server: Server) -> None:
     assert (first, rest) == (b"first", b"last")
 
 
-async def test_cost_and_a_request_that_knows_better(server: Server) -> None:
-    """Weights come from a function of the request; those inside `cost` have theirs, on all of their hops."""
+async def test_cost_of_a_function_and_of_a_single_request(server: Server) -> None:
+    """Costs come from a function of the request; inside `cost` another applies, on all hops."""
     limiter = bucket(burst=100)
 
     def granted() -> int:
@@ -135,13 +135,13 @@ async def test_cost_and_a_request_that_knows_better(server: Server) -> None:
 
 @pytest.mark.parametrize(("permits", "error"), [(-1, ValueError), (True, TypeError), (1.5, TypeError), ("7", TypeError), (None, TypeError)])
 async def test_a_wrong_cost_is_refused_where_it_is_written(permits: Any, error: type[Exception]) -> None:
-    """Not later, from somewhere inside aiohttp."""
+    """Later it would fail somewhere inside aiohttp."""
     with pytest.raises(error, match=r"cost\(\) must be .*0: not limited"):
         cost(permits)
 
 
-async def test_a_cost_above_capacity_is_refused_before_anything_is_sent(server: Server) -> None:
-    """It could wait for ever."""
+async def test_cost_above_capacity_is_refused_before_sending(server: Server) -> None:
+    """It could only wait for ever."""
     limiter = bucket(burst=10)
     async with session_of(server, limiter) as session:
         with cost(11), pytest.raises(ValueError, match="10 is the most at once"):
@@ -152,7 +152,7 @@ async def test_a_cost_above_capacity_is_refused_before_anything_is_sent(server: 
 
 
 async def test_a_full_key_does_not_hold_up_another(server: Server) -> None:
-    """One line for each key."""
+    """Each key has a separate line."""
     limiters = {"/a": bucket(burst=1), "/b": bucket(burst=1)}
     async with session_of(server, limiters, key=lambda request: request.url.path) as session:
         await get(session, "/a")
@@ -167,7 +167,7 @@ async def test_a_full_key_does_not_hold_up_another(server: Server) -> None:
 
 
 async def test_the_key_is_the_origin_unless_told_otherwise(server: Server) -> None:
-    """Two servers, two limiters; a third server has none, which is an error and not a free ride."""
+    """Two servers have two limiters; a third has none, which is an error."""
     limiters = {server.url: bucket()}
     async with Server() as other, Server() as third, session_of(server, limiters) as session:
         limiters[other.url] = bucket()
@@ -181,7 +181,7 @@ async def test_the_key_is_the_origin_unless_told_otherwise(server: Server) -> No
 
 
 async def test_a_request_may_have_another_limiter_or_none(server: Server) -> None:
-    """aiohttp replaces the session's middlewares by those of the request."""
+    """aiohttp replaces the session's middlewares with those of the request."""
     limiter, other = bucket(), bucket()
     async with session_of(server, limiter) as session:
         await get(session, middlewares=[middleware(other)])

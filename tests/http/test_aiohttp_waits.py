@@ -1,4 +1,4 @@
-"""What a request to aiohttp holds while it waits, how long it may, and what ends it."""
+"""Requests to aiohttp that wait: what they hold, which timeouts cover them, and what ends the wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ leaping = pytest.mark.asyncio(loop_factories=["leaping"])
 
 
 async def test_waiting_holds_no_connection(server: Server) -> None:
-    """Else a full line would starve everybody else of the connector."""
+    """Otherwise a full line would starve all other users of the connector."""
     limiter = bucket(burst=1)
     options = {"connector": TCPConnector(limit=1), "timeout": ClientTimeout(connect=LONG)}
     async with session_of(server, limiter, session=options) as session:
@@ -41,7 +41,7 @@ async def test_waiting_holds_no_connection(server: Server) -> None:
 
 @leaping
 async def test_the_total_timeout_covers_the_wait(server: Server) -> None:
-    """aiohttp's doing, and 300 s unless told otherwise: the documentation says what to do about it. Nothing is spent."""
+    """aiohttp's total is 300 s by default; the documentation says what to do about it. Nothing is spent."""
     limiter = bucket(burst=1)
     assert limiter.try_acquire()
     loop: Any = asyncio.get_running_loop()
@@ -62,7 +62,7 @@ async def test_the_total_timeout_covers_the_wait(server: Server) -> None:
 
 @leaping
 async def test_no_other_timeout_covers_the_wait(server: Server) -> None:
-    """The remedy."""
+    """One remedy is to set the other timeouts instead."""
     clock = ManualClock()
     limiter = bucket(burst=1, clock=clock)
     assert limiter.try_acquire()
@@ -79,7 +79,7 @@ async def test_no_other_timeout_covers_the_wait(server: Server) -> None:
 
 
 @leaping
-async def test_a_limiter_entered_before_the_request_is_outside_every_timeout(server: Server) -> None:
+async def test_limiter_entered_before_the_request_avoids_timeouts(server: Server) -> None:
     """The other remedy, for sessions that keep their total."""
     clock = ManualClock()
     limiter = bucket(burst=1, clock=clock)
@@ -100,8 +100,8 @@ async def test_a_limiter_entered_before_the_request_is_outside_every_timeout(ser
         assert await request == 200
 
 
-async def test_cancelled_while_waiting_spends_nothing_and_connects_to_nobody(server: Server) -> None:
-    """Also where wait_for() or a task group did it."""
+async def test_cancelled_while_waiting_spends_and_sends_nothing(server: Server) -> None:
+    """Also where wait_for() or a task group cancelled it."""
     limiter = bucket(burst=1)
     assert limiter.try_acquire()
     async with session_of(server, limiter) as session:
@@ -117,8 +117,8 @@ async def test_cancelled_while_waiting_spends_nothing_and_connects_to_nobody(ser
     assert server.connections == 0
 
 
-async def test_what_the_limiter_raises_comes_through(server: Server) -> None:
-    """Unchanged, at once, with nothing sent; aiohttp makes ClientOSError of some TimeoutErrors, but not of these."""
+async def test_errors_of_the_limiter_come_through(server: Server) -> None:
+    """Unchanged, at once, with nothing sent; aiohttp turns some TimeoutErrors into ClientOSError, but not these."""
     limiter = bucket(burst=1, rate="1/min", max_waiting=1)
     assert limiter.try_acquire()
     async with session_of(server, limiter, max_wait=30) as session:
@@ -140,8 +140,8 @@ async def test_what_the_limiter_raises_comes_through(server: Server) -> None:
     assert limiter.statistics().granted == 1
 
 
-async def test_closing_the_limiter_sends_away_the_requests_that_wait(server: Server) -> None:
-    """Nobody hangs, and the session can be used on with another limiter."""
+async def test_closing_the_limiter_refuses_waiting_requests(server: Server) -> None:
+    """No request hangs, and the session can go on with another limiter."""
     limiter = bucket(burst=1)
     assert limiter.try_acquire()
     async with session_of(server, limiter) as session:

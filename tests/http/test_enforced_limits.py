@@ -7,71 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
 
-import aiohttp
-import httpx
 import httpx2
 import pytest
 import trio
+from helpers.clients import client_of, each_client, fetching
 from helpers.driving import LONG, SECOND, one_loop
-from helpers.server import Observed, Server, get, in_thread
+from helpers.server import Observed, Server, in_thread
 
 from aiorate import Limiter, SlidingWindow, TokenBucket
-from aiorate.aiohttp import cost, middleware
 from aiorate.http import hooks, limit_transport
-
-HTTPX = ("httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport")
-
-
-EACH = (*HTTPX, "aiohttp")
-
-
-Fetch = Callable[..., Awaitable[int]]
-
-
-def client_of(kind: str, limiter: Any, **options: Any) -> Any:
-    """A client of httpx2 or httpx."""
-    name, _, way = kind.partition("-")
-    package: Any = httpx2 if name == "httpx2" else httpx
-    if way == "hooks":
-        # verify=False: there is no certificate to look at, and reading those of the system takes longer than the test.
-        return package.AsyncClient(timeout=LONG, verify=False, event_hooks=hooks(limiter, **options))
-    return package.AsyncClient(timeout=LONG, transport=limit_transport(package.AsyncHTTPTransport(verify=False), limiter, **options))
-
-
-@asynccontextmanager
-async def fetching(kind: str, limiter: Any, **options: Any) -> AsyncIterator[Fetch]:
-    """A function that fetches a URL and returns the status; with ``free=True`` the request costs nothing."""
-    if kind == "aiohttp":
-        settings = {"timeout": aiohttp.ClientTimeout(total=LONG), "connector": aiohttp.TCPConnector(limit=50)}
-        async with aiohttp.ClientSession(middlewares=[middleware(limiter, **options)], **settings) as session:  # type: ignore[arg-type]
-
-            async def fetch_by_aiohttp(url: str, *, free: bool = False) -> int:
-                if free:
-                    with cost(0):
-                        return await get(session, url)
-                return await get(session, url)
-
-            yield fetch_by_aiohttp
-    else:
-        async with client_of(kind, limiter, **options) as client:
-
-            async def fetch(url: str, *, free: bool = False) -> int:
-                extensions = {"aiorate": {"cost": 0}} if free else None
-                response = await client.get(url, extensions=extensions, follow_redirects=True)
-                return int(response.status_code)
-
-            yield fetch
-
-
-each_client = pytest.mark.parametrize("kind", EACH)
 
 
 def check_pace(limiter: Observed, server: Server) -> None:
-    """Nothing was too much or too early, and after each pause no more came than the limiter's own guarantee allows."""
+    """Fail if a request came too early, or if more came after a pause than the limiter's bound allows."""
     limiter.check(server.arrivals)
     instants = sorted(arrival.instant for arrival in server.arrivals)
     for allowed, until in limiter.told:
@@ -84,7 +34,7 @@ def check_pace(limiter: Observed, server: Server) -> None:
 @pytest.mark.asyncio
 @each_client
 async def test_two_hundred_tasks_and_a_server_that_says_429(kind: str, server: Server) -> None:
-    """One pause for all: while it lasts no more arrive than were let through before it, and then they come paced; all in the end."""
+    """One pause holds all: meanwhile only requests granted before it arrive; then they come paced, all in the end."""
     server.enforce(50, 0.1)
     limiter = Observed("2000/s")
     async with fetching(kind, limiter) as fetch:
@@ -105,7 +55,7 @@ async def test_two_hundred_tasks_and_a_server_that_says_429(kind: str, server: S
 
 @one_loop
 @each_client
-async def test_a_lower_rate_that_a_server_announces_is_kept_to(kind: str, server: Server) -> None:
+async def test_lower_rate_announced_by_a_server_is_kept(kind: str, server: Server) -> None:
     """From the first response on that tells of it."""
     server.enforce(1_000, 0.1)
     limiter = Observed(TokenBucket("2000/s", burst=20))
@@ -121,9 +71,9 @@ async def test_a_lower_rate_that_a_server_announces_is_kept_to(kind: str, server
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_the_delivered_rate_follows_within_one_window() -> None:
-    """In virtual time, 5 ms from a server whose 100 in a second become 20 for three seconds: all 20 are used, and then all 100 again.
+    """In virtual time, 5 ms from a server that allows 20 instead of 100 a second for three seconds: all 20 are used, then all 100.
 
-    Its first answer in a window comes when the second request has been sent, which it had not counted: so one is too many in each.
+    Its first answer in a window comes after the second request was sent, which it had not counted: so one is too many in each window.
     """
     loop = asyncio.get_running_loop()
     counted: Counter[int] = Counter()
@@ -153,7 +103,7 @@ async def test_the_delivered_rate_follows_within_one_window() -> None:
 
 @pytest.fixture
 def remote() -> Iterator[Server]:
-    """A server in a thread of its own."""
+    """A server in another thread."""
     with in_thread() as server:
         yield server
 
@@ -182,7 +132,7 @@ def test_under_trio_a_server_that_says_429(kind: str, remote: Server) -> None:
 
 
 class Noted(SlidingWindow):
-    """Notes when it granted."""
+    """Notes the instants of its grants."""
 
     def __init__(self, rate: str) -> None:
         super().__init__(rate)
@@ -198,10 +148,10 @@ class Noted(SlidingWindow):
 @pytest.mark.slow
 @one_loop
 async def test_a_longer_period_is_the_margin(record_property: Callable[[str, object], None]) -> None:
-    """A server that allows 10 in any second. With exactly that here, requests that the network moves together are too many for it.
+    """The server allows 10 in any second. With exactly that here, requests that the network moves together exceed it.
 
-    With a period that is a tenth longer none is, unless one took a tenth of a second longer to get there than another: then, and on a
-    machine that is this busy, nothing can be promised.
+    With a period a tenth longer none does, unless one took a tenth of a second longer to get there than another: then, on a machine that is
+    this busy, nothing can be promised.
     """
     for rate in ("10/s", "10/1.1s"):
         window, sent = Noted(rate), []

@@ -81,7 +81,7 @@ def is_amount(amount: int | None) -> bool:
 
 
 def check(status: int, headers: Any, now: float | None) -> Feedback | None:
-    """Read them, and fail if a limiter could not take what comes out as it is."""
+    """Read the headers, and fail if a limiter could not take the result as it is."""
     feedback = read_feedback(status, headers, now=now)
     if feedback is None:
         assert status not in (429, 503, 529)
@@ -118,7 +118,7 @@ def check(status: int, headers: Any, now: float | None) -> Feedback | None:
 @example(200, [("x-ratelimit-remaining", "1e14"), ("x-ratelimit-reset", "1e-300")], None)
 @example(429, [("age", "1e999"), ("date", "Tue, 26 Mar 2024 19:59:59 GMT"), ("retry-after", "Tue, 26 Mar 2024 19:59:59 GMT")], None)
 def test_no_headers_raise_or_say_absurd_things(status: int, headers: list[tuple[str, str]], now: float | None) -> None:
-    """A parser that raises on a header has crashed more than one client; one that believes it would stop them for years."""
+    """A parser that raises on a header has crashed several clients; one that believes it would stop them for years."""
     check(status, headers, now)
 
 
@@ -135,14 +135,14 @@ def test_no_bytes_do_either(status: int, headers: list[tuple[bytes, bytes]]) -> 
 @fuzz
 @given(st.binary(max_size=300))
 def test_no_response_does_either(data: bytes) -> None:
-    """What the search with atheris runs."""
+    """The search with atheris runs this."""
     check_bytes(data)
 
 
 @fuzz
 @given(statuses, headers_of_any_kind, times, st.randoms(use_true_random=False))
-def test_case_and_strangers_change_nothing(status: int, headers: list[tuple[str, str]], now: float | None, random: Any) -> None:
-    """HTTP/2 sends names in lower case, HTTP/1 as it likes, and every server adds some of its own."""
+def test_case_and_unknown_headers_change_nothing(status: int, headers: list[tuple[str, str]], now: float | None, random: Any) -> None:
+    """HTTP/2 sends names in lower case, HTTP/1 in any case, and every server adds other headers."""
     now = 0.0 if now is None else now  # two readings of the clock would differ
     assume(isfinite(now))
     mixed = [("".join(random.choice((str.lower, str.upper))(letter) for letter in name), value) for name, value in headers]
@@ -155,7 +155,7 @@ def test_case_and_strangers_change_nothing(status: int, headers: list[tuple[str,
 @fuzz
 @given(statuses, headers_of_any_kind, values)
 def test_one_more_retry_after_never_makes_it_earlier(status: int, headers: list[tuple[str, str]], value: str) -> None:
-    """Several of them: the later end counts, so nobody can shorten what another has asked for."""
+    """The latest end counts, so no server can shorten a pause that another asked for."""
     assume(not any(quote in text for _, text in headers for quote in '",') and len(value) < 1000)
     before = read_feedback(status, headers, now=0.0)
     after = read_feedback(status, [*headers, ("Retry-After", value)], now=0.0)
@@ -169,7 +169,7 @@ def test_one_more_retry_after_never_makes_it_earlier(status: int, headers: list[
 @fuzz
 @given(st.integers(0, 50), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999))
 def test_durations_of_go_are_read_as_go_writes_them(hours: int, minutes: int, seconds: int, milliseconds: int) -> None:
-    """``time.Duration`` prints 1h2m3.5s, and a part of a second alone as 500ms."""
+    """``time.Duration`` prints 1h2m3.5s, and a fraction of a second as 500ms."""
     whole = hours * 3600 + minutes * 60 + seconds
     text = (
         (f"{hours}h" if hours else "") + (f"{minutes}m" if whole >= 60 else "") + f"{seconds}.{milliseconds:03}s"
@@ -196,8 +196,8 @@ policies = st.lists(
 
 @fuzz
 @given(policies, st.integers(0, 10**15 - 1), st.integers(0, 86_400))
-def test_what_a_server_writes_by_draft_11_is_what_is_read(policies: list[tuple[str, int, int, str]], left: int, time: int) -> None:
-    """Written with the same library that servers use; names may hold quotes, commas and semicolons."""
+def test_draft_11_headers_are_read_as_servers_write_them(policies: list[tuple[str, int, int, str]], left: int, time: int) -> None:
+    """Written with the library that servers use; names may hold quotes, commas and semicolons."""
     name, allowed, window, unit = policies[0]
     policy = ser([(name, {"q": q, "w": w, "qu": qu}) for name, q, w, qu in policies])
 
@@ -209,7 +209,7 @@ def test_what_a_server_writes_by_draft_11_is_what_is_read(policies: list[tuple[s
 
 
 def check_bytes(data: bytes) -> None:
-    # A byte for the status; then lines, each of a byte for the name and of the value.
+    """Check a response made of the bytes: one for the status, then lines of a byte for the name and the value."""
     status = STATUSES[data[0] % len(STATUSES)] if data else 200
     check(status, [(NAMES[line[0] % len(NAMES)].encode(), line[1:]) for line in data[1:].split(b"\n") if line], 1_711_483_199.0)
 

@@ -1,7 +1,7 @@
 """What read_feedback() makes of the headers of real servers.
 
-The headers are those that the vendors document or that users have posted, cut to what matters. The table is one idea, and longer than
-400 lines: a row for each form that a vendor sends.
+The headers are those that the vendors document or that users have posted, cut to what matters. The table is one idea, with a row for each
+form that a vendor sends; so the file is longer than 400 lines.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ VENDORS: dict[str, tuple[int, str, Feedback | None]] = {
         X-RateLimit-Resource: core""",
         Feedback(429, 60.0, (Quota("core", 5000, 4000, 1200.0),), "GitHub"),
     ),
-    "GitHub: nothing but the request's id": (429, "X-GitHub-Request-Id: C1A2:3B", Feedback(429, 60.0, (), "GitHub")),
-    "GitHub: has trouble of its own": (503, "X-GitHub-Request-Id: C1A2:3B", Feedback(503, 1.0, (), "status 503")),
+    "GitHub: only the request's id": (429, "X-GitHub-Request-Id: C1A2:3B", Feedback(429, 60.0, (), "GitHub")),
+    "GitHub: has trouble itself": (503, "X-GitHub-Request-Id: C1A2:3B", Feedback(503, 1.0, (), "status 503")),
     "GitHub: you may not see this": (
         403,
         f"""Date: {DATE}
@@ -421,18 +421,19 @@ VENDORS: dict[str, tuple[int, str, Feedback | None]] = {
 
 
 def lines(text: str) -> list[tuple[str, str]]:
+    """Split the text into names and values."""
     pairs = [line.strip().split(": ", 1) for line in text.splitlines()]
     return [(name, value) for name, value in pairs]
 
 
 @pytest.mark.parametrize(("status", "headers", "expected"), VENDORS.values(), ids=VENDORS)
 def test_what_each_vendor_says(status: int, headers: str, expected: Feedback | None) -> None:
-    """Each vendor has a language of its own, and each word of it was misread by somebody."""
+    """Each vendor has a different language, and each word of it was misread by some client."""
     assert expected == read_feedback(status, lines(headers), now=EPOCH)
 
 
 def test_every_profile_of_the_table_is_tried() -> None:
-    """A row that no test reads is a row that nobody knows to be right."""
+    """A row of the library's table that no test reads may be wrong."""
     spoken = {name for _, headers, _ in VENDORS.values() for name, _ in lines(headers.lower())}
 
     for profile in PROFILES:

@@ -1,4 +1,4 @@
-"""Limiting real httpx2 and httpx clients that talk to a real server, by hooks and by a transport."""
+"""Limits for real httpx2 and httpx clients that talk to a real server, by hooks and by a transport."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture(params=["httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport"])
 def client_with(request: pytest.FixtureRequest, server: Server) -> Callable[..., Any]:
-    """Makes a client whose requests pass the limiter; options are those of hooks() and limit_transport()."""
+    """Return a function that makes a client whose requests pass the limiter; options are those of hooks() and limit_transport()."""
     name, way = request.param.split("-")
     package = httpx2 if name == "httpx2" else httpx
 
@@ -41,7 +41,7 @@ def client_with(request: pytest.FixtureRequest, server: Server) -> Callable[...,
 
 
 async def test_each_request_is_sent_at_its_instant_and_not_before(client_with: Any, server: Server) -> None:
-    """The whole point: the clock says when, and a real server sees just those requests."""
+    """The clock decides when, and a real server sees exactly those requests."""
     clock = ManualClock()
     limiter = Limiter("10/s", clock=clock)
     async with client_with(limiter) as client, asyncio.TaskGroup() as tasks:
@@ -58,7 +58,7 @@ async def test_each_request_is_sent_at_its_instant_and_not_before(client_with: A
 
 
 async def test_nothing_arrives_before_its_instant(client_with: Any, server: Server) -> None:
-    """In real time, seen from the server: the way there delays requests, and moves them closer together, but none ahead."""
+    """In real time, at the server: the network delays requests and moves them closer together, but none ahead."""
     limiter = Limiter(BurstCompensation("100/s"))
     begin = monotonic_ns()
     async with client_with(limiter) as client:
@@ -95,7 +95,7 @@ async def test_authentication_that_sends_twice_pays_twice(client_with: Any, serv
 
 
 async def test_retries_above_the_client_pay_again(client_with: Any, server: Server) -> None:
-    """As those of the SDKs, or of a loop of one's own."""
+    """As those of the SDKs, or of a loop around the call."""
     limiter = bucket()
     async with client_with(limiter) as client:
         while (await client.get("/flaky/2")).status_code == 503:
@@ -104,8 +104,8 @@ async def test_retries_above_the_client_pay_again(client_with: Any, server: Serv
     assert 3 == limiter.statistics().granted == len(server.arrivals)
 
 
-async def test_a_retry_transport_pays_for_each_attempt_when_the_limiter_is_innermost(server: Server) -> None:
-    """httpx-retries asks isinstance() of what it is given."""
+async def test_each_attempt_pays_when_the_limiter_is_innermost(server: Server) -> None:
+    """httpx-retries checks its inner transport with isinstance()."""
     limiter = bucket()
     transport = httpx_retries.RetryTransport(
         transport=limit_transport(httpx.AsyncHTTPTransport(), limiter), retry=httpx_retries.Retry(total=5, backoff_factor=0)
@@ -118,7 +118,7 @@ async def test_a_retry_transport_pays_for_each_attempt_when_the_limiter_is_inner
 
 
 async def test_hooks_do_not_see_the_attempts_of_a_retry_transport(server: Server) -> None:
-    """What the documentation warns of; if it ever changes, so should the page."""
+    """The documentation warns of it; if it ever changes, so should the page."""
     limiter = bucket()
     transport = httpx_retries.RetryTransport(retry=httpx_retries.Retry(total=5, backoff_factor=0))
     async with httpx.AsyncClient(transport=transport, event_hooks=hooks(limiter)) as client:
@@ -128,7 +128,7 @@ async def test_hooks_do_not_see_the_attempts_of_a_retry_transport(server: Server
 
 
 async def test_a_stream_is_not_broken(client_with: Any, server: Server) -> None:
-    """The response is handed over at its head, before the server has even made the rest."""
+    """The response is handed over with its head, before the server has made the rest."""
     async with client_with(bucket()) as client, client.stream("GET", "/stream") as response:
         chunks = response.aiter_bytes()
         first = await anext(chunks)
@@ -139,7 +139,7 @@ async def test_a_stream_is_not_broken(client_with: Any, server: Server) -> None:
 
 
 async def test_waiting_holds_no_connection(client_with: Any, server: Server) -> None:
-    """Else a full line would starve everybody else of the pool, and end in PoolTimeout."""
+    """Otherwise a full line would starve all other users of the pool, and end in PoolTimeout."""
     package = client_with.package
     limiter = bucket(burst=1)
     limits = package.Limits(max_connections=1)
@@ -161,7 +161,7 @@ async def test_waiting_holds_no_connection(client_with: Any, server: Server) -> 
 
 @pytest.mark.asyncio(loop_factories=["leaping"])
 async def test_no_timeout_of_the_client_covers_the_wait(client_with: Any) -> None:
-    """A request that waited its turn has not been slow."""
+    """A request in line is not a slow request."""
     clock = ManualClock()
     limiter = bucket(burst=1, clock=clock)
     assert limiter.try_acquire()
@@ -176,8 +176,8 @@ async def test_no_timeout_of_the_client_covers_the_wait(client_with: Any) -> Non
         assert (await request).status_code == 200
 
 
-async def test_cancelled_while_waiting_spends_nothing_and_connects_to_nobody(client_with: Any, server: Server) -> None:
-    """Also where wait_for() or a task group did it."""
+async def test_cancelled_while_waiting_spends_and_sends_nothing(client_with: Any, server: Server) -> None:
+    """Also where wait_for() or a task group cancelled it."""
     limiter = bucket(burst=1)
     assert limiter.try_acquire()
     async with client_with(limiter) as client:
@@ -193,8 +193,8 @@ async def test_cancelled_while_waiting_spends_nothing_and_connects_to_nobody(cli
     assert server.connections == 0
 
 
-async def test_cost_and_a_request_that_knows_better(client_with: Any, server: Server) -> None:
-    """Weights come from a function of the request; one request may say its own, on all of its hops."""
+async def test_cost_of_a_function_and_of_a_single_request(client_with: Any, server: Server) -> None:
+    """Costs come from a function of the request; a single request may give another, on all its hops."""
     limiter = bucket(burst=100)
     async with client_with(limiter, cost=lambda request: int(request.headers["weight"])) as client:
         await client.get("/", headers={"weight": "5"})
@@ -210,7 +210,7 @@ async def test_cost_and_a_request_that_knows_better(client_with: Any, server: Se
 
 
 async def test_a_full_key_does_not_hold_up_another(client_with: Any, server: Server) -> None:
-    """One line for each key."""
+    """Each key has a separate line."""
     limiters = {"/a": bucket(burst=1), "/b": bucket(burst=1)}
     async with client_with(limiters, key=lambda request: request.url.path) as client:
         await client.get("/a")
@@ -225,7 +225,7 @@ async def test_a_full_key_does_not_hold_up_another(client_with: Any, server: Ser
 
 
 async def test_the_key_is_the_origin_unless_told_otherwise(client_with: Any, server: Server) -> None:
-    """A redirect to another server is another key; a mapping may make limiters as keys come up."""
+    """A redirect to another server has another key; a mapping may make limiters for new keys."""
 
     class OnDemand(dict[str, Limiter]):
         def __missing__(self, key: str) -> Limiter:
@@ -239,8 +239,8 @@ async def test_the_key_is_the_origin_unless_told_otherwise(client_with: Any, ser
         assert {server.url: 2, other.url: 1} == counts
 
 
-async def test_what_the_limiter_raises_comes_through(client_with: Any, server: Server) -> None:
-    """Unchanged, at once, with nothing sent; and not as an HTTPError, which is for what happened on the wire."""
+async def test_errors_of_the_limiter_come_through(client_with: Any, server: Server) -> None:
+    """Unchanged, at once, with nothing sent; and not as an HTTPError, which is for errors on the wire."""
     limiter = bucket(burst=1, rate="1/min", max_waiting=0)
     assert limiter.try_acquire()
     async with client_with(limiter, max_wait=30) as client:
@@ -256,7 +256,7 @@ async def test_what_the_limiter_raises_comes_through(client_with: Any, server: S
 
 
 async def test_max_wait_fails_at_once_and_a_request_may_set_its_own(client_with: Any, server: Server) -> None:
-    """The client's own timeouts do not cover the wait, so that this is the only bound on it."""
+    """The client's timeouts do not cover the wait, so this is its only bound."""
     limiter = bucket(burst=1, rate="1/min")
     assert limiter.try_acquire()
     async with client_with(limiter, max_wait=30) as client:

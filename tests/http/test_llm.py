@@ -28,7 +28,7 @@ Call = Callable[[], Awaitable[dict[str, int]]]
 
 
 async def caller(sdk: str, provider: Provider, limit: Any) -> Call:
-    """One call of that SDK: what it used, by the names of its dimensions.
+    """Return one call of that SDK, which returns its usage by dimension.
 
     The first call asks a thread for the platform, and virtual time does not wait for threads where it can wait for something else. So
     one is made before the provider begins to count.
@@ -40,7 +40,7 @@ async def caller(sdk: str, provider: Provider, limit: Any) -> Call:
 
 
 def openai_caller(provider: Provider, limit: Any) -> Call:
-    openai = pytest.importorskip("openai")  # here, because it takes seconds
+    openai = pytest.importorskip("openai")  # imported here, because it takes seconds
     http = openai.DefaultAsyncHttpxClient(transport=provider.network, event_hooks=hooks(limit))
     client = openai.AsyncOpenAI(http_client=http, base_url="http://test/v1", api_key="none", max_retries=0)
 
@@ -66,17 +66,17 @@ def anthropic_caller(provider: Provider, limit: Any) -> Call:
 
 
 def estimate(sdk: str) -> dict[str, int]:
-    """The most that a call may use."""
+    """Return the most that a call may use."""
     return {"tokens": 200 + MAX_TOKENS} if sdk == "openai" else {"input_tokens": 200, "output_tokens": MAX_TOKENS}
 
 
 def bucket(limit: int, part: float = 1.0, **options: Any) -> TokenBucket:
-    """So much per minute, of which that part at once."""
+    """Make a bucket of ``limit`` per minute, of which ``part`` may be taken at once."""
     return TokenBucket(aiorate.Rate(limit, per=60), burst=round(limit * part), **options)
 
 
 def provider_of(sdk: str, left: float = 0.1, seconds_a_token: float = 0.01) -> Provider:
-    """Buckets of a minute's worth, as theirs are, of which others have left a part."""
+    """Make a provider with buckets of a minute's worth, like the real ones, of which others have left ``left``."""
     client = pytest.importorskip(sdk).DefaultAsyncHttpxClient
     http = import_module(next(base.__module__ for base in client.__mro__ if base.__name__ == "AsyncClient").partition(".")[0])
     return Provider(http, {name: bucket(limit, initial=round(limit * left)) for name, limit in LIMITS[sdk].items()}, seconds_a_token)
@@ -84,8 +84,8 @@ def provider_of(sdk: str, left: float = 0.1, seconds_a_token: float = 0.01) -> P
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("sdk", LIMITS)
-async def test_no_call_is_refused_and_at_least_95_percent_of_the_tightest_limit_is_used(sdk: str, seed: int) -> None:
-    """200 calls at once that take 1 to 4 s each and use 3/5 of what they reserve."""
+async def test_no_call_is_refused_and_95_percent_of_the_limit_is_used(sdk: str, seed: int) -> None:
+    """200 calls at once that take 1 to 4 s each and use 3/5 of what they reserve. The tightest limit counts."""
     provider = provider_of(sdk)
     budget = Budget(**{name: bucket(limit, 0.1) for name, limit in LIMITS[sdk].items()})
     call, dice = await caller(sdk, provider, budget), random.Random(seed)
@@ -108,8 +108,8 @@ async def test_no_call_is_refused_and_at_least_95_percent_of_the_tightest_limit_
 
 
 @pytest.mark.parametrize("sdk", LIMITS)
-async def test_estimates_that_only_just_fit_leave_nothing_to_refuse(sdk: str) -> None:
-    """Every call uses all that it reserves: the provider's bucket is as empty as ours, and no nanosecond is between them."""
+async def test_no_call_is_refused_with_exact_estimates(sdk: str) -> None:
+    """Every call uses all that it reserves: the provider's bucket is as empty as ours, without a nanosecond in between."""
     provider = provider_of(sdk)
     budget = Budget(**{name: bucket(limit, 0.1) for name, limit in LIMITS[sdk].items()})
     call = await caller(sdk, provider, budget)
@@ -125,7 +125,7 @@ async def test_estimates_that_only_just_fit_leave_nothing_to_refuse(sdk: str) ->
 
 @pytest.mark.parametrize("sdk", LIMITS)
 async def test_without_a_budget_most_are_refused(sdk: str) -> None:
-    """So the provider does keep its limits, and the tests above say something."""
+    """So the provider does enforce its limits, and the tests above mean something."""
     provider = provider_of(sdk)
     call = await caller(sdk, provider, Limiter("1000000/s"))
     refused = pytest.importorskip(sdk).RateLimitError
@@ -137,7 +137,7 @@ async def test_without_a_budget_most_are_refused(sdk: str) -> None:
 
 @pytest.mark.parametrize("sdk", LIMITS)
 async def test_a_limit_that_others_have_used_up_pauses_the_budget(sdk: str) -> None:
-    """The first 429 holds everybody back; who asks again after it is answered, and the others never see one."""
+    """The first 429 holds all calls back; its caller asks again after it, and the others never see one."""
     provider = provider_of(sdk, left=0.0)
     budget = Budget(**{name: bucket(limit, 0.1) for name, limit in LIMITS[sdk].items()})
     call = await caller(sdk, provider, budget)
@@ -159,8 +159,8 @@ async def test_a_limit_that_others_have_used_up_pauses_the_budget(sdk: str) -> N
 
 
 @pytest.mark.parametrize(("strategy", "least", "most"), [("bucket", 0.95, 1.0), ("pool of 6 s", 0.95, 1.0), ("rate", 0.6, 0.9)])
-async def test_what_calls_that_overlap_do_not_use_is_kept_by_a_bucket_and_lost_by_a_rate(strategy: str, least: float, most: float) -> None:
-    """A rate promises even spacing, so that what is given back cannot be had later at one instant; the examples take buckets for it."""
+async def test_unused_permits_of_overlapping_calls_need_a_bucket(strategy: str, least: float, most: float) -> None:
+    """A rate promises even spacing, so returned permits cannot be granted later at one instant; the examples use buckets."""
     provider = provider_of("openai")
     rate = aiorate.Rate(40_000, per=60)
     tokens = {"bucket": bucket(40_000, 0.1), "pool of 6 s": TokenPool(rate, pool=MINUTE // 10), "rate": TokenPool(rate)}[strategy]

@@ -1,4 +1,4 @@
-"""What hooks, transport and middleware refuse, how they name an origin, and what a limiting transport is."""
+"""Arguments that hooks, transport and middleware refuse, the names of origins, and the type of a limiting transport."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-async def _key(request: object) -> str:
+async def async_key(request: object) -> str:
     return ""
 
 
 class Keyed:
-    """Anything that can be asked for a key will do."""
+    """An object with `__getitem__` only."""
 
     def __getitem__(self, key: str) -> Limiter:
         return Limiter("1/s")
@@ -55,9 +55,9 @@ class Keyed:
         ([asyncio.Semaphore()], {}, TypeError, "not Semaphore"),
         ([Limiter("1/s")], {"key": str}, TypeError, "Leave key= out, or pass one limiter for each key"),
         ([{}], {"key": "host"}, TypeError, "plain function of the request, such as .*, not str"),
-        ([{}], {"key": _key}, TypeError, "not a coroutine function"),
+        ([{}], {"key": async_key}, TypeError, "not a coroutine function"),
         ([Limiter("1/s")], {"cost": 7}, TypeError, "such as `lambda request: 1`, not int"),
-        ([Limiter("1/s")], {"cost": _key}, TypeError, "not a coroutine function"),
+        ([Limiter("1/s")], {"cost": async_key}, TypeError, "not a coroutine function"),
         ([Limiter("1/s")], {"max_wait": -1}, ValueError, "0 seconds or more, or None"),
         ([Limiter("1/s")], {"max_wait": timedelta(-1)}, ValueError, "0 seconds or more, or None"),
         ([Limiter("1/s")], {"max_wait": float("inf")}, ValueError, "or None"),
@@ -79,7 +79,7 @@ def test_wrong_arguments_are_refused_at_once(
 @WAYS
 @pytest.mark.parametrize("limiters", [Limiter("1/s"), {}, Keyed()], ids=["limiter", "dict", "own"])
 def test_a_limiter_or_one_for_each_key(limit: Callable[..., object], limiters: Any) -> None:
-    """A dict, or a class of one's own."""
+    """A dict, or a custom class."""
     assert limit(limiters, max_wait=0) is not None
     assert limit(limiters, max_wait=timedelta(seconds=2)) is not None
 
@@ -98,21 +98,21 @@ def test_a_limiter_or_one_for_each_key(limit: Callable[..., object], limiters: A
     ],
 )
 async def test_a_key_without_a_limiter_says_so(limiters: Any, options: Any, error: type[Exception], hint: str) -> None:
-    """A bare KeyError from inside a client would leave everybody guessing."""
+    """A bare KeyError from inside a client would not say why."""
     async with httpx2.AsyncClient(event_hooks=hooks(limiters, **options)) as client:
         with pytest.raises(error, match=hint):
             await client.get("https://EXAMPLE.com/path")
 
 
 def never() -> asyncio.Future[None]:
-    """What an asynchronous function returns, more or less: a new one at each call."""
+    """Return an awaitable, as an asynchronous function does: a new one at each call."""
     return asyncio.get_running_loop().create_future()
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("key", [("acme", "gpt"), 7, b"x"], ids=str)
-async def test_a_key_may_be_all_that_can_be_hashed(key: Any) -> None:
-    """Users and tenants have numbers, and pairs of them."""
+async def test_any_hashable_value_may_be_a_key(key: Any) -> None:
+    """Users and tenants have numbers, and pairs of numbers."""
     keyed: KeyedLimiter[Any] = KeyedLimiter(lambda key: TokenBucket("1/h", burst=2))
     one = {key: Limiter(TokenBucket("1/h", burst=2))}
     limits: list[Any] = [keyed, one]
@@ -139,8 +139,8 @@ async def test_a_key_may_be_all_that_can_be_hashed(key: Any) -> None:
     ],
 )
 @pytest.mark.asyncio
-async def test_wrong_wishes_are_refused_before_anything_is_sent(wishes: Any, error: type[Exception], hint: str) -> None:
-    """A misspelt cost must not go out as a cost of one."""
+async def test_wrong_extensions_are_refused_before_sending(wishes: Any, error: type[Exception], hint: str) -> None:
+    """A misspelt cost must not count as a cost of one."""
     limiter = Limiter(TokenBucket("10/s", burst=10))
     sent: list[httpx2.Request] = []
 
@@ -159,8 +159,8 @@ async def test_wrong_wishes_are_refused_before_anything_is_sent(wishes: Any, err
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("cost", "error"), [(-1, ValueError), (True, TypeError), (1.0, TypeError), (None, TypeError), (11, ValueError)])
-async def test_wrong_costs_of_the_function_too(cost: Any, error: type[Exception]) -> None:
-    """Whoever computes a cost may compute nonsense."""
+async def test_wrong_cost_of_the_function_is_refused(cost: Any, error: type[Exception]) -> None:
+    """A function may compute nonsense."""
     limiter = Limiter(TokenBucket("10/s", burst=10))
     with pytest.raises(error):
         await hooks(limiter, cost=lambda request: cost)["request"][0](httpx2.Request("GET", "https://example.com"))
@@ -182,7 +182,7 @@ async def test_wrong_costs_of_the_function_too(cost: Any, error: type[Exception]
 )
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_every_client_names_an_origin_the_same(url: str, key: str) -> None:
-    """One budget for one server, whichever client asks and however the address is spelt."""
+    """One budget serves one server, whichever client is used and however the address is spelt."""
     import yarl
 
     seen: list[str] = []
@@ -206,18 +206,18 @@ async def test_every_client_names_an_origin_the_same(url: str, key: str) -> None
 
 
 def test_an_origin_is_the_same_in_any_case() -> None:
-    """Not every client writes the host in lower case before it asks."""
+    """Some clients do not write the host in lower case before they ask."""
     assert origin("HTTPS", "API.Example.com", None) == "https://api.example.com:443"
 
 
 def test_an_origin_of_another_scheme_has_port_0() -> None:
-    """No client sends one, but a transport of somebody's own may."""
+    """No client sends one, but a custom transport may."""
     assert origin("unix", "socket", None) == "unix://socket:0"
 
 
 @PACKAGES
 def test_a_limiting_transport_is_one_of_the_same_package(package: Any) -> None:
-    """Libraries ask isinstance(), and the two packages must not be mixed."""
+    """Libraries check isinstance(), and the two packages must not be mixed."""
     inner = package.AsyncHTTPTransport()
     limited = limit_transport(inner, Limiter("1/s"))
 
@@ -231,7 +231,7 @@ def test_a_limiting_transport_is_one_of_the_same_package(package: Any) -> None:
 @PACKAGES
 @pytest.mark.asyncio
 async def test_opening_and_closing_reach_the_inner_transport(package: Any) -> None:
-    """Else its connections would be left open."""
+    """Otherwise its connections would be left open."""
     calls: list[object] = []
 
     class Inner(package.AsyncBaseTransport):  # type: ignore[misc]
@@ -267,14 +267,14 @@ async def test_opening_and_closing_reach_the_inner_transport(package: Any) -> No
     ],
     ids=["synchronous", "class", "client", "None"],
 )
-def test_what_is_no_asynchronous_transport_is_refused(package: Any, inner: Callable[[Any], Any], hint: str) -> None:
-    """A synchronous one would be wrapped, and never waited for."""
+def test_transport_that_is_not_asynchronous_is_refused(package: Any, inner: Callable[[Any], Any], hint: str) -> None:
+    """A synchronous one would be wrapped, and never awaited."""
     with pytest.raises(TypeError, match=hint):
         limit_transport(inner(package), Limiter("1/s"))
 
 
 @PACKAGES
-def test_hooks_in_a_synchronous_client_fail_instead_of_letting_everything_through(package: Any) -> None:
+def test_hooks_in_a_synchronous_client_fail(package: Any) -> None:
     """It would call the hook, drop the coroutine and send without a limit."""
     transport = package.MockTransport(lambda request: package.Response(200))
     with (
@@ -286,8 +286,8 @@ def test_hooks_in_a_synchronous_client_fail_instead_of_letting_everything_throug
 
 @PACKAGES
 @pytest.mark.asyncio
-async def test_hooks_of_ones_own_may_be_added(package: Any) -> None:
-    """The mapping is a new one each time, and just that of the client."""
+async def test_custom_hooks_may_be_added(package: Any) -> None:
+    """The mapping is a new one each time, and belongs to the client alone."""
     limiter = Limiter("1/s")
     seen: list[int] = []
 

@@ -1,38 +1,29 @@
-"""What responses say, through real clients, from a real server: who is told, who is not, and what is sent meanwhile.
+"""What responses say, through real clients, from a real server: which limiter hears it, and what is sent meanwhile.
 
-In real time only what holds on any machine. What is said is exact in tests/limiter/test_observe.py, and how headers are read in
+In real time only what holds on any machine. Exact figures are in tests/limiter/test_observe.py, and the reading of headers is in
 tests/http/test_feedback.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import httpx
-import httpx2
 import httpx_retries
 import pytest
 import trio
-from helpers.driving import LONG, one_loop
+from helpers.clients import HTTPX, client_of, each_client, fetching
+from helpers.driving import one_loop
 from helpers.server import Observed, Server, bucket, get, in_thread, session_of
 
 from aiorate import Budget, KeyedLimiter, TokenBucket
-from aiorate.aiohttp import cost, middleware
-from aiorate.http import hooks, limit_transport
+from aiorate.aiohttp import middleware
+from aiorate.http import limit_transport
 from aiorate.testing import ManualClock
-
-HTTPX = ("httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport")
-
-
-EACH = (*HTTPX, "aiohttp")
-
-
-Fetch = Callable[..., Awaitable[int]]
-
 
 SAYS: dict[str, dict[str, str]] = {
     "X-RateLimit": {"X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"},
@@ -42,51 +33,13 @@ SAYS: dict[str, dict[str, str]] = {
 }
 
 
-def client_of(kind: str, limiter: Any, **options: Any) -> Any:
-    """A client of httpx2 or httpx."""
-    name, _, way = kind.partition("-")
-    package: Any = httpx2 if name == "httpx2" else httpx
-    if way == "hooks":
-        # verify=False: there is no certificate to look at, and reading those of the system takes longer than the test.
-        return package.AsyncClient(timeout=LONG, verify=False, event_hooks=hooks(limiter, **options))
-    return package.AsyncClient(timeout=LONG, transport=limit_transport(package.AsyncHTTPTransport(verify=False), limiter, **options))
-
-
-@asynccontextmanager
-async def fetching(kind: str, limiter: Any, **options: Any) -> AsyncIterator[Fetch]:
-    """A function that fetches a URL and returns the status; with ``free=True`` the request costs nothing."""
-    if kind == "aiohttp":
-        settings = {"timeout": aiohttp.ClientTimeout(total=LONG), "connector": aiohttp.TCPConnector(limit=50)}
-        async with aiohttp.ClientSession(middlewares=[middleware(limiter, **options)], **settings) as session:  # type: ignore[arg-type]
-
-            async def fetch_by_aiohttp(url: str, *, free: bool = False) -> int:
-                if free:
-                    with cost(0):
-                        return await get(session, url)
-                return await get(session, url)
-
-            yield fetch_by_aiohttp
-    else:
-        async with client_of(kind, limiter, **options) as client:
-
-            async def fetch(url: str, *, free: bool = False) -> int:
-                extensions = {"aiorate": {"cost": 0}} if free else None
-                response = await client.get(url, extensions=extensions, follow_redirects=True)
-                return int(response.status_code)
-
-            yield fetch
-
-
-each_client = pytest.mark.parametrize("kind", EACH)
-
-
-# Who is told.
+# Which limiter hears it.
 
 
 @one_loop
 @each_client
 async def test_responses_are_observed_unless_that_is_turned_off(kind: str, server: Server) -> None:
-    """On by default: who does not know of 429 needs it the most."""
+    """On by default, for users who do not know of 429."""
     for options, paused_until in (({}, 5.0), ({"feedback": True}, 5.0), ({"feedback": False}, None)):
         limiter = bucket()
         server.answers((429, {"Retry-After": "5"}))
@@ -99,8 +52,8 @@ async def test_responses_are_observed_unless_that_is_turned_off(kind: str, serve
 @one_loop
 @each_client
 @pytest.mark.parametrize("form", SAYS)
-async def test_what_remains_is_read_from_the_headers_of_every_client(kind: str, form: str, server: Server) -> None:
-    """Each has a type of its own for headers, and a case."""
+async def test_quotas_are_read_from_the_headers_of_every_client(kind: str, form: str, server: Server) -> None:
+    """Each client has another type for headers, and another case."""
     limiter = bucket()
     server.answers((0, SAYS[form]))
     async with fetching(kind, limiter) as fetch:
@@ -113,7 +66,7 @@ async def test_what_remains_is_read_from_the_headers_of_every_client(kind: str, 
 @each_client
 @pytest.mark.parametrize("made", ["keyed", "dict"])
 async def test_a_429_pauses_the_origin_that_sent_it(kind: str, made: str, server: Server) -> None:
-    """Another server has nothing to do with it."""
+    """Another server is not concerned."""
     clock = ManualClock()
     limiters: Any = KeyedLimiter(lambda key: bucket(clock=clock))
     async with Server() as other:
@@ -145,8 +98,8 @@ async def test_a_global_limit_pauses_what_all_keys_share(kind: str, server: Serv
 
 @one_loop
 @each_client
-async def test_a_budget_is_only_told(kind: str, server: Server) -> None:
-    """Reservations stand around the call, so a request takes nothing; and a pause holds reservations."""
+async def test_a_budget_is_only_informed(kind: str, server: Server) -> None:
+    """Reservations surround the call, so a request takes nothing; and a pause holds reservations."""
     budget = Budget(requests=TokenBucket("10/s", burst=10), clock=ManualClock())
     server.answers((0, {}), (0, SAYS["X-RateLimit"]), (429, {"Retry-After": "5"}))
     async with fetching(kind, budget) as fetch:
@@ -161,8 +114,8 @@ async def test_a_budget_is_only_told(kind: str, server: Server) -> None:
 
 @one_loop
 @each_client
-async def test_a_request_that_costs_nothing_is_none_of_the_limiters_business(kind: str, server: Server) -> None:
-    """Neither is its response: it may come from where there is no limiter at all."""
+async def test_request_that_costs_nothing_passes_the_limiter_by(kind: str, server: Server) -> None:
+    """So does its response: the key may have no limiter at all."""
     limiter = bucket()
     key_of_none: Any = lambda request: {}[request]  # noqa: E731
     for limiters, options in ((limiter, {}), ({}, {}), ({}, {"key": key_of_none})):
@@ -176,7 +129,7 @@ async def test_a_request_that_costs_nothing_is_none_of_the_limiters_business(kin
 @one_loop
 @each_client
 async def test_a_key_is_asked_for_once(kind: str, server: Server) -> None:
-    """Whoever let a request through is told, also where the function would say something else by then."""
+    """The limiter that let a request through hears the response, even if the key function returns another key by then."""
     clock, keys = ManualClock(), iter(["first", "second"])
     keyed: KeyedLimiter[str] = KeyedLimiter(lambda key: bucket(clock=clock))
     server.answers((429, {"Retry-After": "5"}))
@@ -208,7 +161,7 @@ async def test_a_response_survives_the_end_of_its_limiter(kind: str, server: Ser
 @one_loop
 @each_client
 async def test_each_hop_of_a_redirect_is_observed(kind: str, server: Server) -> None:
-    """A server tells with the 302 what remains, too."""
+    """A server tells what remains with the 302 too."""
     limiter = Observed(TokenBucket("10/s", burst=10), clock=ManualClock())
     server.answers(*((0, {"X-RateLimit-Remaining": str(remaining), "X-RateLimit-Reset": "9"}) for remaining in (4, 3, 2)))
     async with fetching(kind, limiter) as fetch:
@@ -239,13 +192,13 @@ async def test_each_attempt_of_a_retry_pays_and_is_observed(kind: str, server: S
             await client.get(f"{server.url}/flaky/2")
 
     assert 3 == limiter.statistics().granted == len(server.arrivals)
-    assert [0.0, 0.0] == [feedback.pause for feedback in limiter.feedback]  # the server asks for none
+    assert [0.0, 0.0] == [feedback.pause for feedback in limiter.feedback]  # the server asks for no pause
 
 
 @one_loop
 @each_client
 async def test_a_stream_is_observed_at_its_head(kind: str, server: Server) -> None:
-    """What follows may take minutes, in which others ask."""
+    """The body may take minutes, in which other requests are made."""
     limiter = bucket()
     server.answers((0, SAYS["X-RateLimit"]))
     url = f"{server.url}/stream"
@@ -286,7 +239,7 @@ GARBAGE: tuple[bytes, ...] = (
 
 @asynccontextmanager
 async def answering(raw: bytes) -> AsyncIterator[str]:
-    """The URL of a server that answers every request with these bytes."""
+    """Return the URL of a server that answers every request with these bytes."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -303,7 +256,7 @@ async def answering(raw: bytes) -> AsyncIterator[str]:
 @each_client
 @pytest.mark.parametrize("value", GARBAGE, ids=lambda value: ascii(value[:12]))
 async def test_garbage_on_the_wire_does_nothing(kind: str, value: bytes) -> None:
-    """No request fails for it, and no limiter heeds it: neither by itself, nor where a status throttles and names no time otherwise."""
+    """No request fails for it, and no limiter changes: neither on a success, nor where a status throttles without a time."""
     for status, paused_until in ((b"200 OK", None), (b"429 No", 1.0)):
         limiter = bucket()
         fields = b"".join(name.encode() + b": " + value + b"\r\n" for name in NAMES)
@@ -320,7 +273,7 @@ async def test_garbage_on_the_wire_does_nothing(kind: str, value: bytes) -> None
 @one_loop
 @each_client
 async def test_fields_that_come_twice_count_by_the_later_end(kind: str) -> None:
-    """Clients join them, or keep both."""
+    """Clients join repeated fields, or keep both."""
     limiter = bucket()
     head = b"HTTP/1.1 429 No\r\nContent-Length: 0\r\nConnection: close\r\nRetry-After: 3\r\nretry-after: 7\r\n\r\n"
     async with answering(head) as url, fetching(kind, limiter) as fetch:
@@ -334,14 +287,14 @@ async def test_fields_that_come_twice_count_by_the_later_end(kind: str) -> None:
 
 @pytest.fixture
 def remote() -> Iterator[Server]:
-    """A server in a thread of its own."""
+    """A server in another thread."""
     with in_thread() as server:
         yield server
 
 
 @pytest.mark.parametrize("kind", HTTPX)
 def test_under_trio_responses_are_observed(kind: str, remote: Server) -> None:
-    """As on asyncio, and turned off likewise."""
+    """As on asyncio; it can be turned off likewise."""
 
     async def main() -> list[float | None]:
         ends = []

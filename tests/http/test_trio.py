@@ -24,14 +24,14 @@ PACKAGES = {"httpx2": httpx2, "httpx": httpx}
 
 @pytest.fixture
 def remote() -> Iterator[Server]:
-    """A server in a thread of its own, since it runs on asyncio."""
+    """A server in another thread, since it runs on asyncio."""
     with in_thread() as server:
         yield server
 
 
 @pytest.fixture(params=["httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport"])
 def client_with(request: pytest.FixtureRequest, remote: Server) -> Callable[..., Any]:
-    """Makes a client whose requests pass the limiter."""
+    """Return a function that makes a client whose requests pass the limiter."""
     name, way = request.param.split("-")
     package = PACKAGES[name]
 
@@ -45,13 +45,13 @@ def client_with(request: pytest.FixtureRequest, remote: Server) -> Callable[...,
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return when it holds; what happens on the wire has no event here."""
+    """Wait until the condition holds; the wire sends no event here."""
     while not condition():
         await trio.sleep(0.001)
 
 
 def test_each_request_is_sent_at_its_instant_and_not_before(client_with: Any, remote: Server) -> None:
-    """The clock says when, and a real server sees just those requests."""
+    """The clock decides when, and a real server sees exactly those requests."""
 
     async def main() -> None:
         clock = ManualClock()
@@ -80,7 +80,7 @@ def test_each_request_is_sent_at_its_instant_and_not_before(client_with: Any, re
 
 
 def test_nothing_arrives_before_its_time(client_with: Any, remote: Server) -> None:
-    """In real time, on any machine: the way to the server may delay a request, and nothing can bring one forward."""
+    """In real time, on any machine: the network may delay a request, and nothing can bring one forward."""
     begun = monotonic_ns()
 
     async def main() -> None:
@@ -110,7 +110,7 @@ def test_each_hop_of_a_redirect_pays(client_with: Any, remote: Server) -> None:
     assert ["/redirect/2", "/redirect/1", "/end"] == remote.paths
 
 
-def test_a_request_that_is_given_up_in_line_is_never_sent(client_with: Any, remote: Server) -> None:
+def test_request_given_up_in_line_is_never_sent(client_with: Any, remote: Server) -> None:
     """By a scope, by a deadline, or with its whole nursery; those behind it move up."""
 
     async def main() -> None:
@@ -151,8 +151,8 @@ def test_a_request_that_is_given_up_in_line_is_never_sent(client_with: Any, remo
     assert ["/first", "/stays"] == remote.paths
 
 
-def test_who_would_wait_too_long_is_told_and_nothing_is_sent(client_with: Any, remote: Server) -> None:
-    """``max_wait``, ``max_waiting`` and a closed limiter come out of the client as they are."""
+def test_refused_requests_raise_and_send_nothing(client_with: Any, remote: Server) -> None:
+    """``max_wait``, ``max_waiting`` and a closed limiter raise from the client as they are."""
 
     async def main() -> None:
         limiter = bucket(1, max_waiting=1)
@@ -179,7 +179,7 @@ def test_who_would_wait_too_long_is_told_and_nothing_is_sent(client_with: Any, r
 
 @pytest.mark.parametrize("name", PACKAGES)
 @pytest.mark.parametrize("where", ["without a loop", "in a thread of a run"])
-def test_a_synchronous_client_is_told_that_it_cannot_wait(name: str, where: str, remote: Server) -> None:
+def test_hooks_in_a_synchronous_client_fail_under_trio(name: str, where: str, remote: Server) -> None:
     """It would send without a limit, and without a word."""
     limiter = bucket()
 
@@ -203,7 +203,7 @@ def test_a_synchronous_client_is_told_that_it_cannot_wait(name: str, where: str,
 
 
 def test_one_limiter_serves_asyncio_and_then_trio(client_with: Any, remote: Server) -> None:
-    """A script may call `asyncio.run` for one thing and `trio.run` for another: the server counts both."""
+    """A script may call `asyncio.run` for one task and `trio.run` for another: the server counts both."""
     limiter = Limiter(TokenBucket("3/day", burst=3))
 
     async def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from helpers.driving import Crowd, one_loop, turns
 from helpers.strategies import EACH
 
 import aiorate
-from aiorate import AllOf, BurstCompensation, KeyedLimiter, Limiter, LimiterError, SlidingWindow, TokenBucket, WaitTooLong
+from aiorate import AllOf, BurstCompensation, KeyedLimiter, Limiter, SlidingWindow, TokenBucket, WaitTooLong
 from aiorate.testing import ManualClock, VirtualLoop
 
 
@@ -58,23 +57,6 @@ async def test_estimate_does_not_count_cancelled_waiters() -> None:
     for task in crowd.tasks.values():
         task.cancel()
     await turns(3)
-
-
-def refused(coroutine: Any) -> None:
-    """Run it to its error, which comes at once, without a wait."""
-    with pytest.raises(LimiterError):
-        coroutine.send(None)
-
-
-def questions(limiter: Limiter) -> dict[str, Callable[[], Any]]:
-    """All that is asked without waiting."""
-    return {
-        "delay": limiter.delay,
-        "delay of all": lambda: limiter.delay(limiter.scheduler.max_permits or 1),
-        "a refused max_wait": lambda: refused(limiter.acquire(max_wait=0)),
-        "statistics": limiter.statistics,
-        "available": lambda: limiter.scheduler.available(0),
-    }
 
 
 @one_loop
