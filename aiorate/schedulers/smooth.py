@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate.schedulers.interface import booked_from, check_ask, check_give_back, check_permits, check_start, check_window, wrong_arguments
+from aiorate.schedulers.interface import booked_from, check_ask, check_permits, check_start, check_window, wrong_arguments
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _Smooth(Undoing):
     _stored: int  # in units of the subclass
 
     def _setup(self, rate: Rate, start: int | None) -> None:
-        self.rate = rate
+        self.rate, self.receipts = rate, True
         self.forget_takes()
         self._spilled = 0
         self._stored = self._at_first()
@@ -58,11 +58,7 @@ class _Smooth(Undoing):
         raise NotImplementedError
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if (
-            type(now) is not int
-            or (permits is not _ONE and (type(permits) is not int or permits < 1))
-            or (since is not None and type(since) is not int)
-        ):
+        if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
         due = self._due(now)
         at = -(-due // self.rate.permits)  # rounded up
@@ -71,25 +67,15 @@ class _Smooth(Undoing):
         since = now if since is None or since > now else since
         stored = self._stored
         free = self._spend(permits, due, stored, since)
-        latest = self._latest
-        # A record: next_free and the store before it, and the instant that it was booked from.
-        if latest is None or latest[0] != now:
-            self._latest = (now, due, stored, since, permits)
-        elif free == due:
-            self._latest = (*latest[:4], latest[4] + permits)
+        if self.receipts:  # a record: next_free and the store before it, and the instant that it was booked from
+            self.note_take((now, due, stored, since, permits), joins=free == due)
         else:
-            self.record_take((now, due, stored, since, permits))
+            self._latest = None
         return max(at, since)
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now)
         return max(now, ceil_div(self._due(now), self.rate.permits))
-
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Undo the takes at that instant, if they are the latest. Older permits are lost: they have delayed later requests."""
-        check_give_back(permits, now, taken)
-        if taken is not None:
-            self.undo_takes(permits, taken)
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
         _, due, stored, since, _ = record

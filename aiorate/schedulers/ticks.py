@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate.schedulers.interface import booked_from, check_ask, check_give_back, check_permits, check_start, check_window, wrong_arguments
+from aiorate.schedulers.interface import booked_from, check_ask, check_permits, check_start, check_window, wrong_arguments
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
@@ -34,26 +34,33 @@ class _Accumulator(Undoing):
 
     __slots__ = ("_next", "rate")
     rate: Rate
+    _next: int | None
 
     def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
         if misplaced or unknown:
             raise wrong_arguments(type(self).__name__, rate, misplaced, unknown)
+        self._setup(Rate.of(rate), start)
+
+    def _setup(self, rate: Rate, start: int | None) -> None:
         check_start(start)
-        self.rate = Rate.of(rate)
-        self._next: int | None = None if start is None else start * self.rate.permits
+        self.rate, self.receipts = rate, True
         self.forget_takes()
+        self._next = None
+        if start is not None:
+            self._begin(start)
+
+    @property
+    def _unit(self) -> int:
+        """The ticks of a nanosecond."""
+        return self.rate.permits
 
     @property
     def ticks(self) -> int | None:
         """The accumulator: the instant (ns, rounded up) of the next free slot; None before the first call."""
-        return None if self._next is None else ceil_div(self._next, self.rate.permits)
+        return None if self._next is None else ceil_div(self._next, self._unit)
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if (
-            type(now) is not int
-            or (permits is not _ONE and (type(permits) is not int or permits < 1))
-            or (since is not None and type(since) is not int)
-        ):
+        if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
         slot = self._next
         if slot is None:
@@ -61,26 +68,16 @@ class _Accumulator(Undoing):
         at = -(-slot // self.rate.permits)  # rounded up
         if at <= now:
             base = self._base(slot, now if since is None or since > now else since)
-            latest = self._latest
-            # A record: the accumulator before it, and the beginning of its slot.
-            if latest is None or latest[0] != now:
-                self._latest = (now, slot, base, permits)
-            elif base == slot:
-                self._latest = (now, latest[1], latest[2], latest[3] + permits)
+            if self.receipts:  # a record: the accumulator before it, and the beginning of its slot
+                self.note_take((now, slot, base, permits), joins=base == slot)
             else:
-                self.record_take((now, slot, base, permits))
+                self._latest = None
             self._next = base + permits * self.rate.period_ns
         return at
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now)
-        return ceil_div(self._begin(now) if self._next is None else self._next, self.rate.permits)
-
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Undo the takes at that instant, if they are the latest. An older slot is lost."""
-        check_give_back(permits, now, taken)
-        if taken is not None:
-            self.undo_takes(permits, taken)
+        return ceil_div(self._due(now), self.rate.permits)
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
         _, slot, base, _ = record
@@ -93,22 +90,21 @@ class _Accumulator(Undoing):
     def charge(self, permits: int, now: int) -> None:
         """Take slots for that many permits, the first of them not before now. Later requests wait for them."""
         check_permits("charge()", permits)
-        slot = self._begin(now) if self._next is None else self._next
+        slot = self._due(now)
         self.forget_takes()
-        self._next = self._base(slot, now) + permits * self.rate.period_ns
+        self._spend(permits, slot, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate."""
         rate = Rate.of(rate)
-        slot = self._begin(now) if self._next is None else self._next
+        slot = self._due(now)
         self.forget_takes()
         # Rounded up: no slot comes earlier than before. Both in one step: a signal handler may raise after a call.
         self._next, self.rate = ceil_div(slot * rate.permits, self.rate.permits), rate
 
     def restart(self, now: int) -> None:
         """Forget the backlog: no slot is due before now."""
-        slot = self._begin(now) if self._next is None else self._next
-        self._next = max(slot, now * self.rate.permits)
+        self._next = max(self._due(now), now * self._unit)
         self.forget_takes()
 
     def reset(self, now: int) -> None:
@@ -120,12 +116,18 @@ class _Accumulator(Undoing):
         return 0 if self.ticks is None else max(0, now - self.ticks)
 
     def _begin(self, now: int) -> int:
-        self._next = now * self.rate.permits
+        self._next = now * self._unit
         return self._next
+
+    def _due(self, now: int) -> int:
+        return self._begin(now) if self._next is None else self._next
+
+    def _spend(self, permits: int, slot: int, since: int) -> None:
+        self._next = self._base(slot, since) + permits * self.rate.period_ns
 
     def _base(self, slot: int, since: int) -> int:
         """The beginning of a slot for a request in line since ``since``."""
-        raise NotImplementedError
+        return slot
 
     def _regain(self, ticks: int) -> None:
         """Undo the loss of ``ticks``, because their slot was given back."""
@@ -134,7 +136,9 @@ class _Accumulator(Undoing):
         return ""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.rate)!r}{self._parameters()}{_next_at(self.ticks)})"
+        # The next slot as a clock reading in seconds, once there is one.
+        next_at = "" if self.ticks is None else f", next_at={round(ns_to_seconds(self.ticks), 6)}"
+        return f"{type(self).__name__}({str(self.rate)!r}{self._parameters()}{next_at})"
 
 
 class TicksAccumulator(_Accumulator):
@@ -159,9 +163,6 @@ class TicksAccumulator(_Accumulator):
             return 0
         behind = now * self.rate.permits - self._next
         return 0 if behind < 0 else behind // self.rate.period_ns + 1
-
-    def _base(self, slot: int, since: int) -> int:
-        return slot
 
 
 class BurstCompensation(_Accumulator):
@@ -203,7 +204,7 @@ class BurstCompensation(_Accumulator):
         return largest + self.rate.permits_in(window) if num == den else None
 
     def available(self, now: int) -> int:
-        """The slots that are due by now, each of which gives up its part of the gap that is left; no more than 1000 are counted."""
+        """The slots that are due by now, at most 1000. Each gives up its part of the gap that is left."""
         num, den = self._strictness
         unit, cost = self.rate.permits, self.rate.period_ns
         behind, ready = 0 if self._next is None else now * unit - self._next, 0
@@ -238,7 +239,7 @@ class BurstCompensation(_Accumulator):
         return f", strictness={self.strictness:g}"
 
 
-class BurstRatio(Undoing):
+class BurstRatio(_Accumulator):
     """Catch up at ``ratio`` times the rate after a delay, never ahead of the plain schedule.
 
     There are two schedules: the ideal one, at the plain rate, and the paced one, which keeps permits ``1 / (ratio x rate)`` apart.
@@ -246,18 +247,15 @@ class BurstRatio(Undoing):
     up for, and stays as lag. The dynamic limiter of EngineBlock, without its grace operations, which let requests start early.
     """
 
-    __slots__ = ("_ideal", "_paced", "_ratio", "_unit", "rate")
-    rate: Rate
+    __slots__ = ("_paced", "_ratio", "_unit")
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
-        check_start(start)
         self._ratio = _ratio_of(ratio)
-        self.rate = Rate.of(rate)
+        rate = Rate.of(rate)
         # Both schedules count in ticks. A ns has rate.permits x ratio's numerator of them, so both intervals are whole.
-        self._unit = self.rate.permits * self._ratio[0]
-        self._ideal: int | None = None if start is None else start * self._unit
-        self._paced: int = self._ideal or 0
-        self.forget_takes()
+        self._unit: int = rate.permits * self._ratio[0]
+        self._paced: int = 0
+        self._setup(rate, start)  # `_next` is the ideal schedule
 
     @property
     def ratio(self) -> float:
@@ -265,52 +263,32 @@ class BurstRatio(Undoing):
         return as_float(*self._ratio)
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if (
-            type(now) is not int
-            or (permits is not _ONE and (type(permits) is not int or permits < 1))
-            or (since is not None and type(since) is not int)
-        ):
+        if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        ideal = self._begin(now) if self._ideal is None else self._ideal
+        ideal = self._begin(now) if self._next is None else self._next
         start = max(ideal, self._paced)
         at = -(-start // self._unit)  # rounded up
         if at > now:
             return at
         base = booked_from(start, now if since is None else min(since, now), self._unit)
-        latest = self._latest
-        # A record: both schedules before it, and the beginning of its slot.
-        if latest is None or latest[0] != now:
-            self._latest = (now, ideal, self._paced, base, permits)
-        elif base == self._paced:
-            self._latest = (*latest[:4], latest[4] + permits)
+        if self.receipts:  # a record: both schedules before it, and the beginning of its slot
+            self.note_take((now, ideal, self._paced, base, permits), joins=base == self._paced)
         else:
-            self.record_take((now, ideal, self._paced, base, permits))
+            self._latest = None
         self._move(ideal, base, permits)
         return -(-ideal // self._unit)
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now)
-        ideal = self._begin(now) if self._ideal is None else self._ideal
+        ideal = self._due(now)
         at = ceil_div(max(ideal, self._paced), self._unit)
         return at if at > now else ceil_div(ideal, self._unit)
 
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Undo the takes at that instant, if they are the latest. An older slot is lost."""
-        check_give_back(permits, now, taken)
-        if taken is not None:
-            self.undo_takes(permits, taken)
-
     def undo(self, record: tuple[int, ...], kept: int) -> None:
-        _, self._ideal, self._paced, base, _ = record
+        _, ideal, paced, base, _ = record
+        self._next, self._paced = ideal, paced
         if kept:
-            self._move(self._ideal, base, kept)
-
-    def charge(self, permits: int, now: int) -> None:
-        """Take slots for that many permits of both schedules, the first not before now. Later requests wait for them."""
-        check_permits("charge()", permits)
-        ideal = self._begin(now) if self._ideal is None else self._ideal
-        self.forget_takes()
-        self._move(ideal, booked_from(max(ideal, self._paced), now, self._unit), permits)
+            self._move(ideal, base, kept)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot of each schedule keeps its instant, the ones after it follow at the new rate."""
@@ -320,45 +298,35 @@ class BurstRatio(Undoing):
         """Change rate and ratio. The next slot of each schedule keeps its instant."""
         self._change(Rate.of(rate), _ratio_of(burst_ratio), now)
 
-    def restart(self, now: int) -> None:
-        """Forget the backlog: no slot is due before now."""
-        self._ideal = max(self._begin(now) if self._ideal is None else self._ideal, now * self._unit)
-        self.forget_takes()
-
-    def reset(self, now: int) -> None:
-        """Have both schedules begin now."""
-        self._begin(now)
-        self.forget_takes()
-
-    def lag(self, now: int) -> int:
-        return 0 if self._ideal is None else max(0, now - ceil_div(self._ideal, self._unit))
-
     def bound(self, window: int, largest: int = 1) -> int | None:
         check_window(window, largest)
         num, den = self._ratio
         return largest + window * self.rate.permits * num // (self.rate.period_ns * den)
 
     def _begin(self, now: int) -> int:
-        self._ideal = self._paced = now * self._unit
-        return self._ideal
+        self._next = self._paced = now * self._unit
+        return self._next
+
+    def _spend(self, permits: int, slot: int, since: int) -> None:
+        self._move(slot, booked_from(max(slot, self._paced), since, self._unit), permits)
 
     def _move(self, ideal: int, base: int, permits: int) -> None:
         num, den = self._ratio
-        self._ideal = ideal + permits * self.rate.period_ns * num
+        self._next = ideal + permits * self.rate.period_ns * num
         self._paced = base + permits * self.rate.period_ns * den
 
     def _change(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
-        if now is not None and self._ideal is None:
-            self._begin(now)
-        unit, ideal, paced = rate.permits * ratio[0], self._ideal, self._paced
+        if now is not None:
+            self._due(now)
+        unit, ideal, paced = rate.permits * ratio[0], self._next, self._paced
         if ideal is not None:
             ideal, paced = ceil_div(ideal * unit, self._unit), ceil_div(paced * unit, self._unit)
         self.forget_takes()
-        self.rate, self._ratio, self._unit, self._ideal, self._paced = rate, ratio, unit, ideal, paced
+        # All in one step: a signal handler may raise after a call.
+        self.rate, self._ratio, self._unit, self._next, self._paced = rate, ratio, unit, ideal, paced  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    def __repr__(self) -> str:
-        at = None if self._ideal is None else ceil_div(self._ideal, self._unit)
-        return f"BurstRatio({str(self.rate)!r}, ratio={self.ratio:g}{_next_at(at)})"
+    def _parameters(self) -> str:
+        return f", ratio={self.ratio:g}"
 
 
 def _ratio_of(ratio: Number) -> tuple[int, int]:
@@ -366,8 +334,3 @@ def _ratio_of(ratio: Number) -> tuple[int, int]:
     if num < den:
         raise ValueError(f"BurstRatio(ratio={ratio!r}) must be 1 or more; 1 means no catching up.")
     return num, den
-
-
-def _next_at(slot: int | None) -> str:
-    """For ``repr``: the next slot as a clock reading in seconds, once there is one."""
-    return "" if slot is None else f", next_at={round(ns_to_seconds(slot), 6)}"

@@ -124,7 +124,7 @@ class TokenBucket(Undoing):
             elif begun == empty == latest[3] + latest[4] * self._cost:
                 self._latest = (now, latest[1], latest[2], latest[3], latest[4] + permits)  # in a third of the time of a slice
             else:
-                self.record_take((now, empty, spilled, begun, permits))
+                self.note_take((now, empty, spilled, begun, permits), joins=False)
         else:
             self._calm_until = (after + self._brim) // unit
         return at

@@ -245,7 +245,7 @@ class TokenPool(Undoing):
         elif last == before == latest[4] and not spilled and level == a == latest[5] - latest[7] * self._cost and w == latest[6]:
             self._latest = (now, latest[1], latest[2], latest[3], last, latest[5], w, latest[7] + permits)
         else:
-            self.record_take((now, before, a, self._w, last, level, w, permits))  # type: ignore[arg-type]
+            self.note_take((now, before, a, self._w, last, level, w, permits), joins=False)  # type: ignore[arg-type]
         self._last, self._a, self._w = last, level - permits * self._cost, w
         return last
 

@@ -7,7 +7,7 @@ Knows nothing of what a state means, of clocks, loops or waiters.
 
 from __future__ import annotations
 
-from aiorate.schedulers.interface import Scheduler
+from aiorate.schedulers.interface import Scheduler, check_give_back
 
 __all__ = ["Undoing"]
 
@@ -22,22 +22,32 @@ class Undoing(Scheduler):
     _latest: tuple[int, ...] | None
     """The record of the latest take: its instant first, then what the subclass needs, then its permits."""
     older_takes: list[tuple[int, ...]]
-    """The records before it, if they are of the same instant; else they are of no use."""
+    """The records before it that are of the same instant. Records of another instant here are not used."""
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
+        check_give_back(permits, now, taken)
+        if taken is not None:
+            self.undo_takes(permits, taken)
 
     def forget_takes(self) -> None:
-        """What was taken so far can no longer be undone."""
+        """Make all takes so far permanent."""
         self._latest, self.older_takes = None, _NONE
 
-    def record_take(self, record: tuple[int, ...]) -> None:
-        """Keep the record of a take that cannot share the one before, which is of the same instant."""
-        if self._latest is not None:
-            if not self.older_takes or self.older_takes[-1][0] != record[0]:
-                self.older_takes = []
-            self.older_takes.append(self._latest)
+    def note_take(self, record: tuple[int, ...], *, joins: bool) -> None:
+        """Keep the record of a take. ``joins``: it only adds permits to the take before, if that is of the same instant."""
+        latest = self._latest
+        if latest is not None and latest[0] == record[0]:
+            if joins:
+                record = (*latest[:-1], latest[-1] + record[-1])
+            else:
+                if not self.older_takes or self.older_takes[-1][0] != record[0]:
+                    self.older_takes = []
+                self.older_takes.append(latest)
         self._latest = record
 
     def undo_takes(self, permits: int, taken: int) -> int:
-        """Undo takes at that instant, the latest first, until so many permits are back. Returns how many could not be undone."""
+        """Undo takes at that instant, the latest first, until ``permits`` are back. Returns the number that could not be undone."""
         while permits:
             record = self._latest
             if record is None or record[0] != taken or not self.stands(record):
