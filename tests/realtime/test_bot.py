@@ -1,4 +1,4 @@
-"""The bot, in real time: many messages to one chat and one to each of many others, from real tasks."""
+"""A bot in real time: many messages to one chat and one to each of many others, from real tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sent = list[tuple[float, int]]
 
 
 async def send_all(keyed: aiorate.KeyedLimiter[int], busy: int, others: int, seconds: float) -> Sent:
-    """When each message was sent, and to whom, by then: that many to chat 0, and one to each of the others."""
+    """Return when each message was sent and to which chat, until ``seconds``: ``busy`` to chat 0, and one to each of the others."""
     at: Sent = []
     loop = asyncio.get_running_loop()
     begin = loop.time()
@@ -33,14 +33,14 @@ async def send_all(keyed: aiorate.KeyedLimiter[int], busy: int, others: int, sec
 
 
 async def test_no_message_is_sent_before_its_time() -> None:
-    """However slow the machine is: at most 300 in any second, and 20 to any chat, none of which comes too soon."""
+    """On any machine at most 300 in a second, and 20 to any chat, none of which comes too soon."""
     keyed: aiorate.KeyedLimiter[int] = aiorate.KeyedLimiter(
         lambda chat: aiorate.TokenBucket("20/s", burst=1), shared=aiorate.TokenBucket("300/s", burst=1), idle=0
     )
 
     at = await send_all(keyed, busy=10, others=50, seconds=60)
 
-    # Late timers are made up for by 20 ms at most, and the first grant is not before the beginning.
+    # At most 20 ms of lateness is made up for, and the first grant is not before the beginning.
     assert 60 == len(at)
     assert all(when >= place / 300 - 0.021 for place, (when, _) in enumerate(at))
     assert all(when >= place / 20 - 0.021 for place, when in enumerate(when for when, chat in at if chat == 0))
@@ -50,7 +50,7 @@ async def test_no_message_is_sent_before_its_time() -> None:
 
 @pytest.mark.slow
 async def test_a_busy_chat_holds_up_no_other() -> None:
-    """30/s in all and 1/s to each chat: 100 messages to one of them, and the 50 to others are sent within 2 s.
+    """With 30/s in all and 1/s to each chat, one gets 100 messages, and the 50 to others are sent within 2 s.
 
     The tolerance of 50 ms is for a loop that runs a task late, and the next one of that chat in time.
     """

@@ -1,6 +1,6 @@
-"""Real time, real loops: what must hold on any machine, however slow and busy it is.
+"""Real time, real loops: behaviour that must hold on any machine, however slow and busy it is.
 
-What is only true of a machine that has nothing else to do is marked slow, and measured against a floor within the same test.
+Tests that hold only on an otherwise idle machine are marked slow, and measured against a floor within the same test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("kind", KINDS)
 
 
 async def hammer(limiter: aiorate.Limiter, over: Callable[[int], bool], tasks: int = 100) -> tuple[int, list[int]]:
-    """When it began, and the instants at which so many tasks in a loop were granted, until so many grants are enough."""
+    """Let ``tasks`` tasks acquire until ``over`` says enough. Return the instant of the start and those of the grants."""
     instants: list[int] = []
     begin = time.monotonic_ns()
 
@@ -39,7 +39,7 @@ async def hammer(limiter: aiorate.Limiter, over: Callable[[int], bool], tasks: i
 @pytest.mark.asyncio
 @pytest.mark.parametrize("rate", [500, 10_000, 100_000])
 @both
-async def test_nobody_goes_on_before_the_instant_of_a_grant(kind: str, rate: int) -> None:
+async def test_no_task_resumes_before_its_grant_is_due(kind: str, rate: int) -> None:
     """The first is due when it is asked for, each other an interval later; a grant is never seen before it is made."""
     begin, instants = await hammer(aiorate.Limiter(KINDS[kind](rate)), lambda grants: grants >= rate // 10)
 
@@ -68,7 +68,7 @@ def test_waiting_sleeps_and_does_not_spin(kind: str) -> None:
 
 
 def noting(kind: str, rate: int, grants: list[int]) -> aiorate.Scheduler:
-    """A scheduler that notes at which instant it granted each permit, which no task can see exactly."""
+    """Make a scheduler that notes the instant of each grant, which no task can see exactly."""
     scheduler = KINDS[kind](rate)
 
     class Noting(type(scheduler)):  # type: ignore[misc]
@@ -82,8 +82,8 @@ def noting(kind: str, rate: int, grants: list[int]) -> aiorate.Scheduler:
 
 @pytest.mark.asyncio
 @both
-async def test_a_blocked_loop_is_made_up_for_only_within_the_bound(kind: str) -> None:
-    """Half a second of blocking: what fell due then is not sent as one burst, but counted as skipped."""
+async def test_blocked_loop_catches_up_only_within_the_bound(kind: str) -> None:
+    """After half a second of blocking, missed permits are not sent as one burst, but counted as skipped."""
     grants: list[int] = []
     limiter = aiorate.Limiter(noting(kind, 1_000, grants))
     blocked = False
@@ -94,7 +94,7 @@ async def test_a_blocked_loop_is_made_up_for_only_within_the_bound(kind: str) ->
         time.sleep(0.5)  # noqa: ASYNC251 - the point of the test
         blocked = True
 
-    # More than can be granted at one instant, so that somebody is always in line.
+    # More than can be granted at one instant, so that the line is never empty.
     await asyncio.gather(block(), hammer(limiter, lambda count: blocked and count >= 200, tasks=100))
 
     for window in (1, 10, 100, 500):
@@ -104,12 +104,12 @@ async def test_a_blocked_loop_is_made_up_for_only_within_the_bound(kind: str) ->
 
 
 async def lateness(done: asyncio.Event) -> float:
-    """Seconds by which the timers of this loop were late in all, until then: the floor of what a limiter can do."""
+    """Sum the seconds by which the timers of this loop were late until then: the least that a limiter loses."""
     late = 0.0
     while not done.is_set():
         due = time.monotonic() + 0.005
         await asyncio.sleep(0.005)
-        late += max(0.0, time.monotonic() - due - 0.002)  # asyncio's own are up to a millisecond late, uvloop's two
+        late += max(0.0, time.monotonic() - due - 0.002)  # asyncio's timers are up to a millisecond late, uvloop's two
     return late
 
 
@@ -117,8 +117,8 @@ async def lateness(done: asyncio.Event) -> float:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("rate", [100, 1_000, 10_000])
 @both
-async def test_what_is_asked_is_delivered(kind: str, rate: int) -> None:
-    """100 tasks for 2 s: from 0.99 to 1.001 of what was asked, but for the time by which bare timers were late meanwhile.
+async def test_rate_asked_is_rate_delivered(kind: str, rate: int) -> None:
+    """100 tasks for 2 s get 0.99 to 1.001 of the rate, less the time by which bare timers were late meanwhile.
 
     A limiter that loses rate does so each time, a machine that was busy elsewhere does not: three tries.
     """
@@ -138,14 +138,14 @@ async def test_what_is_asked_is_delivered(kind: str, rate: int) -> None:
 
 
 async def cpu(work: Awaitable[object]) -> float:
-    """Seconds of the processor that it took."""
+    """Return the seconds of processor time that it took."""
     before = time.process_time()
     await work
     return time.process_time() - before
 
 
 async def sleeper() -> None:
-    """What wakes a thousand times and does nothing else."""
+    """Wake up a thousand times and do nothing else."""
     for _ in range(1_000):
         await asyncio.sleep(0.001)
 
@@ -154,7 +154,7 @@ async def sleeper() -> None:
 @pytest.mark.asyncio
 @both
 async def test_waiting_costs_next_to_nothing(kind: str) -> None:
-    """A thousand grants, each a wake-up of its own, cost the processor no more than ten wake-ups of a task that sleeps."""
+    """A grant costs less processor time than ten wake-ups of a sleeping task, measured over a thousand separate wake-ups."""
     ratios = []
     for _ in range(3):
         floor = await cpu(sleeper())
@@ -165,7 +165,7 @@ async def test_waiting_costs_next_to_nothing(kind: str) -> None:
 
 
 async def leaving(wait: Callable[[], Awaitable[object]]) -> float:
-    """Seconds of the processor for 50 000 waiters to be cancelled in random order."""
+    """Return the seconds of processor time to cancel 50 000 waiters in random order."""
     tasks = [asyncio.ensure_future(wait()) for _ in range(50_000)]
     await asyncio.sleep(0)
     random.Random(9).shuffle(tasks)
@@ -175,7 +175,7 @@ async def leaving(wait: Callable[[], Awaitable[object]]) -> float:
 
 
 async def bare() -> None:
-    """What waits for one future and nothing else."""
+    """Wait for one future and nothing else."""
     await asyncio.get_running_loop().create_future()
 
 
@@ -183,9 +183,9 @@ async def bare() -> None:
 @pytest.mark.asyncio
 @both
 async def test_tens_of_thousands_of_waiters_leave_in_random_order(kind: str) -> None:
-    """One Condition for all of them took 40 times as long, since the standard one looks for who leaves.
+    """With one Condition for all it took 40 times as long, since the standard one searches for each waiter that leaves.
 
-    Ten times as long as 50 000 tasks that each wait for one bare future, at most.
+    At most ten times as long as 50 000 tasks that each wait for one bare future.
     """
     ratios = []
     for _ in range(3):

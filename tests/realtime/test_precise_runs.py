@@ -1,4 +1,4 @@
-"""Kernel timers and the end of their loop: no descriptor and no loop outlives it for good."""
+"""Kernel timers at the end of their loop: no descriptor and no loop outlives it for good."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ LOOPS = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
 
 
 def paced(rate: str = "500/s") -> aiorate.Limiter:
+    """Make a limiter with a kernel timer."""
     return aiorate.Limiter(aiorate.TokenBucket(rate, burst=1), precise=True)
 
 
 def run(limiter: aiorate.Limiter, factory: Callable[[], Any]) -> weakref.ref[asyncio.AbstractEventLoop]:
-    """A run of its own in which somebody has to wait; the loop it had."""
+    """Run a loop in which a task has to wait, and return a weak reference to that loop."""
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(made_to_wait(limiter))
         return weakref.ref(runner.get_loop())
@@ -32,7 +33,7 @@ def run(limiter: aiorate.Limiter, factory: Callable[[], Any]) -> weakref.ref[asy
 
 @LOOPS
 def test_a_run_that_ends_idle_leaves_nothing(factory: Callable[[], Any]) -> None:
-    """The limiter is a global one, and stays."""
+    """The limiter is global, and stays."""
     limiter = paced()
 
     async def wait() -> None:
@@ -46,8 +47,8 @@ def test_a_run_that_ends_idle_leaves_nothing(factory: Callable[[], Any]) -> None
 
 
 @LOOPS
-def test_runs_that_end_while_the_descriptor_lingers_leave_nothing_with_their_limiters(factory: Callable[[], Any]) -> None:
-    """A script that calls asyncio.run() for every job must not run out of descriptors, nor keep every loop it ever had."""
+def test_runs_that_end_with_an_open_descriptor_leave_nothing(factory: Callable[[], Any]) -> None:
+    """A script that calls asyncio.run() for every job must not run out of descriptors, nor keep its old loops."""
     loops = [run(paced(), factory) for _ in range(5)]
 
     assert descriptors() == 0
@@ -55,8 +56,8 @@ def test_runs_that_end_while_the_descriptor_lingers_leave_nothing_with_their_lim
 
 
 @LOOPS
-def test_a_limiter_used_in_several_runs_keeps_the_descriptor_of_the_last_at_most(factory: Callable[[], Any]) -> None:
-    """One that every run needs anew is closed when the next one begins."""
+def test_limiter_used_in_several_runs_keeps_one_descriptor(factory: Callable[[], Any]) -> None:
+    """Each run needs another descriptor, and closes that of the run before."""
     limiter = paced()
 
     loops = [run(limiter, factory) for _ in range(5)]
@@ -69,8 +70,8 @@ def test_a_limiter_used_in_several_runs_keeps_the_descriptor_of_the_last_at_most
 
 
 @LOOPS
-def test_a_loop_closed_under_those_in_line_is_let_go_by_the_next(factory: Callable[[], Any]) -> None:
-    """Whoever closes a loop without cancelling its tasks leaves timers that hold it; the next loop that needs any clears up."""
+def test_loop_closed_with_waiters_is_dropped_by_the_next(factory: Callable[[], Any]) -> None:
+    """Closing a loop without cancelling its tasks leaves timers that hold it; the next loop that needs a timer cleans up."""
     limiter = paced()
     limiter.set_rate("1/min")
     loop = factory()
@@ -79,7 +80,7 @@ def test_a_loop_closed_under_those_in_line_is_let_go_by_the_next(factory: Callab
     async def leave_some() -> None:
         assert limiter.try_acquire()
         coroutine = limiter.acquire()
-        coroutine.send(None)  # in line, and no task that would complain
+        coroutine.send(None)  # in line, without a task, which would warn
         waiting.append(coroutine)
 
     loop.run_until_complete(leave_some())
@@ -93,8 +94,8 @@ def test_a_loop_closed_under_those_in_line_is_let_go_by_the_next(factory: Callab
 
 
 @LOOPS
-def test_a_timer_of_a_closed_loop_can_be_called_off(factory: Callable[[], Any]) -> None:
-    """Whoever held it comes later: a limiter that moves to its next loop, say."""
+def test_timer_of_a_closed_loop_can_be_cancelled(factory: Callable[[], Any]) -> None:
+    """Its holder may come later, such as a limiter that moves to its next loop."""
     loop = factory()
     timers = KernelTimers.of(loop)
     assert timers is not None
@@ -107,14 +108,14 @@ def test_a_timer_of_a_closed_loop_can_be_called_off(factory: Callable[[], Any]) 
     rest = weakref.ref(timers)
     del timers, handles, handle
     gc.collect()
-    assert rest() is not None  # as long as the loop is
+    assert rest() is not None  # as long as the loop exists
     del loop
     gc.collect()
     assert (rest(), descriptors()) == (None, 0)
 
 
-def test_one_of_each_for_loops_in_two_threads_at_once() -> None:
-    """A loop's timers are its own thread's."""
+def test_loops_in_several_threads_have_separate_timers() -> None:
+    """A loop's timers belong to its thread."""
     import threading
 
     errors: list[BaseException] = []
@@ -136,11 +137,11 @@ def test_one_of_each_for_loops_in_two_threads_at_once() -> None:
     assert descriptors() == 0
 
 
-def test_who_waits_again_soon_finds_the_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptor_stays_open_for_the_next_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening one for each wait would cost as much as the wait is to save."""
 
     class Patient(asyncio.SelectorEventLoop):
-        """A second is as long as a millisecond, for a machine that may be slow."""
+        """Timers take 1000 times as long, for a machine that may be slow."""
 
         def call_later(self, delay: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
             return super().call_later(1000 * delay, *arguments, **options)

@@ -27,7 +27,7 @@ both = pytest.mark.parametrize("kind", BOTH)
 
 @both
 def test_the_budget_lives_on_from_one_loop_to_the_next(kind: str) -> None:
-    """mjpieters/aiolimiter#292: "Event loop is closed" on the second asyncio.run(). A new loop is no fresh burst either."""
+    """mjpieters/aiolimiter#292: "Event loop is closed" on the second asyncio.run(). A new loop brings no fresh burst either."""
     clock = ManualClock()
     limiter = aiorate.Limiter(BOTH[kind](), clock=clock)
 
@@ -42,17 +42,18 @@ def test_the_budget_lives_on_from_one_loop_to_the_next(kind: str) -> None:
             waits.append(runner.run(main()))
 
     assert waits == [0.0] * len(waits)
-    assert asyncio.run(_waits(limiter, clock, 5)) == [0.0, *([0.0] if kind == "filler" else []), 0.1, 0.2, 0.3, 0.4][:5]
+    assert asyncio.run(waits_of(limiter, clock, 5)) == [0.0, *([0.0] if kind == "filler" else []), 0.1, 0.2, 0.3, 0.4][:5]
 
 
-async def _waits(limiter: aiorate.Limiter, clock: ManualClock, count: int) -> list[float]:
+async def waits_of(limiter: aiorate.Limiter, clock: ManualClock, count: int) -> list[float]:
+    """Return what ``count`` tasks wait."""
     tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(count)]
     await clock.run(10)
     return [task.result() for task in tasks]
 
 
 @both
-def test_waiters_left_behind_by_a_run_do_not_stand_in_the_way_of_the_next(kind: str) -> None:
+def test_waiters_left_behind_by_a_run_do_not_affect_the_next(kind: str) -> None:
     """asyncio.run() cancels what is left; the line is empty then, and the permits are there."""
     clock = ManualClock()
     limiter = aiorate.Limiter(BOTH[kind](), clock=clock)
@@ -68,12 +69,12 @@ def test_waiters_left_behind_by_a_run_do_not_stand_in_the_way_of_the_next(kind: 
         assert (limiter.statistics().waiting, clock.timers) == (0, 0)
 
     assert limiter.delay() == 0.1
-    assert asyncio.run(_waits(limiter, clock, 2)) == [0.1, 0.2]
+    assert asyncio.run(waits_of(limiter, clock, 2)) == [0.1, 0.2]
 
 
 @both
-def test_waiters_of_a_loop_that_was_closed_under_them_go(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without asyncio.run() nobody cancels them: nothing may be granted to the dead, inside or outside of a loop.
+def test_waiters_of_a_closed_loop_are_dropped(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without asyncio.run() nothing cancels them: they must get no grant, inside or outside of a loop.
 
     From CPython 3.13 on, a Condition whose waiter is destroyed wakes another one, on the closed loop, and says so.
     """
@@ -89,14 +90,14 @@ def test_waiters_of_a_loop_that_was_closed_under_them_go(kind: str, monkeypatch:
         return tasks
 
     tasks = loop.run_until_complete(leave())
-    loop.set_exception_handler(lambda loop, context: None)  # the filler's task is destroyed with it
+    loop.set_exception_handler(lambda loop, context: None)  # the filler's task is destroyed with the loop
     loop.close()
     clock.forget()
     clock.advance(0.1)
 
     assert limiter.try_acquire() is True
     assert limiter.statistics().waiting == 0
-    assert asyncio.run(_waits(limiter, clock, 1)) == [0.1]
+    assert asyncio.run(waits_of(limiter, clock, 1)) == [0.1]
     assert limiter.statistics().granted == 3
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -107,8 +108,8 @@ def test_waiters_of_a_loop_that_was_closed_under_them_go(kind: str, monkeypatch:
 
 
 @both
-def test_waiters_of_a_loop_that_stood_still_learn_that_the_limiter_moved_on(kind: str) -> None:
-    """A loop that is run again later: whoever waits on it is told, instead of waiting for ever."""
+def test_waiters_of_a_stopped_loop_learn_that_the_limiter_moved(kind: str) -> None:
+    """When the loop runs again later, its waiters get an error instead of waiting for ever."""
     limiter = aiorate.Limiter(BOTH[kind](), clock=(clock := ManualClock()))
     old = asyncio.new_event_loop()
 
@@ -121,7 +122,7 @@ def test_waiters_of_a_loop_that_stood_still_learn_that_the_limiter_moved_on(kind
         return await asyncio.wait_for(asyncio.gather(*tasks[1:], return_exceptions=True), LONG)
 
     tasks = old.run_until_complete(leave())
-    assert asyncio.run(_waits(limiter, clock, 3)) == [0.1, 0.2, 0.3]
+    assert asyncio.run(waits_of(limiter, clock, 3)) == [0.1, 0.2, 0.3]
     left = old.run_until_complete(come_back())
     still = asyncio.all_tasks(old)
     old.close()
@@ -129,12 +130,12 @@ def test_waiters_of_a_loop_that_stood_still_learn_that_the_limiter_moved_on(kind
     assert {type(error) for error in left} == {RuntimeError}
     assert "moved to another event loop" in str(left[0])
     assert still == set()
-    assert asyncio.run(_waits(limiter, clock, 1)) == [0.0]
+    assert asyncio.run(waits_of(limiter, clock, 1)) == [0.0]
 
 
 @both
 def test_a_second_running_loop_is_refused(kind: str) -> None:
-    """Two loops at a time would need locks that one does not have; the error says what to do instead."""
+    """Two loops at a time would need locks that a single loop does not have; the error says what to do instead."""
     limiter = aiorate.Limiter(BOTH[kind]())
     caught: list[BaseException] = []
 
@@ -164,16 +165,16 @@ def test_a_second_running_loop_is_refused(kind: str) -> None:
 
 
 def run_virtually(main: Any) -> Any:
-    """Run in a loop of virtual time."""
+    """Run it in a loop of virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
 
 
 @both
-def test_virtual_time_goes_on_from_loop_to_loop_and_back_to_real_time(kind: str) -> None:
-    """Each virtual loop begins at 0 and real ones anywhere: the schedule must neither jump back nor ahead.
+def test_time_goes_on_from_virtual_loops_to_real_ones_and_back(kind: str) -> None:
+    """Each virtual loop begins at 0 and real ones anywhere: the schedule must jump neither back nor ahead.
 
-    Time passes between two loops too, as much as the machine takes for it: what waits first may wait less.
+    Real time also passes between two loops, so the first waiter of the next may wait less.
     """
     limiter = aiorate.Limiter(BOTH[kind]())
 
@@ -189,7 +190,7 @@ def test_virtual_time_goes_on_from_loop_to_loop_and_back_to_real_time(kind: str)
 
 
 @both
-def test_used_before_there_is_a_loop_and_then_in_virtual_time(kind: str) -> None:
+def test_limiter_used_before_a_loop_works_in_virtual_time(kind: str) -> None:
     """A permit taken at import time, by the machine's clock, must not put a virtual loop's schedule years ahead."""
     limiter = aiorate.Limiter(BOTH[kind]())
     assert limiter.try_acquire()
@@ -214,8 +215,8 @@ def test_a_pause_ends_when_it_should_across_loops(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_idle_limiters_hold_neither_task_nor_timer_and_are_collected(name: str) -> None:
-    """L4, dotnet/aspnetcore#66434, dotnet/runtime#95611: idle means idle; 10 000 limiters cost what their objects cost."""
+def test_idle_limiters_hold_no_task_or_timer_and_are_collected(name: str) -> None:
+    """dotnet/aspnetcore#66434, dotnet/runtime#95611: an idle limiter does nothing, and can be collected."""
 
     async def main() -> None:
         clock = ManualClock()
@@ -233,7 +234,7 @@ def test_idle_limiters_hold_neither_task_nor_timer_and_are_collected(name: str) 
 
 
 def test_ten_thousand_idle_limiters_leave_the_loop_alone() -> None:
-    """No task and no handle for any of them, on the loop's own clock."""
+    """None of them has a task or a handle, on the loop's own clock."""
     timers: list[float] = []
 
     class Watched(asyncio.SelectorEventLoop):
@@ -253,7 +254,7 @@ def test_ten_thousand_idle_limiters_leave_the_loop_alone() -> None:
 
 
 def test_two_limiters_share_nothing() -> None:
-    """L8, ccxt/ccxt#9880: state kept on a class made two instances one."""
+    """ccxt/ccxt#9880: state kept on a class made two instances one."""
     clock = ManualClock()
     one, two = aiorate.Limiter("10/s", clock=clock), aiorate.Limiter("10/s", clock=clock)
 
@@ -261,8 +262,8 @@ def test_two_limiters_share_nothing() -> None:
 
 
 @both
-def test_one_who_was_cancelled_as_its_loop_stopped_does_not_disturb_the_next_loop(kind: str) -> None:
-    """It leaves a line that is not the limiter's any more: nobody's place is counted twice, and its own loop sees it cancelled."""
+def test_waiter_cancelled_as_its_loop_stops_is_gone_in_the_next(kind: str) -> None:
+    """It leaves a line that the limiter has dropped: no place is counted twice, and its own loop sees it cancelled."""
     limiter = aiorate.Limiter(BOTH[kind](), clock=ManualClock())
     old = asyncio.new_event_loop()
 
@@ -298,8 +299,8 @@ def test_one_who_was_cancelled_as_its_loop_stopped_does_not_disturb_the_next_loo
 
 @pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
 @both
-def test_a_loop_that_moved_to_another_thread_is_still_the_only_one(kind: str, factory: Any) -> None:
-    """Synchronous wrappers begin a loop here and run it elsewhere: a second loop in this thread is turned away, and spends nothing."""
+def test_loop_moved_to_another_thread_is_still_the_only_one(kind: str, factory: Any) -> None:
+    """Synchronous wrappers start a loop here and run it elsewhere: a second loop in this thread is refused, and spends nothing."""
     limiter = aiorate.Limiter(BOTH[kind]())
     loop = factory()
     loop.run_until_complete(limiter.acquire())

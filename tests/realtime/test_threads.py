@@ -1,4 +1,4 @@
-"""Many threads at one limiter, in real time: the rate that is delivered, its bound, and who gets how much of it."""
+"""Many threads at one limiter, in real time: the rate delivered, its bound, and the share of each thread."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import aiorate
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", FACTORIES)
 def test_twelve_threads_share_ten_thousand_a_second(loop: str) -> None:
-    """As much of the rate as the machine can hand out at all, within the bound, and no thread is left behind.
+    """As much of the rate as the machine can hand out, within the bound, and no thread is left behind.
 
-    The floor wakes as many callers at the same rate, and makes up for as much lateness. Where other programs keep the machine busy,
-    the two do not see the same machine: the best of some rounds counts.
+    The floor wakes as many callers at the same rate, and makes up for as much lateness. While other programs keep the machine busy, the two
+    do not see the same machine: the best of some rounds counts.
     """
     crew, rate = threads.Crew(loops=8, tasks=50, threads=4), 10_000
     rounds: list[tuple[float, float]] = []
