@@ -59,7 +59,7 @@ def middleware(
 
 
 class _Middleware:
-    """Called by aiohttp for each request. In place of the list that it belongs into, it says so."""
+    """Called by aiohttp for each request. Passed as the list itself, it raises an error that says so."""
 
     __slots__ = ("_limit",)
 
@@ -86,7 +86,7 @@ class _Middleware:
 def cost(permits: int) -> AbstractContextManager[None]:
     """Requests inside the block take that many permits, whatever the middleware's ``cost=`` says. With 0 they are not limited.
 
-    ``with cost(7): response = await session.get(url)``. Each hop of a redirect takes as many again. Tasks that start inside the
+    ``with cost(7): response = await session.get(url)``. Each hop of a redirect takes as many. Tasks that start inside the
     block inherit the cost. Raises TypeError unless it is an int, and ValueError if it is below 0.
     """
     check_cost("cost()", permits)

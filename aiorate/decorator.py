@@ -1,4 +1,4 @@
-"""Decorated functions, and blocks of several permits: what stands on `aiorate.Limiter.acquire`."""
+"""Decorated functions, and blocks of several permits, built on `aiorate.Limiter.acquire`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def limited(weighted: Weighted, function: F) -> F:
                 generator = function(*args, **kwargs)
                 value = await anext(generator)
                 while True:
-                    # Everything the caller does to us is done to the generator, as `yield from` would.
+                    # Pass on to the generator whatever the caller sends or throws, as `yield from` would.
                     try:
                         sent = yield value
                     except GeneratorExit:
@@ -65,7 +65,7 @@ def limited(weighted: Weighted, function: F) -> F:
 
 
 class Enters(Protocol):
-    """As much of a limiter as a block needs."""
+    """The part of a limiter that a block needs."""
 
     async def enter(self, permits: int) -> float:
         """Take a place and the permits; returns the seconds waited."""
@@ -77,7 +77,7 @@ class Enters(Protocol):
 
 
 class Weighted:
-    """So many permits at a time; see `aiorate.Limiter.of`."""
+    """Several permits at a time; see `aiorate.Limiter.of`."""
 
     __slots__ = ("_limiter", "_permits", "leave")
 

@@ -12,7 +12,7 @@ A call that raises has changed nothing.
 
 from __future__ import annotations
 
-__all__ = ["EngineUnavailable", "LimiterClosed", "LimiterError", "LineFull", "WaitTooLong", "kind_of"]
+__all__ = ["EngineUnavailable", "LimiterClosed", "LimiterError", "LineFull", "WaitTooLong", "check_count", "kind_of"]
 
 
 class LimiterError(Exception):
@@ -20,7 +20,7 @@ class LimiterError(Exception):
 
 
 class WaitTooLong(LimiterError, TimeoutError):
-    """The permits would come later than ``max_wait`` allows. Raised at once, or when so long has passed; nothing is spent.
+    """The permits would come later than ``max_wait`` allows. Raised at once, or after ``max_wait``; nothing is spent.
 
     ``wait`` is the estimated wait and ``max_wait`` the limit, both in seconds.
     """
@@ -41,14 +41,22 @@ class LineFull(LimiterError):
 class LimiterClosed(LimiterError, RuntimeError):
     """The limiter was closed by ``aclose()``.
 
-    Make another limiter, or reopen the closed one: ``limiter.apply("100,1.0,start")`` opens it at 100 per second.
+    Create a new limiter, or reopen the closed one: ``limiter.apply("100,1.0,start")`` opens it at 100 per second.
     """
 
 
 class EngineUnavailable(LimiterError, ConnectionError):
-    """The store of a limit that processes share does not answer, or refuses. Its ``__cause__`` says why. Nothing is spent."""
+    """The store of a limit that processes share does not answer, or refuses. ``__cause__`` says why. Nothing is spent."""
 
 
 def kind_of(value: object) -> str:
-    """What an error says was given in place of something else: the name of its class, and of a class that it is one."""
+    """What an error says was given: the name of the value's type; of a class, "the class" and its name."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def check_count(what: str, count: object, also: str = "") -> None:
+    """Raise TypeError or ValueError that begins with ``what`` unless the count is an int of 0 or more. ``also`` explains other values."""
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"{what} must be an int of 0 or more{also}, not {kind_of(count)}.")
+    if count < 0:
+        raise ValueError(f"{what} must be 0 or more{also}; {count} was given.")

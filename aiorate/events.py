@@ -1,4 +1,4 @@
-"""What happened to a limiter that somebody should hear of: a log record under ``aiorate``, and a callback if one was given."""
+"""Events that happen to a limiter: each is a log record under ``aiorate``, and a call of the callback if there is one."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Event:
 
     kind: str
     """``paused``: a server asked for a pause. ``skipped``: permits fell due while the loop was late, and are given up. ``clamped``:
-    an estimate was above what can be granted at once. ``evicted``: a key owed nothing and was dropped. ``degraded``: the store of a
-    shared limit does not answer, and its policy holds. ``restored``: it answers again."""
+    an estimate was above the most that can be granted at once. ``evicted``: a key owed nothing and was dropped. ``degraded``: the
+    store of a shared limit does not answer, and its policy holds. ``restored``: it answers again."""
     limiter: str | None = None
     """The limiter's name, if it has one."""
     key: object = None
     """The key of a `KeyedLimiter`, or the dimension of a `Budget`."""
     seconds: float | None = None
-    """How long the pause is, or the store did not answer."""
+    """The length of the pause, or the time for which the store did not answer."""
     permits: int | None = None
     """How many permits were skipped, or are granted instead."""
     source: str | None = None
-    """Who asked for the pause: a header, a vendor, or a status. Of a store, the policy and what is the matter."""
+    """Who asked for the pause: a header, a vendor, or a status. Of a store, the policy and the reason."""
 
     def __str__(self) -> str:
         name = f"limiter {self.limiter!r}" if self.limiter else "limiter"
@@ -60,7 +60,7 @@ class Event:
 
 
 def emit(event: Event, on_event: Callable[[Event], object] | None) -> None:
-    """Log the event, and call back. What the callback raises is logged, and goes no further."""
+    """Log the event, and call back. Exceptions of the callback are logged and go no further."""
     level = _LEVELS[event.kind]
     if _logger.isEnabledFor(level):
         extra = {f"aiorate_{name}": value for name, value in asdict(event).items()}

@@ -1,82 +1,70 @@
-"""What a server said of its limits, as a limiter heeds it. `aiorate.http.read_feedback` reads it from a response."""
+"""What a server says of its limits, as a limiter heeds it. `aiorate.http.read_feedback` reads it from a response."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from aiorate.errors import kind_of
+from aiorate.errors import check_count, kind_of
 from aiorate.rate import seconds_to_ns
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = ["Feedback", "Left", "Part", "Quota", "check_feedback"]
+__all__ = ["Feedback", "Left", "Quota", "check_feedback"]
 
 
-class Quota(Protocol):
-    """One limit of a server."""
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One limit of a server, as far as the response reports it. None: not reported, or not readable."""
 
-    @property
-    def name(self) -> str:
-        """Its name, such as ``requests`` or ``tokens``; empty if it has none."""
-        ...
+    name: str = ""
+    """``requests``, ``tokens``, ``input_tokens`` or ``output_tokens``, the name of a policy, or empty if it has none.
 
-    @property
-    def limit(self) -> int | None:
-        """How much is allowed in a window."""
-        ...
-
-    @property
-    def remaining(self) -> int | None:
-        """How much is left."""
-        ...
-
-    @property
-    def reset(self) -> float | None:
-        """Seconds in which no more than that may be used."""
-        ...
+    GitHub's is the resource (``core``), Discord's the bucket, or ``global`` for its limit over all routes.
+    """
+    limit: int | None = None
+    """How much the server allows in a window, 0 or more."""
+    remaining: int | None = None
+    """How much is left, 0 or more. May be larger than ``limit``; the server does not guarantee it."""
+    reset: float | None = None
+    """Seconds from now in which at most ``remaining`` may be used, 0 to 86400 (one day); see ``full_at_reset``."""
+    window: float | None = None
+    """Seconds of the policy, 1 to 86400: ``limit`` in each. A longer window is left out, since a shorter one would promise more."""
+    full_at_reset: bool = False
+    """True if all of ``limit`` is back at ``reset``, and a part of it before. So it is with OpenAI and Anthropic."""
+    unit: str = "requests"
+    """What is counted: ``requests``, ``tokens``, or the unit of a policy, such as ``content-bytes``."""
 
     @property
-    def window(self) -> float | None:
-        """Seconds of the policy."""
-        ...
+    def rate(self) -> float | None:
+        """The most per second that both the policy and ``remaining`` allow; None if neither is reported.
 
-    @property
-    def full_at_reset(self) -> bool:
-        """Whether all of it is back at the reset, and a part of it before."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """What is counted, such as ``requests``."""
-        ...
-
-
-class Feedback(Protocol):
-    """What one response said."""
-
-    @property
-    def pause(self) -> float | None:
-        """Seconds in which nothing may be sent."""
-        ...
-
-    @property
-    def quotas(self) -> Sequence[Quota]:
-        """The limits it told of."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """Who said so."""
-        ...
+        A policy of 10000 in 1000 s with 10000 left for 10 s is a rate of 10, not of 1000: draft 11, section 8.5.
+        ``remaining`` does not limit the rate if ``full_at_reset``.
+        """
+        rates = []
+        if self.limit is not None and self.window:
+            rates.append(self.limit / self.window)
+        if self.remaining is not None and self.reset and not self.full_at_reset:
+            rates.append(self.remaining / self.reset)
+        return min(rates, default=None)
 
 
-class Part(NamedTuple):
-    """A part of what a response said, for one of several limiters."""
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What one response says of the server's limits. `read_feedback` makes it; make it yourself for a server with other headers."""
 
-    pause: float | None
-    quotas: Sequence[Quota]
-    source: str
+    status: int
+    """The status of the response."""
+    pause: float | None = None
+    """Seconds from now during which nothing may be sent, 0 to 86400 (one day); None: no pause. 0: at once, said by the server itself."""
+    quotas: tuple[Quota, ...] = ()
+    """The limits that the response reports, those of tokens too. A ``pause`` already accounts for those in requests that are used up.
+
+    Without a pause, a limit with nothing left and a reset grants nothing until then.
+    """
+    source: str = ""
+    """Who said so, for logs: a header (``Retry-After``), a vendor (``GitHub``), or the status (``status 429``)."""
+    retry_after: float | None = None
+    """Seconds of Retry-After, 0 to 86400. With a 202 or a redirect it concerns that one resource, and does not pause."""
 
 
 class Left(NamedTuple):
@@ -85,15 +73,15 @@ class Left(NamedTuple):
     name: str
     unit: str
     left: int
-    """How much may be used before ``ns`` from now; of a bucket, how much it holds now."""
+    """How much may be used within ``ns`` from now; of a bucket, how much it holds now."""
     size: int
     """How much the server's bucket holds when it is full, in ``ns`` from now; 0: the quota is a window."""
     ns: int
-    """0: the bucket is full, or will be at once, or nobody knows when."""
+    """0: the bucket is full, or will be at once, or the time is unknown."""
 
 
 def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
-    """The pause in ns (0: none), and what is left of each quota that says so.
+    """The pause in ns (0: none), and what is left of each quota that reports it.
 
     Raises TypeError or ValueError that begins with ``call``.
     """
@@ -115,8 +103,9 @@ def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
         if not isinstance(text, str):
             raise TypeError(f"{call}: the name and the unit of a quota must be text, not {kind_of(text)}.")
     for remaining, limit, reset, window, _ in told:
-        _check_count(f"{call}: what remains of a quota", remaining)
-        _check_count(f"{call}: the limit of a quota", limit)
+        for what, count in (("what remains", remaining), ("the limit", limit)):
+            if count is not None:
+                check_count(f"{call}: {what} of a quota", count, ", or None (unknown)")
         _ns(f"{call}: the reset of a quota", reset)
         _ns(f"{call}: the window of a quota", window)
     pause_ns = _ns(f"{call}: the pause", pause)
@@ -124,12 +113,12 @@ def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
 
 
 def _left_of(quota: Quota, pause: float | None) -> Left | None:
-    # None: it does not say. Where nothing is left of a window of requests and the response names a pause, that is the pause already,
+    # None: not reported. Where nothing is left of a window of requests and the response names a pause, the pause already covers it,
     # and a shorter Retry-After wins over the reset (draft-ietf-httpapi-ratelimit-headers-11, section 7).
     if quota.remaining is None:
         return None
     left, ns = quota.remaining, _ns("reset", quota.reset)
-    if quota.full_at_reset:  # without a reset too: it may be news of what was said before
+    if quota.full_at_reset:  # without a reset too: it may update an earlier report
         return Left(quota.name, quota.unit, left, quota.limit, ns) if quota.limit else None
     if not quota.reset:
         return None
@@ -144,12 +133,3 @@ def _left_of(quota: Quota, pause: float | None) -> Left | None:
 
 def _ns(what: str, seconds: float | None) -> int:
     return 0 if seconds is None else seconds_to_ns(seconds, what)
-
-
-def _check_count(what: str, count: object) -> None:
-    if count is None:
-        return
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise TypeError(f"{what} must be an int of 0 or more, or None (unknown), not {kind_of(count)}.")
-    if count < 0:
-        raise ValueError(f"{what} must be 0 or more, or None (unknown); {count} was given.")

@@ -1,8 +1,8 @@
-"""Which keys are kept, and which are looked at next: those used again lately are not, and each look costs the same, however many keys.
+"""Which keys are kept, and which are checked next: not those used again lately. A check costs the same for any number of keys.
 
-Keys used again stay for a *round*: as many uses as there are keys, and 8192 at least. What was not used in a round is looked at in the
-next, two keys for each use. A key that was used once is looked at while new keys come, and so makes room for them at once.
-Knows nothing of limiters: whoever looks at a key says whether it may go.
+Keys used again stay for a *round*: as many uses as there are keys, and 8192 at least. Keys not used in a round are checked in the
+next, two for each use. Keys that were used only once are checked while new keys come, and so make room for them at once.
+Knows nothing of limiters: the caller decides whether a checked key may go.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ __all__ = ["Kept"]
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
 
-_SHORTEST_ROUND = 8_192  # uses: in a short round, keys that are used now and then would go, and be made again
+_SHORTEST_ROUND = 8_192  # uses: in a shorter round, keys that are used now and then would go, and be made again
 _ROWS, _PLACES = 512, 8
 
 
 class Kept(Generic[K, V]):
-    """A dict of keys, by how lately they were used."""
+    """A dict of keys, ordered by how lately they were used."""
 
-    __slots__ = ("_before", "_dropped", "_once", "_to_look_at", "used", "uses_left")
+    __slots__ = ("_before", "_dropped", "_once", "_to_check", "used", "uses_left")
 
     def __init__(self) -> None:
         self.used: OrderedDict[K, V] = OrderedDict()
-        """Those used again in this round. A key that is found here needs nothing else."""
+        """The keys used again in this round. A key that is found here needs nothing else."""
         self.uses_left: int = _SHORTEST_ROUND
-        """How many uses are left of the round; to be counted down by each. Below 0: two keys are to be looked at."""
+        """Uses left in the round; each use counts it down. Below 0, two keys must be checked."""
         self._before: OrderedDict[K, V] = OrderedDict()  # used again in an earlier round, but not in this one
-        self._once: OrderedDict[K, V] = OrderedDict()  # not used again since they were made or looked at; the oldest first
-        self._to_look_at = 0  # of `_once`, once the round is over: those that were there when it began
+        self._once: OrderedDict[K, V] = OrderedDict()  # not used again since they were made or checked; the oldest first
+        self._to_check = 0  # how many of `_once` are still to be checked after a round: those that were there when it ended
         self._dropped: _Dropped | None = None
 
     def find(self, key: K) -> V | None:
-        """What is kept for a key that is not in `used`: it is from now on."""
+        """The value of a key that is not in `used`, and moves there; None if the key is not kept."""
         value = self._once.pop(key, None)
         if value is None:
             value = self._before.pop(key, None)
@@ -49,9 +49,9 @@ class Kept(Generic[K, V]):
         return value
 
     def add(self, key: K, value: V) -> bool:
-        """Keep a key that was just made; whether others should make room for it.
+        """Keep a new key; returns whether others should make room for it.
 
-        One that was dropped lately is in use: it was dropped too soon, and nothing makes room for it.
+        A key that was dropped lately is in use: it was dropped too soon, and others need not make room.
         """
         if self._dropped is not None and hash(key) in self._dropped:
             self.used[key] = value
@@ -60,7 +60,7 @@ class Kept(Generic[K, V]):
         return True
 
     def oldest(self, besides: K) -> K | None:
-        """The key that was made or looked at first, of those that were not used since; None: there is none but the one ``besides``."""
+        """The key that was made or checked first, of those not used since then, except ``besides``; None if there is no other."""
         key = next(iter(self._once), besides)
         if key == besides:
             return None
@@ -68,29 +68,29 @@ class Kept(Generic[K, V]):
         return key
 
     def unused(self) -> K | None:
-        """A key that was not used in the round that is over; None: all were looked at, and another round begins."""
+        """A key that was not used in the last round; None: all were checked, and another round begins."""
         if self._before:
             key, self._once[key] = self._before.popitem(last=False)
             return key
-        if self._to_look_at and self._once:
-            self._to_look_at -= 1
+        if self._to_check and self._once:
+            self._to_check -= 1
             key = next(iter(self._once))
             self._once.move_to_end(key)
             return key
         self._before, self.used = self.used, OrderedDict()
-        self._to_look_at = len(self._once)
+        self._to_check = len(self._once)
         self.uses_left = max(len(self), _SHORTEST_ROUND)
         return None
 
     def get(self, key: K) -> V | None:
-        """What is kept for the key; looking is no use."""
+        """The value of the key; does not count as a use."""
         for keys in (self._once, self._before, self.used):
             if key in keys:
                 return keys[key]
         return None
 
     def drop(self, key: K) -> None:
-        """Keep that key no longer."""
+        """Remove the key, and remember that it was dropped."""
         for keys in (self._once, self._before, self.used):
             if key in keys:
                 del keys[key]
@@ -100,19 +100,19 @@ class Kept(Generic[K, V]):
         self._dropped.add(hash(key))
 
     def put_back(self, key: K, value: V) -> None:
-        """The key that was dropped is kept all the same."""
+        """Keep a key that was dropped after all."""
         self._once[key] = value
 
     def forget_dropped(self) -> None:
-        """A key that comes back is a new one."""
+        """Treat keys that come back as new ones."""
         self._dropped = None
 
     def shrink(self) -> None:
-        """Give memory back: a dict that lost most of its keys is as large as before."""
+        """Give memory back: a dict that lost most of its keys does not shrink."""
         self.used, self._before, self._once = OrderedDict(self.used), OrderedDict(self._before), OrderedDict(self._once)
 
     def values(self) -> list[V]:
-        """What is kept for all keys."""
+        """The values of all keys."""
         return [*self._once.values(), *self._before.values(), *self.used.values()]
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class Kept(Generic[K, V]):
 
 
 class _Dropped:
-    """The hashes of some 4000 keys that were dropped last, in 32 kB: eight for each row."""
+    """The hashes of about 4000 keys that were dropped last, in 32 kB: eight for each row."""
 
     __slots__ = ("_hashes",)
 

@@ -1,4 +1,4 @@
-"""One limit for each key: a host, a user, a chat. Keys come and go; what a key owes is never forgotten.
+"""One limit for each key: a host, a user, a chat. Keys come and go; a key that owes something is never dropped.
 
 Knows nothing of how a rate is computed, of event loops, or of HTTP.
 """
@@ -36,7 +36,7 @@ _logger = getLogger("aiorate")
 
 _OPTIONS = ("shared", "max_keys", "idle", "on_event")
 _OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency")
-_LOOKED_AT = 2  # keys for each that is new, and for each use after a round: fewer would fall behind, more would be felt
+_CHECKED = 2  # keys for each new key, and for each use after a round: fewer would fall behind, more would cost time
 
 
 class KeyedLimiter(Generic[K]):
@@ -44,16 +44,16 @@ class KeyedLimiter(Generic[K]):
 
     ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, or a rate such as ``"1/s"``.
     ``shared`` is a limit that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy or a rate; a `Limiter`
-    may be that of a key of another KeyedLimiter, and so share a limit in turn. A busy key delays no other beyond it, since only the
-    first request of each key stands in its line, and only once its own key's limit lets it. What is refunded or charged to a key is
-    so in all limits that it passes.
+    may be that of a key of another KeyedLimiter, and so share a limit in turn. A busy key does not delay others: only the first request
+    of each key stands in the shared line, and only once the key's limit lets it pass. A refund or charge to a key applies to all limits
+    that it passes.
 
-    A key is evicted when it is found to owe nothing: it is not limited sooner for that than if it had been kept. Two keys are looked at
-    for each that is added. Those that were used again stay for as many uses as there are keys, and are looked at then, two for each
-    use. A key whose rate was changed, that is paused, in debt, or whose limiter somebody holds, is kept. ``max_keys`` bounds how many
-    are kept at once as far as that allows. ``idle`` keeps a key for so many seconds after it was found unused. Raises TypeError and
-    ValueError for wrong arguments. ``on_event`` is called with an `aiorate.Event` for each key that is evicted, and for what happens to
-    the limiters that are made of a rate or a strategy here. For one event loop, as a `Limiter` is.
+    A key is evicted when it is found to owe nothing; it is limited no sooner for that than if it had been kept. Two keys are checked
+    for each new key. Keys that were used again stay for as many uses as there are keys, and are checked then, two for each use. A key
+    is kept if its rate was changed, while it is paused or in debt, and while somebody holds its limiter. ``max_keys`` bounds how many
+    are kept at once as far as that allows. ``idle`` keeps a key for that many seconds after it was found unused. Raises TypeError and
+    ValueError for wrong arguments. ``on_event`` is called with an `aiorate.Event` for each evicted key, and for events of the limiters
+    that are made here from a rate or a strategy. For one event loop, as a `Limiter` is.
     """
 
     __slots__ = (
@@ -105,39 +105,39 @@ class KeyedLimiter(Generic[K]):
         self._own = self._shared is not shared  # whether the shared limit was made here
         self._kept: Kept[K, Limiter] = Kept()
         self._group = Group()
-        self._seen: dict[K, tuple[int, int]] = {}  # with idle: what a key had been granted when it was looked at, and the reading then
-        self._closed: Limiter | None = None  # once it is closed: in place of the limiters of all further keys
+        self._seen: dict[K, tuple[int, int]] = {}  # with idle: the permits granted to a key when it was checked, and the reading then
+        self._closed: Limiter | None = None  # once closed: the limiter of all further keys
 
     # Asking.
 
     async def acquire(self, key: K, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
         """Wait in the key's line until it, and the shared limit, grant the permits; returns the seconds waited.
 
-        Raises what `Limiter.acquire` raises, TypeError for a key that cannot be hashed, and what the factory raises. With a shared
-        limit, the estimate goes by those who stand in both lines now. Other keys may come in between; ``max_wait`` bounds the wait
-        all the same.
+        Raises the errors of `Limiter.acquire` and of the factory, and TypeError for a key that cannot be hashed. With a shared limit,
+        the estimate counts the requests in both lines now. Other keys may come in between; ``max_wait`` bounds the wait all the same.
         """
         return await self[key].acquire(permits, max_wait=max_wait)
 
     def try_acquire(self, key: K, permits: int = 1) -> bool:
-        """Take the permits, of the key and the shared limit, if they are to be had at once; never waits."""
+        """Take the permits, of the key and the shared limit, if both have them at once; never waits."""
         return self[key].try_acquire(permits)
 
     def observe(self, key: K, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said of a key, as `Limiter.observe` does: it pauses that key for everybody.
 
-        Where nothing remains of a quota named ``global``, as of Discord's over all routes, the pause is that of the shared limit, if
-        there is one. Does nothing when closed.
+        Where nothing remains of a quota named ``global``, such as Discord's over all routes, the shared limit is paused, if there is
+        one. Does nothing when closed.
         """
         if feedback is None or self._closed is not None:
             return
-        from aiorate.feedback import Part, check_feedback
+        from aiorate.feedback import Feedback, check_feedback
 
         check_feedback("observe()", feedback)
-        everywhere = [quota for quota in feedback.quotas if quota.name == "global"]
+        everywhere = tuple(quota for quota in feedback.quotas if quota.name == "global")
         if self._shared is not None and any(quota.remaining == 0 for quota in everywhere):
-            self._shared.observe(Part(feedback.pause, everywhere, feedback.source), jitter=jitter)
-            feedback = Part(None, [quota for quota in feedback.quotas if quota.name != "global"], feedback.source)
+            self._shared.observe(Feedback(feedback.status, feedback.pause, everywhere, feedback.source), jitter=jitter)
+            rest = tuple(quota for quota in feedback.quotas if quota.name != "global")
+            feedback = Feedback(feedback.status, None, rest, feedback.source)
         self[key].observe(feedback, jitter=jitter)
 
     def __call__(self, key: K) -> Limiter:
@@ -145,7 +145,7 @@ class KeyedLimiter(Generic[K]):
         return self[key]
 
     def __getitem__(self, key: K) -> Limiter:
-        """The key's limiter, which also passes the shared limit. While somebody holds it, it is not evicted.
+        """The key's limiter, which also passes the shared limit. It is not evicted while somebody holds it.
 
         Once closed, further keys have a limiter that refuses with `LimiterClosed`.
         """
@@ -163,7 +163,7 @@ class KeyedLimiter(Generic[K]):
             limiter = kept.find(key) or self._add(key)
         kept.uses_left -= 1
         if kept.uses_left < 0:
-            self._look_at_unused()
+            self._check_unused()
         return limiter
 
     async def __aenter__(self) -> NoReturn:
@@ -177,7 +177,7 @@ class KeyedLimiter(Generic[K]):
 
     @property
     def shared(self) -> Limiter | None:
-        """The limit that all keys pass: to look at, to pause them all, to change its rate."""
+        """The limit that all keys pass: to look at it, pause all keys, or change its rate."""
         return self._shared
 
     def __len__(self) -> int:
@@ -189,7 +189,7 @@ class KeyedLimiter(Generic[K]):
         return iter(list(self._kept))
 
     def __contains__(self, key: object) -> bool:
-        """Whether the key is kept; asking does not add it."""
+        """Whether the key is kept. Does not add it."""
         return key in self._kept
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ class KeyedLimiter(Generic[K]):
         return dropped
 
     async def aclose(self) -> None:
-        """Close the limiter of every key, and add none any more. A shared limit that was made elsewhere stays open."""
+        """Close the limiter of every key, and add no more keys. A shared limit that was made elsewhere stays open."""
         self._closed = _Closed()
         for limiter in self._kept.values():
             await limiter.aclose()
@@ -236,22 +236,23 @@ class KeyedLimiter(Generic[K]):
         limiter = self._made(key)
         kept = self._kept
         if kept.add(key, limiter):
-            for _ in range(_LOOKED_AT):
-                self._look_at(kept.oldest(key))
-        for turn in range(2 * _LOOKED_AT):
+            for _ in range(_CHECKED):
+                self._check(kept.oldest(key))
+        for turn in range(2 * _CHECKED):
             if len(kept) > self._max_keys:
-                self._look_at(kept.oldest(key) if turn < _LOOKED_AT else kept.unused() or kept.unused())
+                self._check(kept.oldest(key) if turn < _CHECKED else kept.unused() or kept.unused())
         return limiter
 
-    def _look_at_unused(self) -> None:
-        for _ in range(_LOOKED_AT):
-            if not self._look_at(self._kept.unused()):
+    def _check_unused(self) -> None:
+        for _ in range(_CHECKED):
+            key = self._kept.unused()
+            if key is None:
                 break
+            self._check(key)
 
-    def _look_at(self, key: K | None) -> bool:
+    def _check(self, key: K | None) -> None:
         if key is not None:
             self._evict_if_rested(key, None if len(self._kept) > self._max_keys else self._idle)
-        return key is not None
 
     def _made(self, key: K) -> Limiter:
         made = self._factory(key)
@@ -264,7 +265,7 @@ class KeyedLimiter(Generic[K]):
             limiter.dispatcher.share(gate, self._group)
         except TypeError as error:
             if isinstance(made, CoroutineType):
-                made.close()  # or Python warns that it was never awaited, besides
+                made.close()  # or Python would also warn that it was never awaited
             wanted = "a Limiter, a strategy or a rate such as '10/s'"
             raise TypeError(f"KeyedLimiter: the factory must return {wanted}; for {key!r} it returned {kind_of(made)}.") from error
         except ValueError as error:
@@ -273,12 +274,12 @@ class KeyedLimiter(Generic[K]):
 
     def _evict_if_rested(self, key: K, idle: int | None) -> bool:
         limiter = self._kept.get(key)
-        if limiter is None:  # who heard of another has evicted it meanwhile
+        if limiter is None:  # evicted meanwhile, by an on_event of another eviction
             return False
         dispatcher = limiter.dispatcher
         try:
             rested = dispatcher.rested()
-        except Exception:  # of a strategy, or a clock: whoever asks for that key hears of it, and not who asks for another
+        except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
             return False
         if not rested:
             return False
@@ -290,7 +291,7 @@ class KeyedLimiter(Generic[K]):
                 return False
             if reading - before[1] < idle:
                 return False
-        # Whoever holds it may use it later, and then it owes again: what is still there when the dict lets go is kept.
+        # A caller may still hold the limiter. If it survives removal from the dict, keep it.
         there = ref(limiter)
         self._kept.drop(key)
         del limiter
@@ -314,7 +315,7 @@ def _shared(limit: Scheduler | Rate | str | Number, on_event: Callable[[Event], 
 
 
 class _Closed(Limiter):
-    """The limiter of all keys that a closed KeyedLimiter does not have. Awaited again and again, it lets the loop turn, as any does."""
+    """The limiter of all keys that a closed KeyedLimiter lacks. Awaited again and again, it lets other tasks run, as any limiter does."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Slots: the steps of an open-loop schedule, which does not wait for what is done with them."""
+"""Slots: the steps of an open-loop schedule, which does not wait for the work done in them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Slot:
 
 
 class SlotCount:
-    """The numbers of one schedule: which slot is next, and since when it stands in line."""
+    """The numbers of one schedule: the index of the next slot, and since when it stands in line."""
 
     __slots__ = ("_dispatcher", "_index", "_opened", "_since", "_skipped", "_spilled")
 
@@ -37,24 +37,24 @@ class SlotCount:
         self._opened = self._skipped = self._spilled = 0
 
     def open(self) -> int:
-        """Since when the next slot stands in line: since the one before. A slow body is made up for, as far as the limiter allows."""
+        """Since when the next slot stands in line: since the previous one. A slow body is made up for as far as the limiter allows."""
         dispatcher = self._dispatcher
         self._opened, self._skipped = dispatcher.look(), dispatcher.counters.skipped
         self._spilled = dispatcher.scheduler.spilled
         return self._opened if self._since is None else max(self._since, self._opened - dispatcher.catch_up)
 
     def granted_at_once(self) -> None:
-        """It did not have to wait, so that nobody else noticed what was skipped before it."""
+        """Count the slots skipped before one that did not have to wait: nothing else has noticed them."""
         if self._index:
             self._dispatcher.skip(self._dispatcher.scheduler.spilled - self._spilled)
 
     def slot(self, at: int) -> Slot:
-        """The slot, which was granted for that instant."""
+        """The slot that was granted for the instant ``at``."""
         dispatcher = self._dispatcher
         if self._index:
-            self._index += max(0, dispatcher.counters.skipped - self._skipped)  # they are counted anew after a reset()
+            self._index += max(0, dispatcher.counters.skipped - self._skipped)  # a reset() restarts their count
             if at < self._opened - dispatcher.catch_up:
-                at += dispatcher.scheduler.spilled - self._spilled  # the slot of that index, where the late one was granted
+                at += dispatcher.scheduler.spilled - self._spilled  # the slot of that index, in place of the late one that was granted
         index, now, reading = self._index, dispatcher.look(), dispatcher.timeline.reading_at(at)
         self._index, self._since = index + 1, at
         return Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))

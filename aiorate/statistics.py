@@ -1,4 +1,4 @@
-"""What a limiter tells about itself: imported only when it is asked for."""
+"""The statistics of a limiter: imported only when they are asked for."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Statistics:
     refunded: int
     """Permits refunded."""
     waiting: int
-    """Requests in line, those included that wait for a place under ``max_concurrency``."""
+    """Requests in line, including those that wait for a place under ``max_concurrency``."""
     waited_total: float
     """Seconds that granted requests waited in all, for a place too."""
     waited_max: float
-    """Seconds that the longest wait of a granted request took."""
+    """Seconds of the longest wait of a granted request."""
     waited_p50: float
-    """Seconds that half of those that waited did not exceed; this and the next two at most 7 % too long."""
+    """Seconds that half of the requests that waited did not exceed; this and the next two are at most 7 % too long."""
     waited_p90: float
-    """Seconds that 90 % of those that waited did not exceed."""
+    """Seconds that 90 % of the requests that waited did not exceed."""
     waited_p99: float
-    """Seconds that 99 % of those that waited did not exceed."""
+    """Seconds that 99 % of the requests that waited did not exceed."""
     charged: int
     """Permits charged."""
     available: int
-    """Whole permits to be had now, at once: what a server tells as ``RateLimit: r``. 0 while somebody waits, and while paused."""
+    """Whole permits available now, at once: a server reports them as ``RateLimit: r``. 0 while somebody waits, and while paused."""
     skipped: int
     """Permits that fell due while somebody waited and the loop was late by more than `catch_up`, and are given up."""
     rate: Rate
@@ -49,13 +49,13 @@ class Statistics:
     paused_until: float | None
     """Clock reading in seconds at which the pause ends; None: not paused; infinite: stopped."""
     next_at: float | None
-    """Clock reading in seconds for when the first in line is scheduled; None: nobody waits; infinite: stopped, or nobody can say."""
+    """Clock reading in seconds for when the first in line is scheduled; None: nobody waits; infinite: stopped, or unknown."""
     state: str
     """``local``; of a limit that processes share, ``shared``, or ``degraded`` while its store does not answer."""
 
 
 def snapshot(dispatcher: Dispatcher, room: Dispatcher | None = None) -> Statistics:
-    """The counters as they stand. ``room`` has those who wait for a place."""
+    """The counters as they are now. ``room`` is the line of requests that wait for a place."""
     counters, timeline = dispatcher.counters, dispatcher.timeline
     paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
     next_at: float | None = None

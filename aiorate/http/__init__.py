@@ -21,9 +21,9 @@ No timeout of the client covers the wait. An error of the limiter reaches the ca
 
 from __future__ import annotations
 
-from aiorate.http.feedback import Feedback, read_feedback
+from aiorate.feedback import Feedback, Quota
+from aiorate.http.feedback import read_feedback
 from aiorate.http.hooks import hooks
-from aiorate.http.quotas import Quota
 from aiorate.http.requests import Limiters
 from aiorate.http.transport import limit_transport
 

@@ -12,11 +12,11 @@ The sources, named at each rule; the vendors' pages are in the table:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from aiorate.errors import kind_of
-from aiorate.http.quotas import NAMES, Quota, matching_profiles, read_quotas, split_dictionary
+from aiorate.feedback import Feedback, Quota
+from aiorate.http.quotas import NAMES, matching_profiles, read_quotas, split_dictionary
 from aiorate.http.values import Clock, bounded, latest, numbers
 from aiorate.http.vendors import PROFILES, RETRY_AFTER, RETRY_AFTER_MS
 
@@ -27,32 +27,13 @@ if TYPE_CHECKING:
 
     Headers = Mapping[str, str | float] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
 
-__all__ = ["Feedback", "read_feedback"]
+__all__ = ["read_feedback"]
 
 _THROTTLING = (429, 503, 529)
 _UNNAMED_PAUSE = 1.0  # seconds
 _LONGEST_TEXT = 1024  # characters of a field: a longer one is not a quota, and takes long to parse
 _TELLING = {RETRY_AFTER, *RETRY_AFTER_MS} | NAMES
 _READ = _TELLING | {"date", "age"} | {name for profile in PROFILES for name, _ in profile.signs}
-
-
-@dataclass(frozen=True, slots=True)
-class Feedback:
-    """What one response says of the server's limits. `read_feedback` makes it; make it yourself for a server with other headers."""
-
-    status: int
-    """The status of the response."""
-    pause: float | None = None
-    """Seconds from now during which nothing may be sent, 0 to 86400 (one day); None: no pause. 0: at once, said by the server itself."""
-    quotas: tuple[Quota, ...] = ()
-    """The limits that the response reports, those of tokens too. A ``pause`` already accounts for those in requests that are used up.
-
-    Without a pause, a limit with nothing left and a reset grants nothing until then.
-    """
-    source: str = ""
-    """Who said so, for logs: a header (``Retry-After``), a vendor (``GitHub``), or the status (``status 429``)."""
-    retry_after: float | None = None
-    """Seconds of Retry-After, 0 to 86400. With a 202 or a redirect it concerns that one resource, and does not pause."""
 
 
 def read_feedback(status: int, headers: Headers, *, now: float | None = None) -> Feedback | None:

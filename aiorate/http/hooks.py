@@ -30,8 +30,8 @@ def hooks(
 ) -> dict[str, list[Callable[..., Any]]]:
     """The ``event_hooks=`` of an ``AsyncClient`` of httpx2 or httpx.
 
-    Each call returns a new dict, so you may add hooks of your own. A hook before the limiter's runs before the wait. The limiter
-    observes every response, unless ``feedback`` is False; a hook after its own finds it paused already, if the response says so.
+    Each call returns a new dict, so you may add other hooks. A hook before the limiter's runs before the wait. The limiter observes
+    every response, unless ``feedback`` is False; a hook after the limiter's sees it already paused, if the response asks for that.
     Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.
     """
     limit: RequestLimit[Any] = RequestLimit("hooks()", limiter, key, cost, max_wait, origin_of, feedback)
@@ -55,7 +55,7 @@ def hooks(
 
 
 def _called_by_a_synchronous_client() -> bool:
-    # Nothing but the caller tells the two clients apart, and a loop may run around a synchronous one, as it does in a notebook.
+    # Only the caller tells the two clients apart, and a loop may run around a synchronous one, as it does in a notebook.
     frame = currentframe()
     while frame is not None and not frame.f_code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
         if frame.f_code.co_qualname.startswith("Client.") and "AsyncClient" in frame.f_globals:

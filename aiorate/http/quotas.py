@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import re
 from collections import UserString
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
+from aiorate.feedback import Quota
 from aiorate.http.values import bounded, latest, numbers, whole, window
 from aiorate.http.vendors import PROFILES
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     _Item = tuple[str, Mapping[str, object]]
 
-__all__ = ["NAMES", "Quota", "matching_profiles", "read_quotas", "split_dictionary"]
+__all__ = ["NAMES", "matching_profiles", "read_quotas", "split_dictionary"]
 
 _logger = logging.getLogger("aiorate")
 
@@ -42,43 +42,6 @@ _HEADERS = {
 }
 NAMES = {"ratelimit"}.union(*_HEADERS.values())
 """The headers that report quotas, in lower case."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """One limit of a server, as far as the response reports it. None: not reported, or not readable."""
-
-    name: str = ""
-    """``requests``, ``tokens``, ``input_tokens`` or ``output_tokens``, the name of a policy, or empty if it has none.
-
-    GitHub's is the resource (``core``), Discord's the bucket, or ``global`` for its limit over all routes.
-    """
-    limit: int | None = None
-    """How much the server allows in a window, 0 or more."""
-    remaining: int | None = None
-    """How much is left, 0 or more. May be larger than ``limit``; the server does not guarantee it."""
-    reset: float | None = None
-    """Seconds from now in which at most ``remaining`` may be used, 0 to 86400 (one day); see ``full_at_reset``."""
-    window: float | None = None
-    """Seconds of the policy, 1 to 86400: ``limit`` in each. A longer window is left out, since a shorter one would promise more."""
-    full_at_reset: bool = False
-    """True if all of ``limit`` is back at ``reset``, and a part of it before. So it is with OpenAI and Anthropic."""
-    unit: str = "requests"
-    """What is counted: ``requests``, ``tokens``, or the unit of a policy, such as ``content-bytes``."""
-
-    @property
-    def rate(self) -> float | None:
-        """The most per second that both the policy and ``remaining`` allow; None if neither is reported.
-
-        A policy of 10000 in 1000 s with 10000 left for 10 s is a rate of 10, not of 1000: draft 11, section 8.5.
-        ``remaining`` does not limit the rate if ``full_at_reset``.
-        """
-        rates = []
-        if self.limit is not None and self.window:
-            rates.append(self.limit / self.window)
-        if self.remaining is not None and self.reset and not self.full_at_reset:
-            rates.append(self.remaining / self.reset)
-        return min(rates, default=None)
 
 
 def split_dictionary(fields: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The limit before a request: its limiter, its permits and its longest wait; and what the response says. All HTTP adapters share it.
+"""The limit before a request: its limiter, permits and longest wait; and the feedback of its response. All HTTP adapters share it.
 
 Knows no HTTP client: a request is the object that ``key`` and ``cost`` are called with. Uses only public names of aiorate.
 """
@@ -12,8 +12,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from aiorate import Budget, KeyedLimiter, Limiter
-from aiorate.errors import kind_of
-from aiorate.http.feedback import Feedback
+from aiorate.errors import check_count, kind_of
+from aiorate.feedback import Feedback
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -31,7 +31,7 @@ _OVERRIDES = ("cost", "max_wait")
 
 @runtime_checkable
 class Limiters(Protocol):
-    """A limiter for each key: a dict, or any other object that gives an `aiorate.Limiter` for ``limiters[key]``.
+    """A limiter for each key: a dict, or any other object that returns an `aiorate.Limiter` for ``limiters[key]``.
 
     A subclass of dict with ``__missing__`` makes limiters on demand. KeyError means that a key has no limiter.
     """
@@ -42,7 +42,7 @@ class Limiters(Protocol):
 
 
 class RequestLimit(Generic[R]):
-    """Lets each request wait for its permits, and its limiter heed the response. ``call`` names the adapter in error messages.
+    """Makes each request wait for its permits, and its limiter heed the response. ``call`` names the adapter in error messages.
 
     Raises TypeError unless ``limiter`` is a limiter or maps keys to limiters, and unless ``key`` and ``cost`` are plain functions.
     """
@@ -95,8 +95,8 @@ class RequestLimit(Generic[R]):
     async def enter(self, request: R, overrides: Mapping[str, Any]) -> Observe | None:
         """Wait until the request may be sent. ``overrides`` are its own ``cost`` and ``max_wait``, which replace the limit's.
 
-        Returns whom to tell what the response says; None: nobody. A request with a cost of 0 passes at once and spends nothing, whatever
-        state the limiter is in, and its response concerns no limiter. A wrong cost, key or wait raises before anything is spent.
+        Returns the function to call with the response's feedback; None: ignore it. A request with a cost of 0 passes at once and spends
+        nothing, even if the limiter is closed, and its response is ignored. A wrong cost, key or wait raises before anything is spent.
         """
         cost = overrides["cost"] if "cost" in overrides else 1 if self._cost is None else self._cost(request)
         permits = check_cost(f"{self._call}: the cost of a request", cost)
@@ -113,10 +113,10 @@ class RequestLimit(Generic[R]):
             return None
         if isinstance(self._limiters, KeyedLimiter) and not self._by_origin:
             return partial(self._limiters.observe, key)
-        return limiter.observe  # of an origin alone: what a server calls global ends at that server
+        return limiter.observe  # keyed by origin: a limit that a server calls global ends at that server
 
     def _chosen(self, key: object) -> Limiter:
-        if key is None or inspect.isawaitable(key):  # a new coroutine each time would be a new key each time, and no limit at all
+        if key is None or inspect.isawaitable(key):  # a new coroutine each time would be a new key each time, without any limit
             raise TypeError(f"{self._call}: key must return text, or another key of the limiters, not {kind_of(key)}.")
         try:
             limiter = self._limiters[key]
@@ -147,11 +147,8 @@ def parse_overrides(what: str, overrides: object) -> Mapping[str, Any]:
 
 def check_cost(what: str, permits: object) -> int:
     """The permits, an int of 0 or more. Raises TypeError or ValueError, beginning with ``what``, for any other object."""
-    if isinstance(permits, bool) or not isinstance(permits, int):
-        raise TypeError(f"{what} must be an int of 0 or more (0: not limited), not {kind_of(permits)}.")
-    if permits < 0:
-        raise ValueError(f"{what} must be 0 or more (0: not limited); {permits} was given.")
-    return permits
+    check_count(what, permits, " (0: not limited)")
+    return cast("int", permits)
 
 
 def origin(scheme: str, host: str, port: int | None) -> str:
@@ -202,6 +199,6 @@ def origin_of(request: Any) -> str:
 
 
 def overrides_of(request: Any) -> Mapping[str, Any]:
-    """The cost and max_wait that a request of httpx2 or httpx brings."""
+    """The cost and max_wait that a request of httpx2 or httpx carries."""
     overrides = request.extensions.get("aiorate")
     return {} if overrides is None else parse_overrides('extensions={"aiorate": ...}', overrides)

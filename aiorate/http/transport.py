@@ -37,12 +37,12 @@ def limit_transport(
     """A transport that waits for permits before it hands a request to ``inner``. It also opens and closes ``inner``.
 
     The limiter belongs innermost, so that each attempt of a retry takes permits:
-    ``RetryTransport(limit_transport(AsyncHTTPTransport(), limiter))``. A client with a transport of its own ignores its options
+    ``RetryTransport(limit_transport(AsyncHTTPTransport(), limiter))``. A client with a custom transport ignores its options
     ``limits=``, ``http2=`` and its proxies: pass them to ``inner``. The limiter observes every response, that of each attempt of a
     retry too, unless ``feedback`` is False.
 
     The result is an ``AsyncBaseTransport`` of the package that ``inner`` is from, httpx2 or httpx, and not of the class of
-    ``inner``. Raises TypeError if ``inner`` is no such transport.
+    ``inner``. Raises TypeError if ``inner`` is not such a transport.
     """
     if isinstance(inner, type):
         raise TypeError(f"limit_transport() takes a transport, not the class {inner.__name__}. Write {inner.__name__}().")
@@ -58,7 +58,7 @@ def limit_transport(
 
 
 class _LimitedTransport:
-    """The part that is the same for both packages."""
+    """The part that both packages share."""
 
     def __init__(self, inner: Any, limit: RequestLimit[Any]) -> None:
         self._inner = inner
@@ -89,5 +89,5 @@ class _LimitedTransport:
 
 @cache
 def _limited_kind(base: type) -> type[Any]:
-    # Derived from the package's own class, because httpx-retries and the packages' types ask for that class by name.
+    # Derived from the package's class, because httpx-retries and the packages' types ask for that class by name.
     return type("LimitedTransport", (_LimitedTransport, base), {"__module__": __name__})

@@ -17,7 +17,7 @@ class Fields(NamedTuple):
     """The headers of one quota. An empty name means that the vendor has no such header."""
 
     limit: str = ""
-    """How much the quota allows. Its window may be told too, and those of further quotas: ``20, 20;w=60, 500;w=3600``."""
+    """How much the quota allows. Its window may follow, and those of further quotas: ``20, 20;w=60, 500;w=3600``."""
     remaining: str = ""
     """How much is left."""
     resets: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Profile(NamedTuple):
     vendor: str
     """Who, for logs."""
     quotas: tuple[Fields, ...]
-    """The quotas it tells of."""
+    """The quotas that it reports."""
     signs: tuple[tuple[str, str], ...] = ()
     """Headers that only this vendor sends, each with a text in its value. One is enough. Empty: any header of its quotas is a sign."""
     full_at_reset: bool = False
@@ -48,7 +48,7 @@ class Profile(NamedTuple):
     unnamed_pause: float | None = None
     """Seconds to pause after a 429, or a 403 that throttles, if the response names no time. None: the same as with any server."""
     everywhere: str = ""
-    """A header that is ``true`` if the throttling holds for all that the client does, not only for this key."""
+    """A header that is ``true`` if the throttling holds for everything that the client does, not only for this key."""
 
 
 RETRY_AFTER = "retry-after"  # RFC 9110, section 10.2.3: https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3
@@ -112,7 +112,7 @@ PROFILES = (
         unnamed_pause=60.0,
     ),
     # https://discord.com/developers/docs/topics/rate-limits
-    # Seconds have a fraction. A quota is that of a route; its bucket is known only from the response.
+    # Seconds have a fraction. A quota belongs to a route; its bucket is known only from the response.
     Profile(
         "Discord",
         quotas=(
@@ -127,14 +127,14 @@ PROFILES = (
         everywhere="x-ratelimit-global",
     ),
     # https://github.com/reddit-archive/reddit/wiki/API
-    # All three numbers are approximate, and may have a fraction. The limit is not told.
+    # All three numbers are approximate, and may have a fraction. The limit is not reported.
     Profile(
         "Reddit",
         quotas=(Fields("", "x-ratelimit-remaining", ("x-ratelimit-reset",)),),
         signs=(("server", "snooserv"),),
     ),
     # https://shopify.dev/docs/api/usage/rate-limits
-    # The level of a leaky bucket. How fast it drains depends on the plan and is not told.
+    # The level of a leaky bucket. How fast it drains depends on the plan and is not reported.
     Profile("Shopify", quotas=(Fields(level="x-shopify-shop-api-call-limit"),)),
     # https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-06
     # The RateLimit of draft 07 is read as these three. The RateLimit of later drafts needs a parser, and has no row.
@@ -142,7 +142,7 @@ PROFILES = (
         "RateLimit",
         quotas=(Fields("ratelimit-limit", "ratelimit-remaining", ("ratelimit-reset",), policies="ratelimit-policy"),),
     ),
-    # No document: a custom, whose reset is in seconds, or in seconds or milliseconds since the epoch.
+    # Not documented: a convention, whose reset is in seconds, or in seconds or milliseconds since the epoch.
     Profile(
         "X-RateLimit",
         quotas=(Fields("x-ratelimit-limit", "x-ratelimit-remaining", ("x-ratelimit-reset-after", "x-ratelimit-reset")),),

@@ -13,8 +13,7 @@ import httpx2
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from aiorate.http import Feedback, read_feedback
-from aiorate.http.quotas import Quota
+from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.http.values import LONGEST
 
 DATE = "Tue, 26 Mar 2024 19:59:59 GMT"

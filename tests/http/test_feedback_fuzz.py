@@ -15,8 +15,7 @@ from http_sf import ser
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from aiorate.http import Feedback, read_feedback
-from aiorate.http.quotas import Quota
+from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.http.values import LONGEST
 from aiorate.http.vendors import PROFILES, RETRY_AFTER, RETRY_AFTER_MS
 

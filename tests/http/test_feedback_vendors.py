@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiorate.http import Feedback, read_feedback
-from aiorate.http.quotas import Quota
+from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.http.vendors import PROFILES
 
 DATE = "Tue, 26 Mar 2024 19:59:59 GMT"
