@@ -14,13 +14,30 @@ import pytest
 from helpers.driving import Crowd, one_loop, turns
 from helpers.strategies import EACH
 
-import aiorate
-from aiorate import Budget, KeyedLimiter, Limiter, LimiterError, LineFull, SlidingWindow, TokenBucket
+from aiorate import (
+    AllOf,
+    Budget,
+    BurstCompensation,
+    BurstRatio,
+    CalendarWindow,
+    KeyedLimiter,
+    Limiter,
+    LimiterError,
+    LineFull,
+    Scheduler,
+    SlidingWindow,
+    SmoothBursty,
+    SmoothWarmingUp,
+    TicksAccumulator,
+    TokenBucket,
+    TokenPool,
+    WaitTooLong,
+)
 from aiorate.http import read_feedback
 from aiorate.testing import ManualClock
 
 
-class Counted(aiorate.TokenBucket):
+class Counted(TokenBucket):
     """A bucket that counts how often it is asked, copies included."""
 
     asked = 0
@@ -40,7 +57,7 @@ async def test_long_line_is_not_walked_again_after_each_departure(question: str)
     """One cancellation made the next ``max_wait`` or ``delay()`` rehearse the whole line, 184 ms with 20 000 waiting."""
     waiting, rounds = 2_000, 100
     clock = ManualClock()
-    crowd = Crowd(aiorate.Limiter(Counted("1/s", burst=1), clock=clock), clock)
+    crowd = Crowd(Limiter(Counted("1/s", burst=1), clock=clock), clock)
     assert crowd.limiter.try_acquire()
     await crowd.queue(range(waiting))
     Counted.asked = 0
@@ -51,7 +68,7 @@ async def test_long_line_is_not_walked_again_after_each_departure(question: str)
         if question == "delay":
             assert crowd.limiter.delay() >= waiting - rounds
         else:
-            with pytest.raises(aiorate.WaitTooLong):
+            with pytest.raises(WaitTooLong):
                 await crowd.limiter.acquire(max_wait=0)
 
     # The line is walked once, two questions for each request in it; then 64 requests for each question until those are paid for.
@@ -65,7 +82,7 @@ class Asked(Exception):
     """A scheduler was asked more often than a question is worth."""
 
 
-def asked_seldom(kind: type[aiorate.Scheduler]) -> Callable[..., aiorate.Scheduler]:
+def asked_seldom(kind: type[Scheduler]) -> Callable[..., Scheduler]:
     """Return the strategy with a limit of 100 questions."""
     left = 100
 
@@ -87,17 +104,17 @@ def asked_seldom(kind: type[aiorate.Scheduler]) -> Callable[..., aiorate.Schedul
     return Seldom
 
 
-LARGE: dict[str, Callable[[], aiorate.Scheduler]] = {
-    "TokenPool": lambda: asked_seldom(aiorate.TokenPool)("1/s"),
-    "TicksAccumulator": lambda: asked_seldom(aiorate.TicksAccumulator)("1/s"),
-    "BurstCompensation": lambda: asked_seldom(aiorate.BurstCompensation)("1/s"),
-    "BurstRatio": lambda: asked_seldom(aiorate.BurstRatio)("1/s"),
-    "SmoothBursty": lambda: asked_seldom(aiorate.SmoothBursty)("1/s"),
-    "SmoothWarmingUp": lambda: asked_seldom(aiorate.SmoothWarmingUp)("1/s", warmup=2),
-    "TokenBucket": lambda: asked_seldom(aiorate.TokenBucket)("1/s", burst=1),
-    "SlidingWindow": lambda: asked_seldom(aiorate.SlidingWindow)("1/s"),
-    "CalendarWindow": lambda: asked_seldom(aiorate.CalendarWindow)("1/s", "UTC", origin=0),
-    "AllOf": lambda: aiorate.AllOf(asked_seldom(aiorate.TokenBucket)("1/s", burst=1), asked_seldom(aiorate.SlidingWindow)("1/s")),
+LARGE: dict[str, Callable[[], Scheduler]] = {
+    "TokenPool": lambda: asked_seldom(TokenPool)("1/s"),
+    "TicksAccumulator": lambda: asked_seldom(TicksAccumulator)("1/s"),
+    "BurstCompensation": lambda: asked_seldom(BurstCompensation)("1/s"),
+    "BurstRatio": lambda: asked_seldom(BurstRatio)("1/s"),
+    "SmoothBursty": lambda: asked_seldom(SmoothBursty)("1/s"),
+    "SmoothWarmingUp": lambda: asked_seldom(SmoothWarmingUp)("1/s", warmup=2),
+    "TokenBucket": lambda: asked_seldom(TokenBucket)("1/s", burst=1),
+    "SlidingWindow": lambda: asked_seldom(SlidingWindow)("1/s"),
+    "CalendarWindow": lambda: asked_seldom(CalendarWindow)("1/s", "UTC", origin=0),
+    "AllOf": lambda: AllOf(asked_seldom(TokenBucket)("1/s", burst=1), asked_seldom(SlidingWindow)("1/s")),
 }
 
 
@@ -105,13 +122,13 @@ LARGE: dict[str, Callable[[], aiorate.Scheduler]] = {
 def test_a_debt_costs_the_same_however_large_it_is(strategy: str) -> None:
     """A charge was walked in portions at every ``delay()``: 6 s for a million permits on a bucket of one."""
     debt = 10**18
-    limiter = aiorate.Limiter(LARGE[strategy](), clock=ManualClock())
+    limiter = Limiter(LARGE[strategy](), clock=ManualClock())
     assert limiter.delay() == 0.0  # starts every schedule
 
     limiter.charge(debt)
 
     assert limiter.delay() == pytest.approx(debt, rel=1e-15)
-    with pytest.raises(aiorate.WaitTooLong):
+    with pytest.raises(WaitTooLong):
         asyncio.run(limiter.acquire(max_wait=1e9))
     limiter.charge(debt)
     assert limiter.delay() == pytest.approx(2 * debt, rel=1e-15)

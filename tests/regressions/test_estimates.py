@@ -9,7 +9,6 @@ import pytest
 from helpers.driving import Crowd, one_loop, turns
 from helpers.strategies import EACH
 
-import aiorate
 from aiorate import AllOf, BurstCompensation, KeyedLimiter, Limiter, SlidingWindow, TokenBucket, WaitTooLong
 from aiorate.testing import ManualClock, VirtualLoop
 
@@ -24,7 +23,7 @@ def test_newcomer_behind_a_line_after_a_pause_is_told_the_truth() -> None:
     """Its request was judged by the clock's reading, which is later by the pause: refused for 2.6 s instead of waiting 0.65 s."""
 
     async def main() -> tuple[float, float]:
-        limiter = aiorate.Limiter("20/s")
+        limiter = Limiter("20/s")
         waiting = [asyncio.ensure_future(limiter.acquire()) for _ in range(20)]
         await asyncio.sleep(0)
         limiter.pause(2)
@@ -43,7 +42,7 @@ def test_newcomer_behind_a_line_after_a_pause_is_told_the_truth() -> None:
 async def test_estimate_does_not_count_cancelled_waiters() -> None:
     """With 100 of 1000 left in line, ``delay()`` said 1001 s once, and 101 s when asked again; ``max_wait`` refused by it."""
     clock = ManualClock()
-    limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
+    limiter = Limiter(TokenBucket("1/s", burst=1), clock=clock)
     crowd = Crowd(limiter, clock)
     assert limiter.try_acquire()
     await crowd.queue(range(1_000))

@@ -20,6 +20,8 @@ from aiorate import EngineUnavailable, Rate
 from aiorate.redis import RedisLimiter
 from aiorate.redis.outage import Outage
 
+SECOND = 1_000_000_000
+
 
 class WrappedRedis(redis.asyncio.Redis):
     """A client class of the user's, whose connection pool is used."""
@@ -148,9 +150,6 @@ async def test_a_store_that_is_full_is_an_outage(setting: tuple[str, str, str], 
 
         assert "shared" == limiter.statistics().state
         await limiter.aclose()
-
-
-SECOND = 1_000_000_000
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])

@@ -11,12 +11,7 @@ import pytest
 from helpers.driving import SECOND, Crowd, one_loop
 from helpers.server import Server
 
-from aiorate import (
-    Budget,
-    KeyedLimiter,
-    Limiter,
-    TokenBucket,
-)
+from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
 from aiorate.aiohttp import middleware
 from aiorate.http import Feedback, Quota, hooks, limit_transport, read_feedback
 from aiorate.testing import ManualClock

@@ -11,9 +11,10 @@ import pytest
 from helpers.driving import SECOND, Crowd, one_loop, turns
 from helpers.strategies import EACH
 
-import aiorate
-from aiorate import Limiter, LineFull, TokenBucket
+from aiorate import Limiter, LineFull, Scheduler, TokenBucket, TokenPool
 from aiorate.testing import ManualClock
+
+MS = SECOND // 1000
 
 
 @one_loop
@@ -22,7 +23,7 @@ from aiorate.testing import ManualClock
 async def test_cancelled_waiter_does_not_fill_a_short_line(strategy: str, most: int) -> None:
     """LineFull was raised because of a waiter that was cancelled but had not run since."""
     clock = ManualClock()
-    limiter = aiorate.Limiter(EACH[strategy](), clock=clock, max_waiting=most)
+    limiter = Limiter(EACH[strategy](), clock=clock, max_waiting=most)
     crowd = Crowd(limiter, clock)
     while limiter.try_acquire():
         pass
@@ -38,7 +39,7 @@ async def test_cancelled_waiter_does_not_fill_a_short_line(strategy: str, most: 
     assert list(range(most - 1)) == list(crowd.granted)
 
 
-async def limiter_joined(limiter: aiorate.Limiter, clock: ManualClock) -> None:
+async def limiter_joined(limiter: Limiter, clock: ManualClock) -> None:
     """Acquire in this very step, and let time pass until it is granted."""
     mover = asyncio.ensure_future(clock.run(60))
     await limiter.acquire()
@@ -46,13 +47,11 @@ async def limiter_joined(limiter: aiorate.Limiter, clock: ManualClock) -> None:
 
 
 @one_loop
-@pytest.mark.parametrize(
-    "make", [lambda: aiorate.TokenPool("1/s"), lambda: aiorate.TokenBucket("1/s", burst=1)], ids=["TokenPool", "TokenBucket"]
-)
-async def test_cancelled_waiter_does_not_fill_a_long_line(make: Callable[[], aiorate.Scheduler]) -> None:
+@pytest.mark.parametrize("make", [lambda: TokenPool("1/s"), lambda: TokenBucket("1/s", burst=1)], ids=["TokenPool", "TokenBucket"])
+async def test_cancelled_waiter_does_not_fill_a_long_line(make: Callable[[], Scheduler]) -> None:
     """With more than 64 in line, every second question was answered without a look at cancelled waiters."""
     clock = ManualClock()
-    limiter = aiorate.Limiter(make(), clock=clock, max_waiting=100)
+    limiter = Limiter(make(), clock=clock, max_waiting=100)
     crowd = Crowd(limiter, clock)
     assert limiter.try_acquire()
     await crowd.queue(range(100))
@@ -68,13 +67,11 @@ async def test_cancelled_waiter_does_not_fill_a_long_line(make: Callable[[], aio
 
 
 @one_loop
-@pytest.mark.parametrize(
-    "make", [lambda: aiorate.TokenPool("1/s"), lambda: aiorate.TokenBucket("1/s", burst=1)], ids=["TokenPool", "TokenBucket"]
-)
-async def test_a_task_that_was_cancelled_before_waits_like_any_other(make: Callable[[], aiorate.Scheduler]) -> None:
+@pytest.mark.parametrize("make", [lambda: TokenPool("1/s"), lambda: TokenBucket("1/s", burst=1)], ids=["TokenPool", "TokenBucket"])
+async def test_a_task_that_was_cancelled_before_waits_like_any_other(make: Callable[[], Scheduler]) -> None:
     """A task cleaning up after a cancellation counted as cancelled in a TokenPool: neither ``waiting`` nor ``max_waiting`` saw it."""
     clock = ManualClock()
-    limiter = aiorate.Limiter(make(), clock=clock, max_waiting=1)
+    limiter = Limiter(make(), clock=clock, max_waiting=1)
     assert limiter.try_acquire()
 
     async def clean_up() -> None:
@@ -89,7 +86,7 @@ async def test_a_task_that_was_cancelled_before_waits_like_any_other(make: Calla
     await turns(3)
 
     assert 1 == limiter.statistics().waiting
-    with pytest.raises(aiorate.LineFull):
+    with pytest.raises(LineFull):
         await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(limiter.acquire())), 0.1)
     await clock.run(5)
     assert task.cancelled()
@@ -115,16 +112,13 @@ async def test_max_waiting_counts_waits_for_places_and_permits() -> None:
         await late
 
 
-MS = SECOND // 1000
-
-
 @one_loop
 @pytest.mark.parametrize("seed", range(200))
 async def test_pool_serves_in_order_of_arrival_despite_cancellations(seed: int) -> None:
     """Each cancelled waiter passed a notice on (CPython 3.13: 195 of 500 histories) or skipped one (3.11: 3 of 500)."""
     dice, clock = random.Random(seed), ManualClock()
     ran: list[int] = []
-    limiter = aiorate.Limiter(aiorate.TokenPool("1000/s", pool=20 * MS), clock=clock)
+    limiter = Limiter(TokenPool("1000/s", pool=20 * MS), clock=clock)
     while limiter.try_acquire():
         pass
 

@@ -18,20 +18,14 @@ from helpers.loops import FACTORIES
 from helpers.strategies import EACH
 from helpers.transcripts import S
 
-import aiorate
-from aiorate import (
-    KeyedLimiter,
-    Limiter,
-    TokenBucket,
-    WaitTooLong,
-)
+from aiorate import KeyedLimiter, Limiter, Scheduler, TokenBucket, TokenPool, WaitTooLong
 from aiorate.testing import ManualClock, VirtualLoop
 from aiorate.waiting.timeline import Timeline
 
-CLEANING: dict[str, tuple[Callable[[], asyncio.AbstractEventLoop], Callable[[], aiorate.Scheduler], int]] = {
+CLEANING: dict[str, tuple[Callable[[], asyncio.AbstractEventLoop], Callable[[], Scheduler], int]] = {
     **{f"virtual-{name}": (VirtualLoop, strategy, 150) for name, strategy in EACH.items()},
-    **{f"{name}-TokenPool": (factory, lambda: aiorate.TokenPool("2000/s"), 20) for name, factory in FACTORIES.items()},
-    **{f"{name}-TokenBucket": (factory, lambda: aiorate.TokenBucket("2000/s", burst=1), 20) for name, factory in FACTORIES.items()},
+    **{f"{name}-TokenPool": (factory, lambda: TokenPool("2000/s"), 20) for name, factory in FACTORIES.items()},
+    **{f"{name}-TokenBucket": (factory, lambda: TokenBucket("2000/s", burst=1), 20) for name, factory in FACTORIES.items()},
 }
 
 
@@ -39,7 +33,7 @@ CLEANING: dict[str, tuple[Callable[[], asyncio.AbstractEventLoop], Callable[[], 
 def test_tasks_cleaning_up_at_shutdown_get_permits(case: str, caplog: pytest.LogCaptureFixture) -> None:
     """``asyncio.run()`` cancels the filler together with the tasks that then clean up; 90 of 150 got a RuntimeError."""
     loop, strategy, workers = CLEANING[case]
-    limiter = aiorate.Limiter(strategy())
+    limiter = Limiter(strategy())
     ends: list[object] = []
 
     async def work() -> None:
@@ -76,7 +70,7 @@ def test_loop_closed_between_grant_and_run_logs_nothing(
     monkeypatch.setattr(sys, "unraisablehook", noise.append)
     clock, native = SteppedClock(), loop()
     native.set_exception_handler(lambda _, context: None)  # the program left tasks pending
-    limiter = aiorate.Limiter(EACH[strategy](), clock=clock)
+    limiter = Limiter(EACH[strategy](), clock=clock)
     while limiter.try_acquire():
         pass
 
@@ -99,7 +93,7 @@ def test_loop_closed_between_grant_and_run_logs_nothing(
 
 def test_waiters_of_a_loop_closed_just_now_do_not_count() -> None:
     """Within 5 ms after the last look at the loop, a request on the next loop was refused because of the dead waiters."""
-    limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=10), max_waiting=1)
+    limiter = Limiter(TokenBucket("1/h", burst=10), max_waiting=1)
 
     async def before() -> asyncio.Task[float]:
         assert limiter.try_acquire(4)
@@ -125,7 +119,7 @@ def test_waiters_of_a_loop_closed_just_now_do_not_count() -> None:
 async def test_clock_moved_after_its_loop_was_closed_raises_nothing() -> None:
     """A ManualClock outlives the loop. Its timer then granted to waiters that nothing can wake: RuntimeError."""
     clock = ManualClock()
-    limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
+    limiter = Limiter(TokenBucket("1/s", burst=1), clock=clock)
 
     def other_thread() -> None:
         native = asyncio.new_event_loop()
@@ -245,7 +239,7 @@ def test_trio_as_a_guest_of_asyncio_has_its_own_driver() -> None:
     """trio's tasks were given asyncio's futures, which trio cannot await."""
 
     async def guest() -> float:
-        limiter = aiorate.Limiter("20/s")
+        limiter = Limiter("20/s")
         await limiter.acquire()
         return await limiter.acquire()
 
@@ -253,7 +247,7 @@ def test_trio_as_a_guest_of_asyncio_has_its_own_driver() -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         trio.lowlevel.start_guest_run(guest, run_sync_soon_threadsafe=loop.call_soon_threadsafe, done_callback=done.set_result)
-        limiter = aiorate.Limiter("20/s")
+        limiter = Limiter("20/s")
         await limiter.acquire()
         await limiter.acquire()
         waited: float = (await done).unwrap()
@@ -267,7 +261,7 @@ def test_manual_clock_lets_tasks_run_under_trio() -> None:
 
     async def main() -> int:
         clock = ManualClock()
-        limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)
+        limiter = Limiter(TokenBucket("10/s", burst=1), clock=clock)
         await limiter.acquire()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(limiter.acquire)

@@ -12,19 +12,7 @@ import pytest
 from helpers.driving import SECOND
 from helpers.transcripts import S
 
-import aiorate
-from aiorate import (
-    AllOf,
-    Budget,
-    CalendarWindow,
-    KeyedLimiter,
-    Limiter,
-    Rate,
-    RateSpec,
-    Scheduler,
-    SlidingWindow,
-    TokenBucket,
-)
+from aiorate import AllOf, Budget, CalendarWindow, KeyedLimiter, Limiter, Rate, RateSpec, Scheduler, SlidingWindow, TokenBucket
 from aiorate.testing import ManualClock
 
 MS = SECOND // 1000
@@ -44,7 +32,7 @@ MS = SECOND // 1000
 )
 def test_the_base_of_a_power_may_be_a_decimal(text: str, permits: int, period_ns: int) -> None:
     """``9.9^2`` was refused; the original takes it, as exactly 98.01."""
-    rate = aiorate.RateSpec.parse(text).rate
+    rate = RateSpec.parse(text).rate
 
     assert Fraction(permits, period_ns) == Fraction(rate.permits, rate.period_ns)
 
@@ -52,22 +40,22 @@ def test_the_base_of_a_power_may_be_a_decimal(text: str, permits: int, period_ns
 @pytest.mark.parametrize(
     ("rate", "permits", "period_ns"),
     [
-        (lambda: aiorate.Rate.parse("10/1.1s"), 10, 1_100 * MS),
-        (lambda: aiorate.Rate.parse("10/1.5s"), 10, 1_500 * MS),
-        (lambda: aiorate.Rate.parse("10/1100ms"), 10, 1_100 * MS),
-        (lambda: aiorate.Rate.parse("10/0.25min"), 10, 15 * SECOND),
-        (lambda: aiorate.Rate(10, 1.1), 10, 1_100 * MS),
-        (lambda: aiorate.Rate(10, Fraction(11, 10)), 10, 1_100 * MS),
-        (lambda: aiorate.Rate(10, 1 / 3), 10, 333_333_333),
-        (lambda: aiorate.Rate(10, 2 / 3), 10, 666_666_667),
+        (lambda: Rate.parse("10/1.1s"), 10, 1_100 * MS),
+        (lambda: Rate.parse("10/1.5s"), 10, 1_500 * MS),
+        (lambda: Rate.parse("10/1100ms"), 10, 1_100 * MS),
+        (lambda: Rate.parse("10/0.25min"), 10, 15 * SECOND),
+        (lambda: Rate(10, 1.1), 10, 1_100 * MS),
+        (lambda: Rate(10, Fraction(11, 10)), 10, 1_100 * MS),
+        (lambda: Rate(10, 1 / 3), 10, 333_333_333),
+        (lambda: Rate(10, 2 / 3), 10, 666_666_667),
         # Periods that are not whole nanoseconds are scaled with the permits, by the least factor.
-        (lambda: aiorate.Rate(10, Fraction(1, 3)), 30, SECOND),
-        (lambda: aiorate.Rate.parse("10/1.5ns"), 20, 3),
-        (lambda: aiorate.Rate.parse("0.5/1.5s"), 1, 3 * SECOND),
-        (lambda: aiorate.Rate.parse("100/60s"), 100, 60 * SECOND),
+        (lambda: Rate(10, Fraction(1, 3)), 30, SECOND),
+        (lambda: Rate.parse("10/1.5ns"), 20, 3),
+        (lambda: Rate.parse("0.5/1.5s"), 1, 3 * SECOND),
+        (lambda: Rate.parse("100/60s"), 100, 60 * SECOND),
     ],
 )
-def test_a_rate_keeps_the_numbers_that_were_given(rate: Callable[[], aiorate.Rate], permits: int, period_ns: int) -> None:
+def test_a_rate_keeps_the_numbers_that_were_given(rate: Callable[[], Rate], permits: int, period_ns: int) -> None:
     """``10/1.1s`` became 100 per 11 s, so a window granted 100 at one instant."""
     made = rate()
 
@@ -77,7 +65,7 @@ def test_a_rate_keeps_the_numbers_that_were_given(rate: Callable[[], aiorate.Rat
 def test_a_window_grants_as_many_at_once_as_its_rate_says() -> None:
     """The same through a limiter, where users met it."""
     for text in ("10/1.1s", "10/1.5s", "10/0.3s"):
-        limiter = aiorate.Limiter(aiorate.SlidingWindow(text), clock=ManualClock())
+        limiter = Limiter(SlidingWindow(text), clock=ManualClock())
 
         assert limiter.try_acquire(10)
         assert not limiter.try_acquire()

@@ -11,7 +11,6 @@ from helpers.driving import SECOND
 from helpers.strategies import EACH
 from helpers.transcripts import S
 
-import aiorate
 from aiorate import BurstCompensation, Scheduler, TokenBucket, TokenPool
 from aiorate.testing.laws import EXACT_RECEIPTS, LAWS, run_law
 
@@ -182,10 +181,10 @@ def test_permits_returned_by_receipt_keep_the_bound(strategy: str) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: aiorate.TokenBucket("1/h", burst=1_000), lambda: aiorate.TokenPool("1/h", pool=1_000 * 3_600 * SECOND)],
+    [lambda: TokenBucket("1/h", burst=1_000), lambda: TokenPool("1/h", pool=1_000 * 3_600 * SECOND)],
     ids=["TokenBucket", "TokenPool"],
 )
-def test_receipt_is_worth_a_permit_after_many_takes(make: Callable[[], aiorate.Scheduler]) -> None:
+def test_receipt_is_worth_a_permit_after_many_takes(make: Callable[[], Scheduler]) -> None:
     """In the record of levels the highest seemed ever more recent: of 330 cancellations, 70 lost their permit."""
     scheduler = make()
     scheduler.take(1, 0)

@@ -11,6 +11,8 @@ from helpers.strategies import EACH
 import aiorate
 from aiorate.testing import ManualClock
 
+MS = SECOND // 1000
+
 
 def test_a_pause_that_is_over_does_not_show() -> None:
     """repr() said "paused" until the next call that reads the time."""
@@ -39,9 +41,6 @@ async def test_stopped_limiter_sets_no_timers_after_a_pause() -> None:
     crowd.limiter.apply("10,1.0,start")
     await clock.run(1)
     assert not crowd.pending
-
-
-MS = SECOND // 1000
 
 
 @one_loop

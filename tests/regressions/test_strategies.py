@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from helpers.strategies import EACH
 
-import aiorate
 from aiorate import (
+    AllOf,
     BurstCompensation,
     Limiter,
     Rate,
@@ -151,35 +151,35 @@ def test_no_strictness_is_the_plain_accumulator(rate: str) -> None:
 def test_a_scheduler_belongs_to_one_limiter(strategy: str) -> None:
     """Two limiters on one scheduler each took permits promised to the other: 1 to 14 grants where 6 were fair."""
     scheduler = EACH[strategy]()
-    first = aiorate.Limiter(scheduler, name="first")
+    first = Limiter(scheduler, name="first")
 
     with pytest.raises(ValueError, match="'first'"):
-        aiorate.Limiter(scheduler)
+        Limiter(scheduler)
     with pytest.raises(ValueError, match="share that limiter"):
-        aiorate.Limiter(aiorate.AllOf(aiorate.TokenBucket("10/s", burst=5), scheduler))
+        Limiter(AllOf(TokenBucket("10/s", burst=5), scheduler))
 
     assert first.try_acquire()
 
 
 def test_a_member_of_all_of_belongs_to_its_limiter_too() -> None:
     """Alone or inside another AllOf, at any depth; and a refused limiter has claimed nothing."""
-    inner, outer = aiorate.TokenBucket("10/s", burst=5), aiorate.TokenBucket("20/s", burst=5)
-    limiter = aiorate.Limiter(aiorate.AllOf(aiorate.AllOf(inner), outer))
+    inner, outer = TokenBucket("10/s", burst=5), TokenBucket("20/s", burst=5)
+    limiter = Limiter(AllOf(AllOf(inner), outer))
 
     for scheduler in (inner, outer):
         with pytest.raises(ValueError, match="belongs to"):
-            aiorate.Limiter(scheduler)
-    free = aiorate.TokenBucket("10/s", burst=1)
+            Limiter(scheduler)
+    free = TokenBucket("10/s", burst=1)
     with pytest.raises(ValueError, match="belongs to"):
-        aiorate.Limiter(aiorate.AllOf(free, inner))
+        Limiter(AllOf(free, inner))
 
-    assert aiorate.Limiter(free).try_acquire()
+    assert Limiter(free).try_acquire()
     assert limiter.try_acquire(5)
 
 
 def test_a_scheduler_is_one_member_at_any_depth() -> None:
     """AllOf refused the same scheduler twice, but not inside another AllOf, where each permit cost it two."""
-    scheduler = aiorate.TokenBucket("1/s", burst=10)
+    scheduler = TokenBucket("1/s", burst=10)
 
     with pytest.raises(ValueError, match=r"twice|belongs"):
-        aiorate.Limiter(aiorate.AllOf(scheduler, aiorate.AllOf(scheduler, aiorate.TokenBucket("1/s", burst=10))))
+        Limiter(AllOf(scheduler, AllOf(scheduler, TokenBucket("1/s", burst=10))))

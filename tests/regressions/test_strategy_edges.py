@@ -7,16 +7,7 @@ from zoneinfo import ZoneInfo
 
 from helpers.transcripts import S
 
-from aiorate import (
-    AllOf,
-    BurstCompensation,
-    CalendarWindow,
-    Rate,
-    SmoothBursty,
-    TicksAccumulator,
-    TokenBucket,
-    TokenPool,
-)
+from aiorate import AllOf, BurstCompensation, CalendarWindow, Rate, SmoothBursty, TicksAccumulator, TokenBucket, TokenPool
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.peaks import Peaks
