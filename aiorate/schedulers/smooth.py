@@ -64,10 +64,11 @@ class _Smooth(Undoing):
         at = -(-due // self.rate.permits)  # rounded up
         if at > now:
             return at
+        records = since is not None or self.receipts  # a request from the line may give its permits back
         since = now if since is None or since > now else since
         stored = self._stored
         free = self._spend(permits, due, stored, since)
-        if self.receipts:  # a record: next_free and the store before it, and the instant that it was booked from
+        if records:  # a record: next_free and the store before it, and the instant that it was booked from
             self.note_take((now, due, stored, since, permits), joins=free == due)
         else:
             self._latest = None

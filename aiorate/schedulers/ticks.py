@@ -68,7 +68,7 @@ class _Accumulator(Undoing):
         at = -(-slot // self.rate.permits)  # rounded up
         if at <= now:
             base = self._base(slot, now if since is None or since > now else since)
-            if self.receipts:  # a record: the accumulator before it, and the beginning of its slot
+            if since is not None or self.receipts:  # a record: the accumulator before it, and the beginning of its slot
                 self.note_take((now, slot, base, permits), joins=base == slot)
             else:
                 self._latest = None
@@ -271,7 +271,7 @@ class BurstRatio(_Accumulator):
         if at > now:
             return at
         base = booked_from(start, now if since is None else min(since, now), self._unit)
-        if self.receipts:  # a record: both schedules before it, and the beginning of its slot
+        if since is not None or self.receipts:  # a record: both schedules before it, and the beginning of its slot
             self.note_take((now, ideal, self._paced, base, permits), joins=base == self._paced)
         else:
             self._latest = None
