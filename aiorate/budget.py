@@ -13,7 +13,7 @@ from aiorate.events import Event
 from aiorate.feedback import check_feedback
 from aiorate.limiter import Limiter, pause_to_ns
 from aiorate.rate import Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
-from aiorate.schedulers.dimensions import Amounts, Dimensions, Totals
+from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.clock import Clock
@@ -433,7 +433,7 @@ def _check_amount(what: str, amount: int) -> None:
 
 
 def _last_amount(permits: int) -> int:
-    assert isinstance(permits, (Amounts, Totals))
+    assert isinstance(permits, Amounts)
     return permits.of[-1]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, NoReturn
 
@@ -16,47 +15,35 @@ if TYPE_CHECKING:
     from aiorate.rate import Rate
     from aiorate.schedulers.interface import Scheduler
 
-__all__ = ["Amounts", "Dimensions", "Totals"]
+__all__ = ["Amounts", "Dimensions"]
 
 
 class Amounts(int):
-    """One request: the amount, 0 or more, that it takes of each dimension. As a number it is 1, because lines count requests."""
+    """One request, or the sum of several: the amount, 0 or more, of each dimension. As an int it is the number of requests."""
 
     of: tuple[int, ...]
     waited_for: int | None
-    """The place of the dimension that it, or a request before it in line, waited for; None: none."""
+    """The place of the dimension that the request, or one before it in line, waited for; None: none."""
 
-    def __new__(cls, of: tuple[int, ...]) -> Amounts:
-        amounts = super().__new__(cls, 1)
+    def __new__(cls, of: tuple[int, ...], requests: int = 1) -> Amounts:
+        amounts = super().__new__(cls, requests)
         amounts.of, amounts.waited_for = of, None
         return amounts
 
+    def __add__(self, other: int) -> Amounts:
+        return self._joined(other, 1)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: int) -> Amounts:
+        return self._joined(other, -1)
+
+    def _joined(self, other: int, sign: int) -> Amounts:
+        if not isinstance(other, Amounts):  # the sum of no requests
+            return self
+        return Amounts(tuple([mine + sign * its for mine, its in zip(self.of, other.of, strict=True)]), int(self) + sign * int(other))
+
     def __deepcopy__(self, memo: object) -> Amounts:
-        return self
-
-
-class Totals(int):
-    """The sum of what a line of requests takes of each dimension."""
-
-    of: list[int]
-
-    def __new__(cls) -> Totals:
-        totals = super().__new__(cls)
-        totals.of = []
-        return totals
-
-    def __iadd__(self, amounts: int) -> Totals:
-        return self._plus(amounts, 1)
-
-    def __isub__(self, amounts: int) -> Totals:
-        return self._plus(amounts, -1)
-
-    def __bool__(self) -> bool:
-        return any(self.of)
-
-    def _plus(self, amounts: int, sign: int) -> Totals:
-        assert isinstance(amounts, (Amounts, Totals))  # as all requests of a budget
-        self.of = [total + sign * amount for total, amount in zip_longest(self.of, amounts.of, fillvalue=0)]
         return self
 
 
@@ -64,7 +51,6 @@ class Dimensions(Compound):
     """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`."""
 
     __slots__ = ("waited_for",)
-    none: type[int] = Totals
     max_permits: int | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
     """None: a request counts as 1. Its amounts are compared with those of the parts."""
 
@@ -83,7 +69,7 @@ class Dimensions(Compound):
 
     def shares(self, permits: int) -> list[tuple[Scheduler, int]]:
         """The dimensions of which it takes more than 0. A plain number is one request that takes 1 of each."""
-        of = permits.of if isinstance(permits, (Amounts, Totals)) else (1,) * len(self.parts)
+        of = permits.of if isinstance(permits, Amounts) else (1,) * len(self.parts)
         return [(part, amount) for part, amount in zip(self.parts, of, strict=False) if amount]  # the last may be of a shared limit
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:

@@ -57,8 +57,6 @@ class Scheduler(ABC):
     """Whether the strategy makes up for all missed time, so that a permit in stock may be booked later at no loss."""
     members: tuple[Scheduler, ...] = ()
     """The schedulers that this one consists of."""
-    none: type[int] = int
-    """What permits of several requests are added up in."""
     owner: str
     """The limiter that it belongs to; see `claim`."""
 
@@ -174,24 +172,23 @@ class Scheduler(ABC):
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
 
-    @property
-    def claimed(self) -> bool:
-        """Whether it belongs to a limiter already."""
-        try:
-            return bool(self.owner)
-        except AttributeError:
-            return False
-
     def claim(self, owner: str) -> None:
-        """Give it and its members to one limiter. Raises ValueError if any belongs to a limiter: each would spend the other's permits."""
+        """Give it and its members to one limiter. Raises ValueError if any has one: each limiter would spend the other's permits."""
         parts = _with_members([self])
         for part in parts:
-            if part.claimed:
+            if _is_claimed(part):
                 raise ValueError(
                     f"{part!r} belongs to {part.owner} already, so {owner} cannot have it. Make another scheduler, or share that limiter."
                 )
         for part in parts:
             part.owner = owner
+
+
+def _is_claimed(scheduler: Scheduler) -> bool:
+    try:
+        return bool(scheduler.owner)
+    except AttributeError:
+        return False
 
 
 def _with_members(schedulers: Iterable[Scheduler]) -> list[Scheduler]:

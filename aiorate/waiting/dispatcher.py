@@ -209,7 +209,7 @@ class Dispatcher:
             if self._loop is None:
                 raise RuntimeError("acquire() can only wait in a running event loop; try_acquire() and delay() work without one.")
         if self.driver is None:
-            self.line = Line(self.strategy.none)
+            self.line = Line()
             self.driver = self._loop.make_driver(self)
         line, timeline = self.line, self.timeline
         if ticket is None:
@@ -667,7 +667,7 @@ class Dispatcher:
         """Stand on that loop from now on, whatever loop runs here, with its driver. The budget stays; nobody is in line."""
         if self._loop is not None:
             self._desert(self._loop)
-        self._loop, self.driver, self.line = loop, driver, Line(self.strategy.none)
+        self._loop, self.driver, self.line = loop, driver, Line()
         if self._clock is None:
             self.timeline.follow(loop.read)
         self._steady = loop.monotonic
