@@ -1,4 +1,4 @@
-"""Draws the pictures of the documents and writes their tables, from what the limiter really does on a clock that jumps.
+"""Draws the pictures of the documents and writes their tables, from real grants of a limiter on a manual clock.
 
     python docs/make_figures.py
 
@@ -59,7 +59,7 @@ def after_idle(make: Callable[[], aiorate.Scheduler]) -> list[int]:
 
 
 def after_a_stall(make: Callable[[], aiorate.Scheduler]) -> list[int]:
-    """All requests at 0, and the event loop stands still from 0.3 to 0.8 s."""
+    """All requests at 0, and the event loop is stalled from 0.3 to 0.8 s."""
     clock = ManualClock()
     limiter = aiorate.Limiter(make(), clock=clock)
     granted: list[int] = []
@@ -87,7 +87,7 @@ SCENARIOS = {
 
 
 def delivered(make: Callable[[], aiorate.Scheduler], stall: tuple[int, int], until: int, bins: int) -> list[float]:
-    """Permits per second granted in each of the bins, by a limiter that is always asked for more."""
+    """Permits per second granted in each of the bins, while more requests are always waiting."""
     clock = ManualClock()
     limiter = aiorate.Limiter(make(), clock=clock)
     counts = [0] * bins
@@ -112,7 +112,7 @@ def delivered(make: Callable[[], aiorate.Scheduler], stall: tuple[int, int], unt
 
 
 def stall_picture() -> str:
-    """Asked rate against delivered rate, with a stall of the event loop in the middle."""
+    """The set rate and the delivered rate, with a stall of the event loop in the middle."""
     until, bins, top = 4 * SECOND, 40, 300
     stall = (1_000 * MS, 1_500 * MS)
     left, right, floor, ceiling = 52, 708, 216, 34
@@ -134,7 +134,7 @@ def stall_picture() -> str:
     parts = [
         f'<rect x="{x(stall[0]):.1f}" y="{ceiling}" width="{x(stall[1]) - x(stall[0]):.1f}" height="{floor - ceiling}"'
         f' fill="{INK}" opacity="0.16"/>',
-        _text(x(sum(stall) / 2), ceiling - 6, "the event loop stands still", INK, "middle"),
+        _text(x(sum(stall) / 2), ceiling - 6, "the event loop is stalled", INK, "middle"),
     ]
     for rate in (0, 100, 200, 300):
         parts += [
@@ -144,7 +144,7 @@ def stall_picture() -> str:
     parts += [_text(x(s * SECOND), floor + 16, f"{s} s", INK, "middle") for s in range(5)]
     parts += [
         steps(unbounded, BAD, 1.5),
-        _text(x(1.64 * SECOND), ceiling + 12, f"{peak}/s: all that was missed at once (TicksAccumulator)", BAD),
+        _text(x(1.64 * SECOND), ceiling + 12, f"{peak}/s: all missed permits at once (TicksAccumulator)", BAD),
         steps(delivered(lambda: aiorate.TokenPool("100/s", burst_ratio=1.5), stall, until, bins), CATCHING, 1.5),
         _text(x(1.72 * SECOND), y(150) - 7, 'TokenPool("100/s", burst_ratio=1.5): catches up at 150/s', CATCHING),
         steps(delivered(lambda: aiorate.TokenPool("100/s"), stall, until, bins), GOOD, 2.5),
@@ -152,7 +152,7 @@ def stall_picture() -> str:
         f'<line x1="{left}" y1="{y(100):.1f}" x2="{right}" y2="{y(100):.1f}" stroke="{ASKED}" stroke-width="1.5" stroke-dasharray="5 4"/>',
         _text(left + 6, y(100) - 7, "asked: 100/s", ASKED),
     ]
-    title = "Delivered rate over four seconds at an asked rate of 100 per second, while the event loop stands still for half a second"
+    title = "Delivered rate over four seconds at a rate of 100 per second, while the event loop is stalled for half a second"
     return _svg(720, 240, title, parts)
 
 
@@ -249,7 +249,7 @@ def grants_table(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
 
 
 def files() -> dict[Path, str]:
-    """What belongs in the folder: every picture that is drawn here, and the page with the tables."""
+    """Every picture that is drawn here, and the page with the tables, by path."""
     made = {HERE / "figures" / "stall.svg": stall_picture(), HERE / "figures" / "scopes.svg": scopes_picture()}
     for name, make in STRATEGIES.items():
         made[HERE / "figures" / f"{slug(name)}.svg"] = grants_picture(name, make)
