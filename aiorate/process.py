@@ -72,7 +72,7 @@ class ProcessLimiter(Limiter):
         for line in (self._room, self):
             if line is not None:
                 dispatcher = line.dispatcher
-                dispatcher.go_on(_process_driver(dispatcher).tell_again())
+                dispatcher.go_on(_process_driver(dispatcher).wake_again())
 
     # Asking.
 
@@ -106,7 +106,7 @@ class ProcessLimiter(Limiter):
             if ticket is None:
                 return 0.0
             while ticket.outcome is None:
-                ticket.bell.acquire(timeout=_LOOK_AGAIN)
+                ticket.signal.acquire(timeout=_LOOK_AGAIN)
             return section.run(driver.resume, ticket)[0] / NS_PER_SECOND
         except BaseException:
             for ticket in mine:
@@ -197,14 +197,14 @@ class ProcessLimiter(Limiter):
         at, now = self._dispatcher.try_take(permits)
         if at <= now:
             return True
-        self._driver.loop.do_chores()
+        self._driver.loop.clear_closed()
         return super().try_acquire(permits)
 
     def _ask(self, permits: int, limit: int | None, mine: list[ProcessTicket] | None = None) -> ProcessTicket | None:
         """Take the permits (returns None), or stand in line (returns the ticket). Raises if the request may not stand there."""
         dispatcher = self._dispatcher
         at, now = dispatcher.try_take(permits)
-        if at > now and self._driver.loop.do_chores():
+        if at > now and self._driver.loop.clear_closed():
             at, now = dispatcher.try_take(permits)
         if at <= now:
             return None
@@ -218,7 +218,7 @@ class ProcessLimiter(Limiter):
         assert self._room is not None
         dispatcher, room = self._dispatcher, self._room.dispatcher
         at, now = room.try_take(1)
-        if at > now and self._driver.loop.do_chores():
+        if at > now and self._driver.loop.clear_closed():
             at, now = room.try_take(1)
         asked = dispatcher.timeline.read()
         if at <= now:
@@ -340,7 +340,7 @@ class ProcessLimiter(Limiter):
         loop = self._driver.loop
 
         def answer() -> T:
-            loop.do_chores()
+            loop.clear_closed()
             return question()
 
         return loop.section.run(answer)
@@ -374,7 +374,7 @@ def _join(
     if mine is None and running_loop() is None:
         raise RuntimeError("acquire() can only wait in a running event loop. In synchronous code, call acquire_blocking().")
     driver = _process_driver(dispatcher)
-    if driver.loop.keeps_time_here:
+    if driver.loop.in_timekeeper:
         raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
     ticket = driver.ticket()
     ticket.permits = permits

@@ -1,4 +1,4 @@
-"""Calling back where an error is nobody's own: it is logged, as asyncio does, and whoever calls goes on."""
+"""Calling back where no caller could handle an error: it is logged, as asyncio does, and the program goes on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["call_back"]
 
 
 def call_back(callback: Callable[[], object], where: str) -> bool:
-    """Call it; an error is logged, with where it happened. Returns whether there was none."""
+    """Call it. An error is logged with where it happened. Returns whether there was none."""
     try:
         callback()
     except Exception:

@@ -1,4 +1,4 @@
-"""Clocks: what time it is, and what can be called when. Wall-clock time is never used. Knows nothing of rates or of who waits."""
+"""Clocks: what time it is, and what can be called when. Never the wall clock. Knows nothing of rates or of requests."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["Clock", "Handle", "ReadClock", "TimedClock"]
 
 @runtime_checkable
 class Clock(Protocol):
-    """Where a limiter gets its time from.
+    """The source of a limiter's time.
 
-    A clock that is not the event loop's may keep its own timers: if it has ``call_at(instant, callback)``, returning a handle
-    with ``cancel()``, the limiter is woken by it. Otherwise the loop's timers wake it, and the clock is asked what time it is.
+    A clock may keep its own timers: if it has ``call_at(instant, callback)``, returning a handle with ``cancel()``, it wakes the
+    limiter. Otherwise the loop's timers wake the limiter, which then reads the clock.
     """
 
     def now(self) -> int:
-        """Nanoseconds since any origin; not expected to go back, and harmless if it does."""
+        """Return nanoseconds since any origin. It should not go back; if it does, no harm is done."""
         ...
 
 
 class ReadClock(Protocol):
-    """The shortest way to what a clock reads, in ns."""
+    """The cheapest callable that reads a clock, in ns."""
 
     def __call__(self) -> int:
-        """Read it."""
+        """Read the clock."""
         ...
 
 
@@ -35,14 +35,14 @@ class Handle(Protocol):
     """A timer that can be cancelled."""
 
     def cancel(self) -> None:
-        """Call back no more."""
+        """Never call back."""
         ...
 
 
 @runtime_checkable
 class TimedClock(Clock, Protocol):
-    """A clock with timers of its own, such as one that is moved by hand."""
+    """A clock that keeps its own timers, such as one that is moved by hand."""
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> Handle:
-        """Call back when it reads so much."""
+        """Call back when the clock reads ``instant`` ns."""
         ...

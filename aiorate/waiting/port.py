@@ -1,4 +1,7 @@
-"""The Port: how waiters of one event loop, or of the threads without one, are woken from any thread. Knows nothing of rates or the line."""
+"""The Port protocol: how waiters of one event loop, or of the threads without a loop, are woken from any thread.
+
+Knows nothing of rates or of the line.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,32 @@ __all__ = ["Port"]
 
 
 class Port(Protocol):
-    """The way into one event loop from any thread, or into the threads that have none."""
+    """The way into one event loop from any thread, or into the threads without a loop.
+
+    Each waiter waits for a signal: a future, an event or a lock.
+    """
 
     @property
     def closed(self) -> bool:
-        """Whether it is known that the loop never runs again."""
+        """Whether the loop is known never to run again."""
         ...
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Call back there soon. RuntimeError or OSError where that never comes."""
+        """Call back soon in the loop, from any thread. Raises RuntimeError or OSError if the loop never runs again."""
         ...
 
-    def bell(self) -> Any:
-        """What one waiter waits for. Made where it waits."""
+    def signal(self) -> Any:
+        """Make a signal for one waiter. Called where it waits."""
         ...
 
-    def wait(self, bell: Any) -> Awaitable[object]:
-        """What the waiter awaits, until the bell is rung."""
+    def wait(self, signal: Any) -> Awaitable[object]:
+        """Return what the waiter awaits until the signal is sent."""
         ...
 
-    def ring(self, bell: Any) -> None:
-        """Wake the waiter; only where it waits."""
+    def send(self, signal: Any) -> None:
+        """Wake the waiter. Called where it waits."""
         ...
 
     def owner(self) -> asyncio.Task[Any] | None:
-        """The task that waits, if it can be asked from any thread whether it is being cancelled."""
+        """The task that waits, if any thread can see whether it is being cancelled; otherwise None."""
         ...

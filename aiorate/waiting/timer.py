@@ -1,4 +1,4 @@
-"""The timer of a driver: rounding, early timers and their back-off, in one place."""
+"""The timer of a driver: early timers and their back-off, in one place."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Timer"]
 
 
 class Timer:
-    """One wake-up at a time. A timer is a hint, the clock is the judge: whoever is woken looks, and sets it anew.
+    """One wake-up at a time. A timer is a hint, the clock is the judge: the code that is woken looks, and sets the timer again.
 
-    Not twice within the loop's grain; and where a timer fired too early for the same reading again, it is given more time.
-    ``call_at`` is in place of the loop's.
+    Never fires twice within the loop's grain. A timer that fires too early for the same reading again is given more time.
+    ``call_at`` replaces the loop's.
     """
 
     __slots__ = ("_call_at", "_due", "_early", "_fired_at", "_handle", "_loop", "_wake")
@@ -30,11 +30,11 @@ class Timer:
         self._wake = wake
         self._handle: Handle | None = None
         self._due: int | None = None
-        self._early = 0  # how often it fired before that
+        self._early = 0  # how often it fired before that reading
         self._fired_at: int | None = None
 
     def set(self, due: int | None) -> None:
-        """Wake when the clock reads so much; None: not at all."""
+        """Wake when the clock reads ``due`` ns; None: never."""
         if self._handle is not None:
             if due == self._due:
                 return
@@ -51,6 +51,6 @@ class Timer:
         self._handle = None
         try:
             self._fired_at = self._loop.read()
-        except Exception:  # a broken clock: whoever is woken finds out too, and tells those who wait
+        except Exception:  # a broken clock: the dispatcher finds out too, and fails the requests in line
             self._fired_at = None
         self._wake()

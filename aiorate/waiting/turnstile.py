@@ -1,9 +1,9 @@
-"""The turnstile of an event loop: whether the loop runs its other tasks, and where callers wait until it has.
+"""The turnstile of an event loop: how long the loop has not run its other tasks, and where callers wait until it has.
 
-One for all limiters of a loop: a caller that goes from one to the next keeps its loop from turning as well. A caller that finds the
-loop starved waits here, and each iteration of the loop lets a portion of them through, in order of arrival. If the loop is starved
-again before all of the portion have gone on, the others go back to the front and the next portion is half as large, but no smaller
-than 64; otherwise it is an eighth larger. So a thousand callers cost each of them one wait, whatever they do between two calls.
+All limiters of a loop share one: a caller that goes from one limiter to the next starves its loop too. A caller that finds the loop
+starved waits here, and each iteration of the loop lets a portion of the callers through, in order of arrival. If the loop is starved
+again before the whole portion has gone on, the others go back to the front and the next portion is half as large, but no smaller
+than 64; otherwise it is an eighth larger. So each of a thousand callers waits once, whatever they do between two calls.
 Knows nothing of rates.
 """
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOP_CHECK_NS", "MOST", "Turnstile"]
 
-LOOP_CHECK_NS = 5_000_000  # a loop is looked at twice within the 10 ms for which callers may keep it busy
-MOST = 1_000  # callers woken in one iteration of the loop; more would keep it from the next for too long
-_LEAST = 64  # to resume so many in vain takes a fiftieth of a turn; fewer would be held up by one that takes a turn for itself
-_VAIN = 3  # iterations that other callers may use up; then one of those who wait goes on all the same
+LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
+MOST = 1_000  # callers woken in one iteration of the loop; more would delay the next iteration for too long
+_LEAST = 64  # callers let through at least: resuming 64 in vain takes a fiftieth of 10 ms; among fewer, one slow caller would delay all
+_VAIN = 3  # iterations that other callers may use up; then a waiting caller goes on even in a starved loop
 
 
 class Turnstile:
-    """Callers that wait for an iteration of one loop. Used in that loop only; idle, it has no task, timer or callback there."""
+    """Callers that wait for an iteration of one loop. Used in that loop only. Without callers, it has no task, timer or callback there."""
 
     __slots__ = (
         "__weakref__",
@@ -45,36 +45,39 @@ class Turnstile:
         "_vain",
     )
 
-    # A turnstile is kept by the limiters of its loop, and gone with the last. A loop in virtual time has a second one, by real time.
+    # The limiters of a loop keep its turnstile, and the last takes it along. A loop in virtual time has a second one, by real time.
     _of: ClassVar[WeakValueDictionary[tuple[int, bool], Turnstile]] = WeakValueDictionary()
 
     def __init__(self, port: Port, read: Callable[[], int]) -> None:
         self._port = port
         self._read = read
-        self._queue: OrderedDict[Any, None] = OrderedDict()  # bells of callers, in order of arrival
-        self._returned: dict[Any, None] = {}  # those of callers that were let through and found the loop starved again
+        self._queue: OrderedDict[Any, None] = OrderedDict()  # the signals of callers, in order of arrival
+        self._returned: dict[Any, None] = {}  # signals of callers that were let through and found the loop starved again
         self._portion = MOST
-        self._passed = False  # whether one of the portion has gone on
-        self._vain = 0  # iterations in a row in which none has
+        self._passed = False  # whether a caller of the portion has gone on
+        self._vain = 0  # iterations in a row in which no caller has gone on
         self._too_long = False  # whether a caller found the loop starved since the portion was last measured
-        self._since: int | None = None  # the first reading in this iteration
-        self._armed = False  # whether the next iteration will be seen
+        self._since: int | None = None  # the first reading of the clock in this iteration
+        self._armed = False  # whether a callback is posted for the next iteration
         self._check_after = 0  # the reading before which `starved` need not look
 
     @classmethod
     def of(cls, native: object, port: Callable[[Any], Port], read: Callable[[], int]) -> Turnstile:
-        """The loop's, by that clock: one for all that go by ``time.monotonic_ns``, and one for all that go by the loop's own time."""
-        key = (id(native), read is monotonic_ns)  # not the loop, whose timers and tasks may hold the turnstile: neither would ever go
+        """The loop's turnstile by that clock: one by ``time.monotonic_ns``, and one by the loop's own time if that is another."""
+        key = (
+            id(native),
+            read is monotonic_ns,
+        )  # not the loop: its tasks may hold the turnstile, and then neither would be freed
         return cls._of.get(key) or cls._of.setdefault(key, cls(port(native), read))
 
     def held_for(self) -> int:
-        """Nanoseconds since the loop was last seen to run its other tasks: 0 if nobody watched it. Watches it from now on."""
+        """Nanoseconds since the loop was last seen running its other tasks; 0 if it was not watched. Watches it from now on."""
         now = self._read()
         since = self._since
         if since is None:
             since = self._since = now
             self._arm()
-        return now - since  # in another thread, where a call is about to be refused, the loop may have turned meanwhile
+        return now - since  # called in another thread, where a call is about to fail, the loop may have run an iteration meanwhile
 
     def starved(self) -> bool:
         """Whether the loop has not run its other tasks for 5 to 10 ms, so that a caller must `wait` before it goes on."""
@@ -86,24 +89,24 @@ class Turnstile:
         return held_for >= LOOP_CHECK_NS
 
     def room(self, resuming: int) -> int:
-        """How many more tasks a line may wake in this iteration, which woke ``resuming`` that have not gone on yet.
+        """How many more tasks a line may wake in this iteration, after ``resuming`` that it woke and that have not gone on yet.
 
-        While callers wait here, fewer: an eighth at least, so that neither they nor the line can keep the others waiting for ever.
+        Fewer while callers wait here, but at least an eighth, so that neither they nor the line can make the others wait for ever.
         """
         return max(MOST - len(self._queue), MOST // 8) - resuming
 
     async def wait(self) -> None:
-        """Wait until the loop has run its other tasks, and those who came before have gone on."""
+        """Wait until the loop has run its other tasks, and the callers that came before have gone on."""
         self._arm()
         waiting: dict[Any, None] = self._queue
         while True:
-            bell = self._port.bell()
-            waiting[bell] = None
+            signal = self._port.signal()
+            waiting[signal] = None
             try:
-                await self._port.wait(bell)
+                await self._port.wait(signal)
             except BaseException:
-                self._queue.pop(bell, None)
-                self._returned.pop(bell, None)
+                self._queue.pop(signal, None)
+                self._returned.pop(signal, None)
                 raise
             if self.held_for() < LOOP_CHECK_NS or self._vain >= _VAIN:
                 self._vain = 0
@@ -124,17 +127,17 @@ class Turnstile:
         self._armed = self._passed = False
         self._since = None
         queue = self._queue
-        for bell in reversed(self._returned):
-            queue[bell] = None
-            queue.move_to_end(bell, last=False)
+        for signal in reversed(self._returned):
+            queue[signal] = None
+            queue.move_to_end(signal, last=False)
         self._returned.clear()
         if queue:
             self._adapt()
             for _ in range(min(self._portion, len(queue))):
-                self._port.ring(queue.popitem(last=False)[0])
+                self._port.send(queue.popitem(last=False)[0])
             self._arm()
 
     def _adapt(self) -> None:
-        """Half as many if the last portion took too long; else some more."""
+        """Halve the portion if the last one took too long; otherwise make it an eighth larger."""
         too_long, self._too_long = self._too_long, False
         self._portion = max(self._portion // 2, _LEAST) if too_long else min(self._portion + self._portion // 8 + 1, MOST)

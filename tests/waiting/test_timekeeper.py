@@ -21,8 +21,8 @@ def threads(name: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == name]
 
 
-def kept(name: str, section: Section, chore: object = int) -> Timekeeper:
-    return Timekeeper(section, monotonic_ns, name, chore)  # type: ignore[arg-type]
+def kept(name: str, section: Section, check: object = int) -> Timekeeper:
+    return Timekeeper(section, monotonic_ns, name, check)  # type: ignore[arg-type]
 
 
 def test_alarms_come_in_order_and_never_early() -> None:
@@ -119,7 +119,7 @@ def test_stopped_it_ends_at_once() -> None:
 
 
 def test_it_is_freed_while_its_thread_lingers() -> None:
-    """The thread keeps nothing but the bell that it waits for."""
+    """The thread keeps only the lock on which it sleeps."""
     section = Section()
     keeper = kept("freed", section)
     done = threading.Event()
@@ -136,7 +136,7 @@ def test_it_is_freed_while_its_thread_lingers() -> None:
 
 
 def test_what_fails_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
-    """An alarm, a chore or the clock: all who wait depend on this thread."""
+    """An alarm, a check or the clock: all who wait depend on this thread."""
     section = Section()
     broken = [False]
 

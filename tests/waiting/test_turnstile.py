@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 MS = 1_000_000
 
 
-class Bell:
-    """What one caller waits for."""
+class Signal:
+    """A signal that one caller waits for."""
 
     def __init__(self) -> None:
-        self.rung = False
+        self.sent = False
 
-    def __await__(self) -> Generator[Bell, None, None]:
-        while not self.rung:
+    def __await__(self) -> Generator[Signal, None, None]:
+        while not self.sent:
             yield self
 
 
@@ -34,7 +34,7 @@ class Loop:
         self.now = 0
         self.closed = False
         self.turnstile = Turnstile(self, lambda: self.now)
-        self.waiting: dict[Bell, tuple[int, Coroutine[Any, Any, None]]] = {}
+        self.waiting: dict[Signal, tuple[int, Coroutine[Any, Any, None]]] = {}
         self.went_on: list[int] = []
         self.resumptions = 0
         self.body = 0
@@ -48,15 +48,15 @@ class Loop:
     def post(self, callback: Callable[[], None]) -> None:
         self._ready.append(callback)
 
-    def bell(self) -> Bell:
-        return Bell()
+    def signal(self) -> Signal:
+        return Signal()
 
-    def wait(self, bell: Bell) -> Bell:
-        return bell
+    def wait(self, signal: Signal) -> Signal:
+        return signal
 
-    def ring(self, bell: Bell) -> None:
-        bell.rung = True
-        self._ready.append(lambda: self._resume(bell))
+    def send(self, signal: Signal) -> None:
+        signal.sent = True
+        self._ready.append(lambda: self._resume(signal))
 
     def owner(self) -> None:
         return None
@@ -69,8 +69,8 @@ class Loop:
             self._step(number, self.turnstile.wait())
 
     def cancel(self, number: int) -> None:
-        bell = next(bell for bell, (other, _) in self.waiting.items() if other == number)
-        self.waiting.pop(bell)[1].close()
+        signal = next(signal for signal, (other, _) in self.waiting.items() if other == number)
+        self.waiting.pop(signal)[1].close()
 
     def turn(self) -> list[int]:
         """Returns who went on."""
@@ -91,19 +91,19 @@ class Loop:
     def idle(self) -> bool:
         return not self._ready
 
-    def _resume(self, bell: Bell) -> None:
-        if bell in self.waiting:
+    def _resume(self, signal: Signal) -> None:
+        if signal in self.waiting:
             self.resumptions += 1
-            self._step(*self.waiting.pop(bell))
+            self._step(*self.waiting.pop(signal))
 
     def _step(self, number: int, caller: Coroutine[Any, Any, None]) -> None:
         try:
-            bell = caller.send(None)
+            signal = caller.send(None)
         except StopIteration:
             self.went_on.append(number)
             self.now += self.slow.get(number, self.body)
         else:
-            self.waiting[bell] = number, caller
+            self.waiting[signal] = number, caller
 
 
 @pytest.fixture

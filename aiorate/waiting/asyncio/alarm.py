@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from aiorate.waiting.asyncio.view import AsyncioLoop
-    from aiorate.waiting.driver import DispatcherView
+    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Outcome
 
 __all__ = ["Alarm"]
@@ -24,7 +24,7 @@ class Alarm:
 
     __slots__ = ("_loop", "_timer")
 
-    def __init__(self, dispatcher: DispatcherView, loop: AsyncioLoop) -> None:
+    def __init__(self, dispatcher: Dispatcher, loop: AsyncioLoop) -> None:
         self._timer = Timer(loop, dispatcher.serve)
         self._loop = loop.native
 

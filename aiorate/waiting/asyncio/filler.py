@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from aiorate.waiting.asyncio.view import AsyncioLoop
-    from aiorate.waiting.driver import DispatcherView
+    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Outcome
 
 __all__ = ["Filler"]
@@ -121,8 +121,8 @@ class Filler:
 
     ticket = FillerTicket
 
-    def __init__(self, dispatcher: DispatcherView, loop: AsyncioLoop, name: str | None) -> None:
-        self._dispatcher: DispatcherView | None = dispatcher
+    def __init__(self, dispatcher: Dispatcher, loop: AsyncioLoop, name: str | None) -> None:
+        self._dispatcher: Dispatcher | None = dispatcher
         self._loop = loop
         self._label = f"aiorate-filler:{name}" if name else "aiorate-filler"
         self._timer = Timer(loop, self._on_timer)

@@ -1,4 +1,4 @@
-"""How waiters in an asyncio event loop are woken from any thread. Knows nothing of rates or of the line."""
+"""The port of an asyncio event loop. Knows nothing of rates or of the line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AsyncioPort"]
 
 
 class AsyncioPort:
-    """An asyncio event loop, uvloop's included. A bell is a future."""
+    """An asyncio event loop, uvloop's included. A signal is a future."""
 
     __slots__ = ("_native",)
 
@@ -25,22 +25,22 @@ class AsyncioPort:
         return self._native.is_closed()
 
     def post(self, callback: Callable[[], None]) -> None:
-        if asyncio._get_running_loop() is self._native:  # noqa: SLF001  # as in loops
+        if asyncio._get_running_loop() is self._native:  # noqa: SLF001  # None outside a loop
             self._native.call_soon(callback)
         else:
             self._native.call_soon_threadsafe(callback)
 
-    def bell(self) -> asyncio.Future[None]:
+    def signal(self) -> asyncio.Future[None]:
         return self._native.create_future()
 
-    def wait(self, bell: asyncio.Future[None]) -> Awaitable[object]:
-        return bell
+    def wait(self, signal: asyncio.Future[None]) -> Awaitable[object]:
+        return signal
 
-    def ring(self, bell: asyncio.Future[None]) -> None:
-        if not bell.done():  # cancelled
-            bell.set_result(None)
+    def send(self, signal: asyncio.Future[None]) -> None:
+        if not signal.done():  # cancelled
+            signal.set_result(None)
 
     def owner(self) -> asyncio.Task[Any] | None:
         task = asyncio.current_task(self._native)
-        # A task that was cancelled before, and waits all the same (to clean up), cannot be seen to be cancelled once more.
+        # A task that was cancelled before, and waits all the same (to clean up): a second cancellation of it cannot be seen.
         return None if task is None or task.cancelling() else task

@@ -1,8 +1,8 @@
-"""The driver of a limiter for a whole process: an inbox for each event loop that waits, one for the threads that have none, and one
+"""The driver of a limiter for a whole process: an inbox for each event loop with waiters, one for the threads without a loop, and one
 timer that no loop owns.
 
-Each waiter is woken where it waits. A loop that stands still keeps its places, and holds up nobody; those of a loop that was closed
-leave the line, and what was granted to them goes to the next. Knows nothing of rates or HTTP.
+Each waiter is woken where it waits. A loop that stands still keeps its places in line and delays no other loop. The requests of a
+closed loop leave the line, and what was granted to them goes to the next. Knows nothing of rates or HTTP.
 """
 
 from __future__ import annotations
@@ -18,80 +18,80 @@ from aiorate.waiting.timer import Timer
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from aiorate.waiting.driver import DispatcherView
+    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.process.view import ProcessLoop
 
 __all__ = ["ProcessDriver"]
 
-# Every request that has to wait looks for closed loops. Where there are many loops, they are looked at every 10 ms.
+# Every request that has to wait looks for closed loops; with more than 32 loops, at most every 10 ms.
 _FEW = 32
 _APART_NS = 10_000_000
 
 
 class ProcessDriver:
-    """All its methods are called in the section, but for `wait` and `aclose`."""
+    """Called in the section, except for `wait` and `aclose`."""
 
     __slots__ = ("_clear_after", "_dispatcher", "_inboxes", "_timer", "loop")
 
-    def __init__(self, dispatcher: DispatcherView, loop: ProcessLoop) -> None:
+    def __init__(self, dispatcher: Dispatcher, loop: ProcessLoop) -> None:
         self.loop: ProcessLoop = loop
         self._dispatcher = dispatcher
         self._timer = Timer(loop, dispatcher.serve)
         self._inboxes: dict[object, Inbox] = {}
         self._clear_after = 0
-        loop.chores.append(self.clear_closed)
+        loop.drivers.append(self)
 
     def ticket(self) -> ProcessTicket:
         native = running_loop()
         inbox = self._inboxes.get(native)
         if inbox is None:
-            # Another loop begins to wait: those that do not any more may be over.
+            # A loop has its first waiter: loops without waiters may be closed, so they are dropped.
             self._inboxes = {other: inbox for other, inbox in self._inboxes.items() if inbox.tickets}
             inbox = self._inboxes[native] = Inbox(ThreadPort() if native is None else port_of(native), self.loop.section, self.clear_closed)
-        ticket = ProcessTicket(inbox, inbox.port.bell(), inbox.port.owner())
+        ticket = ProcessTicket(inbox, inbox.port.signal(), inbox.port.owner())
         inbox.tickets[ticket] = None
         return ticket
 
     def wait(self, ticket: ProcessTicket) -> Awaitable[object]:
-        return ticket.inbox.port.wait(ticket.bell)
+        return ticket.inbox.port.wait(ticket.signal)
 
     def leave(self, ticket: ProcessTicket) -> None:
         ticket.gone = True
 
-    def release(self, ticket: ProcessTicket) -> bool:
-        """Its owner waits no more: it goes on, or has gone. False if that was known."""
+    def _remove(self, ticket: ProcessTicket) -> bool:
+        """Forget a ticket whose owner no longer waits. False if it was forgotten before."""
         if ticket not in ticket.inbox.tickets:
             return False
         del ticket.inbox.tickets[ticket]
-        ticket.bell = ticket.task = None  # the line may keep a ticket for a while, and is to keep nothing else
+        ticket.signal = ticket.task = None  # the line may keep the ticket for a while, but must keep nothing else
         return True
 
     def resume(self, ticket: ProcessTicket) -> tuple[int, int, int]:
-        """Its owner goes on: ns waited, the instant for which it was scheduled, that of its grant. Or raises its error."""
+        """Called when the owner resumes. Returns as `Dispatcher.resumed`, or raises the request's error."""
         assert ticket.line is not None  # it has joined
-        self.release(ticket)
+        self._remove(ticket)
         return self._dispatcher.resumed(ticket.line, ticket.result(), ticket.asked)
 
     def withdraw(self, ticket: ProcessTicket) -> None:
-        """Its owner was cancelled, or is no more. What was granted to it goes to the next."""
-        if not self.release(ticket):
+        """Undo the request: its owner was cancelled, or is gone. What was granted to it goes to the next."""
+        if not self._remove(ticket):
             return
         line = ticket.line
-        if line is None:  # its owner was interrupted while it joined, perhaps before
+        if line is None:  # its owner was interrupted while it joined the line, perhaps before it stood there
             line = self._dispatcher.line
             if ticket.outcome is None and all(other is not ticket for other, _, _ in line):
                 return
         self._dispatcher.leave(line, ticket, ticket.permits)
 
-    def tell_again(self) -> int:
-        """Have everybody woken who was decided, whether or not that was said before. Returns how many were granted."""
-        decided = [outcome for inbox in self._inboxes.values() for outcome in inbox.tell_again()]
+    def wake_again(self) -> int:
+        """Have the owners of all decided requests woken, whether or not they were before. Returns how many were granted."""
+        decided = [outcome for inbox in self._inboxes.values() for outcome in inbox.wake_again()]
         return sum(not isinstance(outcome, BaseException) for outcome in decided)
 
     def clear_closed(self) -> bool:
-        """Have those leave whose loops are closed; True if there were any."""
+        """Have the requests of closed loops leave the line. True if there were any."""
         if len(self._inboxes) > _FEW:
-            now = monotonic_ns()  # real time passes whatever the limiter's clock says
+            now = monotonic_ns()  # by real time, whatever the limiter's clock says
             if now < self._clear_after:
                 return False
             self._clear_after = now + _APART_NS
@@ -101,7 +101,7 @@ class ProcessDriver:
         lost = [ticket for native in closed for ticket in self._inboxes.pop(native).tickets]
         waiting = [ticket for ticket in lost if ticket.outcome is None]
         for ticket in waiting:
-            ticket.gone = True  # all of them, before anything is granted: nothing is for one that has yet to leave
+            ticket.gone = True  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
         for ticket in lost:
             self.withdraw(ticket)
         return bool(lost)

@@ -1,6 +1,6 @@
-"""The inbox of an event loop: requests of its tasks, and those of them that were decided elsewhere and are still to be told there.
+"""The inbox of an event loop: the requests of its tasks, and the decided ones among them whose tasks are still to be woken.
 
-However many are decided at once, the loop is called once; and it is told of a thousand at most in one iteration.
+However many requests are decided at once, the loop is called back once, and it wakes at most a thousand tasks in one iteration.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _PORTION = 1_000
 
 
 class ProcessTicket:
-    """What a waiter of any thread holds. The outcome is there as soon as it is decided; its owner is woken later."""
+    """What a waiter of any thread holds. It has the outcome as soon as that is decided; its owner is woken later."""
 
-    __slots__ = ("asked", "bell", "gone", "inbox", "line", "outcome", "permits", "task")
+    __slots__ = ("asked", "gone", "inbox", "line", "outcome", "permits", "signal", "task")
 
-    def __init__(self, inbox: Inbox, bell: object, task: asyncio.Task[Any] | None) -> None:
+    def __init__(self, inbox: Inbox, signal: object, task: asyncio.Task[Any] | None) -> None:
         self.inbox: Inbox = inbox
-        self.bell: Any = bell
+        self.signal: Any = signal
         self.task: asyncio.Task[Any] | None = task
         self.outcome: Outcome | None = None
         self.gone: bool = False
-        """Whether its owner went without an outcome."""
+        """Whether its owner left without an outcome."""
         self.line: Line | None = None
         self.permits: int = 0
         self.asked: int = 0
@@ -57,28 +57,28 @@ class ProcessTicket:
 
 
 class Inbox:
-    """All but `_deliver` is called in the section, or by what comes after it."""
+    """Called in the section or just after it, except for `_deliver`, which the loop calls."""
 
-    __slots__ = ("_decided", "_on_lost", "_posted", "_section", "port", "tickets")
+    __slots__ = ("_decided", "_on_closed", "_posted", "_section", "port", "tickets")
 
-    def __init__(self, port: Port, section: Section, on_lost: Callable[[], object]) -> None:
+    def __init__(self, port: Port, section: Section, on_closed: Callable[[], object]) -> None:
         self.port: Port = port
         self.tickets: dict[ProcessTicket, None] = {}
-        """Those whose owners wait, or have not gone on yet, in order of arrival."""
+        """Tickets whose owners wait, or have not gone on yet, in order of arrival."""
         self._section = section
-        self._on_lost = on_lost
+        self._on_closed = on_closed
         self._decided: deque[ProcessTicket] = deque()
-        self._posted = False  # whether the loop is going to look
+        self._posted = False  # whether the loop is going to deliver
 
     def add(self, ticket: ProcessTicket) -> None:
-        """It was decided: have its owner woken."""
+        """Have the owner of a decided ticket woken."""
         self._decided.append(ticket)
-        if not self._posted:  # see _deliver(): what it misses is posted anew
+        if not self._posted:  # see _deliver(): what it misses is posted again
             self._section.after(self._post)
             self._posted = True
 
-    def tell_again(self) -> list[Outcome]:
-        """Have the owners of all that were decided woken, whatever became of the first time; returns what was decided."""
+    def wake_again(self) -> list[Outcome]:
+        """Have the owners of all decided tickets woken, whether or not they were before. Returns the outcomes."""
         decided = [ticket for ticket in self.tickets if ticket.outcome is not None]
         self._decided.extend(decided)
         if self._decided:
@@ -89,18 +89,18 @@ class Inbox:
         try:
             self.port.post(self._deliver)
         except (RuntimeError, OSError):  # the loop is closed
-            self._section.post(self._on_lost)
+            self._section.post(self._on_closed)
 
     def _deliver(self) -> None:
-        """In the loop."""
-        self._posted = False  # before it looks: a decision looks at this only after it has added its ticket
+        """Wake the owners, in the loop."""
+        self._posted = False  # before the queue is read: a decision reads this flag only after it has added its ticket
         for _ in range(_PORTION):
             try:
                 ticket = self._decided.popleft()
             except IndexError:
                 return
-            bell = ticket.bell
-            if bell is not None:  # else its owner has gone on already
-                self.port.ring(bell)
+            signal = ticket.signal
+            if signal is not None:  # else its owner has gone on already
+                self.port.send(signal)
         self._posted = True
         self._post()

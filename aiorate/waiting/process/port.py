@@ -1,4 +1,4 @@
-"""How threads without an event loop are woken. Knows nothing of rates or of the line."""
+"""The port of the threads without an event loop. Knows nothing of rates or of the line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ThreadPort"]
 
 
 class ThreadPort:
-    """All threads without an event loop. A bell is a lock that its waiter takes twice: it can be rung from any thread at once."""
+    """All threads without an event loop. A signal is a lock that its waiter takes twice; any thread may send it directly."""
 
     __slots__ = ()
 
@@ -22,17 +22,17 @@ class ThreadPort:
     def post(self, callback: Callable[[], None]) -> None:
         callback()
 
-    def bell(self) -> threading.Lock:
-        bell = threading.Lock()
-        bell.acquire()
-        return bell
+    def signal(self) -> threading.Lock:
+        signal = threading.Lock()
+        signal.acquire()
+        return signal
 
-    def wait(self, bell: threading.Lock) -> Awaitable[object]:
-        raise RuntimeError("a thread without an event loop cannot await; it takes the bell.")
+    def wait(self, signal: threading.Lock) -> Awaitable[object]:
+        raise RuntimeError("a thread without an event loop cannot await. It takes the lock that signal() returned.")
 
-    def ring(self, bell: threading.Lock) -> None:
-        with suppress(RuntimeError):  # it was rung before
-            bell.release()
+    def send(self, signal: threading.Lock) -> None:
+        with suppress(RuntimeError):  # it was sent before
+            signal.release()
 
     def owner(self) -> None:
         return None

@@ -1,7 +1,7 @@
 """The timekeeper: a thread that calls back when the first in line is due, whatever the event loops do meanwhile.
 
-A thread, because no loop is fit for it: one that is closed, or stands still, would hold up the waiters of all the others.
-Knows nothing of rates or of who waits.
+A thread, because a loop that is closed or stands still would delay the waiters of all other loops.
+Knows nothing of rates or of requests.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 __all__ = ["LINGER_NS", "Timekeeper"]
 
 LINGER_NS = 1_000_000_000
-"""How long the thread stays when nobody waits any more: those who come now and then need not start another one each time."""
-_CHORE_NS = 1_000_000_000
+"""How long the thread stays after the last alarm, so that occasional waiters need not start a thread each time."""
+_CHECK_NS = 1_000_000_000
 
 
 class Timekeeper:
-    """At most one thread, while an alarm is set and for a second after. A daemon: it keeps no program from ending.
+    """At most one thread, while an alarm is set and for a second after. A daemon: it does not keep the program from ending.
 
-    All methods are called in the section, and so are the alarms and the chore, which is done at least once a second while an alarm is
-    set. The thread waits outside of it, for a bell that stays rung until the thread hears it.
+    All methods are called in the section, and so are the alarms and ``check``, which is called at least once a second while an alarm
+    is set. The thread sleeps outside the section, on a lock: releasing the lock wakes the thread, also if it is not asleep yet.
     """
 
-    __slots__ = ("__weakref__", "_alarms", "_asleep_until", "_bell", "_chore", "_idle_since", "_name", "_read", "_section", "_thread")
+    __slots__ = ("__weakref__", "_alarms", "_asleep_until", "_check", "_idle_since", "_name", "_read", "_section", "_sleep", "_thread")
 
-    def __init__(self, section: Section, read: ReadClock, name: str, chore: Callable[[], object]) -> None:
+    def __init__(self, section: Section, read: ReadClock, name: str, check: Callable[[], object]) -> None:
         self._section = section
         self._read = read
         self._name = name
-        self._chore = chore
+        self._check = check
         self._alarms: list[Alarm] = []
-        self._bell: threading.Lock | None = None  # the thread's own
+        self._sleep: threading.Lock | None = None  # the lock on which the thread sleeps
         self._thread: threading.Thread | None = None
         self._asleep_until: int | None = None  # the reading until which the thread sleeps at most; None: it is awake
         self._idle_since: int | None = None
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Alarm:
-        """Call back when the clock reads so much. Raises RuntimeError if the system has no thread to give."""
+        """Call back when the clock reads ``reading`` ns. Raises RuntimeError if the system can start no thread."""
         alarm = Alarm(self, reading, callback)
         self._alarms.append(alarm)
         if self._thread is None:
@@ -58,7 +58,7 @@ class Timekeeper:
                 self._alarms.remove(alarm)
                 raise
         elif self._asleep_until is not None and reading < self._asleep_until:
-            self._ring()
+            self._wake()
         return alarm
 
     def cancel(self, alarm: Alarm) -> None:
@@ -67,32 +67,32 @@ class Timekeeper:
             self._alarms.remove(alarm)
 
     def stop(self) -> threading.Thread | None:
-        """Have the thread end, unless it is needed; returns it, if there is one that ends."""
+        """Have the thread end, unless an alarm is set. Returns the thread that ends, or None."""
         if self._alarms:
             return None
         thread, self._thread = self._thread, None
-        self._ring()
+        self._wake()
         return thread
 
     def _start(self) -> None:
-        bell = threading.Lock()
-        bell.acquire()
-        thread = threading.Thread(target=_keep, args=(ref(self), bell), name=self._name, daemon=True)
+        sleep = threading.Lock()
+        sleep.acquire()
+        thread = threading.Thread(target=_keep, args=(ref(self), sleep), name=self._name, daemon=True)
         thread.start()
-        # The one that is entered here is the only one. If this was interrupted before, the thread finds that it is not, and ends.
-        self._thread, self._bell = thread, bell
+        # Only the thread that is entered here goes on. If an interrupt comes before this, the thread finds that it is another, and ends.
+        self._thread, self._sleep = thread, sleep
         self._asleep_until = self._idle_since = None
 
     @property
-    def here(self) -> bool:
-        """Whether it is this thread, which must not wait for what only it can bring."""
+    def is_current_thread(self) -> bool:
+        """Whether this is the timekeeper's own thread, which must never block on the limiter."""
         return self._thread is threading.current_thread()
 
-    def turn(self) -> float | None:
-        """Do what is due; returns how many seconds the thread may sleep, None if it is to end. For the thread, and outside the section."""
-        return self._section.run(self._turn)
+    def run_due(self) -> float | None:
+        """Call the alarms that are due. Returns how many seconds the thread may sleep, or None to end it. Called outside the section."""
+        return self._section.run(self._run_due)
 
-    def _turn(self) -> float | None:
+    def _run_due(self) -> float | None:
         if self._thread is not threading.current_thread():
             return None
         self._asleep_until = None
@@ -101,11 +101,11 @@ class Timekeeper:
                 self._alarms.remove(alarm)
                 call_back(alarm.callback, "in the thread that keeps the time")
         if self._alarms:
-            call_back(self._chore, "in the thread that keeps the time")
+            call_back(self._check, "in the thread that keeps the time")
         if self._alarms:
             self._idle_since = None
             first = min(self._alarms, key=_reading).reading
-            wait = min(max(first - self._now(first), 0), _CHORE_NS)
+            wait = min(max(first - self._now(first), 0), _CHECK_NS)
             self._asleep_until = first
             return wait / NS_PER_SECOND
         now = monotonic_ns()
@@ -120,12 +120,12 @@ class Timekeeper:
     def _now(self, otherwise: int) -> int:
         try:
             return self._read()
-        except Exception:  # a broken clock: whoever is called back finds out too, and tells those who wait
+        except Exception:  # a broken clock: the dispatcher finds out too, and fails the requests in line
             return otherwise
 
-    def _ring(self) -> None:
-        if self._bell is not None and self._bell.locked():
-            self._bell.release()
+    def _wake(self) -> None:
+        if self._sleep is not None and self._sleep.locked():
+            self._sleep.release()
 
 
 class Alarm:
@@ -142,15 +142,15 @@ class Alarm:
         self._keeper.cancel(self)
 
 
-def _keep(keeper: ref[Timekeeper], bell: threading.Lock) -> None:
-    """What the thread does. While it waits, it keeps nothing of the limiter alive."""
+def _keep(keeper: ref[Timekeeper], sleep: threading.Lock) -> None:
+    """Runs in the thread. While it sleeps, it keeps nothing of the limiter alive."""
     while True:
         there = keeper()
-        seconds = None if there is None else there.turn()
+        seconds = None if there is None else there.run_due()
         del there
         if seconds is None:
             return
-        bell.acquire(timeout=seconds)
+        sleep.acquire(timeout=seconds)
 
 
 def _reading(alarm: Alarm) -> int:

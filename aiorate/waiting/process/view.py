@@ -1,6 +1,6 @@
-"""All event loops and threads of a process, as a limiter sees them that serves them all.
+"""The view of all event loops and threads of a process as one, for ``scope="process"``.
 
-It is none of them: it is never closed, does not stand still, and has the clock and a timekeeper of its own. Knows nothing of rates.
+It is never closed, never stands still, and has its own clock and a timekeeper. Knows nothing of rates.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.clock import Clock, Handle, ReadClock
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.driver import Driver
+    from aiorate.waiting.process.driver import ProcessDriver
     from aiorate.waiting.process.section import Section
     from aiorate.waiting.turnstile import Turnstile
     from aiorate.waiting.view import EventLoop
@@ -31,9 +32,9 @@ __all__ = ["ProcessLoop"]
 
 
 class ProcessLoop:
-    """An `EventLoop` whose callbacks run in the section, in whichever thread is there. ``chores`` are done once a second by the thread."""
+    """An `EventLoop` whose callbacks run in the section, in any thread."""
 
-    __slots__ = ("_keeper", "_process", "_timers", "chores", "grain", "manual", "monotonic", "read", "section")
+    __slots__ = ("_keeper", "_process", "_timers", "drivers", "grain", "manual", "monotonic", "read", "section")
 
     running: bool = False
     closed: bool = False
@@ -44,15 +45,16 @@ class ProcessLoop:
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
         self.monotonic: bool = clock is None
         self.grain: int = 0 if precise else GRAIN_NS
-        self.chores: list[Callable[[], bool]] = []
+        self.drivers: list[ProcessDriver] = []
+        """The drivers of the lines that stand in the section."""
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.manual: bool = self._timers is not None
         self._process = os.getpid()
-        self._keeper = Timekeeper(section, self.read, f"aiorate-timekeeper:{name}" if name else "aiorate-timekeeper", self.do_chores)
+        self._keeper = Timekeeper(section, self.read, f"aiorate-timekeeper:{name}" if name else "aiorate-timekeeper", self.clear_closed)
 
     @property
     def native(self) -> object:
-        """Whichever runs here: for this limiter they are all the same one."""
+        """The loop that runs in this thread: for this limiter they are all the same one."""
         return running_loop()
 
     @property
@@ -98,17 +100,14 @@ class ProcessLoop:
         return view
 
     @property
-    def keeps_time_here(self) -> bool:
-        """Whether this is the thread that keeps the time."""
-        return self._keeper.here
+    def in_timekeeper(self) -> bool:
+        """Whether this is the timekeeper's own thread, which must never block on the limiter."""
+        return self._keeper.is_current_thread
 
     def stop(self) -> threading.Thread | None:
-        """Have the timekeeper's thread end, unless it is needed; returns it, if there is one that ends."""
+        """Have the timekeeper's thread end, unless a timer is set. Returns the thread that ends, or None."""
         return self._keeper.stop()
 
-    def do_chores(self) -> bool:
-        """Whether any of them found something to do."""
-        done = False
-        for chore in self.chores:
-            done = chore() or done
-        return done
+    def clear_closed(self) -> bool:
+        """Have the requests of closed loops leave the lines. True if there were any. The timekeeper calls it once a second."""
+        return sum(driver.clear_closed() for driver in self.drivers) > 0  # of every driver, where any() would stop at the first

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate.waiting.clock import Handle
-    from aiorate.waiting.driver import DispatcherView
+    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Outcome
     from aiorate.waiting.trio.timer import TrioTimer
     from aiorate.waiting.trio.view import TrioLoop
@@ -69,7 +69,7 @@ class TrioDriver:
 
     __slots__ = ("_dispatcher", "_loop", "_timer", "_watch", "_watched")
 
-    def __init__(self, dispatcher: DispatcherView, loop: TrioLoop) -> None:
+    def __init__(self, dispatcher: Dispatcher, loop: TrioLoop) -> None:
         self._dispatcher = dispatcher
         self._loop = loop
         self._timer = Timer(loop, dispatcher.serve, self._call_at)
