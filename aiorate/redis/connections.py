@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aiorate.redis.failures import Refusal, Unreachable, said_by_server
 
@@ -11,23 +11,7 @@ if TYPE_CHECKING:
 
     Command = tuple[str | int, ...]
 
-__all__ = ["Connection", "GivenClient", "OwnConnection", "connection_to"]
-
-
-class Connection(Protocol):
-    """Runs commands, one call at a time."""
-
-    async def run(self, commands: Sequence[Command]) -> list[object]:
-        """Send them together. The reply to each, or the error that the server gave. Raises if there is no answer."""
-        ...
-
-    async def renew(self) -> None:
-        """Have the next call resolve the address again: another server may have taken over there."""
-        ...
-
-    async def close(self) -> None:
-        """Leave nothing open that was opened here; the next call opens it again."""
-        ...
+__all__ = ["GivenClient", "OwnConnection", "connection_to"]
 
 
 class GivenClient:
@@ -108,7 +92,7 @@ class OwnConnection:
                 return
 
 
-def connection_to(source: Any, library: Any, connect_seconds: float) -> Connection:
+def connection_to(source: Any, library: Any, connect_seconds: float) -> GivenClient | OwnConnection:
     """The way to the server of a client, or to that of a URL by the library.
 
     A plain client has the settings of a connection, and lends them: one of our own takes none of its pool.

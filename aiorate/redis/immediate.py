@@ -1,4 +1,4 @@
-"""Requests with ``max_wait=0``: they wait for one answer of the store. Says what to ask for them, and which to refuse after it."""
+"""Requests with ``max_wait=0``: they wait for one answer of the store. Says what to ask for them, and refuses them after it."""
 
 from __future__ import annotations
 
@@ -11,95 +11,102 @@ from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.line import outcome_of
 
 if TYPE_CHECKING:
-    from aiorate.waiting.line import Line, Ticket
+    from aiorate.schedulers.slot_scheduler import SlotScheduler
+    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.line import Ticket
 
 __all__ = ["Immediate", "OneAnswer"]
 
 
 class OneAnswer(Patience):
-    """The patience of a request that waits for one answer of the store; ``limit`` is the ``max_wait`` (ns) that it came with."""
+    """The patience of a request that waits for one answer of the store; ``limit`` is its ``max_wait`` in ns."""
 
-    __slots__ = ("_permits",)
+    __slots__ = ("_permits", "asked")
 
     def __init__(self, permits: int, limit: int) -> None:
         super().__init__(f"acquire({permits})", limit)
         self._permits = permits
+        self.asked: bool = False
+        """Whether a question counted the request: its answer is on its way, or has come."""
 
     def error(self, more: int | None) -> WaitTooLong:
         seconds, limit = inf if more is None else ns_to_seconds(more), ns_to_seconds(self.limit)
-        why = f"acquire({self._permits}) would wait {seconds:.6g} s, but max_wait is {limit:g} s."
-        return WaitTooLong(f"{why} Nothing was spent. Try later, or raise max_wait.", seconds, limit)
+        why = f"acquire({self._permits}) would wait {seconds:.6g} s, and max_wait is {limit:g} s."
+        return WaitTooLong(f"{why} Nothing was spent; try later, or allow more.", seconds, limit)
 
 
 class Immediate:
-    """The requests with ``max_wait=0`` in one line, where other requests may stand too."""
+    """The requests with ``max_wait=0`` in a limiter's line, where other requests may stand too. ``slack`` is in ns."""
 
-    __slots__ = ("_asked", "_patience", "have", "unit")
+    __slots__ = ("_dispatcher", "_patience", "_scheduler", "_slack", "have", "unit")
 
-    def __init__(self) -> None:
-        self._patience: dict[Ticket, Patience] = {}
-        self._asked: set[Ticket] = set()  # those that the question counted whose answer is under way, or has come
+    def __init__(self, dispatcher: Dispatcher, scheduler: SlotScheduler, slack: int) -> None:
+        self._dispatcher: Dispatcher = dispatcher
+        self._scheduler: SlotScheduler = scheduler
+        self._slack: int = slack
+        self._patience: dict[Ticket, OneAnswer] = {}
         self.unit: int = 1
         """The size of a request: slots are useful in multiples of it."""
         self.have: int = 0
         """The slots of an incomplete multiple that are in hand already."""
 
-    def __bool__(self) -> bool:
-        return bool(self._patience)
-
     @property
-    def has_more(self) -> bool:
+    def any_unasked(self) -> bool:
         """Whether there are requests that no question has counted."""
-        return len(self._asked) < len(self._patience)
+        return any(not patience.asked for patience in self._patience.values())
 
-    def add(self, ticket: Ticket, patience: Patience) -> None:
+    def add(self, ticket: Ticket, patience: OneAnswer) -> None:
         """A request joined the line."""
         self._patience[ticket] = patience
 
     def remove(self, ticket: Ticket) -> None:
         """A request was decided, or left the line."""
         self._patience.pop(ticket, None)
-        self._asked.discard(ticket)
 
     def clear(self) -> None:
         """Forget all: after a fork they belong to the parent."""
         self._patience.clear()
-        self._asked.clear()
 
-    def ask(self, line: Line, ready: int, most: int, alone: bool) -> int:
-        """The store is about to be asked for the line. Returns the permits to ask for on behalf of these requests alone, or 0.
+    def ask(self, requests: list[tuple[Ticket, int]], ready: int, most: int, alone: bool) -> int:
+        """Count ``requests``, all in line, for a question. Returns the permits to ask for on behalf of those here alone, or 0.
 
         0 if other requests stand in line, or if ``alone`` is False because slots are booked ahead anyway: then slots that these
         requests leave are useful to others. Otherwise a slot that comes too late would lapse, and so would the slots of a request
-        that has only a part of what it needs. So the question counts the first requests of one size, and says what size that is.
-        Of a crowd, it counts those that ask for ``most`` permits together, the ``ready`` ones included.
+        that has only a part of what it needs. So the question counts the first requests of one size, and says that size. Of a crowd,
+        it counts those that ask for ``most`` permits together, the ``ready`` ones included.
         """
-        requests = [(ticket, permits) for ticket, permits, _ in line if not ticket.cancelled()]
-        if not requests:
+        if not self._patience:
             return 0
         alone = alone and all(ticket in self._patience for ticket, _ in requests)
-        wanted, unit = 0, requests[0][1]
+        wanted, unit = 0, requests[0][1] if requests else 1
         for ticket, permits in requests:
             if (alone and permits != unit) or (wanted and wanted + permits > most):
                 break
             if ticket in self._patience:
-                self._asked.add(ticket)
+                self._patience[ticket].asked = True
             wanted += permits
         if not alone:
             return 0
         self.unit, self.have = unit, ready % unit
         return wanted
 
-    def refused(self, line: Line, due: int, coming: bool) -> list[tuple[Ticket, int, Patience]]:
-        """The requests for which ``due`` slots are not enough, and that had their answer or get none.
+    def refuse(self, coming: bool = False) -> None:
+        """Refuse the requests that had their answer, or get none, and are not due within the slack.
 
-        ``coming``: one is on its way for those that no question has counted, or will be.
+        ``coming``: an answer is on its way, or will be, for those that no question has counted.
         """
+        if not self._patience:
+            return
+        dispatcher, now = self._dispatcher, self._dispatcher.timeline.now()
+        gate, first = dispatcher.gate, dispatcher.line.first()
+        held = dispatcher.timeline.held_at is not None or (gate is not None and first is not None and gate.estimate(first[1]) != 0)
+        due = 0 if held else self._scheduler.due_by(now + self._slack, now)
         over: list[tuple[Ticket, int, Patience]] = []
-        for ticket, permits, _ in line:
+        for ticket, permits, _ in dispatcher.line:
             patience = self._patience.get(ticket)
-            if patience is None or permits <= due or (coming and ticket not in self._asked):
+            if patience is None or permits <= due or (coming and not patience.asked):
                 due -= permits
             elif outcome_of(ticket) is None:
                 over.append((ticket, permits, patience))
-        return over
+        if over:
+            dispatcher.send_away(over)

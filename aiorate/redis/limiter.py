@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds, seconds_to_ns
-from aiorate.redis.booker import booker_of
-from aiorate.redis.booking import Booking
+from aiorate.redis.demand import Demand
 from aiorate.redis.immediate import OneAnswer
 from aiorate.redis.outage import POLICIES, Outage
+from aiorate.redis.session import StoreSession
 from aiorate.redis.store import check_source
-from aiorate.schedulers.booked import Booked, check_memory
 from aiorate.schedulers.interface import Scheduler, check_permits
+from aiorate.schedulers.slot_scheduler import SlotScheduler, check_memory
 from aiorate.waiting.request import turn_if_starved, yield_to_loop
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class RedisLimiter(Limiter):
     The other arguments are those of `Limiter`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
     """
 
-    __slots__ = ("_booking",)
+    __slots__ = ("_session",)
 
     def __init__(
         self,
@@ -130,9 +130,9 @@ class RedisLimiter(Limiter):
             [max(1, burst * share.numerator // share.denominator) for burst in bursts],
             share,
         )
-        booked = Booked(rates, bursts, late)
+        scheduler = SlotScheduler(rates, bursts, late)
         super().__init__(
-            booked,
+            scheduler,
             catch_up=Fraction(late, NS_PER_SECOND),
             max_waiting=max_waiting,
             precise=precise,
@@ -141,12 +141,13 @@ class RedisLimiter(Limiter):
             max_concurrency=max_concurrency,
             on_event=on_event,
         )
-        self._booking = Booking(client_or_url, f"aiorate:{name}", self.dispatcher, booked, leased, ahead, at_most, outage, booker_of)
+        demand = Demand(scheduler, leased, ahead, at_most)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self.dispatcher, scheduler, demand, outage)
 
     @property
     def key(self) -> str:
         """In the store: text, written anew by every call, and gone soon after the last."""
-        return self._booking.key
+        return self._session.key
 
     def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine, and is none: one await less
         self, permits: int = 1, *, max_wait: Number | timedelta | None = None
@@ -161,13 +162,13 @@ class RedisLimiter(Limiter):
 
     async def _acquire_within(self, permits: int, max_wait: Number | timedelta) -> float:
         limit = duration_to_ns(max_wait, "acquire(max_wait)")
-        dispatcher, booking = self._dispatcher, self._booking
-        if (limit and limit >= booking.answer_ns) or dispatcher.shares_on_demand:
+        dispatcher, session = self._dispatcher, self._session
+        if (limit and limit >= session.answer_ns) or dispatcher.shares_on_demand:
             return await super().acquire(permits, max_wait=max_wait)
         check_permits("acquire()", permits, dispatcher.max_permits)
         try:
             at, now = dispatcher.try_take(permits)
-            if at > now and booking.coming:
+            if at > now and session.coming:
                 self._admit(permits, now, None)
         except Exception:
             await turn_if_starved(dispatcher)
@@ -175,11 +176,13 @@ class RedisLimiter(Limiter):
         if at <= now:
             await yield_to_loop(dispatcher, permits, now)
             return 0.0
-        if not booking.coming:
+        if not session.coming:
             return await super().acquire(permits, max_wait=max_wait)
         ticket, asked = dispatcher.join(permits, at, now, now)
         line, driver = dispatcher.line, dispatcher.driver
-        booking.add_immediate(ticket, OneAnswer(permits, limit))
+        session.immediate.add(ticket, OneAnswer(permits, limit))
+        if not session.coming:
+            session.immediate.refuse()
         try:
             while not ticket.done():
                 await driver.wait(ticket)  # type: ignore[union-attr]  # which made the ticket
@@ -187,7 +190,7 @@ class RedisLimiter(Limiter):
             dispatcher.leave(line, ticket, permits)
             raise
         finally:
-            booking.remove_immediate(ticket)
+            session.immediate.remove(ticket)
         waited, _, now = dispatcher.resumed(line, ticket.result(), asked)
         await yield_to_loop(dispatcher, permits, now)
         return ns_to_seconds(waited)
@@ -197,7 +200,7 @@ class RedisLimiter(Limiter):
 
         It needs a ``lease``: then a refusal has slots booked for the next try. RuntimeError without one: it would always refuse.
         """
-        if self._booking.on_demand:
+        if self._session.on_demand:
             raise RuntimeError(
                 "try_acquire(): without a lease this process holds no permits of the store, and every call would be refused. Either"
                 " await acquire(max_wait=0), which asks the store once and raises WaitTooLong if nothing is due, or make the limiter"
@@ -216,7 +219,7 @@ class RedisLimiter(Limiter):
     def apply(self, spec: RateSpec | str) -> None:
         super().apply(spec)
         if not self.dispatcher.closed:
-            self._booking.reopen()
+            self._session.reopen()
 
     async def aclose(self) -> None:
         """Send those in line away with `LimiterClosed`, and return slots to the store that nobody has booked beyond.
@@ -224,7 +227,7 @@ class RedisLimiter(Limiter):
         No task and no timer stays, and no connection that was opened here, once the last limiter of the client or URL is closed.
         """
         await super().aclose()
-        await self._booking.aclose()
+        await self._session.aclose()
 
 
 def _can_be_encoded(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""An outage of the store, and what becomes of requests meanwhile. A state machine that is told the time, and starts no timer.
+"""An outage of the store, and what happens to requests meanwhile. A state machine that is told the time, and starts no timer.
 
 A *reading* is the clock's, an *instant* (``now``) is the limiter's own time, which stands still during a pause.
 """
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from aiorate.rate import Rate
-    from aiorate.schedulers.booked import Beyond
+    from aiorate.schedulers.slot_scheduler import Fallback
 
 __all__ = ["POLICIES", "Outage"]
 
 POLICIES = ("raise", "wait", "local", "open")
 
 
-class _Refused:
-    """Nobody is served, and everybody hears of it."""
+class _Raise:
+    """All requests fail."""
 
     __slots__ = ("_error",)
 
@@ -33,7 +33,7 @@ class _Refused:
         self._error = error
 
     def at(self, permits: int, now: int) -> int:
-        # One of its own for each caller: a single one would collect the frames of them all.
+        # A copy for each caller: a single error would collect the frames of them all.
         error = EngineUnavailable(*self._error.args)
         raise error from self._error.__cause__
 
@@ -41,7 +41,7 @@ class _Refused:
         """Never called."""
 
 
-class _Waiting:
+class _Wait:
     """Nobody can say until when."""
 
     __slots__ = ()
@@ -84,12 +84,12 @@ class _Local:
 
 
 class Outage:
-    """Since when the store has not answered, and whether that is a change: an outage shorter than ``grace`` ns is none.
+    """Since when the store has not answered, and what decides after that has lasted for ``grace`` ns.
 
-    ``rates`` and ``bursts`` are this process's own for the policy ``"local"``: ``share`` of those of all.
+    ``rates`` and ``bursts`` are this process's own for the policy ``"local"``: ``share`` of the whole.
     """
 
-    __slots__ = ("_bursts", "_grace", "_rates", "_share", "_uncharged", "began", "beyond", "cause", "policy")
+    __slots__ = ("_bursts", "_grace", "_rates", "_share", "_uncharged", "began", "cause", "fallback", "policy")
 
     def __init__(self, policy: str, grace: int, rates: Sequence[Rate], bursts: Sequence[int], share: Fraction) -> None:
         self.policy: str = policy
@@ -103,17 +103,17 @@ class Outage:
         """The reading at the first call without an answer; None: the store answers."""
         self.cause: BaseException | None = None
         """Of the last such call."""
-        self.beyond: Beyond | None = None
-        """What decides, once it has gone on for longer than the grace."""
+        self.fallback: Fallback | None = None
+        """Decides once the outage has gone on for longer than the grace."""
 
     @property
     def degraded(self) -> bool:
         """Whether it has gone on for longer than the grace."""
-        return self.beyond is not None
+        return self.fallback is not None
 
     @property
     def due(self) -> int | None:
-        """When it becomes a change; None: there is none, or it has become one."""
+        """The reading at which the grace is over; None: the store answers, or the grace is over."""
         return None if self.began is None or self.degraded else self.began + self._grace
 
     def failed(self, began: int, cause: BaseException) -> None:
@@ -122,52 +122,59 @@ class Outage:
         if self.began is None:
             self.began = began
 
-    def over(self, reading: int, now: int) -> Beyond | None:
-        """What decides from now on, if it has just become a change; None: nothing has changed."""
+    def forget(self) -> None:
+        """Nobody waits for the store: the grace begins with the next call without an answer."""
+        self.began = None
+
+    def over(self, reading: int, now: int) -> Fallback | None:
+        """What decides from now on, if the grace is over; None: nothing has changed."""
         due = self.due
         if due is None or reading < due:
             return None
         if self.policy == "raise":
-            self.beyond = _Refused(self.error())
+            self.fallback = _Raise(self.error())
         elif self.policy == "wait":
-            self.beyond = _Waiting()
+            self.fallback = _Wait()
         elif self.policy == "open":
-            self.beyond = _Open()
+            self.fallback = _Open()
         else:
-            self.beyond = _Local(self._rates, self._bursts, now)
-        return self.beyond
+            self.fallback = _Local(self._rates, self._bursts, now)
+        return self.fallback
 
     def ended(self, reading: int, unused: float) -> tuple[int, int]:
         """The store answers again, and ``unused`` permits went by meanwhile that nobody took.
 
-        Returns for how long it did not (0: that was no change), and how many permits are to be charged: those granted here, less this
-        process's share of the unused ones.
+        Returns how long (ns) the store was degraded (0 if the grace was not over), and how many permits must be charged: those granted
+        here, less this process's share of the unused ones.
         """
         length, spent = self.refused(reading), self._uncharged
         self._uncharged = 0
         return length, spent - min(spent, int(max(unused, 0) * self._share))
 
     def refused(self, reading: int) -> int:
-        """The store is there again, and refuses. What was granted here is charged once it answers. Returns as `ended` does, the first."""
-        began, beyond = self.began, self.beyond
+        """The store can be reached again, and refuses. Permits that were granted here are charged once it answers.
+
+        Returns how long (ns) the store was degraded, as `ended` does.
+        """
+        began, fallback = self.began, self.fallback
         length = reading - began if self.degraded and began is not None else 0
-        if isinstance(beyond, _Local):
-            self._uncharged += beyond.spent
-        self.began = self.cause = self.beyond = None
+        if isinstance(fallback, _Local):
+            self._uncharged += fallback.spent
+        self.began = self.cause = self.fallback = None
         return length
 
     @property
     def concerns_answer(self) -> bool:
-        """Whether the next answer of the store ends an outage, or finds permits that are to be charged for one."""
+        """Whether the next answer of the store ends an outage, or finds permits that must be charged for one."""
         return self.began is not None or self._uncharged > 0
 
     @property
     def why(self) -> str:
-        """What the last such call met."""
+        """The error of the last such call."""
         return "" if self.cause is None else said(self.cause).rstrip(".")
 
     def error(self) -> EngineUnavailable:
-        """What those who cannot be served are told."""
+        """The error for requests that cannot be served."""
         what = "answers with an error" if said_by_server(self.cause) else "does not answer"
         error = EngineUnavailable(
             f"acquire(): the store {what}: {self.why}. It is asked again; on_unavailable= says what happens meanwhile."

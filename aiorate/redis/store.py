@@ -13,7 +13,7 @@ from aiorate.redis.script import SHA, TEXT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiorate.redis.connections import Command, Connection
+    from aiorate.redis.connections import Command
 
     Asked = tuple[str, Sequence[str]]
 
@@ -31,7 +31,7 @@ class Store:
 
     def __init__(self, source: object) -> None:
         library = _library(source) if isinstance(source, str) else None
-        self._connection: Connection = connection_to(source, library, CONNECT_SECONDS)
+        self._connection = connection_to(source, library, CONNECT_SECONDS)
 
     async def ask(self, questions: Sequence[Asked]) -> list[object]:
         """The script's reply for each key and its arguments, or a `Refusal` or, where others got one, an `Unreachable` in its place.

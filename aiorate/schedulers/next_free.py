@@ -63,10 +63,6 @@ class NextFree:
         for index, rate in enumerate(self._rates):
             self._next[index] = self._from(index, now) + permits * rate.period_ns
 
-    def owed(self, now: int) -> int:
-        """How many permits, rounded up, are missing until it is as if nothing had ever been taken."""
-        return max(ceil_div(self._from(index, now) - self._idle(index, now), rate.period_ns) for index, rate in enumerate(self._rates))
-
     def set_rate(self, index: int, rate: Rate) -> None:
         """Change one of them; what is taken stays taken until the same instant."""
         old, slot = self._rates[index], self._next[index]

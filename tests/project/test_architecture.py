@@ -30,7 +30,8 @@ schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket
 schedulers.sliding_window schedulers.calendar_window
 schedulers.server_bucket
 schedulers.capped schedulers.places schedulers.next_free schedulers.slot_run
-schedulers.booked
+schedulers.slots_in_hand
+schedulers.slot_scheduler
 schedulers.dimensions
 schedulers
 
@@ -65,10 +66,11 @@ http.requests
 http.hooks http.transport aiohttp
 http
 
-redis.script redis.failures redis.address
-redis.connections redis.outage redis.fairness redis.immediate
-redis.booking redis.store
-redis.booker
+redis.script redis.failures redis.address redis.exchange
+redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand
+redis.store
+redis.client
+redis.session
 redis.limiter
 redis
 

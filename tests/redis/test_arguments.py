@@ -140,7 +140,7 @@ def test_it_is_imported_where_there_is_no_fork() -> None:
     """On Windows `os` has no `register_at_fork`."""
     program = (
         "import asyncio, logging, os, random, sys; del os.register_at_fork; sys.platform = 'win32';"  # what takes part in forks itself
-        "import aiorate.redis.booker; print('ok')"
+        "import aiorate.redis.client; print('ok')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG, check=False)
 

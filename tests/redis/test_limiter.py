@@ -338,9 +338,9 @@ async def test_slots_that_are_on_their_way_are_those_of_the_rate_for_which_they_
 async def test_what_cannot_be_done_for_one_process_alone_is_refused(store: RealServer) -> None:
     """With an error that says what to do instead."""
     process = Process(store, ["10/s", "1/s"])
-    with pytest.raises(RuntimeError, match="Take another name"):
+    with pytest.raises(RuntimeError, match="Use another name"):
         process.limiter.reset()
-    with pytest.raises(RuntimeError, match="Make another"):
+    with pytest.raises(RuntimeError, match="Create a new limiter"):
         process.limiter.set_rate("20/s")
     await process.stop()
 

@@ -17,7 +17,7 @@ from helpers.loops import FACTORIES
 from helpers.stores import RealServer, TimedClient, now
 
 from aiorate.redis import RedisLimiter
-from aiorate.redis.booking import bookings
+from aiorate.redis.client import sessions
 from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:
@@ -153,9 +153,9 @@ def test_after_a_fork_the_slots_in_hand_are_the_parents(store: RealServer) -> No
         await asyncio.sleep(0.001)
         assert limiter.scheduler.in_hand  # type: ignore[attr-defined]
         before = client.calls
-        for booking in list(bookings):
-            if booking.key == limiter.key:
-                booking.forked()
+        for session in list(sessions):
+            if session.key == limiter.key:
+                session.forked()
 
         assert 0 == limiter.scheduler.in_hand  # type: ignore[attr-defined]
         await limiter.acquire()

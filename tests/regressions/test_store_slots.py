@@ -14,7 +14,7 @@ from helpers.stores import RealServer, TimedClient
 import aiorate
 from aiorate.http import Feedback
 from aiorate.redis import RedisLimiter
-from aiorate.schedulers.booked import Booked
+from aiorate.schedulers.slot_scheduler import SlotScheduler
 from aiorate.testing import VirtualLoop
 
 SECOND = 1_000_000_000
@@ -130,7 +130,7 @@ def test_late_loop_loses_no_slots_of_a_slow_rate(store: RealServer, rate: str, s
 def test_slot_lapses_half_an_interval_after_it_is_due() -> None:
     """It must not lapse later, or two slots in a row could be used at one instant."""
     rates = [aiorate.Rate.parse("2/s")]
-    scheduler = Booked(rates, [1], 5_000_000)
+    scheduler = SlotScheduler(rates, [1], 5_000_000)
     scheduler.book([0], 2, 0, [SECOND], 1)
 
     assert 0 == scheduler.take(1, SECOND // 4)

@@ -1,4 +1,4 @@
-"""Booked: slots that a store assigned, granted when they are due, gathered, given back, and lapsed. All instants are exact."""
+"""SlotScheduler: slots that a store assigned, granted when they are due, gathered, given back, and lapsed. All instants are exact."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from copy import deepcopy
 import pytest
 
 from aiorate import Rate
-from aiorate.schedulers.booked import Booked
 from aiorate.schedulers.interface import NOBODY_KNOWS
 from aiorate.schedulers.next_free import NextFree
+from aiorate.schedulers.slot_scheduler import SlotScheduler
 from aiorate.testing.histories import Trial
 from aiorate.testing.laws import LAWS, giving_back_leaves_no_trace, run_law
 
@@ -27,17 +27,17 @@ class Teller:
         self.wanted, self.charged = wanted, charged
 
 
-def booked(*rates: str, burst: int = 1, slots: int = 0, start: int = NOW) -> Booked:
+def booked(*rates: str, burst: int = 1, slots: int = 0, start: int = NOW) -> SlotScheduler:
     """With so many slots in hand, the first at ``start``."""
     each = [Rate.parse(rate) for rate in rates or ("1000/s",)]
-    scheduler = Booked(each, [burst] * len(each), SLACK)
+    scheduler = SlotScheduler(each, [burst] * len(each), SLACK)
     scheduler.receipts = False
     if slots:
         scheduler.book([start] * len(each), slots, NOW, [start + slots * max(rate.interval_ns for rate in each)] * len(each), MS)
     return scheduler
 
 
-def granted(scheduler: Booked, until: int, permits: int = 1, step: int = MS // 4) -> list[float]:
+def granted(scheduler: SlotScheduler, until: int, permits: int = 1, step: int = MS // 4) -> list[float]:
     """The ms after `NOW` at which a caller who asks all the time is granted."""
     return [(now - NOW) / MS for now in range(NOW, NOW + until, step) if scheduler.take(permits, now) <= now]
 
@@ -146,7 +146,7 @@ def test_a_refund_brings_no_slot_back() -> None:
 def test_several_rates_make_slots_that_all_allow() -> None:
     """The faster rate rules as long as the slower has a burst left, and exactly from where it has none."""
     rates = [Rate.parse("10/s"), Rate.parse("1/s")]
-    scheduler = Booked(rates, [1, 5], SLACK)
+    scheduler = SlotScheduler(rates, [1, 5], SLACK)
     scheduler.book([NOW, NOW - 4 * SECOND], 8, NOW, [NOW + SECOND, NOW + 4 * SECOND], MS)
 
     dues = [scheduler.peek(count, NOW) - NOW for count in range(1, 9)]
@@ -160,7 +160,7 @@ def test_that_slots_are_wanted_is_told_once_until_an_answer_comes() -> None:
     """And nobody is woken by a timer for what the answer tells."""
     told: list[int] = []
     scheduler = booked()
-    scheduler.desk = Teller(lambda now: told.append(now) is None)
+    scheduler.link = Teller(lambda now: told.append(now) is None)
 
     assert NOBODY_KNOWS == scheduler.take(1, NOW)
     assert NOBODY_KNOWS == scheduler.take(1, NOW + MS)
@@ -173,7 +173,7 @@ def test_that_slots_are_wanted_is_told_once_until_an_answer_comes() -> None:
 def test_who_is_not_heard_looks_again() -> None:
     """Without an event loop nobody asks the store."""
     scheduler = booked()
-    scheduler.desk = Teller(lambda now: False)
+    scheduler.link = Teller(lambda now: False)
 
     assert NOW < scheduler.take(1, NOW) < NOW + SECOND
 
@@ -182,8 +182,8 @@ def test_a_lease_asks_before_the_last_slot_is_gone() -> None:
     """So that nobody waits for the store."""
     told: list[int] = []
     scheduler = booked("1/ns", slots=10)
-    scheduler.desk = Teller(lambda now: told.append(scheduler.in_hand) is None)
-    scheduler.low(5)
+    scheduler.link = Teller(lambda now: told.append(scheduler.in_hand) is None)
+    scheduler.ask_below(5)
     for _ in range(8):
         scheduler.take(1, NOW + 100)
 
@@ -206,7 +206,7 @@ def test_a_charge_is_told_and_counts_in_estimates_at_once() -> None:
     told: list[int] = []
     scheduler = booked()
     scheduler.book([NOW], 0, NOW, [NOW], MS)
-    scheduler.desk = Teller(charged=told.append)
+    scheduler.link = Teller(charged=told.append)
     scheduler.charge(100, NOW)
 
     assert NOW + 100 * MS == scheduler.peek(1, NOW)
@@ -227,7 +227,7 @@ def test_a_pause_does_not_move_the_slots() -> None:
 def test_a_rehearsal_keeps_the_laws(law: Callable[[Trial], None], rates: tuple[str, ...], burst: int) -> None:
     """A copy assumes that all further slots are its own: then it is a scheduler as any other, but nothing comes back to it."""
 
-    def rehearsal() -> Booked:
+    def rehearsal() -> SlotScheduler:
         return deepcopy(booked(*rates, burst=burst))
 
     run_law(law, rehearsal, 6)
@@ -260,9 +260,9 @@ def test_the_bound_is_the_printed_formula() -> None:
 
 def test_what_only_all_processes_can_decide_is_refused_here() -> None:
     """The store would not know of it."""
-    with pytest.raises(RuntimeError, match="Take another name"):
+    with pytest.raises(RuntimeError, match="Use another name"):
         booked().reset(NOW)
-    with pytest.raises(RuntimeError, match="a limiter of several rates"):
+    with pytest.raises(RuntimeError, match="one of several rates"):
         booked("10/s", "1/s").set_rate(Rate.parse("5/s"), NOW)
 
 
@@ -286,7 +286,7 @@ def test_an_answer_that_is_on_its_way_is_as_far_away_after_a_pause() -> None:
     """The store was asked before the limiter's time stood still, and its own time went on."""
     scheduler = booked()
     scheduler.book([NOW], 0, NOW, [NOW], 10 * MS)
-    scheduler.desk = Teller(lambda now: True)
+    scheduler.link = Teller(lambda now: True)
     scheduler.take(1, NOW)
     assert NOW + 10 * MS == deepcopy(scheduler).peek(1, NOW)
 
@@ -312,8 +312,8 @@ def test_a_lease_asks_when_a_request_for_several_leaves_little() -> None:
     """As it does for one."""
     told: list[int] = []
     scheduler = booked("1/ns", slots=10)
-    scheduler.desk = Teller(lambda now: told.append(scheduler.in_hand) is None)
-    scheduler.low(5)
+    scheduler.link = Teller(lambda now: told.append(scheduler.in_hand) is None)
+    scheduler.ask_below(5)
 
     assert scheduler.take(4, NOW + 100) <= NOW + 100
     assert [] == told
@@ -332,7 +332,7 @@ def test_a_store_that_is_away_for_good_leaves_nobody_an_estimate() -> None:
             raise AssertionError("nothing was granted")
 
     scheduler = booked(slots=1)
-    scheduler.beyond = Refused()
+    scheduler.fallback = Refused()
 
     assert NOW == scheduler.peek(1, NOW)
     assert NOBODY_KNOWS == scheduler.peek(2, NOW)

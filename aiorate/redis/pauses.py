@@ -1,0 +1,68 @@
+"""A pause of all processes, as one limiter follows it. It waits here, and may be ended by another process."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from aiorate.rate import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, TimerHandle
+    from collections.abc import Callable
+
+    from aiorate.waiting.dispatcher import Dispatcher
+
+__all__ = ["SharedPause"]
+
+_US = 1_000  # ns
+_RECHECK_SECONDS = 1.0  # how often a process in which a request waits asks whether a pause goes on
+
+
+class SharedPause:
+    """Keeps a limiter's timeline in step with the store. ``tell`` has the store asked."""
+
+    __slots__ = ("_dispatcher", "_tell", "_timer", "on", "rechecks")
+
+    def __init__(self, dispatcher: Dispatcher, tell: Callable[[], None]) -> None:
+        self._dispatcher: Dispatcher = dispatcher
+        self._tell: Callable[[], None] = tell
+        self._timer: TimerHandle | None = None
+        self.on: bool = False
+        """Whether the store pauses all processes."""
+        self.rechecks: bool = False
+        """Whether the next question asks for nothing else than whether the pause goes on."""
+
+    def follow(self, us: float, unsaid: bool) -> None:
+        """The store pauses all processes for ``us``; 0: it does not. ``unsaid``: it has not heard of the latest pause."""
+        if not (us or self.on):
+            return
+        timeline = self._dispatcher.timeline
+        if us > 0:
+            self.on = True
+            ns, until = ceil(us * _US), timeline.paused_until
+            if not unsaid and until is not None and until > timeline.read() + ns:
+                timeline.resume()  # a longer one, which another process has ended
+            timeline.pause(ns, self._dispatcher.on_pause_end)
+        elif not unsaid:
+            self.on = False
+            timeline.resume()
+
+    def recheck_later(self, loop: AbstractEventLoop) -> None:
+        """A request waits for the end of the pause: ask in a second, and again, whether it goes on."""
+        timeline = self._dispatcher.timeline
+        until = timeline.paused_until
+        if self.on and self._timer is None and until is not None and until - timeline.read() > _RECHECK_SECONDS * NS_PER_SECOND:
+            self._timer = loop.call_later(_RECHECK_SECONDS, self._recheck)
+
+    def _recheck(self) -> None:
+        self._timer = None
+        if self._dispatcher.line and self._dispatcher.timeline.paused:
+            self.rechecks = True
+            self._tell()
+
+    def cancel(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,389 @@
+"""One limiter's talk with the store: what to ask next, and what an answer means for its scheduler. Sends nothing itself.
+
+`docs/design.md` draws the states. What the limiter wants is `Demand`'s to say, and `StoreClient` sends the questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import ceil
+from typing import TYPE_CHECKING
+
+from aiorate.errors import EngineUnavailable
+from aiorate.rate import NS_PER_SECOND
+from aiorate.redis.client import client_of, sessions
+from aiorate.redis.exchange import Memory, News, Sent
+from aiorate.redis.failures import said
+from aiorate.redis.immediate import Immediate
+from aiorate.redis.pauses import SharedPause
+from aiorate.redis.script import BadAnswer, Question, limits_of, read_answer
+from aiorate.redis.switch import FallbackSwitch
+from aiorate.schedulers.slot_scheduler import MOST_NS
+from aiorate.waiting.loops import running_loop
+from aiorate.waiting.watcher import Watcher
+
+if TYPE_CHECKING:
+    from aiorate.rate import Rate
+    from aiorate.redis.client import StoreClient
+    from aiorate.redis.demand import Demand
+    from aiorate.redis.outage import Outage
+    from aiorate.redis.script import Answer
+    from aiorate.schedulers.slot_scheduler import SlotScheduler
+    from aiorate.waiting.dispatcher import Dispatcher
+
+__all__ = ["StoreSession"]
+
+_US = 1_000  # ns
+_INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
+
+
+class StoreSession(Watcher):
+    """Between a limiter, whose dispatcher it watches and whose scheduler it supplies, and the client that asks the store."""
+
+    __slots__ = (
+        "__weakref__",
+        "_closed",
+        "_demand",
+        "_dispatcher",
+        "_lapsed",
+        "_limits",
+        "_memory",
+        "_news",
+        "_outage",
+        "_pause",
+        "_returned",
+        "_scheduler",
+        "_sent",
+        "_silent",
+        "_source",
+        "_switch",
+        "_wanted_at",
+        "client",
+        "immediate",
+        "key",
+    )
+
+    def __init__(self, source: object, key: str, dispatcher: Dispatcher, scheduler: SlotScheduler, demand: Demand, outage: Outage) -> None:
+        self.key: str = key
+        """Of the store."""
+        self.client: StoreClient | None = None
+        """The client that asks on behalf of this limiter; None: nothing was asked yet in this event loop."""
+        self.immediate: Immediate = Immediate(dispatcher, scheduler, demand.slack)
+        """Requests with ``max_wait=0``."""
+        self._source: object = source
+        self._dispatcher: Dispatcher = dispatcher
+        self._scheduler: SlotScheduler = scheduler
+        self._demand: Demand = demand
+        self._outage: Outage = outage
+        self._switch: FallbackSwitch = FallbackSwitch(dispatcher, scheduler, outage)
+        self._pause: SharedPause = SharedPause(dispatcher, self._tell)
+        self._limits: tuple[tuple[Rate, ...], str] = ((), "")  # for those rates
+        self._sent: Sent | None = None  # None: no question is under way
+        self._news: News = News()  # what the store is yet to hear
+        self._memory: Memory = Memory()
+        self._lapsed: int = 0  # ns of schedule that were reported as skipped
+        self._wanted_at: int = 0  # the reading when slots were wanted last
+        self._silent: bool = False  # whether there was nothing to ask when the client was ready to
+        self._closed: bool = False
+        self._returned: asyncio.Future[None] | None = None  # while aclose() waits until the store has heard of slots that come back
+        scheduler.link = self
+        dispatcher.watcher = self
+        sessions.add(self)
+
+    # What the scheduler and the dispatcher tell.
+
+    def wanted(self, now: int) -> bool:
+        """Slots may be wanted at that instant. Returns whether the store will be asked."""
+        dispatcher = self._dispatcher
+        native = running_loop()
+        if native is None or self._closed:
+            return False  # try_acquire() and delay() outside a loop
+        if self._silent and self._outage.degraded:
+            self._scheduler.fallback = None  # the store was not asked for a while: requests wait until it is known whether it answers
+        self._silent = False
+        self._wanted_at = dispatcher.timeline.read()
+        if self._demand.is_met(dispatcher.line, now):
+            return False
+        self._wake(native)
+        return True
+
+    def charged(self, permits: int) -> None:
+        """The store has to hear of permits that were used without slots."""
+        self._news.charged += permits
+        self._tell()
+
+    @property
+    def state(self) -> str:
+        return "degraded" if self._outage.degraded else "shared"
+
+    @property
+    def on_demand(self) -> bool:
+        return not self._demand.lease
+
+    def pausing(self, ns: int) -> None:
+        """The store has to hear of a pause. Raises ValueError for more than 317 years."""
+        if ns > MOST_NS:
+            seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
+            raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
+        self._news.pause(self._dispatcher.timeline.read() + ns)
+        self._tell()
+        self.immediate.refuse()
+
+    def resumed(self) -> None:
+        """The store has to hear that a pause is over."""
+        self._news.resume()
+        self._tell()
+
+    def held_up(self) -> None:
+        """A request waits for the end of a pause, which other processes may end earlier."""
+        native = running_loop()
+        if isinstance(native, asyncio.AbstractEventLoop) and not self._closed:
+            self._pause.recheck_later(native)
+
+    def shared(self) -> None:
+        """The first in line keeps its slots while another limit is asked after this one."""
+        self._scheduler.patient = True
+
+    def moved(self) -> None:
+        """The event loop in which the store was asked is gone, or another one is used."""
+        self._switch.cancel()
+        self._pause.cancel()
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            self._news.again(sent.news)
+        self.client = self._returned = None
+        self._scheduler.unanswered()
+
+    def forked(self) -> None:
+        """This is a child process now: the slots in hand and the connection are the parent's."""
+        self._scheduler.clear()
+        self.immediate.clear()
+        self.moved()
+
+    def _tell(self) -> None:
+        native = running_loop()
+        if native is not None and not self._closed:
+            self._wake(native)
+
+    def _wake(self, native: object) -> None:
+        """Have the client of the running loop ask."""
+        if self.client is not None and self.client.loop is not native:
+            self.moved()
+        client = self.client
+        if client is None or (client.provisional and self._sent is None):
+            if not isinstance(native, asyncio.AbstractEventLoop):
+                raise RuntimeError("RedisLimiter works on asyncio and uvloop, because its client does; this is another event loop.")
+            found = client_of(self._source, native, self.key)
+            if found is not client:
+                if client is not None:
+                    client.release(self)
+                found.attach(self)
+                self.client = client = found
+                self._switch.await_end_of_grace(native)
+        client.wake(self)
+
+    # What the limiter does.
+
+    @property
+    def answer_ns(self) -> int:
+        """How long an answer of the store takes."""
+        return self._scheduler.answer_ns
+
+    @property
+    def coming(self) -> bool:
+        """Whether an answer is on its way that may have slots for the next request."""
+        return self._scheduler.asking and not self._closed and self._dispatcher.timeline.held_at is None
+
+    async def aclose(self) -> None:
+        """Tell the store what it is yet to hear, and return the slots in hand, if nobody has asked it since.
+
+        No task, no timer, and no connection that was opened here is left.
+        """
+        client = self.client
+        self._closed = True
+        self._switch.cancel()
+        self._pause.cancel()
+        if client is not None and client.loop is running_loop():
+            unsaid = self._news or (self._sent is not None and self._sent.news)
+            has_slots = self._scheduler.last_run(self._dispatcher.timeline.now()) > 0
+            if self._returned is None and self._outage.began is None and (unsaid or has_slots):
+                self._returned = client.loop.create_future()
+                client.wake(self)
+            if self._returned is not None:
+                await asyncio.shield(self._returned)  # for which another call may wait too
+            await client.detach(self)
+        self._scheduler.clear()
+        self.moved()
+
+    def reopen(self) -> None:
+        """Ask again."""
+        self._closed = False
+
+    # What the client asks and hears.
+
+    @property
+    def limits(self) -> str:
+        """Interval and tolerance of each rate, for the script."""
+        rates, text = self._limits
+        if rates is not self._scheduler.rates:
+            rates = self._scheduler.rates
+            text = limits_of(rates, self._scheduler.bursts)
+            self._limits = rates, text
+        return text
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether the store does not answer, for less than the grace."""
+        return self._outage.due is not None
+
+    def question(self) -> Question | None:
+        """What to ask now; None: nothing."""
+        dispatcher, scheduler, memory = self._dispatcher, self._scheduler, self._memory
+        reading, now = dispatcher.timeline.read(), dispatcher.timeline.now()
+        returns = self._returned is not None
+        if self._closed and not returns:
+            scheduler.unanswered()
+            return None
+        if self._closed or dispatcher.timeline.held_at is not None:
+            question = Question(horizon=self._demand.horizon / _US)
+        else:
+            question = self._demand.question(dispatcher.line, self.immediate, reading, now)
+        if returns and memory.value == memory.with_slots:
+            question.back = scheduler.last_run(now)
+        news = self._news.take(reading)
+        probes = self._outage.degraded and reading - self._wanted_at < _INTEREST_NS
+        if not (question.want or question.back or news or self._pause.rechecks or probes):
+            self._nothing_to_ask(now)
+            return None
+        if self._news:
+            self._tell()  # in the next question
+        question.charge, question.pause = news.charged, news.pause_us(reading)
+        question.age, question.remembered = (reading - memory.at) / _US, memory.value
+        self._sent = Sent(question, reading, news, scheduler.rates, self._closed)
+        return question
+
+    def _nothing_to_ask(self, now: int) -> None:
+        self._silent = True
+        self._switch.nobody_waits()
+        self._scheduler.unanswered()
+        if self._returned is not None:
+            self._settle()
+            return
+        first = self._dispatcher.line.first()
+        if first is not None and self._scheduler.ready(first[1], now) < first[1]:
+            self._dispatcher.changed()  # nothing is on its way that would wake it
+        self.immediate.refuse()
+
+    def answered(self, reply: object) -> None:
+        """The script's reply. Raises `BadAnswer` if it makes no sense."""
+        sent = self._sent
+        if sent is None:  # its question was forgotten
+            return
+        answer = _checked(read_answer(reply, len(sent.rates)), sent.question)
+        self._sent = None
+        dispatcher, scheduler, timeline = self._dispatcher, self._scheduler, self._dispatcher.timeline
+        received = timeline.read()
+        now = received - timeline.offset
+        self._demand.measure(received - sent.at)
+        if self._outage.concerns_answer:
+            length, owed = self._outage.ended(received, answer.unused - self._memory.unused)
+            self._switch.restore(length)
+            if owed:
+                self.charged(owed)
+        self._memory = Memory(answer.value, received, answer.unused, answer.value if answer.granted else self._memory.with_slots)
+        self._pause.rechecks = False
+        if self._returned is not None and sent.closed:
+            scheduler.clear()
+            self._settle()
+            return
+        if answer.granted:
+            self._demand.answered(answer)
+        starts, nexts = _instants(answer.starts, now), _instants(answer.nexts, now)
+        scheduler.book(starts, answer.granted, now, nexts, self._demand.answer_ns, sent.rates)
+        if self._closed:  # while the question was under way; the next one returns these slots
+            return
+        self._pause.follow(answer.paused, self._news.pause_at is not None)
+        waited = bool(dispatcher.line)
+        dispatcher.changed()
+        if scheduler.lapsed > self._lapsed:
+            if waited:
+                dispatcher.skip(scheduler.lapsed - self._lapsed)
+            self._lapsed = scheduler.lapsed
+        self.immediate.refuse(coming=self.immediate.any_unasked and self._asks_on())
+
+    def _asks_on(self) -> bool:
+        """Have the store asked for the line, unless the first in it has its slots and will be granted in the loop's next iteration."""
+        dispatcher, scheduler = self._dispatcher, self._scheduler
+        first = dispatcher.line.first()
+        if first is None or dispatcher.timeline.held_at is not None:
+            return False
+        now = dispatcher.timeline.now()
+        if first[1] <= scheduler.available(now):
+            return True
+        scheduler.want(now)
+        return self.coming
+
+    def unreachable(self, cause: BaseException) -> None:
+        """The store did not answer. It will be asked again."""
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            self._news.again(sent.news)
+            self._no_answer(sent.at, cause)
+            self.immediate.refuse()
+
+    def late(self, cause: BaseException) -> None:
+        """The answer takes long enough to count as an outage. It may still come."""
+        if self._sent is not None:
+            self._no_answer(self._sent.at, cause)
+
+    def _no_answer(self, began: int, cause: BaseException) -> None:
+        self._switch.no_answer(began, cause)
+        if self._returned is not None:
+            self._settle()
+        elif self.client is not None:
+            self._switch.await_end_of_grace(self.client.loop)
+
+    def refused(self, cause: BaseException) -> None:
+        """The store will not answer until somebody mends the reason: requests in line fail, whatever the policy."""
+        if self._sent is None:
+            return
+        self._sent = None
+        self._pause.rechecks = False
+        self._switch.restore(self._outage.refused(self._dispatcher.timeline.read()))
+        error = EngineUnavailable(f"acquire(): the store refuses: {said(cause)}")
+        error.__cause__ = cause
+        self._fail(error)
+
+    def failed(self, error: BaseException) -> None:
+        """The client's task ended with an error, or this limiter's clock failed: nobody hangs."""
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            self._news.again(sent.news)
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._scheduler.unanswered()
+        if self._returned is not None:
+            self._settle()
+        if not self._closed:
+            self._dispatcher.fail(error)
+            self._dispatcher.changed()
+
+    def _settle(self) -> None:
+        """Have `aclose` go on."""
+        returned, self._returned = self._returned, None
+        if returned is not None and not returned.done():
+            returned.set_result(None)
+
+
+def _checked(answer: Answer, question: Question) -> Answer:
+    """Raises `BadAnswer` for a number of slots that the script never assigns."""
+    most = 0 if answer.paused else question.want
+    if not (min(most, 1) if question.within < 0 else 0) <= answer.granted <= most:
+        raise BadAnswer(f"the store assigned {answer.granted} slots where {question.want} were asked for")
+    return answer
+
+
+def _instants(durations: list[float], now: int) -> list[int]:
+    """The instants that many us from now, rounded up: no slot is early."""
+    return [now + ceil(us * _US) for us in durations]

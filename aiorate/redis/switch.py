@@ -1,0 +1,76 @@
+"""Switches a limiter from the store to the fallback of its policy when an outage outlasts the grace, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.events import Event
+from aiorate.rate import NS_PER_SECOND, ns_to_seconds
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, TimerHandle
+
+    from aiorate.redis.outage import Outage
+    from aiorate.schedulers.slot_scheduler import SlotScheduler
+    from aiorate.waiting.dispatcher import Dispatcher
+
+__all__ = ["FallbackSwitch"]
+
+
+class FallbackSwitch:
+    """Has the timer for the end of the grace, and says in events what changed."""
+
+    __slots__ = ("_dispatcher", "_outage", "_scheduler", "_timer")
+
+    def __init__(self, dispatcher: Dispatcher, scheduler: SlotScheduler, outage: Outage) -> None:
+        self._dispatcher: Dispatcher = dispatcher
+        self._scheduler: SlotScheduler = scheduler
+        self._outage: Outage = outage
+        self._timer: TimerHandle | None = None
+
+    def no_answer(self, began: int, cause: BaseException) -> None:
+        """A question of that reading got no answer."""
+        scheduler = self._scheduler
+        self._outage.failed(began, cause)
+        if self._outage.degraded:
+            scheduler.unanswered()  # to hear whether slots are still wanted
+            if scheduler.fallback is None:
+                scheduler.fallback = self._outage.fallback
+                self._dispatcher.changed()
+
+    def await_end_of_grace(self, loop: AbstractEventLoop) -> None:
+        """Set the timer, if there is an outage and the grace is not over."""
+        due = self._outage.due
+        if self._timer is None and due is not None:
+            seconds = max(due - self._dispatcher.timeline.read(), 0) / NS_PER_SECOND
+            self._timer = loop.call_later(seconds, self._on_grace, loop)
+
+    def _on_grace(self, loop: AbstractEventLoop) -> None:
+        self._timer = None
+        dispatcher, outage = self._dispatcher, self._outage
+        fallback = outage.over(dispatcher.timeline.read(), dispatcher.timeline.now())
+        if fallback is None:
+            self.await_end_of_grace(loop)  # a timer may be early
+            return
+        self._scheduler.fallback = fallback
+        dispatcher.tell(Event("degraded", dispatcher.name, source=f"{outage.why}; on_unavailable={outage.policy!r}"))
+        dispatcher.changed()
+
+    def nobody_waits(self) -> None:
+        """There is nothing to ask: an outage within the grace does not matter."""
+        if not self._outage.degraded:
+            self._outage.forget()
+            self.cancel()
+
+    def restore(self, ns: int) -> None:
+        """The store can be reached again, after it was degraded for ``ns``."""
+        self.cancel()
+        self._scheduler.fallback = None
+        if ns:
+            self._dispatcher.tell(Event("restored", self._dispatcher.name, seconds=ns_to_seconds(ns)))
+
+    def cancel(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
