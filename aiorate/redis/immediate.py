@@ -31,8 +31,8 @@ class OneAnswer(Patience):
 
     def error(self, more: int | None) -> WaitTooLong:
         seconds, limit = inf if more is None else ns_to_seconds(more), ns_to_seconds(self.limit)
-        why = f"acquire({self._permits}) would wait {seconds:.6g} s, and max_wait is {limit:g} s."
-        return WaitTooLong(f"{why} Nothing was spent; try later, or allow more.", seconds, limit)
+        why = f"acquire({self._permits}) would wait {seconds:.6g} s, but max_wait is {limit:g} s."
+        return WaitTooLong(f"{why} Nothing was spent. Try later, or raise max_wait.", seconds, limit)
 
 
 class Immediate:

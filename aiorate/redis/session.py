@@ -178,8 +178,9 @@ class StoreSession(Watcher):
                 if client is not None:
                     client.release(self)
                 found.attach(self)
-                self.client = client = found
+                self.client = found
                 self._switch.await_end_of_grace(native)
+            client = found
         client.wake(self)
 
     # What the limiter does.
