@@ -205,7 +205,7 @@ def main() -> None:
                 with asyncio.Runner(loop_factory=VirtualLoop if measure in VIRTUAL else None) as runner:
                     rounds[name].append(runner.run(measure(SUBJECTS[name])))
         middle = {name: median(values) for name, values in rounds.items()}
-        ratios = sorted(a / b for a, b in zip(rounds["filler"], rounds["alarm"], strict=True))
+        ratios = sorted(a / max(b, 1) for a, b in zip(rounds["filler"], rounds["alarm"], strict=True))
         cells = " | ".join("" if isnan(value) else f"{value:.0f} {unit}" for value in middle.values())
         print(f"| {title} | {cells} | {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |", flush=True)
 

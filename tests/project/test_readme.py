@@ -9,10 +9,14 @@ import importlib.util
 import re
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import aiorate
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,6 +25,16 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 
 def _commands() -> list[str]:
     return re.findall(r"^```sh\n(.*?)\n```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def _script(name: str) -> ModuleType:
+    """A script of the docs folder, which is not a package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_checks_begin_with_the_command_of_the_readme() -> None:
@@ -50,15 +64,22 @@ def test_commands_of_the_readme_need_python_and_pip_only() -> None:
 
 def test_pictures_and_tables_show_the_real_strategies() -> None:
     """If a strategy changes, so must its picture: python docs/make_figures.py."""
-    spec = importlib.util.spec_from_file_location("make_figures", ROOT / "docs" / "make_figures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    make_figures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_figures)
+    make_figures = _script("make_figures")
 
     stale = [path.name for path, text in make_figures.files().items() if path.read_text(encoding="utf-8") != text]
 
     assert stale == []
+
+
+def test_the_script_that_compares_the_drivers_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The design quotes its table. Here it measures a few waiters only, so the figures mean nothing."""
+    script = _script("measure_drivers")
+    script.ROUNDS, script.MANY = 1, 100
+
+    script.main()
+
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert len(rows) == len(script.CASES)
 
 
 @pytest.mark.parametrize("name", aiorate.__all__)
