@@ -66,8 +66,8 @@ def test_a_synchronous_client_is_refused_before_it_sends(package: Any, where: st
 
 
 @PACKAGES
-def test_subclass_and_wrapped_hook_are_told_apart_too(package: Any) -> None:
-    """SDKs derive their clients, and some wrap a hook in a function."""
+def test_subclass_wrapped_hook_and_redirect_are_told_apart(package: Any) -> None:
+    """SDKs derive their clients, some wrap a hook in a function, and a redirect calls the hook again."""
 
     class Own(package.Client):  # type: ignore[misc, name-defined]
         pass
@@ -178,7 +178,7 @@ def test_repeated_headers_cost_linear_time() -> None:
 
 @PACKAGES
 def test_a_limiter_in_place_of_hooks_names_them(package: Any) -> None:
-    """``event_hooks=limiter``: 'Limiter' object has no attribute 'get'."""
+    """For ``event_hooks=limiter`` httpx only said: 'Limiter' object has no attribute 'get'."""
     with pytest.raises(AttributeError, match=r"event_hooks=aiorate\.http\.hooks\(limiter\)"):
         package.AsyncClient(event_hooks=Limiter("1/s"))
 
@@ -186,7 +186,7 @@ def test_a_limiter_in_place_of_hooks_names_them(package: Any) -> None:
 @PACKAGES
 @pytest.mark.asyncio
 async def test_a_limiter_as_a_hook_names_hooks(package: Any) -> None:
-    """``{'request': [limiter]}``: it tried to decorate the request."""
+    """For ``{'request': [limiter]}`` the limiter tried to decorate the request."""
     async with Server() as server, package.AsyncClient(base_url=server.url, event_hooks={"request": [Limiter("1/s")]}) as client:
         with pytest.raises(TypeError, match=r"event_hooks=aiorate\.http\.hooks\(limiter\)"):
             await client.get("/")
@@ -196,7 +196,7 @@ async def test_a_limiter_as_a_hook_names_hooks(package: Any) -> None:
 
 @pytest.mark.asyncio
 async def test_a_limiter_as_a_middleware_names_middleware() -> None:
-    """``middlewares=[limiter]``: it takes 2 positional arguments but 3 were given."""
+    """For ``middlewares=[limiter]`` Python only said: takes 2 positional arguments but 3 were given."""
     async with Server() as server, aiohttp.ClientSession(server.url, middlewares=[Limiter("1/s")]) as session:
         with pytest.raises(TypeError, match=r"middlewares=\[aiorate\.aiohttp\.middleware\(limiter\)\]"):
             await session.get("/")
@@ -206,7 +206,7 @@ async def test_a_limiter_as_a_middleware_names_middleware() -> None:
 
 @pytest.mark.asyncio
 async def test_a_middleware_in_place_of_the_list_names_the_list() -> None:
-    """``middlewares=middleware(limiter)``: object of type 'function' has no len()."""
+    """For ``middlewares=middleware(limiter)`` Python only said: object of type 'function' has no len()."""
     async with Server() as server, aiohttp.ClientSession(server.url, middlewares=middleware(Limiter("1/s"))) as session:  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"middlewares=\[middleware\(limiter\)\]"):
             await session.get("/")

@@ -67,7 +67,7 @@ def test_a_plain_with_says_async_with(scope: Any) -> None:
 
 
 def test_called_limiter_is_told_to_drop_the_parentheses() -> None:
-    """``async with limiter():`` and ``@limiter()``."""
+    """For ``async with limiter():`` and ``@limiter()``."""
     limiter = aiorate.Limiter("10/s")
 
     async def main() -> None:
@@ -84,7 +84,7 @@ def test_called_limiter_is_told_to_drop_the_parentheses() -> None:
 
 
 def test_an_awaited_block_names_acquire() -> None:
-    """``await limiter.of(3)``."""
+    """For ``await limiter.of(3)``."""
     limiter = aiorate.Limiter("10/s")
 
     async def main() -> None:

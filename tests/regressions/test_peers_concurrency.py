@@ -51,7 +51,7 @@ async def test_a_permit_that_comes_back_serves_one(name: str) -> None:
 
 @one_loop
 async def test_the_place_of_a_limit_among_others_changes_nothing() -> None:
-    """envoyproxy/envoy#46390: a limit that was met kept another from being checked."""
+    """envoyproxy/envoy#46390: a limit that came first kept another from being checked."""
     orders = permutations(("TokenBucket", "SlidingWindow", "AllOf"))
 
     schedules = [simulate(aiorate.AllOf(*(EACH[name]() for name in order)), [0] * 50) for order in orders]
@@ -243,7 +243,7 @@ async def test_a_refusal_of_either_limit_takes_from_neither(own: str, shared: st
 @one_loop
 @pytest.mark.parametrize("names", list(permutations(("TokenBucket", "SlidingWindow", "CalendarWindow"), 2)), ids="-".join)
 async def test_for_one_key_it_does_not_matter_which_limit_is_shared(names: tuple[str, str]) -> None:
-    """envoyproxy/envoy#46390: a limit that was met kept another from being checked."""
+    """envoyproxy/envoy#46390: a limit that came first kept another from being checked."""
     one, other = Nested(*names), Nested(*reversed(names))
     for nested in (one, other):
         await nested.crowd.queue(range(40))

@@ -113,7 +113,7 @@ async def test_ten_thousand_gathered_on_four_a_day_are_four() -> None:
 
 @one_loop
 async def test_each_of_several_limits_is_charged_once_in_a_long_line() -> None:
-    """dotnet/runtime#113314, temporalio/temporal#7590: chained limiters counted twice when the inner one queued."""
+    """dotnet/runtime#113314: chained limiters counted twice when the inner one queued. temporalio/temporal#7590: a token served two."""
     bucket, window = aiorate.TokenBucket("10/s", burst=3), aiorate.SlidingWindow("20/3s")
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(aiorate.AllOf(bucket, window), clock=clock), clock)

@@ -28,7 +28,7 @@ def test_a_strict_window_never_passes_twice_its_number() -> None:
 
 @pytest.mark.parametrize("name", BOUNDED)
 def test_no_extra_permit_each_time_the_clock_moves(name: str) -> None:
-    """boinkor-net/governor#249: one free cell per movement. Asked at random instants, the bound is never exceeded."""
+    """boinkor-net/governor#249: one free cell for each movement. Asked at random instants, the bound is never exceeded."""
     scheduler, dice, now = EACH[name](), random.Random(name), 0
     granted = []
     for _ in range(5_000):
@@ -175,7 +175,7 @@ def test_instants_are_whole_nanoseconds(name: str, now: Any) -> None:
 
 
 def test_what_can_never_be_granted_fails_at_once() -> None:
-    """google/guava#7130 and throttled-py: waiting in vain until the time-out."""
+    """google/guava#7130 and throttled-py: such a request waited in vain until its timeout."""
     for name in ("TokenBucket", "SlidingWindow", "CalendarWindow", "AllOf"):
         scheduler = EACH[name]()
         with pytest.raises(ValueError, match="can never be granted"):
