@@ -12,7 +12,7 @@ from helpers.driving import SECOND, one_loop
 from aiorate import KeyedLimiter, Limiter, TokenBucket
 from aiorate.testing import ManualClock, VirtualLoop
 
-ROUND = 8_192  # uses for which a reused key stays; with more keys, their number
+ROUND = 8_192  # a reused key stays for this many uses, or for as many as there are keys
 
 
 class Counted:
