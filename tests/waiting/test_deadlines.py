@@ -1,4 +1,4 @@
-"""The deadlines of those in line: what is kept of requests that are done with, and how many are sent away at once."""
+"""Deadlines of requests in line: what is kept of finished ones, their timers, and how many fail at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @one_loop
 @pytest.mark.parametrize("cancel", [False, True])
 async def test_requests_with_far_deadlines_do_not_pile_up(cancel: bool) -> None:
-    """Granted or cancelled long before, behind one that gives up sooner: a line that never ends would keep them for hours."""
+    """Granted or cancelled long before, behind one with a sooner deadline: a line that never ends would keep them for hours."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("1/s", burst=1), clock=clock)
     limiter.try_acquire()
@@ -43,7 +43,7 @@ async def test_requests_with_far_deadlines_do_not_pile_up(cancel: bool) -> None:
 
 @one_loop
 async def test_a_closed_coroutine_leaves_no_timer() -> None:
-    """Its future is never done, as that of a cancelled one is; and another in line goes on without a deadline."""
+    """Its future is never done, unlike that of a cancelled one; another request in line has no deadline."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("1/h", burst=1), clock=clock)
     limiter.try_acquire()
@@ -61,8 +61,8 @@ async def test_a_closed_coroutine_leaves_no_timer() -> None:
 
 @one_loop
 @pytest.mark.parametrize("strategy", [lambda: TokenBucket("1/s", burst=1), lambda: TokenPool("1/s")])
-async def test_no_timer_stays_after_the_grant(strategy: Callable[[], Scheduler]) -> None:
-    """Those who wait on have one timer, for the first of them."""
+async def test_no_timer_of_a_deadline_stays_after_the_grant(strategy: Callable[[], Scheduler]) -> None:
+    """The rest of the line has one timer, for its first request."""
     clock = ManualClock()
     limiter = Limiter(strategy(), clock=clock)
     limiter.try_acquire()
@@ -77,8 +77,8 @@ async def test_no_timer_stays_after_the_grant(strategy: Callable[[], Scheduler])
 
 
 @one_loop
-async def test_a_deadline_that_is_not_the_first_has_no_timer() -> None:
-    """And one that is sooner than all before it has it at once."""
+async def test_only_the_earliest_deadline_has_a_timer() -> None:
+    """A new earliest one takes it over at once."""
     clock = SteppedClock()
     limiter = Limiter(TokenBucket("1/min", burst=1), clock=clock)
     limiter.try_acquire()
@@ -98,8 +98,8 @@ async def test_a_deadline_that_is_not_the_first_has_no_timer() -> None:
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_a_herd_is_sent_away_a_thousand_at_a_turn() -> None:
-    """All at once would keep the loop from its other tasks, as waking them would."""
+async def test_a_thousand_deadlines_fail_per_iteration() -> None:
+    """All 3500 at once would block other tasks of the loop."""
     limiter = Limiter(TokenBucket("1000/s", burst=1))
     limiter.try_acquire()
     refused = 0

@@ -1,6 +1,6 @@
-"""The fast path: what goes straight to the scheduler may be seen by nobody.
+"""The fast path: a request that goes straight to the scheduler has the same outcome as any other.
 
-It is only taken where the clock is the machine's monotonic one, which other event loops go by too. So that one is moved by hand here.
+It is only taken with the machine's monotonic clock, which other event loops use too. So that clock is replaced here and moved by hand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MS = SECOND // 1000
 
 
 class Machine:
-    """The machine's monotonic clock, which stands still until it is told to move. Timers of loops pass in real time."""
+    """The machine's monotonic clock, which stands still until it is moved. Timers of loops run in real time."""
 
     def __init__(self, start_ns: int = SECOND) -> None:
         self.instant = start_ns
@@ -29,7 +29,7 @@ class Machine:
         return self.instant
 
     async def advance(self, limiter: aiorate.Limiter, ns: int) -> None:
-        """Move on; then the limiter is looked at, which grants what is due, and those granted run."""
+        """Move by that many ns, call statistics(), which grants what is due, and let the granted tasks run."""
         self.instant += ns
         limiter.statistics()
         await turns(8)
@@ -37,7 +37,7 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """The clock of all limiters without one of their own."""
+    """The clock of all limiters that are made without one."""
     machine = Machine()
     for module in ("asyncio.view", "timeline"):
         monkeypatch.setattr(f"aiorate.waiting.{module}.monotonic_ns", machine)
@@ -45,7 +45,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 async def at_once(limiter: aiorate.Limiter) -> bool:
-    """Whether acquire() need not wait; who would have to leaves."""
+    """True if acquire() is granted without a wait; else its request is withdrawn."""
     coroutine = limiter.acquire()
     try:
         coroutine.send(None)
@@ -55,9 +55,9 @@ async def at_once(limiter: aiorate.Limiter) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", [name for name in EACH if name != "TicksAccumulator"])  # whose permits come in batches
-async def test_it_grants_what_the_scheduler_grants(name: str, machine: Machine) -> None:
-    """Permit for permit, at any instant, with refusals in between."""
+@pytest.mark.parametrize("name", [name for name in EACH if name != "TicksAccumulator"])  # it takes permits in batches
+async def test_the_fast_path_grants_what_the_scheduler_grants(name: str, machine: Machine) -> None:
+    """At any instant, with refusals in between."""
     dice, expected, actual = random.Random(name), [], []
     limiter, scheduler = aiorate.Limiter(EACH[name]()), EACH[name]()
 
@@ -72,8 +72,8 @@ async def test_it_grants_what_the_scheduler_grants(name: str, machine: Machine) 
 
 
 @pytest.mark.parametrize("look", [aiorate.Limiter.statistics, aiorate.Limiter.delay, aiorate.Limiter.try_acquire])
-async def test_it_leads_past_no_line(look: Callable[[aiorate.Limiter], object], machine: Machine) -> None:
-    """Three permits are there, the first in line wants five: whoever wants one stands behind, whatever else was called meanwhile."""
+async def test_the_fast_path_never_passes_a_line(look: Callable[[aiorate.Limiter], object], machine: Machine) -> None:
+    """Three permits are available and the first in line wants five: a request for one is behind it, also after other calls."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=5))
     assert await at_once(limiter)
     assert await at_once(limiter)
@@ -90,8 +90,8 @@ async def test_it_leads_past_no_line(look: Callable[[aiorate.Limiter], object], 
     assert small.result() == 0.0
 
 
-async def test_it_leads_past_no_pause_and_no_stop(machine: Machine) -> None:
-    """And is open again afterwards."""
+async def test_the_fast_path_is_closed_during_a_pause_and_a_stop(machine: Machine) -> None:
+    """And open again afterwards."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100))
     seen = [await at_once(limiter)]
 
@@ -107,8 +107,8 @@ async def test_it_leads_past_no_pause_and_no_stop(machine: Machine) -> None:
     assert seen == [True, False, True, False, True]
 
 
-async def test_it_leads_into_no_closed_limiter(machine: Machine) -> None:
-    """However many permits it holds."""
+async def test_the_fast_path_of_a_closed_limiter_is_closed(machine: Machine) -> None:
+    """Even if permits are available."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100))
     assert await at_once(limiter)
 
@@ -120,8 +120,8 @@ async def test_it_leads_into_no_closed_limiter(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("catch_up", "at_once_in_all"), [(1.0, 21), (0.008, 9)])
-async def test_who_asks_just_after_a_late_wake_up_does_not_take_it(catch_up: float, at_once_in_all: int, machine: Machine) -> None:
-    """Strict pacing at 1000/s, woken 20 ms late: the slots since then go to those whom the loop kept from asking, within catch_up."""
+async def test_after_a_late_wake_up_requests_skip_the_fast_path(catch_up: float, at_once_in_all: int, machine: Machine) -> None:
+    """Strict pacing at 1000/s, woken 20 ms late: within catch_up, the missed slots go to callers that could not ask meanwhile."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("1000/s"), catch_up=catch_up)
     assert await at_once(limiter)
     waiter = asyncio.ensure_future(limiter.acquire())
@@ -137,8 +137,8 @@ async def test_who_asks_just_after_a_late_wake_up_does_not_take_it(catch_up: flo
     assert count == at_once_in_all
 
 
-async def test_what_is_made_up_for_just_after_a_late_wake_up_ends_with_catch_up(machine: Machine) -> None:
-    """A millisecond later the slots of a millisecond more are too old, and the bound for one instant still holds."""
+async def test_requests_after_a_late_wake_up_get_at_most_catch_up(machine: Machine) -> None:
+    """A millisecond later, the slots of another millisecond are too old, and the bound for one instant still holds."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("10000/s"), catch_up=0.008)
     assert await at_once(limiter)
     waiter = asyncio.ensure_future(limiter.acquire())
@@ -156,10 +156,10 @@ async def test_what_is_made_up_for_just_after_a_late_wake_up_ends_with_catch_up(
 
 
 @pytest.mark.parametrize("scheduler", [lambda: aiorate.SlidingWindow("5000/h"), lambda: aiorate.TokenPool("1/s", pool=5000 * SECOND)])
-async def test_of_thousands_that_are_due_a_thousand_at_a_time_go_on(scheduler: Callable[[], aiorate.Scheduler], machine: Machine) -> None:
-    """All of them in one iteration of the loop would keep it from everybody else for too long."""
+async def test_a_thousand_due_requests_are_granted_per_iteration(scheduler: Callable[[], aiorate.Scheduler], machine: Machine) -> None:
+    """All 2500 in one iteration of the loop would block other tasks for too long."""
     limiter = aiorate.Limiter(scheduler())
-    assert limiter.try_acquire()  # from here on its schedule runs
+    assert limiter.try_acquire()  # its schedule begins now
     limiter.pause(3600)
     tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(2500)]
     await turns(3)
@@ -172,8 +172,8 @@ async def test_of_thousands_that_are_due_a_thousand_at_a_time_go_on(scheduler: C
     assert limiter.statistics().granted == 2501
 
 
-async def test_after_a_pause_instants_are_those_of_the_limiters_own_time(machine: Machine) -> None:
-    """The clock goes on while the schedule stands still: nobody may be granted what the pause was worth."""
+async def test_after_a_pause_instants_are_in_the_limiters_own_time(machine: Machine) -> None:
+    """The clock goes on while the schedule stands still: the time of the pause is not granted."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
     assert await at_once(limiter)
 

@@ -1,4 +1,4 @@
-"""The line on its own: order, leaving from anywhere, and what it keeps."""
+"""The line by itself: order, leaving from any place, and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiorate.waiting.line import Line, Outcome
 
 
 class Waiting:
-    """A ticket of no driver."""
+    """A ticket without a driver."""
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
@@ -30,19 +30,19 @@ class Waiting:
 
 
 def cancelled(line: Line, ticket: Waiting, permits: int = 1) -> None:
-    """Its task was cancelled, and has run."""
+    """Leave as a task that was cancelled and has run."""
     ticket.gone = True
     line.leave(ticket, permits)
 
 
 def closed(line: Line, ticket: Waiting, permits: int = 1) -> None:
-    """Its coroutine was closed: nobody has touched the ticket."""
+    """Leave as a coroutine that was closed: its ticket is untouched."""
     line.leave(ticket, permits)
 
 
 @pytest.mark.parametrize("go", [cancelled, closed, None])
-def test_it_is_a_queue_whoever_leaves_it(go: Callable[[Line, Waiting, int], None] | None) -> None:
-    """Against a plain list, with tickets leaving from everywhere, in one way or in both."""
+def test_the_line_is_a_queue_that_tickets_may_leave(go: Callable[[Line, Waiting, int], None] | None) -> None:
+    """Compared with a plain list, with tickets that leave from any place, in one way or in both."""
     dice, line, model = random.Random(14), Line(), list[tuple[Waiting, int, int]]()
 
     for step in range(5000):
@@ -70,8 +70,8 @@ def test_it_is_a_queue_whoever_leaves_it(go: Callable[[Line, Waiting, int], None
     assert (len(line), line.first()) == (0, None)
 
 
-def test_who_was_cancelled_is_passed_over_before_it_runs() -> None:
-    """Between the cancellation of a task and its next step nobody is to be granted in its place, nor the line to miscount."""
+def test_a_cancelled_ticket_is_skipped_before_its_task_runs() -> None:
+    """Between the cancellation and the next step of its task, it is not granted, and the line counts right."""
     dice, line, model, leaving = random.Random(15), Line(), list[Waiting](), list[Waiting]()
 
     for step in range(5000):
@@ -96,8 +96,8 @@ def test_who_was_cancelled_is_passed_over_before_it_runs() -> None:
     assert [ticket for ticket, _, _ in line] == model
 
 
-def test_holes_are_closed_when_they_outnumber_those_in_line() -> None:
-    """The first may wait for hours; those behind it who gave up must cost nothing meanwhile."""
+def test_holes_are_removed_once_they_outnumber_the_tickets() -> None:
+    """The first may wait for hours; cancelled tickets behind it must not take memory meanwhile."""
     line, first = Line(), Waiting()
     line.join(first, 1, 0)
     kept = weakref.WeakSet[Waiting]()
