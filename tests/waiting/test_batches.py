@@ -66,7 +66,7 @@ async def test_the_rest_of_a_batch_is_not_a_credit(idle: int) -> None:
 @pytest.mark.parametrize("rate", [100, 10**4, 10**5, 10**6])
 @pytest.mark.parametrize("kind", ["TokenPool-small", "TokenBucket"])
 async def test_late_booking_of_a_batch_costs_at_most_200_us(kind: str, rate: int) -> None:
-    """Of inflow, in a body that is busy for hours after 35 fast calls, without an iteration of the loop: the bucket is full again by then."""
+    """Of inflow, if the loop runs no iteration for hours after 35 fast calls: the bucket is full again by then."""
     clock = ManualClock()
     make = {"TokenPool-small": lambda: aiorate.TokenPool(rate, pool=1_000 * SECOND // rate), "TokenBucket": lambda: STRATEGIES[kind](rate)}
     limiter, alone = aiorate.Limiter(make[kind](), clock=clock), make[kind]()
