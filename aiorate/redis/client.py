@@ -266,7 +266,7 @@ class StoreClient:
             call.given_up = True
             task.cancel()
         elif waited >= CALL_SECONDS and not call.doubted:
-            call.doubted = True  # it may still connect, but requests need not wait for that beyond the grace
+            call.doubted = True  # it may still connect, but requests wait only until the end of the grace
             for session in call.sessions:
                 if session.client is self:
                     session.late(_no_answer(CALL_SECONDS))

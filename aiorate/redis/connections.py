@@ -1,4 +1,4 @@
-"""How commands reach the server: over one connection of our own where that can be, else through the client that was given."""
+"""How commands reach the server: over one connection that is opened here where possible, else through the client that was given."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class GivenClient:
         self._client = client
 
     async def run(self, commands: Sequence[Command]) -> list[object]:
+        """Send them together. Returns the reply to each, or the server's error. Raises if there is no answer."""
         if len(commands) == 1:
             try:
                 return [await self._client.execute_command(*commands[0])]
@@ -35,6 +36,7 @@ class GivenClient:
         return replies
 
     async def renew(self) -> None:
+        """Have the next call resolve the address again: another server may have taken over there."""
         # A client keeps its connections to a server that answers with an error.
         try:
             await self._client.connection_pool.disconnect(inuse_connections=False)
@@ -50,8 +52,7 @@ class GivenClient:
 class OwnConnection:
     """One connection, of the library's class for it. A call takes half the time of one through a client.
 
-    ``make`` makes one that is not connected yet. It should have no timeout but for connecting, and does not try again: whoever calls
-    sees to both.
+    ``make`` makes one that is not connected yet. It should have no timeout except for connecting, and no retries: the caller has both.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -93,9 +94,9 @@ class OwnConnection:
 
 
 def connection_to(source: Any, library: Any, connect_seconds: float) -> GivenClient | OwnConnection:
-    """The way to the server of a client, or to that of a URL by the library.
+    """The way to the server of a client, or to that of a URL through the library.
 
-    A plain client has the settings of a connection, and lends them: one of our own takes none of its pool.
+    A plain client only lends the settings of its connections: the one opened here does not count against its pool.
     """
     if isinstance(source, str):
         pool = library.ConnectionPool.from_url(source, socket_timeout=None, socket_connect_timeout=connect_seconds)
@@ -109,7 +110,7 @@ def connection_to(source: Any, library: Any, connect_seconds: float) -> GivenCli
 
 
 def _made(pool: Any) -> Any:
-    """A connection by the URL of that pool. Raises `Refusal` for an option that there is not, whose name may be part of a password."""
+    """A connection by the URL of that pool. Raises `Refusal` for an unknown option, whose name may be part of a password."""
     try:
         return pool.make_connection()
     except TypeError:

@@ -128,7 +128,7 @@ class Demand:
             expected = self._expected(reading)
             if not waiting:  # a request was refused and does not wait
                 expected = max(expected, scheduler.refused)
-        # Of a burst, no more than the loop wakes in time. The rest stays in the store and is asked for next.
+        # Of a burst, as many as the loop wakes in time. The rest stays in the store and is asked for next.
         most = max(_PORTION, first, *[rate.permits_in(self.horizon) for rate in scheduler.rates])
         at_once = immediate.ask(requests, ready, ready + most, not expected)
         if at_once:

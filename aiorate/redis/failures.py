@@ -39,7 +39,7 @@ _AUTHENTICATION_CLASSES = {"AuthenticationError", "AuthorizationError", "Authent
 _REFUSAL_CLASSES = {*_AUTHENTICATION_CLASSES, "UnicodeEncodeError"}
 _CLUSTER_CLASSES = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
 _AUTHENTICATION = {"Authentication required": "NOAUTH", "HELLO must be called": "NOAUTH", "invalid username-password pair": "WRONGPASS"}
-# Servers before 7.0 put the error of a command that a script called inside one of their own, and so does a transaction.
+# Servers before 7.0 wrap the error of a command that a script called, and so does a transaction.
 _INSIDE = re.compile(r"(?:ERR )?Error running script .*?: ?@user_script: ?\d+: (?:@user_script: ?\d+: )?-?([A-Z]+) ")
 _DISCARDED = re.compile(r"(?:EXECABORT )?Transaction discarded because of: -?([A-Z]+) ")
 _CODE = re.compile(r"-?([A-Z]+)(?: |$)")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisLimiter"]
 
-_acquire = Limiter.acquire  # found without super(), which takes as long as a permit that is in hand
+_acquire = Limiter.acquire  # not by super(), which takes as long as a permit that is in hand
 _SHORTEST_SLACK_NS = 1_000_000
 
 
@@ -39,33 +39,31 @@ _OPTIONS = ("burst", "lease", "horizon", "slack", "on_unavailable", "local_share
 
 
 class RedisLimiter(Limiter):
-    """A limit that all processes share that give the same name, through Redis or Valkey.
+    """One limit for all processes that give the same name, through Redis or Valkey.
 
-    ``client_or_url`` is a URL, or an asyncio client of redis-py or valkey-py, which is never closed here. A plain client lends its
-    settings to a connection of our own, which it need not have in its pool. ``rate`` is one rate or a list of them, that all hold;
-    ``burst`` is an int of 1 or more, or a list as long. The key in the store is ``aiorate:{name}``.
+    ``client_or_url`` is a URL, or an asyncio client of redis-py or valkey-py, which is never closed here. A plain client only lends its
+    settings to a connection that is opened here and does not count against its pool. ``rate`` is one rate, or a list of rates that all
+    hold; ``burst`` is an int of 1 or more, or one for each rate. The key in the store is ``aiorate:{name}``.
 
-    The store assigns time slots, by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together
-    are granted at most ``b + R * (W + max(slack, lease, 0.5 / R))`` permits in it. If requests are for several, it is the largest one
-    more for each process in which such a request gathers its slots. Slots begin when the store's answer arrives, so W also grows by as
-    much as answers take longer to one process than to another.
-    When the store loses its state, at most what was booked ahead is granted a second time, and b once more where no process
-    remembers.
+    The store assigns time slots by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together are
+    granted at most ``b + R * (W + max(slack, lease, 0.5 / R))`` permits in it. If requests are for several permits, add the largest one
+    for each process in which such a request gathers its slots. Slots begin when the store's answer arrives, so W also grows by as much
+    as answers take longer to one process than to another. When the store loses its state, at most the slots booked ahead are granted a
+    second time, and b once more where no process remembers.
 
     ``slack`` is how many seconds a slot may be used late, 0.001 or more: a busy event loop needs some. Where slots are rare it is half
-    of the interval between two. ``horizon`` is how far ahead, in
-    seconds, all processes together aim to book; a process that dies takes no more with it. ``lease`` lets a process book what it will
-    use in so many seconds, if use goes on as it does: callers then have a permit without waiting for the store, and a slot may be used
-    so late. Without it, an `acquire` waits for an answer of the store at least, and `try_acquire` is an error. Only the store knows
-    how long a wait is: `delay` is an estimate.
+    of the interval between two. ``horizon`` is how far ahead, in seconds, all processes together aim to book, which is what a process
+    that dies wastes at most. ``lease`` is how many seconds ahead a process books the slots that it will use if use goes on as it does:
+    callers then have a permit without waiting for the store, and a slot may be used as late as ``lease``. Without it, an `acquire` waits
+    for an answer of the store at least, and `try_acquire` is an error. Only the store knows how long a wait is: `delay` is an estimate.
 
-    When the store cannot be reached for longer than ``grace`` seconds, ``on_unavailable`` says what happens: ``"raise"``
-    `EngineUnavailable` for everybody; ``"wait"`` until it is back; ``"local"``, which grants ``local_share`` (of 1) of the rate in this
-    process, so that the shares of all processes should add up to 1; ``"open"``, no limit at all. What is booked is granted meanwhile.
-    A store that refuses (a wrong password, a missing permission, a key of another type) is `EngineUnavailable` under every policy.
+    When the store cannot be reached for longer than ``grace`` seconds, ``on_unavailable`` decides: ``"raise"`` `EngineUnavailable` for
+    all requests; ``"wait"`` until it is back; ``"local"``, which grants ``local_share`` (of 1) of the rate in this process, so the shares
+    of all processes should add up to 1; ``"open"``, no limit at all. Slots booked before are granted meanwhile. A store that refuses (a
+    wrong password, a missing permission, a key of another type) is `EngineUnavailable` under every policy.
 
-    `pause`, `observe` and `resume` are for all processes: those in which somebody waits notice within a second, and what was booked is
-    granted first. A quota that a response told of is kept by the process that heard it. `set_rate` is for this process, and a `refund`
+    `pause`, `observe` and `resume` are for all processes: those in which a request waits notice within a second, and slots booked before
+    are granted first. A quota from a response is kept by the process that received it. `set_rate` is for this process, and a `refund`
     brings nothing back: its slots have delayed others already.
 
     The other arguments are those of `Limiter`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
@@ -146,10 +144,10 @@ class RedisLimiter(Limiter):
 
     @property
     def key(self) -> str:
-        """In the store: text, written anew by every call, and gone soon after the last."""
+        """The key in the store: text, written again by every call, and gone soon after the last."""
         return self._session.key
 
-    def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine, and is none: one await less
+    def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine: one await less
         self, permits: int = 1, *, max_wait: Number | timedelta | None = None
     ) -> Coroutine[Any, Any, float]:
         """As `Limiter.acquire`. With ``max_wait=0`` the store is asked once, and grants what is due now, or within ``slack`` seconds.
@@ -196,9 +194,9 @@ class RedisLimiter(Limiter):
         return ns_to_seconds(waited)
 
     def try_acquire(self, permits: int = 1) -> bool:
-        """Take the permits if their slots are in hand and due, and nobody is in line; never waits, also not for the store.
+        """Take the permits if their slots are in hand and due, and nobody is in line; never waits, not even for the store.
 
-        It needs a ``lease``: then a refusal has slots booked for the next try. RuntimeError without one: it would always refuse.
+        Needs a ``lease``: then a refusal has slots booked for the next try. Raises RuntimeError without one: it would always refuse.
         """
         if self._session.on_demand:
             raise RuntimeError(
@@ -209,11 +207,11 @@ class RedisLimiter(Limiter):
         return super().try_acquire(permits)
 
     def resume(self) -> None:
-        """End a pause, for all processes. It also mends a key whose value has become unreadable, which then is as new."""
+        """End a pause, for all processes. A key whose value has become unreadable starts again as new."""
         super().resume()
 
     def reset(self) -> None:
-        """Raises RuntimeError: the state is that of all processes, which remember it. Take another name."""
+        """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
         self.dispatcher.strategy.reset(0)
 
     def apply(self, spec: RateSpec | str) -> None:
@@ -222,9 +220,9 @@ class RedisLimiter(Limiter):
             self._session.reopen()
 
     async def aclose(self) -> None:
-        """Send those in line away with `LimiterClosed`, and return slots to the store that nobody has booked beyond.
+        """Fail the requests in line with `LimiterClosed`, and return slots to the store unless it has assigned later ones since.
 
-        No task and no timer stays, and no connection that was opened here, once the last limiter of the client or URL is closed.
+        Once the last limiter of the client or URL is closed, no task, no timer and no connection that was opened here is left.
         """
         await super().aclose()
         await self._session.aclose()
@@ -241,7 +239,7 @@ def _can_be_encoded(name: str) -> bool:
 def _rates(rate: OneRate | Sequence[OneRate]) -> list[Rate]:
     if isinstance(rate, (Scheduler, Limiter)):
         raise TypeError(
-            f"RedisLimiter(rate) must be a rate such as '100/s', not {kind_of(rate)}: the store knows no strategies. For so many permits"
+            f"RedisLimiter(rate) must be a rate such as '100/s', not {kind_of(rate)}: the store knows no strategies. For several permits"
             " at once, write RedisLimiter(url, name, '100/s', burst=10); for several rates that all hold, ['10/s', '100/min']."
         )
     if isinstance(rate, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The script that assigns time slots, and how it is asked and answers. One key, one round trip, by the server's clock alone.
+"""The script that assigns time slots, its questions and its answers. One key, one round trip, only the server's clock.
 
 The value of the key is text: ``aiorate/1``, the server's time (us since the epoch) at which it was written, how long a pause went on
 then, what each busy client was entitled to since the beginning (see ``fairness.py``), how many permits went by unused, and for each
@@ -26,7 +26,7 @@ TEXT = """\
 -- aiorate: assigns time slots at one or several rates, by GCRA. All durations are in microseconds.
 -- ARGV[1]: want, charge, pause (-1: none, 0: over), give back, horizon, served (-1: nothing is known), age, within (-1: any time),
 -- unit, have, then interval and tolerance of each rate.
--- ARGV[2]: the value that the client was told last, so long ago; empty if there was none.
+-- ARGV[2]: the value that the client was told last, an age ago; empty if there was none.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local max, min = math.max, math.min
@@ -153,31 +153,31 @@ _FAR = 1e18  # us
 
 
 class BadAnswer(Exception):
-    """The store answered something that the script never says."""
+    """The store gave an answer that the script never gives."""
 
 
 @dataclass(slots=True)
 class Question:
-    """What a client asks for. All durations are in us."""
+    """A client's question. All durations are in us."""
 
     want: int = 0
     """Slots; the script may assign fewer, but at least one unless ``within`` is given."""
     charge: int = 0
     """Permits that were used without a slot."""
     pause: float = -1
-    """How long to pause all processes from now; 0: no longer, -1: as it is."""
+    """How long to pause all processes from now; 0: a pause is over, -1: nothing changed."""
     back: int = 0
     """Slots that nobody here will use; they come back if nobody has asked since."""
     horizon: float = 0
     """How far ahead all processes together aim to book."""
     served: float = -1
-    """How much it has had of what each busy client was entitled to; -1: it has just come."""
+    """How much it has had of what each busy client was entitled to; -1: it is new."""
     age: float = 0
     """How long ago the client was told the value that it remembers."""
     remembered: str = ""
     """That value."""
     within: float = -1
-    """How far ahead a slot may be; -1: at any time. Else the script may assign none."""
+    """How far ahead a slot may be, in which case the script may assign none; -1: any slot is useful."""
     unit: int = 1
     """The size of a request: slots are useful in multiples of it, if ``within`` is not -1."""
     have: int = 0
@@ -190,12 +190,12 @@ class Question:
 
 
 class Answer(NamedTuple):
-    """What the script says. All durations are in us, from the instant at which it ran."""
+    """The script's answer. All durations are in us, from the instant at which it ran."""
 
     value: str
     """The key's value, to be remembered."""
     paused: float
-    """How long nobody is to be granted anything."""
+    """How long all processes are paused."""
     entitled: float
     """What each busy client was entitled to since the beginning."""
     unused: float

@@ -1,6 +1,6 @@
 """One limiter's talk with the store: what to ask next, and what an answer means for its scheduler. Sends nothing itself.
 
-`docs/design.md` draws the states. What the limiter wants is `Demand`'s to say, and `StoreClient` sends the questions.
+The states are drawn in docs/design.md. `Demand` says how many slots the limiter lacks, and `StoreClient` sends the questions.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class StoreSession(Watcher):
         self._scheduler.patient = True
 
     def moved(self) -> None:
-        """The event loop in which the store was asked is gone, or another one is used."""
+        """The event loop is gone, or another one is used: no question is under way."""
         self._switch.cancel()
         self._pause.cancel()
         sent, self._sent = self._sent, None

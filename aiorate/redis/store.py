@@ -1,4 +1,4 @@
-"""The store: sends the script's questions over one connection, and says what kind of failure it was. Knows nothing of rates."""
+"""Sends the script's questions over one connection, and tells outages from refusals. Knows nothing of rates."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Store", "check_source"
 
 CALL_SECONDS = 0.5  # for one answer
 CONNECT_SECONDS = 2.0  # for the first, which takes a connection, a password and a script: some round trips
-UNKNOWN = "?"  # a node of which nobody knows yet
+UNKNOWN = "?"  # a node that the client does not know yet
 _KINDS = {"Redis", "RedisCluster", "Valkey", "ValkeyCluster"}
 _CLIENTS = ("redis.asyncio", "valkey.asyncio")
 
 
 class Store:
-    """A client of redis-py or valkey-py (asyncio), which is never closed here, or a URL, for a connection of our own."""
+    """A client of redis-py or valkey-py (asyncio), which is never closed here, or a URL, for which a connection is opened."""
 
     def __init__(self, source: object) -> None:
         library = _library(source) if isinstance(source, str) else None
@@ -36,14 +36,14 @@ class Store:
     async def ask(self, questions: Sequence[Asked]) -> list[object]:
         """The script's reply for each key and its arguments, or a `Refusal` or, where others got one, an `Unreachable` in its place.
 
-        Raises `Unreachable` if there is no answer at all, and `Refusal` if there can be none.
+        Raises `Unreachable` if nothing is answered, and `Refusal` if nothing can be.
         """
         try:
             replies = await self._replies(questions)
         except Exception as error:
             if len(questions) == 1 or not is_local(error):
                 raise failure_of(error) from error
-            # One of them cannot be sent: the others are none the worse.
+            # One of them cannot be sent: send each by itself.
             replies = [await self._reply(question) for question in questions]
         answers = [failure_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
         failures = [answer for answer in answers if isinstance(answer, Unreachable) and not answer.of_key]
@@ -65,7 +65,7 @@ class Store:
         replies = await run(calls)
         missing = [place for place, reply in enumerate(replies) if _is_missing(reply)]
         while missing:
-            # The first brings the script along, and its server has it for the others then; of a cluster, each server wants it.
+            # The first sends the script too, so its server has it for the others; in a cluster, each server needs it.
             first, *others = missing
             key, words = questions[first]
             again = await run([("EVAL", TEXT, 1, key, *words), *[calls[place] for place in others]])
@@ -75,7 +75,7 @@ class Store:
         return replies
 
     async def close(self) -> None:
-        """Close the connection, if it is our own."""
+        """Close the connection, if it was opened here."""
         await self._connection.close()
 
 
@@ -94,7 +94,7 @@ def check_source(source: object) -> None:
 
 
 def node_of(source: Any, key: str) -> str:
-    """Which node of a cluster has the key, as far as its client knows, or `UNKNOWN`; empty: it is no cluster's."""
+    """The node of a cluster that has the key, as far as its client knows, or `UNKNOWN`; empty for other clients."""
     if not any(base.__name__ in ("RedisCluster", "ValkeyCluster") for base in type(source).__mro__):
         return ""
     try:

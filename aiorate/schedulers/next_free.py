@@ -19,10 +19,10 @@ __all__ = ["NextFree"]
 
 
 class NextFree:
-    """When would so many permits be due, if nobody else took any?
+    """When a number of permits would be due, if nobody else took any.
 
-    A slot lies idle for at most ``burst - 1`` intervals of its rate, and all rates have to allow a request. One for more permits than
-    the burst goes when the burst is there, and those after it wait for the rest.
+    A slot lies idle for at most ``burst - 1`` intervals of its rate, and all rates have to allow a request. A request for more permits
+    than the burst is due when the burst is there, and those after it wait for the rest.
 
     ``nexts`` are instants (ns) of the next free slots; None: nothing was ever taken.
     """
@@ -39,11 +39,11 @@ class NextFree:
             self.follow(nexts)
 
     def follow(self, nexts: Sequence[int]) -> None:
-        """Go by these instants (ns) from now on."""
+        """Set the next free slots to these instants (ns)."""
         self._next = [instant * rate.permits for instant, rate in zip(nexts, self._rates, strict=True)]
 
     def at(self, permits: int, now: int) -> int:
-        """When so many are due: ``now`` or earlier if at once."""
+        """When ``permits`` are due: ``now`` or earlier if at once."""
         at = now if self.not_before is None else max(now, self.not_before)
         for index, rate in enumerate(self._rates):
             slot = self._from(index, now) + (min(permits, self._bursts[index]) - 1) * rate.period_ns
@@ -51,7 +51,7 @@ class NextFree:
         return at
 
     def last_slot(self, permits: int, now: int) -> int:
-        """When the last of so many slots is, if they are assigned now."""
+        """When the last of ``permits`` slots is, if they are assigned now."""
         at = now
         for index, rate in enumerate(self._rates):
             slot = self._from(index, now) + (permits - 1) * rate.period_ns
@@ -64,14 +64,14 @@ class NextFree:
             self._next[index] = self._from(index, now) + permits * rate.period_ns
 
     def set_rate(self, index: int, rate: Rate) -> None:
-        """Change one of them; what is taken stays taken until the same instant."""
+        """Change one of the rates; permits taken so far stay taken until the same instant."""
         old, slot = self._rates[index], self._next[index]
         self._rates[index] = rate
         if slot is not None and rate != old:
             self._next[index] = ceil_div(slot * rate.permits, old.permits)
 
     def shift(self, ns: int) -> None:
-        """All instants are earlier by so much."""
+        """Move all instants ``ns`` earlier."""
         self._next = [None if slot is None else slot - ns * rate.permits for slot, rate in zip(self._next, self._rates, strict=True)]
         if self.not_before is not None:
             self.not_before -= ns

@@ -89,7 +89,7 @@ class SlotScheduler(Scheduler):
         self._lapse: int = lapse
         self._in_hand: SlotsInHand = SlotsInHand()
         self._next_free: NextFree = NextFree(rates, bursts)  # after all slots that the store has assigned, as it said last
-        self._ask_below: int = -1  # want slots when a grant leaves no more than this; -1: only a refusal does
+        self._ask_below: int = -1  # slots are wanted when a grant leaves this many or fewer; -1: only a refusal does
         self._asked_at: int | None = None  # since when slots are on their way
         self._rehearsal: bool = False
         self.receipts: bool = True
@@ -332,7 +332,7 @@ class SlotScheduler(Scheduler):
         """How many slots, the first in hand, have lapsed for such a request.
 
         A request that gathers slots for several permits may use the latest that lapsed meanwhile, one fewer than it needs. So a grant
-        exceeds the slots that have not lapsed by no more than that.
+        exceeds the slots that have not lapsed by at most that.
         """
         lapsed = self._in_hand.lapsed_by(now)
         return max(lapsed - (permits if self.patient else permits - 1), 0) if lapsed else 0

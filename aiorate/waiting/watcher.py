@@ -33,7 +33,7 @@ class Watcher:
         """A request waits for the end of a pause."""
 
     def moved(self) -> None:
-        """The event loop used so far is gone, or another one is used."""
+        """The event loop is gone, or another one is used."""
 
     def shared(self) -> None:
         """Another limit is asked after this one."""
