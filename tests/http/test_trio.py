@@ -180,7 +180,7 @@ def test_refused_requests_raise_and_send_nothing(client_with: Any, remote: Serve
 @pytest.mark.parametrize("name", PACKAGES)
 @pytest.mark.parametrize("where", ["without a loop", "in a thread of a run"])
 def test_hooks_in_a_synchronous_client_fail_under_trio(name: str, where: str, remote: Server) -> None:
-    """It would send without a limit, and without a word."""
+    """It would send without a limit, and say nothing."""
     limiter = bucket()
 
     def get() -> None:

@@ -156,7 +156,7 @@ def told(*names: str) -> Feedback:
 
 
 async def test_dimension_with_nearly_the_servers_name_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Headers say ``output_tokens``, so the dimension ``output`` ignored them without a word."""
+    """Headers say ``output_tokens``, so the dimension ``output`` ignored them with no warning."""
     budget = Budget(requests="50/min", input="1000/s", output="1000/s", name="claude", clock=ManualClock())
 
     with caplog.at_level(logging.WARNING, "aiorate"):

@@ -260,7 +260,7 @@ async def test_servers_answer_429_honestly(store: RealServer) -> None:
 
 
 async def test_try_acquire_without_a_lease_is_an_error(store: RealServer) -> None:
-    """It was always False, without a word. With a lease it works."""
+    """It always returned False, with no error. With a lease it works."""
     limiter = RedisLimiter(TimedClient(store), "x", "1000/s")
     with pytest.raises(RuntimeError, match=r"acquire\(max_wait=0\).*lease=0\.05"):
         limiter.try_acquire()

@@ -20,7 +20,7 @@ REQUESTS = [httpx.Request("GET", "http://x"), httpx2.Request("GET", "http://x"),
 @one_loop
 @pytest.mark.parametrize("request_", REQUESTS, ids=["httpx", "httpx2", "starlette"])
 async def test_request_object_as_a_key_is_refused(request_: Any) -> None:
-    """Each request got a separate limiter, so nothing was limited, without a word."""
+    """Each request got a separate limiter, so nothing was limited, with no warning."""
     keyed = KeyedLimiter[Any](lambda key: "1/h")
 
     for ask in (keyed, keyed.acquire, keyed.try_acquire, keyed.__getitem__):
@@ -78,7 +78,7 @@ async def test_unknown_attribute_gets_the_usual_error() -> None:
     ],
 )
 async def test_option_as_a_dimension_is_refused(options: dict[str, Any], hint: str) -> None:
-    """A burst or a timeout became another limit of 5 or 60 calls per second, without a word."""
+    """A burst or a timeout became another limit of 5 or 60 calls per second, with no warning."""
     with pytest.raises(TypeError, match=rf"Budget\({next(iter(options))}\): .*{hint}"):
         Budget(requests="1/s", **options)
 

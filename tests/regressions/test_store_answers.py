@@ -145,7 +145,7 @@ def test_object_that_is_not_a_client_is_refused(store: RealServer) -> None:
 
 @one_loop
 async def test_two_rates_under_one_name_are_logged_once(store: RealServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Each limiter assigned slots by its own rate, without a word."""
+    """Each limiter assigned slots by its own rate, with no warning."""
     caplog.set_level(logging.WARNING, "aiorate")
     same = [RedisLimiter(store.url, "same", rate, burst=3) for rate in ("1000/s", "1000/s")]
     differ = [RedisLimiter(store.url, "x", rate) for rate in ("1000/s", "2000/s", "3000/s")]
