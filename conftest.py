@@ -1,12 +1,12 @@
 """Runs the Python blocks of README.md and docs/, so that what they say is true.
 
 A block may await at its top level, and the tests it defines are run. The blocks of one page share names and an event loop in
-virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` has a loop of its own, in virtual time
-too, and a comment behind that is a line that it must print. A block that speaks of ``https://api.example.com`` or ``server_url`` runs
-in real time instead, and finds a local server there; so does one that speaks of ``redis://localhost``, which finds a real Valkey or
-Redis. A block that imports an SDK is skipped where that is not installed.
+virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` gets another loop in virtual time,
+and a comment after that call is a line that it must print. A block that names ``https://api.example.com`` or ``server_url`` runs in
+real time instead, with a local server; so does a block that names ``redis://localhost``, with a real Valkey or Redis. A block that
+imports an SDK is skipped where that is not installed.
 
-The whole suite runs in several processes, one more than there are cores; files or folders that are named, in one.
+The whole suite runs in several processes, one more than there are cores. Named files or folders run in one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 class Page:
-    """What the blocks of one page share: two loops and, once a block needs them, servers."""
+    """The objects that the blocks of a page share: two loops and, when a block needs them, servers."""
 
     def __init__(self) -> None:
         self.virtual = asyncio.Runner(loop_factory=VirtualLoop)
@@ -90,10 +90,10 @@ class Page:
 
 
 class Server:
-    """An HTTP server in a thread of its own that answers requests with ``ok``, but for a few.
+    """An HTTP server in another thread. It answers most requests with ``ok``.
 
-    ``/items/...`` allows ten requests in any second and answers 429 beyond; ``/`` links to three pages; and two paths speak the
-    formats of OpenAI and Anthropic.
+    ``/items/...`` allows ten requests in any second and answers 429 to others; ``/`` links to three pages; two paths use the formats
+    of OpenAI and Anthropic.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Server:
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, Any]) -> Any:
-    """In place of ``asyncio.run()``. The loop's clock does not begin at 0 there, and so not here."""
+    """Replaces ``asyncio.run()``. As with a real loop, the clock does not begin at 0."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(asyncio.sleep(12_345))
         return runner.run(main)
@@ -188,7 +188,7 @@ def evaluate(example: Example) -> None:
     if "asyncio.run(" in source or "asyncio.Runner(" in source:
         printed = io.StringIO()
         with patch("asyncio.run", asyncio.run if on_the_wire else run_in_virtual_time), redirect_stdout(printed):
-            block()  # it brings its own loop, and so do its tests
+            block()  # it makes its own loop, and so do its tests
             for expected in re.findall(r"^asyncio\.run\(.*?\) *# (.+)", source, flags=re.MULTILINE):
                 assert expected in printed.getvalue().splitlines(), f"{expected!r} is promised, and printed was {printed.getvalue()!r}"
             for name in tests:
@@ -198,13 +198,13 @@ def evaluate(example: Example) -> None:
 
 
 def begin(namespace: dict[str, Any]) -> None:
-    """Before the first block of a page."""
+    """Prepare the names of a page."""
     namespace["__page__"] = Page()
     namespace["__name__"] = "__page__"
 
 
 def end(namespace: dict[str, Any]) -> None:
-    """After its last."""
+    """Close the loops and servers of a page."""
     namespace["__page__"].close()
 
 

@@ -7,7 +7,7 @@ import gc
 import os
 from typing import TYPE_CHECKING, Any
 
-import hypothesis  # noqa: F401  # not by its plugin as a run ends: a collection in the middle of that fails the run (CPython 3.11)
+import hypothesis  # noqa: F401  # imported here, not by its plugin as a run ends: a garbage collection during that import fails the run (CPython 3.11)
 import pytest
 import pytest_asyncio
 from helpers.loops import FACTORIES, LeapingLoop, eager_loop
@@ -44,14 +44,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: tests that look for garbage need not look at all of it again and again."""
+    """Exempt imported modules from garbage collection, so that tests that collect garbage are fast."""
     gc.collect()
     gc.freeze()
 
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
-    """A real one, on loopback."""
+    """A real HTTP server on loopback."""
     async with Server() as server:
         yield server
 
