@@ -1,4 +1,4 @@
-"""Driving limiters by hand: a clock moved from timer to timer, tasks that note when they were granted, loops turned step by step."""
+"""To drive limiters by hand: a clock that moves from timer to timer, tasks that note their grants, single iterations of a loop."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import aiorate
 
 SECOND = 1_000_000_000
-LONG = 120  # seconds: what has not come by then never will, however slow the machine is
+LONG = 120  # seconds: what has not happened by then never will, even on a slow machine
 
 one_loop = pytest.mark.asyncio(loop_factories=["asyncio"])
-"""For tests in which nothing but a clock moved by hand passes time: they say the same on any loop, so one is enough."""
+"""For tests in which only a ManualClock passes time: they have the same result on any loop, so one is enough."""
 
 
 class SteppedClock(ManualClock):
-    """A clock by hand that can be moved to its next timer."""
+    """A ManualClock that can be moved to its next timer."""
 
     def __init__(self, start_ns: int = 0) -> None:
         super().__init__(start_ns)
@@ -38,18 +38,18 @@ class SteppedClock(ManualClock):
 
     @property
     def next_timer(self) -> int | None:
-        """The instant of the next timer; None: none is set."""
+        """The instant of the next timer; None if there is none."""
         return min((timer.instant for timer in self._set), default=None)
 
     def fire(self) -> bool:
-        """Fire the next timer, at its instant, without letting any task run; False: none is set."""
+        """Fire the next timer, at its instant, before any task runs; False if there is none."""
         instant = self.next_timer
         if instant is not None:
             self.set(max(instant, self.now()))
         return instant is not None
 
     def forget(self) -> None:
-        """Lose all timers, as the loop that they belonged to was lost."""
+        """Drop all timers, like the loop that they belonged to."""
         for timer in list(self._set):
             timer.cancel()
 
@@ -72,13 +72,13 @@ class _Timer:
 
 
 async def turns(count: int) -> None:
-    """Let everything that is ready run, so many times."""
+    """Let everything that is ready run, ``count`` times."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 class Crowd:
-    """Tasks that each acquire once; ``granted`` says who was granted at which instant, in the order of running."""
+    """Tasks that each acquire once; ``granted`` has the instant of each grant, by name, in the order in which the tasks ran."""
 
     def __init__(self, limiter: aiorate.Limiter, clock: ManualClock) -> None:
         self.limiter = limiter
@@ -92,14 +92,14 @@ class Crowd:
         return task
 
     async def queue(self, names: Any, permits: int = 1) -> None:
-        """Have them all stand in line, in that order."""
+        """Start a task for each name, and let them join the line in that order."""
         for name in names:
             self.ask(name, permits)
         await turns(3)
 
     @property
     def pending(self) -> list[Any]:
-        """Who has neither run nor been cancelled, in order of arrival."""
+        """The names of tasks that have neither run nor been cancelled, in order of arrival."""
         return [name for name, task in self.tasks.items() if not task.done() and not task.cancelling()]
 
     async def _one(self, name: Any, permits: int, options: dict[str, Any]) -> float:
@@ -109,18 +109,18 @@ class Crowd:
 
 
 def others() -> set[asyncio.Task[Any]]:
-    """Tasks alive besides the one that asks."""
+    """All unfinished tasks except the current one."""
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 def alive(*kinds: type) -> int:
-    """How many objects of exactly these kinds there are."""
+    """The number of objects of exactly these classes."""
     gc.collect()
     return sum(type(each) in kinds for each in gc.get_objects())
 
 
 def descriptors() -> int:
-    """How many kernel timers are open."""
+    """The number of open kernel timers."""
     gc.collect()
     return _open_descriptors()
 
@@ -128,25 +128,25 @@ def descriptors() -> int:
 def _open_descriptors() -> int:
     count = 0
     for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the one that listed them
+        with suppress(FileNotFoundError):  # the descriptor of this listing
             count += "timerfd" in os.readlink(f"/proc/self/fd/{fd}")
     return count
 
 
 async def until(reached: Callable[[], object]) -> None:
-    """Return when that is true; TimeoutError if it never is. However slow the machine is, nothing else may be relied on in real time."""
+    """Return when ``reached()`` is true; TimeoutError if it never is. In real time a slow machine allows no other assumption."""
     async with asyncio.timeout(LONG):
         while not reached():
             await asyncio.sleep(0.001)
 
 
 async def all_closed() -> None:
-    """Return when no kernel timer is open any more."""
+    """Return when all kernel timers are closed."""
     await until(lambda: not _open_descriptors())
 
 
 async def made_to_wait(limiter: aiorate.Limiter) -> None:
-    """Have a request stand in line, as it must however slow the machine is, and be granted."""
+    """Make a request that has to wait, even on a slow machine, and return when it is granted."""
     rate = limiter.rate
     limiter.set_rate("1/h")
     while limiter.try_acquire():

@@ -1,4 +1,4 @@
-"""Programs that fork, each in a process of its own: what a fork does to the loop of the tests is no concern of theirs."""
+"""Programs that fork, each in its own process, so that a fork never meets the event loop of the tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import asyncio, multiprocessing, os, sys, threading, traceback, warnings
 from concurrent.futures import ProcessPoolExecutor
 import aiorate
 
-warnings.simplefilter("ignore", DeprecationWarning)  # that a program with threads is forked, as executors do
+warnings.simplefilter("ignore", DeprecationWarning)  # forking a program with threads, as executors do
 
 
 def in_child(function):
-    # Run it in a forked process, to its end; nothing of that comes back but what it printed.
+    # Run it in a forked process, to its end; only its output comes back.
     sys.stdout.flush()
     process = os.fork()
     if process == 0:
@@ -42,7 +42,7 @@ def in_line(limiter, count):
 
 
 def program(source: str, **values: object) -> str:
-    """What it prints, given these values as its constants; an error if it fails or does not end."""
+    """Run the program with these values as constants, and return its output; an error if it fails or does not end."""
     constants = "".join([f"{name} = {value!r}\n" for name, value in values.items()])
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + constants + source],

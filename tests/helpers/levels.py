@@ -1,4 +1,4 @@
-"""Limits over limits: users, in teams, in regions, below one for all. For tests of limits that share limits."""
+"""Limits that share limits, on four levels: users, teams, regions, and one for all."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Levels", "at_rest"]
 
-# Those that promise a bound for any history.
+# Strategies that have a bound for any history.
 BOUNDED = [name for name in EACH if name not in {"TicksAccumulator", "CalendarWindow"}]
 LATE = (0, 0.02, 0.3, 2)  # seconds of catch_up
 
 
 class Levels:
-    """Four levels: ``users[name]`` passes a team's limit, that a region's, and that the one for all."""
+    """Four levels: a request of ``users[number]`` passes the limits of its team and its region, and the one for all."""
 
     def __init__(self, clock: ManualClock, dice: random.Random) -> None:
         self.clock = clock
@@ -43,9 +43,9 @@ class Levels:
         return lambda key: self.limiter(team)
 
     def limiter(self, above: aiorate.Limiter | None = None) -> aiorate.Limiter:
-        """One of a random strategy."""
+        """A limiter of a random strategy."""
         limiter = aiorate.Limiter(EACH[self.dice.choice(BOUNDED)](), catch_up=self.dice.choice(LATE), clock=self.clock)
-        limiter.scheduler.peek(1, self.clock.now())  # the first instant that it is given starts a schedule
+        limiter.scheduler.peek(1, self.clock.now())  # the first instant that is passed starts a schedule
         self.all.append(limiter)
         self.grants[limiter] = []
         if above is not None:
@@ -57,7 +57,7 @@ class Levels:
         return [limiter, *(self.path(self.above[limiter]) if limiter in self.above else [])]
 
     def most(self, limiter: aiorate.Limiter) -> int:
-        """The largest request that all of its path grant."""
+        """The largest request that all limiters of its path can grant."""
         return min([each.scheduler.max_permits or 3 for each in self.path(limiter)])
 
     def ask(self, limiter: aiorate.Limiter, permits: int) -> None:
@@ -79,7 +79,7 @@ class Levels:
             self.grants[each].append((self.clock.now(), permits))
 
     def check_bounds(self) -> None:
-        """At no level more was granted in any window than its bound allows."""
+        """Assert that at no level any window exceeds its bound."""
         for limiter, grants in self.grants.items():
             for seconds in (0.05, 0.1, 0.5, 1, 3, 10):
                 bound = limiter.bound(seconds, self.largest)
@@ -99,7 +99,7 @@ def _most_permits(grants: list[tuple[int, int]], window: int) -> int:
 
 
 def at_rest(limiters: list[aiorate.Limiter], clock: ManualClock) -> bool:
-    """Whether nothing of any request is left anywhere."""
+    """True if no request has left a timer, a place in line, a wake-up or a receipt."""
     return clock.timers == 0 and all(
         not limiter.dispatcher.line and limiter.dispatcher.resuming == 0 and not limiter.scheduler.receipts for limiter in limiters
     )

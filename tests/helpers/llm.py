@@ -1,4 +1,4 @@
-"""A model's provider without a network: it speaks OpenAI's or Anthropic's format, keeps its limits exactly, and says how they stand."""
+"""A provider of language models without a network: OpenAI's or Anthropic's format, exact limits, and headers that report them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MINUTE = 60 * SECOND
 
 
 class Provider:
-    """``http`` is httpx or httpx2, whichever the SDK is built on; ``provider.network`` is its transport.
+    """``http`` is the package that the SDK is built on, httpx or httpx2; ``provider.network`` is its transport.
 
     Its limits are buckets, by their names in its headers: ``requests`` and ``tokens`` (OpenAI), or ``requests``, ``input_tokens`` and
-    ``output_tokens`` (Anthropic). A call is charged the most that it may use, and in the end what it did use.
+    ``output_tokens`` (Anthropic). A call is charged the most that it may use, and corrected at its end to what it did use.
     """
 
     def __init__(self, http: ModuleType, limits: dict[str, TokenBucket], seconds_a_token: float, seed: int = 1) -> None:
@@ -32,7 +32,7 @@ class Provider:
         self.limits = limits
         self.refused = 0
         self.used: list[tuple[int, dict[str, int]]] = []
-        """When a call began, and what it used."""
+        """(instant of its beginning, amounts used) of each call."""
         self._response = http.Response
         self._seconds_a_token = seconds_a_token
         self._dice = random.Random(seed)
@@ -40,17 +40,17 @@ class Provider:
         self._begun = False
 
     def begin(self) -> None:
-        """Fill from now on, and count. Before, all calls are answered at once."""
+        """Start limits and counts now. Until then all calls are answered at once."""
         self._begun = True
         for limit in self.limits.values():
             limit.peek(1, self.now())
 
     def now(self) -> int:
-        """In ns."""
+        """The loop's time, in ns."""
         return round(self._loop.time() * SECOND)
 
     async def _answer(self, request: Any) -> Any:
-        """At random length, after a while; or 429."""
+        """Answer at random length, after a while; or with 429."""
         asked, now = json.loads(request.content), self.now()
         prompt = sum(len(message["content"]) for message in asked["messages"]) // 4
         if not self._begun:

@@ -1,5 +1,4 @@
-"""A real HTTP server on loopback that remembers what arrived, when, and on which connection; with it, what the
-tests of HTTP clients share."""
+"""A real HTTP server on loopback that records each request, its instant and its connection, and helpers for tests of HTTP clients."""
 
 from __future__ import annotations
 
@@ -39,23 +38,23 @@ class Arrival:
     instant: int
     """`time.monotonic_ns()` when its head had been read."""
     connection: int
-    """Which connection brought it, counted from 1."""
+    """The number of its connection, from 1."""
     status: int = 0
-    """That of the answer; 0: none yet."""
+    """The status of the answer; 0 before there is one."""
 
 
 class Server:
     """``async with Server() as server:`` and then ``server.url``, ``server.arrivals`` and ``server.connections``.
 
     ``/redirect/3`` redirects three times, ``/flaky/2`` answers 503 twice (and asks for no pause) and 200 from then on, ``/stream``
-    sends its head and ``first``, then waits for ``go.set()`` before it sends ``last``; ``/ws`` is a WebSocket that echoes. All else
-    is ``ok``. Any answer may say more: `answers` sets the status and the headers of the next ones, `enforce` sets a limit.
+    sends its head and ``first``, then waits for ``go.set()`` before it sends ``last``; ``/ws`` is a WebSocket that echoes. Any other path
+    is answered with ``ok``. `answers` sets status and headers of the next answers, `enforce` sets a limit.
     """
 
     def __init__(self) -> None:
         self.arrivals: list[Arrival] = []
         self.connections = 0
-        """How many connections were ever accepted."""
+        """The number of connections accepted so far."""
         self.url = ""
         self.go = asyncio.Event()
         self._seen: Counter[str] = Counter()
@@ -86,11 +85,11 @@ class Server:
 
     @property
     def paths(self) -> list[str]:
-        """What arrived, in order."""
+        """The paths of all requests, in order of arrival."""
         return [arrival.path for arrival in self.arrivals]
 
     async def arrived(self, count: int) -> None:
-        """Return when so many requests have arrived; TimeoutError if they never do."""
+        """Return when ``count`` requests have arrived; TimeoutError if they never do."""
         async with asyncio.timeout(LONG):
             while len(self.arrivals) < count:
                 self._more.clear()
@@ -98,17 +97,17 @@ class Server:
 
     @property
     def refused(self) -> int:
-        """How many requests were answered with 429."""
+        """The number of requests answered with 429."""
         return sum(arrival.status == 429 for arrival in self.arrivals)
 
     def answers(self, *each: tuple[int, Mapping[str, str]]) -> None:
-        """The status and further headers of the next answers, one after the other. A status of 0 leaves it as it is."""
+        """Set status and additional headers of the next answers, one after the other. A status of 0 changes nothing."""
         self._next.extend(each)
 
     def enforce(self, permits: int, window: float, *, sliding: bool = False) -> None:
-        """From now on, allow so many requests per so many seconds: in each window from the first request on, or in any at all.
+        """From now on, allow ``permits`` requests per ``window`` seconds: in windows from the first request on, or in any window.
 
-        Others get 429 and Retry-After, in seconds with a fraction. With windows, every answer tells what is left of its own.
+        Others get 429 and Retry-After, in seconds with a fraction. Unless ``sliding``, every answer reports what is left of its window.
         """
         self._limit = _Limit(permits, round(window * SECOND), sliding)
 
@@ -167,7 +166,7 @@ class Server:
 
 
 class _Limit:
-    """So many requests per window."""
+    """At most ``permits`` requests per ``window`` ns."""
 
     def __init__(self, permits: int, window: int, sliding: bool) -> None:
         self.permits, self.window, self.sliding = permits, window, sliding
@@ -197,12 +196,12 @@ def _seconds(ns: int) -> str:
 
 
 class Observed(Limiter):
-    """A limiter that notes what it was told: how much it had granted until then, how much more it may, and until when at the least."""
+    """A limiter that notes each feedback: how many permits may be granted in all, and at least until when."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.told: list[tuple[int, int]] = []
-        """Permits that may be granted in all, and the reading of `time.monotonic_ns` before which no more may be."""
+        """(permits that may be granted in all, reading of `time.monotonic_ns` until which that holds)."""
         self.feedback: list[Feedback] = []
 
     def observe(self, feedback: Any, *, jitter: Any = 0) -> None:
@@ -218,7 +217,7 @@ class Observed(Limiter):
                     self.told.append((granted + quota.remaining, reading + round(quota.reset * SECOND)))
 
     def check(self, arrivals: Sequence[Arrival]) -> None:
-        """Assert that the server saw no more than that. What was granted before may be on its way, so arrivals are only counted."""
+        """Assert that the server saw at most that many requests. Only arrivals are counted, since granted requests may be on the way."""
         instants = sorted(arrival.instant for arrival in arrivals)
         for allowed, until in self.told:
             assert [until - instant for instant in instants[allowed:] if instant < until] == []
@@ -226,7 +225,7 @@ class Observed(Limiter):
 
 @contextmanager
 def in_thread() -> Iterator[Server]:
-    """A server in a thread of its own, for clients that do not run on asyncio."""
+    """A server in another thread, for clients that do not run on asyncio."""
     begun = threading.Event()
     stops: list[Callable[[], object]] = []
     servers: list[Server] = []
@@ -250,7 +249,7 @@ def in_thread() -> Iterator[Server]:
 
 
 def most_in_any_window(instants: list[int], window: int) -> int:
-    """The most of the instants (ns) within any half-open window of so many ns."""
+    """The largest number of instants (ns) in any half-open window of that many ns."""
     instants = sorted(instants)
     most = begin = 0
     for end, instant in enumerate(instants):
@@ -261,12 +260,12 @@ def most_in_any_window(instants: list[int], window: int) -> int:
 
 
 def bucket(burst: int = 10, rate: str = "10/s", **options: Any) -> Limiter:
-    """A limiter that grants so many permits at once. Its clock stands still, unless one is given: then everybody waits."""
+    """A limiter that grants ``burst`` permits at once. After those requests wait, since its clock stands still unless one is given."""
     return Limiter(TokenBucket(rate, burst=burst), **{"clock": ManualClock(), **options})
 
 
 async def in_line(limiter: Limiter, count: int) -> None:
-    """Return when so many requests wait; TimeoutError if they never do."""
+    """Return when ``count`` requests wait; TimeoutError if they never do."""
     for _ in range(100_000):
         if limiter.statistics().waiting == count:
             return
@@ -281,7 +280,7 @@ def session_of(server: Server, limiter: Any, *, session: dict[str, Any] | None =
 
 
 async def get(session: ClientSession, url: str = "/", **options: Any) -> int:
-    """The status of the answer, read to its end."""
+    """Send a request, read the answer to its end, and return the status."""
     async with session.get(url, **options) as response:
         await response.read()
         return response.status

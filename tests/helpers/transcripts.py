@@ -1,4 +1,4 @@
-"""Short names for the lines that tests of schedulers compare."""
+"""Short names for the transcripts that tests of schedulers compare."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ S = 1_000_000_000
 
 
 def grants(scheduler: aiorate.Scheduler, count: int, begin: float = 0) -> str:
-    """Seconds at which so many permits are granted one by one to a line that began to form then."""
+    """The instants, in seconds, of ``count`` grants of one permit each to a line that forms at ``begin``."""
     return " ".join(f"{at / S:.9g}" for at in simulate(scheduler, [round(begin * S)] * count))

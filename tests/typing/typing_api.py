@@ -1,4 +1,4 @@
-"""What type checkers make of the public names. Never run: mypy and pyright read it."""
+"""The public names as type checkers see them. Checked by mypy and pyright, and never run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from aiorate.testing import ManualClock, VirtualLoop, check_scheduler, simulate
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-# Every strategy is a Scheduler, and a clock by hand is a Clock.
+# Every strategy is a Scheduler, and a ManualClock is a Clock.
 strategies: list[Scheduler] = [
     TokenPool("10/s", burst_ratio=1.5),
     TicksAccumulator(10),
@@ -60,14 +60,14 @@ Limiter(TokenBucket)  # type: ignore[arg-type]  # pyright: ignore[reportArgument
 
 
 class EveryOther(Scheduler):
-    """A strategy of one's own: the rest of the interface has defaults."""
+    """A custom strategy: the rest of the interface has defaults."""
 
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner
         self.rate = inner.rate
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        """As twice the permits of the inner one."""
+        """Take twice the permits of the inner one."""
         return self.inner.take(2 * permits, now, since)
 
     def peek(self, permits: int, now: int) -> int:
@@ -79,15 +79,15 @@ class EveryOther(Scheduler):
         self.inner.give_back(2 * permits, now, taken)
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """The inner one's."""
+        """Set the rate of the inner one."""
         self.inner.set_rate(rate, now)
 
     def lag(self, now: int) -> int:
-        """The inner one's."""
+        """Return that of the inner one."""
         return self.inner.lag(now)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """Half of the inner one's."""
+        """Return half of the inner one's."""
         inner = self.inner.bound(window, 2 * largest)
         return None if inner is None else inner // 2
 
@@ -111,7 +111,7 @@ kept: Callable[[int], Coroutine[Any, Any, bytes]] = fetch
 
 
 async def asking() -> None:
-    """What the calls return."""
+    """Calls that wait, and what they return."""
     assert_type(await limiter.acquire(3, max_wait=0.5), float)
     assert_type(limiter.try_acquire(), bool)
     async with limiter as waited:
@@ -132,7 +132,7 @@ async def asking() -> None:
 
 
 def steering() -> None:
-    """What can be changed and looked at."""
+    """Calls that change a limiter or look at it."""
     limiter.set_rate("5/s")
     limiter.set_rate(Rate(5), member=0)
     limiter.reset()
@@ -152,14 +152,14 @@ def steering() -> None:
 
 
 def helpers() -> None:
-    """What tests use."""
+    """Names for tests."""
     assert_type(simulate(TokenPool("10/s"), [0, (0, 3)]), list[int])
     assert_type(VirtualLoop().time(), float)
     check_scheduler(lambda: TokenBucket("10/s", burst=2), examples=10)
 
 
 async def clients() -> None:
-    """What HTTP clients take, and get back."""
+    """Arguments of HTTP clients, and their results."""
     per_host = {"https://api.example.com:443": limiter}
     # A transport of the same package, but not of the same class.
     assert_type(limit_transport(httpx2.AsyncHTTPTransport(), limiter), httpx2.AsyncBaseTransport)
