@@ -163,7 +163,7 @@ class Rate:
         raise AttributeError(f"a Rate cannot be changed; make a new one instead of setting {name!r}")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a Rate cannot be changed; {name!r} stays")
+        raise AttributeError(f"a Rate cannot be changed; make a new one instead of deleting {name!r}")
 
     def __reduce__(self) -> tuple[object, tuple[int, int, bool]]:
         return _restored, (self.permits, self.period_ns, self.is_whole)

@@ -110,7 +110,7 @@ def _spec_rate(part: str, text: str) -> Rate:
     elif len(base) * int(power) <= MOST_DIGITS:
         num, den = (part ** int(power) for part in written(base, "RateSpec.parse()"))
     else:
-        raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate is beyond 1e{MOST_DIGITS}.")
+        raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be at most 1e{MOST_DIGITS}.")
     if num == 0:
         raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be greater than 0; the verb 'stop' halts a limiter.")
     return Rate.exactly(num * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], NS_PER_SECOND, den)
