@@ -54,9 +54,12 @@ def kind_of(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
-def check_count(what: str, count: object, also: str = "") -> None:
-    """Raise TypeError or ValueError that begins with ``what`` unless the count is an int of 0 or more. ``also`` explains other values."""
+def check_count(what: str, count: object, also: str = "", *, least: int = 0) -> None:
+    """Raise TypeError or ValueError that begins with ``what`` unless the count is an int of at least ``least``.
+
+    ``also`` explains other values in the message.
+    """
     if isinstance(count, bool) or not isinstance(count, int):
-        raise TypeError(f"{what} must be an int of 0 or more{also}, not {kind_of(count)}.")
-    if count < 0:
-        raise ValueError(f"{what} must be 0 or more{also}; {count} was given.")
+        raise TypeError(f"{what} must be an int of {least} or more{also}, not {kind_of(count)}.")
+    if count < least:
+        raise ValueError(f"{what} must be {least} or more{also}; {count} was given.")

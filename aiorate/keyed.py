@@ -10,12 +10,12 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
-from aiorate.errors import LimiterClosed, kind_of
+from aiorate.errors import LimiterClosed, check_count, kind_of
 from aiorate.events import Event, emit
 from aiorate.kept import Kept
 from aiorate.limiter import Limiter
 from aiorate.rate import Rate, seconds_to_ns
-from aiorate.schedulers.interface import Scheduler, check_permits
+from aiorate.schedulers.interface import Scheduler
 from aiorate.waiting.gate import Gate
 from aiorate.waiting.group import Group
 
@@ -65,7 +65,7 @@ class KeyedLimiter(Generic[K]):
         "_kept",
         "_max_keys",
         "_on_event",
-        "_own",
+        "_owns_shared",
         "_seen",
         "_shared",
     )
@@ -81,28 +81,28 @@ class KeyedLimiter(Generic[K]):
         **unknown: Never,
     ) -> None:
         if unknown:
-            from aiorate.mistakes import unknown_of_keys
+            from aiorate.mistakes import unknown_keyed_options
 
-            raise unknown_of_keys(unknown, _OPTIONS, _OF_EACH_KEY)
+            raise unknown_keyed_options(unknown, _OPTIONS, _OF_EACH_KEY)
         if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)):
-            hint = " For limits that are known, write KeyedLimiter(limits.__getitem__)." if isinstance(factory, dict) else ""
+            hint = " For a dict of limits, write KeyedLimiter(limits.__getitem__)." if isinstance(factory, dict) else ""
             raise TypeError(
                 f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
                 f" each key needs a separate limit.{hint}"
             )
-        check_permits("KeyedLimiter(max_keys)", max_keys)
+        check_count("KeyedLimiter(max_keys)", max_keys, least=1)
         self._idle = None if idle is None else seconds_to_ns(idle, "KeyedLimiter(idle)")
         if on_event is not None and not callable(on_event):
             raise TypeError(f"KeyedLimiter(on_event) must be a function of an aiorate.Event, not {kind_of(on_event)}.")
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
-        self._shared = shared if shared is None or isinstance(shared, Limiter) else _shared(shared, on_event)
+        self._shared = shared if shared is None or isinstance(shared, Limiter) else _make_shared(shared, on_event)
         if self._shared is not None and self._shared.dispatcher.spans_loops:
             raise ValueError("KeyedLimiter(shared): a KeyedLimiter is for one event loop, and this has scope='process'. Use scope='loop'.")
         if self._shared is not None:
             self._shared.check_shared("KeyedLimiter(shared)", "the limiters that the factory makes")
-        self._own = self._shared is not shared  # whether the shared limit was made here
+        self._owns_shared = self._shared is not shared  # whether the shared limit was made here
         self._kept: Kept[K, Limiter] = Kept()
         self._group = Group()
         self._seen: dict[K, tuple[int, int]] = {}  # with idle: the permits granted to a key when it was checked, and the reading then
@@ -199,9 +199,9 @@ class KeyedLimiter(Generic[K]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Never:
-            from aiorate.mistakes import not_of_keys
+            from aiorate.mistakes import not_of_keyed
 
-            raise AttributeError(not_of_keys(name), name=name, obj=self)
+            raise AttributeError(not_of_keyed(name), name=name, obj=self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a KeyedLimiter cannot be copied or pickled: the copy would grant the same permits again. Share it.")
@@ -222,18 +222,18 @@ class KeyedLimiter(Generic[K]):
         self._closed = _Closed()
         for limiter in self._kept.values():
             await limiter.aclose()
-        if self._own and self._shared is not None:
+        if self._owns_shared and self._shared is not None:
             await self._shared.aclose()
 
     def _add(self, key: K) -> Limiter:
         if self._closed is not None:
             return self._closed
         if not isinstance(key, (str, tuple, int)):
-            from aiorate.mistakes import A_REQUEST_IS_NO_KEY, is_request
+            from aiorate.mistakes import REQUEST_AS_KEY, is_request
 
             if is_request(key):
-                raise TypeError(f"KeyedLimiter: {A_REQUEST_IS_NO_KEY}")
-        limiter = self._made(key)
+                raise TypeError(f"KeyedLimiter: {REQUEST_AS_KEY}")
+        limiter = self._make(key)
         kept = self._kept
         if kept.add(key, limiter):
             for _ in range(_CHECKED):
@@ -254,7 +254,7 @@ class KeyedLimiter(Generic[K]):
         if key is not None:
             self._evict_if_rested(key, None if len(self._kept) > self._max_keys else self._idle)
 
-    def _made(self, key: K) -> Limiter:
+    def _make(self, key: K) -> Limiter:
         made = self._factory(key)
         name = key if isinstance(key, str) else None
         try:
@@ -306,7 +306,7 @@ class KeyedLimiter(Generic[K]):
         return True
 
 
-def _shared(limit: Scheduler | Rate | str | Number, on_event: Callable[[Event], object] | None) -> Limiter:
+def _make_shared(limit: Scheduler | Rate | str | Number, on_event: Callable[[Event], object] | None) -> Limiter:
     try:
         return Limiter(limit, name="shared", on_event=on_event)
     except TypeError as error:
@@ -327,15 +327,15 @@ class _Closed(Limiter):
         try:
             return await super().acquire(permits, max_wait=max_wait)
         except LimiterClosed:
-            raise _no_key() from None
+            raise _closed_error() from None
 
     def try_acquire(self, permits: int = 1) -> bool:
-        raise _no_key()
+        raise _closed_error()
 
     def apply(self, spec: RateSpec | str) -> None:
         """Raises `LimiterClosed`: it cannot be opened again."""
-        raise _no_key()
+        raise _closed_error()
 
 
-def _no_key() -> LimiterClosed:
+def _closed_error() -> LimiterClosed:
     return LimiterClosed("the KeyedLimiter is closed, and adds no keys. Create a new one.")

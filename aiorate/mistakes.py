@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
-    "A_REQUEST_IS_NO_KEY",
     "NOT_AWAITED",
     "NOT_A_BLOCK",
     "NOT_A_RESERVATION",
@@ -17,14 +16,15 @@ __all__ = [
     "NO_KEY",
     "NO_LEASE",
     "NO_TIMEOUT",
+    "REQUEST_AS_KEY",
     "is_request",
     "more_than_a_rate",
     "not_a_dimension",
     "not_by_name",
     "not_decorated",
     "not_of_a_budget",
-    "not_of_keys",
-    "unknown_of_keys",
+    "not_of_keyed",
+    "unknown_keyed_options",
     "unknown_options",
     "wrong_of_strategy",
 ]
@@ -50,7 +50,7 @@ NOT_A_RESERVATION = (
     "each call reserves its amounts: write `async with budget.reserve(tokens=1800) as lease:`, which waits in line. Neither a Budget nor"
     " a reservation can be awaited, or entered by a plain `with`."
 )
-A_REQUEST_IS_NO_KEY = (
+REQUEST_AS_KEY = (
     "a request cannot be a key: each request would get a separate limit, and none would wait. Use what the limit is for, such as"
     " keyed(request.client.host) in a server, or keyed(request.url.host). For an HTTP client, write event_hooks=aiorate.http.hooks(keyed),"
     " or middlewares=[aiorate.aiohttp.middleware(keyed)]."
@@ -84,7 +84,7 @@ def unknown_options(call: str, given: Mapping[str, object], known: Iterable[str]
     return TypeError(f"{call} has no option {names}: {said}." if given else f"{call} needs a rate or a strategy: {said}.")
 
 
-def unknown_of_keys(given: Mapping[str, object], known: Iterable[str], of_each: Iterable[str]) -> TypeError:
+def unknown_keyed_options(given: Mapping[str, object], known: Iterable[str], of_each: Iterable[str]) -> TypeError:
     """The same for a KeyedLimiter: options of a Limiter belong in the function that makes the limiters."""
     each = [f"{name}={value!r}" for name, value in given.items() if name in of_each]
     if not each:
@@ -157,15 +157,15 @@ def not_by_name(call: str, given: object, names: Sequence[str]) -> TypeError:
 
 
 NOT_DIMENSIONS = {
-    "burst": "A burst belongs to a strategy: tokens=TokenBucket('200_000/min', burst=20_000)",
-    "timeout": "Set the longest wait for each call: reserve(max_wait=1)",
-    "scope": f"Only a Limiter has a scope, and {_ONE_LOOP}",
-    **dict.fromkeys(("max_concurrency", "precise"), "This is an option of Limiter, not of Budget"),
+    "burst": "a burst belongs to a strategy: tokens=TokenBucket('200_000/min', burst=20_000)",
+    "timeout": "set the longest wait for each call: reserve(max_wait=1)",
+    "scope": f"only a Limiter has a scope, and {_ONE_LOOP}",
+    **dict.fromkeys(("max_concurrency", "precise"), "this is an option of Limiter, not of Budget"),
 }
 """Options of something else: taken as dimensions, they would be limits that nobody asked for."""
 
 
-def not_of_keys(name: str) -> str:
+def not_of_keyed(name: str) -> str:
     """What to write instead of an attribute that a KeyedLimiter does not have."""
     if name in _OF_A_KEY:
         return f"a KeyedLimiter has no {name}(): write keyed[key].{name}() for one key, or keyed.shared.{name}() for all keys together."

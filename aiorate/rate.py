@@ -257,7 +257,10 @@ def duration_to_ns(value: Number | timedelta, what: str) -> int:
             if value < timedelta(0):
                 raise ValueError(f"{what} must be 0 seconds or more; {value!r} was given.")
             return ((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds) * 1_000
-    return seconds_to_ns(value, what)
+    try:
+        return seconds_to_ns(value, what)
+    except TypeError:
+        raise TypeError(f"{what} must be a number of seconds or a timedelta, not {type(value).__name__}.") from None
 
 
 def ns_to_seconds(ns: int) -> float:
