@@ -1,6 +1,6 @@
 """Which event loop runs here, and what each kind of loop brings along: one table.
 
-To add a kind of loop, write its classes and a row of the table; docs/contributing.md says how. Knows nothing of rates or of who waits.
+To add a kind of loop, write its classes and a row of the table; docs/contributing.md says how. Knows nothing of rates or of requests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def running_loop() -> object | None:
     loop = running_asyncio()
     for library in KINDS:
         if library in modules:
-            # Both run where one is the guest of the other; then the task at hand decides.
+            # Where one loop is the guest of the other, both run in this thread. Then the running task decides.
             native = KINDS[library]().running(loop is not None)
             if native is not None:
                 return native
@@ -92,7 +92,7 @@ def view_of(native: object, clock: Clock | None, precise: bool) -> EventLoop:
     return view
 
 
-# By id, since the view holds the loop: as long as one is here, no other loop has its id. Gone with the last limiter that uses it.
+# By id: a view holds its loop, so no other loop has that id meanwhile. A view goes with the last limiter that uses it.
 _views: WeakValueDictionary[int, EventLoop] = WeakValueDictionary()
 
 

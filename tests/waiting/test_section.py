@@ -95,7 +95,7 @@ def test_nothing_that_comes_after_comes_in_the_middle() -> None:
     def outer() -> None:
         section.after(lambda: order.append("after"))
         section.post(lambda: order.append("posted"))
-        with pytest.raises(RuntimeError, match="its own decision"):
+        with pytest.raises(RuntimeError, match="interrupted this limiter"):
             section.run(int)
         order.append("end")
 
@@ -149,7 +149,7 @@ def test_after_a_fork_nobody_holds_the_lock_of_the_child() -> None:
     section.hold()
     call_in_thread(lambda: section.post(lambda: heard.append("of the parent")))
 
-    section.begin_anew()
+    section.reset()
 
     assert "free" == call_in_thread(lambda: section.run(lambda: "free"))
     assert ["anew"] == heard
@@ -194,7 +194,7 @@ def test_a_fork_in_the_middle_of_a_decision_keeps_what_was_put_off() -> None:
     def decide() -> None:
         section.post(lambda: order.append("put off"))
         section.after(lambda: order.append("after"))
-        section.begin_anew()
+        section.reset()
         order.append("decided")
 
     section.run(decide)

@@ -1,4 +1,4 @@
-"""The Alarm: wakes those in line by futures, and the dispatcher by one timer, set for the first in line. No task, no lock.
+"""The Alarm: a future for each waiter, and one timer, set for the first in line. No task, no lock.
 
 Every decision is one synchronous step, so there is nothing to lock. Knows nothing of rates or HTTP.
 """
@@ -20,7 +20,7 @@ __all__ = ["Alarm"]
 
 
 class Alarm:
-    """The driver of all strategies but the token pool, on asyncio. A ticket is the very future that its waiter awaits."""
+    """The driver of all strategies except the token pool, on asyncio. A ticket is the future that its waiter awaits."""
 
     __slots__ = ("_loop", "_timer")
 

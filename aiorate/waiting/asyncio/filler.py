@@ -1,11 +1,11 @@
 """The Filler: an event-loop task that refills the token pool and wakes consumers through ``asyncio.Condition``.
 
-The task exists while somebody waits. It sleeps until the first in line is due, has the dispatcher serve, which refills the pool with
-the time that has passed, and notifies the waiters that were granted. The pool is the strategy whose original has such a filler; the
-others make do with an `Alarm`. Knows nothing of rates or HTTP.
+The task exists while requests wait. It sleeps until the first in line is due, has the dispatcher serve, which refills the pool by
+the time that has passed, and notifies the waiters that were granted. The token pool has a Filler because its original has one; all
+other strategies have an `Alarm`. Knows nothing of rates or HTTP.
 
-One Condition per row of at most 64: the standard one removes a cancelled waiter by linear search, and cancelling 100 000 waiters
-of a single one took 24 s. Tickets decide and conditions only wake: CPython 3.11 loses a notice whose receiver is
+One Condition for each row of at most 64 waiters: asyncio's removes a cancelled waiter by linear search, and cancelling 100 000
+waiters of a single Condition took 24 s. Tickets decide and conditions only wake: CPython 3.11 loses a notice whose receiver is
 cancelled (cpython#112202), which a ticket makes harmless.
 """
 
@@ -31,7 +31,7 @@ _SEATS = 64
 
 
 class _OpenLock(asyncio.Lock):
-    """The lock of all conditions, held by everybody: no step here waits in between, so there is nothing to lock."""
+    """The lock of all conditions, which every task holds at all times: no step of the filler awaits, so there is nothing to lock."""
 
     def locked(self) -> bool:
         return True
@@ -44,10 +44,10 @@ class _OpenLock(asyncio.Lock):
 
 
 class _Seats(asyncio.Condition):
-    """A condition that wakes nobody but whom the filler notifies.
+    """A condition that wakes only the waiters that the filler notifies.
 
-    From CPython 3.13 on, each cancelled waiter passes a notice on. Tickets make that needless; it would wake others out of turn, and in
-    a loop that was closed it fails.
+    Since CPython 3.13, a cancelled waiter passes a notice on. Tickets make that needless; it would wake other waiters out of turn, and
+    it fails in a closed loop.
     """
 
     _notifying: bool = False
@@ -61,15 +61,15 @@ class _Seats(asyncio.Condition):
 
     def _notify(self, n: int) -> None:
         if self._notifying:
-            super()._notify(n)  # type: ignore[misc]  # of CPython 3.13; before, nobody calls this
+            super()._notify(n)  # type: ignore[misc]  # of CPython 3.13; earlier versions never call this
 
 
 class _Row:
     """Up to 64 waiters of one condition, in the order of their tickets.
 
     ``notify()`` wakes the longest waiter, normally the one that was granted: grants are in order, and pass over waiters that are being
-    cancelled. One that is cancelled between its grant and the notice is the exception. Then another is woken in vain; it would stand
-    last in its row, so it moves to the row's spare row, and both stay in order.
+    cancelled. The exception is a waiter that is cancelled between its grant and the notice. Then another is woken in vain; it would
+    stand last in its row, so it moves to the row's spare row, and both stay in order.
     """
 
     __slots__ = ("condition", "filler", "notify_all", "seats", "spare")
@@ -79,7 +79,7 @@ class _Row:
         self.filler: Filler = filler
         self.seats: int = 0
         self.spare: _Row | None = None
-        self.notify_all: bool = False  # whether a waiter was sent away out of turn: the others wait on
+        self.notify_all: bool = False  # whether a waiter failed out of turn; the others wait on
 
 
 class FillerTicket:
@@ -129,8 +129,8 @@ class Filler:
         self._timer_fired = False
         self._task: asyncio.Task[None] | None = None
         self._sleep: asyncio.Future[None] | None = None
-        self._row: _Row | None = None  # of those who come next
-        self._seated = 0  # tickets whose owners wait to be notified
+        self._row: _Row | None = None  # of the next waiters
+        self._seated = 0  # tickets whose owners are still to be notified
         self._to_notify: list[FillerTicket] = []
 
     def wait(self, ticket: FillerTicket) -> Awaitable[object]:
@@ -142,14 +142,14 @@ class Filler:
             row.seats += 1
             self._seated += 1
             task = asyncio.current_task(self._loop.native)
-            # A task that was cancelled before, and waits all the same (to clean up), cannot be seen to be cancelled once more.
+            # A task that was cancelled before, and waits all the same (to clean up): a second cancellation of it cannot be seen.
             ticket.task = None if task is None or task.cancelling() else task
         else:  # woken in vain
             row.spare = row = row.spare or _Row(self)
         ticket.row = row
         if self._task is None or self._task.done():
             self._start()
-        # A task that is started eagerly has run already, and may have notified.
+        # The filler's task has run already if it was started eagerly, and may have notified this ticket.
         return row.condition.wait() if ticket.row is row else asyncio.sleep(0)
 
     def leave(self, ticket: FillerTicket) -> None:
@@ -157,20 +157,20 @@ class Filler:
             self._seated -= 1
             if not self._seated:
                 self._wake_task()
-        # Done for good; and the line may keep the ticket for a while, but not the task.
+        # Done. The line may keep the ticket for a while, but must not keep the task.
         ticket.outcome, ticket.row, ticket.task = _LEFT, None, None
 
     def arm(self, reading: int | None) -> None:
         self._timer.set(reading)
 
     def notify_later(self, ticket: FillerTicket) -> None:
-        """Have the owner notified, in its turn."""
+        """Have the owner notified, in order."""
         self._to_notify.append(ticket)
         self._wake_task()
 
     def retire(self) -> None:
         self._timer.set(None)
-        self._dispatcher = None  # all that is left, should its loop ever go on, is to notify those who were sent away
+        self._dispatcher = None  # if the loop goes on, the task only notifies the waiters that failed
 
     async def aclose(self) -> None:
         task = self._task
@@ -179,7 +179,7 @@ class Filler:
             await asyncio.wait([task])
 
     def _start(self) -> None:
-        # A context of its own: it outlives the caller who happened to be the first to wait.
+        # In an empty context: the task outlives the caller that starts it.
         self._task = self._loop.native.create_task(self._run(), name=self._label, context=Context())
         self._task.add_done_callback(self._ended)
 
@@ -189,16 +189,16 @@ class Filler:
             self._dispatcher.fail(error)
         if self._task is task:
             self._task = self._row = None
-            # Cancelled while others wait for it, as asyncio.run() does with all tasks when it ends: another one goes on.
+            # Cancelled while waiters depend on it, as asyncio.run() cancels all tasks when it ends: another task goes on.
             if self._seated and not self._loop.closed:
                 self._start()
             elif self._timer_fired and not self._loop.closed and self._dispatcher is not None:
-                self._timer_fired = False  # in its last turn, when it had nobody to notify any more
+                self._timer_fired = False  # while the task ended, with no owner left to notify
                 self._dispatcher.serve()
 
     def _on_timer(self) -> None:
         if self._task is None and self._dispatcher is not None:
-            self._dispatcher.serve()  # only the first of other lines wait, and need no notice
+            self._dispatcher.serve()  # only first requests of other lines wait here, which need no notice
         else:
             self._timer_fired = True
             self._wake_task()
@@ -221,10 +221,10 @@ class Filler:
                 finally:
                     self._sleep = None
             else:
-                await asyncio.sleep(0)  # those just granted may be back at once: a task that is there costs less than a new one
+                await asyncio.sleep(0)  # waiters that were just granted may be back at once, and a new task would cost more
 
     def _notify(self) -> None:
-        """Wake those who were decided, in the order in which they were."""
+        """Wake the owners of decided tickets, in the order of the decisions."""
         tickets, self._to_notify = self._to_notify, []
         self._seated -= len(tickets)
         row, count = None, 0
@@ -247,4 +247,4 @@ class Filler:
 
 
 _OPEN = _OpenLock()
-_LEFT = asyncio.CancelledError()  # an outcome that nobody asks for
+_LEFT = asyncio.CancelledError()  # an outcome that is never read

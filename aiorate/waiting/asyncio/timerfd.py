@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["KernelTimers"]
 
-_LATEST = 1 << 62  # ns, 146 years: the kernel takes no more, and whoever is woken then waits on
-_SMALL = 64
-_LINGER = 0.02  # seconds that the descriptor outlives its last timer: those who wait again soon find it open
+_LATEST = 1 << 62  # ns, 146 years: the most that the kernel takes; a waiter that is woken then waits on
+_SMALL = 64  # cancelled timers that may stay in the heap
+_LINGER = 0.02  # seconds that the descriptor outlives its last timer: a waiter that comes soon finds it open
 
 
 class KernelTimers:
@@ -39,18 +39,18 @@ class KernelTimers:
         self._loop = ref(loop)  # the loop owns its timers, not the other way round
         self._heap: list[tuple[int, int, _Timer]] = []
         self._count = 0
-        self._called_off = 0  # timers in the heap that nobody waits for
+        self._cancelled = 0  # cancelled timers in the heap
         self._fd = -1
         self._set_for = 0
         self._closing = False  # a flag: a handle would hold the loop
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> KernelTimers | None:
-        """The loop's; None where there is no timerfd, or a loop that cannot watch a descriptor."""
-        with cls._lock:  # loops in other threads have theirs in the same dictionary
+        """The timers of the loop; None where there is no timerfd, or where the loop can watch no descriptor."""
+        with cls._lock:  # loops of other threads are in the same dictionary
             if loop not in cls._of:
                 for other in [other for other in cls._of if other.is_closed()]:
-                    # Closed before its descriptor was; what is left in the heap may hold the loop for good.
+                    # The loop was closed before its descriptor. Timers that are left in the heap may hold the loop for ever.
                     dead = cls._of.pop(other, None)
                     if dead is not None:
                         dead.__del__()
@@ -61,13 +61,13 @@ class KernelTimers:
                     cls._of[loop] = None
                 else:
                     cls._of[loop] = timers
-                    timers._aim()  # closed soon if nobody waits
+                    timers._aim()  # closes it soon if no timer is set
             return cls._of[loop]
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
         """Call back at the instant of the monotonic clock (ns) or just after, never before.
 
-        Raises OSError if no descriptor is to be had any more.
+        Raises OSError if the system has no descriptor left.
         """
         loop = self._loop()
         if self._fd < 0 and loop is not None:
@@ -83,7 +83,7 @@ class KernelTimers:
         heap = self._heap
         while heap and heap[0][2].callback is None:
             heapq.heappop(heap)
-            self._called_off -= 1
+            self._cancelled -= 1
         loop = self._loop()
         if loop is None or loop.is_closed():
             return
@@ -95,10 +95,10 @@ class KernelTimers:
         instant = heap[0][0]
         if instant != self._set_for:
             self._set_for = instant
-            settime(self._fd, min(max(instant, 1), _LATEST))  # 0 would call the timer off
+            settime(self._fd, min(max(instant, 1), _LATEST))  # 0 would disarm the timer
 
     def _on_ready(self) -> None:
-        with suppress(BlockingIOError):  # set anew since it became readable
+        with suppress(BlockingIOError):  # set again since it became readable
             os.read(self._fd, 8)
         self._set_for = 0
         heap, now = self._heap, time.monotonic_ns()
@@ -108,17 +108,17 @@ class KernelTimers:
                 if callback is not None:
                     callback()
                 else:
-                    self._called_off -= 1
+                    self._cancelled -= 1
         finally:
             self._aim()
 
     def timer_cancelled(self) -> None:
-        self._called_off += 1
-        if self._called_off > _SMALL and 2 * self._called_off > len(self._heap):
-            # As asyncio does: those far off would pile up behind the first.
+        self._cancelled += 1
+        if self._cancelled > _SMALL and 2 * self._cancelled > len(self._heap):
+            # As asyncio does: timers far in the future would pile up behind the first.
             self._heap[:] = [entry for entry in self._heap if entry[2].callback is not None]
             heapq.heapify(self._heap)
-            self._called_off = 0
+            self._cancelled = 0
         self._aim()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -133,7 +133,7 @@ class KernelTimers:
     def _close(self, count: int) -> None:
         self._closing = False
         loop = self._loop()
-        if count != self._count:  # others have waited since
+        if count != self._count:  # timers were set since
             self._aim()
         elif loop is not None:
             loop.remove_reader(self._fd)
@@ -141,7 +141,7 @@ class KernelTimers:
 
     @classmethod
     def after_fork(cls) -> None:
-        """In a child, the parent's descriptors are closed, and what they were for is not here."""
+        """Close the parent's descriptors in the child, where the loops that they wake do not go on."""
         cls._lock = threading.Lock()
         for timers in list(cls._of.values()):
             if timers is not None:

@@ -1,4 +1,4 @@
-"""An asyncio event loop, as a limiter sees it. Knows nothing of rates or of who waits."""
+"""The view of an asyncio event loop. Knows nothing of rates or of requests."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GRAIN_NS", "AsyncioLoop"]
 
-GRAIN_NS = 1_000_000  # wake-ups are kept so far apart: a timer that fires early, as loops' do, must not become a spin (uvloop#233)
-_LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # loops cannot all wait for longer; the clock is asked again then
+GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
+_LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer; the clock is read again then
 
 
 class AsyncioLoop:
@@ -87,17 +87,17 @@ class AsyncioLoop:
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
         if self._clock is not None:
-            # Moved by hand, it may outlive the loop, where nobody can be woken.
+            # A clock that is moved by hand may outlive the loop, and a closed loop wakes no task.
             return self._clock.call_at(reading, lambda: None if self.native.is_closed() else callback())
         if self._kernel is not None:
             try:
                 return self._kernel.call_at(reading, callback)
             except OSError:
-                self._kernel = None  # no descriptor is to be had: the loop's timers will do
+                self._kernel = None  # the system has no descriptor left: the loop's timers will do
                 self.grain = GRAIN_NS
         wait = min(max(reading - self.read(), 0), _LONGEST_TIMER_NS)
         if self._rounds_up:
-            # As asyncio does: the nearest ms may be early, or too soon after the last wake-up.
+            # As asyncio does: the nearest ms may be too early, or too soon after the last wake-up.
             wait = ceil_div(wait, 1_000_000) * 1_000_000
         return self.native.call_later(wait / NS_PER_SECOND, callback)
 
@@ -106,7 +106,7 @@ class AsyncioLoop:
 
     def starved(self) -> bool:
         now = self.read()
-        # Without a task, the caller is a guest of this loop, such as a trio run.
+        # Where no task of this loop runs, the caller belongs to a guest of the loop, such as a trio run.
         if now < self.check_after or self.manual or running_asyncio() is not self.native or current_task() is None:
             return False
         held_for = self.turnstile.held_for()

@@ -1,11 +1,11 @@
-"""The critical section around decisions, where many threads ask: one thread at a time, and nothing of it is held across a wait.
+"""The critical section around decisions, where many threads call one limiter: one thread at a time, and never across a wait.
 
-A coroutine that is garbage-collected leaves the line in whichever thread happens to collect it, perhaps in the middle of a decision
-of that very thread. What comes then is put off until the section is over: it neither waits for the lock nor sees half a decision.
+A coroutine that is garbage-collected leaves the line in the thread that collects it, perhaps in the middle of a decision of that very
+thread. Such a call is deferred until the section is over: it neither waits for the lock nor sees half a decision.
 
 A signal handler may raise an error in the middle of a decision, after any call (CPython runs handlers between bytecodes, there and at
-the start of functions and loops). The lock is released all the same, and `on_cut` has everybody told and every timer set again.
-Knows nothing of rates, loops or who waits.
+the start of functions and loops). The lock is released even then, and `on_cut` wakes the owners of decided requests and sets every
+timer again. Knows nothing of rates, loops or requests.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ __all__ = ["Section"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_REFUSALS = (WaitTooLong, LineFull, LimiterClosed)  # raised by decisions that were made
+_REFUSALS = (WaitTooLong, LineFull, LimiterClosed)  # errors that are the outcome of a whole decision
 _NOT_BLOCKING = (False,)
 
 
 class Section:
-    """A lock, what is put off until it is free, and what is called once it is released.
+    """A lock, the calls that are deferred until it is free, and the calls that follow once it is released.
 
-    The lock is one that its owner may take again, so that a thread that interrupts itself does not wait for itself. Whether it did is
-    known from `_owner`: the lock alone would let it change what is half decided.
+    The lock is reentrant, so that a thread that interrupts itself does not wait for itself. `_owner` tells whether it did: the lock
+    alone would let it change what is half decided.
     """
 
     __slots__ = ("__weakref__", "_after", "_cut", "_deferred", "_lock", "_owner", "on_cut", "on_fork")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._owner = 0  # the thread that decides just now; 0: none
+        self._owner = 0  # the thread that decides now; 0: none
         self._deferred: deque[Callable[[], object]] = deque()
         self._after: deque[Callable[[], object]] = deque()
         self._cut = False  # whether a decision ended in an error that may be a signal handler's
         self.on_cut: Callable[[], object] = int
-        """Called in the section after an error in the middle of a decision: whoever was decided is told again, and timers are set anew."""
+        """Called in the section after an error in the middle of a decision. It wakes all owners of decided requests and sets the timers."""
         self.on_fork: Callable[[], object] | None = None
-        """Called in the child process after a fork, where no other thread goes on."""
+        """Called in the child process after a fork, where only this thread goes on."""
         with _sections_lock:
             _sections.add(self)
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Call it in the section; returns what it returns. Raises RuntimeError if this thread interrupted its own decision."""
+        """Call it in the section, and return its result. Raises RuntimeError if this thread interrupted its own decision."""
         try:
             with self._lock:
                 if self._owner:
@@ -77,7 +77,7 @@ class Section:
             self.catch_up()
 
     def command(self, call: Callable[[], object]) -> None:
-        """As `run`; but if this thread interrupted its own decision, the call comes right after that."""
+        """As `run`; but if this thread interrupted its own decision, the call follows right after that."""
         with self._lock:
             if self._owner:
                 self._deferred.append(call)
@@ -85,31 +85,31 @@ class Section:
         self.run(call)
 
     def look(self, call: Callable[[], T]) -> T:
-        """As `run`, for a question that decides nothing, and so is allowed at any time."""
+        """As `run`, for a question that decides nothing and is therefore allowed at any time."""
         with self._lock:
             if self._owner:
                 return call()
         return self.run(call)
 
     def post(self, call: Callable[[], object]) -> None:
-        """Have it called in the section, soon: now if that is free, else by whoever is in it. Never waits for it, and never raises.
+        """Have it called in the section soon: now if the section is free, otherwise by the thread inside. Never waits, never raises.
 
-        So it is fit for finalizers. They may run within the section of another limiter too, where waiting could be for ever.
+        So finalizers may use it. They may run inside the section of another limiter too, where waiting could be a deadlock.
         """
         self._deferred.append(call)
         self.catch_up()
 
     def after(self, call: Callable[[], object]) -> None:
-        """Have it called once the section is over, without the lock: it may call the limiter. Called from inside."""
+        """Have it called once the section is over, without the lock, so that it may call the limiter. Called from inside."""
         self._after.append(call)
 
     def catch_up(self) -> None:
-        """Do what was put off, unless somebody is inside, who does it then."""
+        """Make the deferred calls, unless a thread is inside: then that thread makes them."""
         try:
             self._catch_up()
             if self._after:
                 self._finish()
-        except BaseException:  # a signal handler's: what was taken out of a queue may not have been done
+        except BaseException:  # a signal handler's: a call that was taken out of a queue may not have been made
             self._cut = True
             raise
         finally:
@@ -118,7 +118,7 @@ class Section:
                 self._finish()
 
     def _catch_up(self) -> None:
-        # Whoever holds the lock looks here after its release: what is added before this thread fails to take it is not overlooked.
+        # The holder of the lock looks here after its release, so a call that is added before this thread fails to take it is not missed.
         while self._deferred or self._cut:
             taken: list[bool] = []
             try:
@@ -153,28 +153,28 @@ class Section:
                 self._cut = True
 
     def cut(self) -> None:
-        """A decision ended in an error that goes no further. Called from inside."""
+        """Note that a decision was cut short by an error that is handled. Called from inside."""
         self._cut = True
 
     def hold(self) -> None:
-        """Let nobody in: a fork is about to come."""
+        """Let no thread in: a fork follows."""
         self._lock.acquire()
 
     def release(self) -> None:
-        """Let others in again. What they put off meanwhile is for `catch_up`."""
+        """Let threads in again. `catch_up` then makes the calls that they deferred."""
         self._lock.release()
 
-    def begin_anew(self) -> None:
-        """In the child: whoever waits for the lock, or is to be woken, is in the parent."""
+    def reset(self) -> None:
+        """Start over in the child process: all threads that wait, for the lock or in line, are in the parent."""
         self._lock = threading.RLock()
-        if not self._owner:  # else it was this thread that was in the middle
+        if not self._owner:  # otherwise this thread forked in the middle of a decision
             self._deferred.clear()
         self._after.clear()
         if self.on_fork is not None:
             self.on_fork()
 
 
-# No decision is half made in a child: a fork waits for those that other threads are in the middle of, which is microseconds.
+# No decision is half made in a child: a fork waits for the decisions of other threads, which take microseconds.
 _sections: WeakSet[Section] = WeakSet()
 _sections_lock = threading.RLock()
 _held: list[Section] = []
@@ -201,7 +201,7 @@ def _after_fork_in_child() -> None:
     global _sections_lock
     _sections_lock = threading.RLock()
     for section in _held:
-        section.begin_anew()
+        section.reset()
     _held.clear()
 
 

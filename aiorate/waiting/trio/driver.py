@@ -1,6 +1,6 @@
-"""Trio's driver, for every strategy: an event for each waiter, and the first in line keeps watch.
+"""Trio's driver, for every strategy: an event for each waiter, and the first in line watches the timer.
 
-It sleeps until its instant, has the dispatcher decide, and hands the watch on. No task but those of the waiters.
+The first waiter sleeps until its instant, has the dispatcher decide, and hands the watch on. There is no other task.
 Grants are in order; trio runs the tasks that are woken at one instant in either order. Knows nothing of rates or HTTP.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["TrioDriver"]
 
 
 class TrioTicket:
-    """What a waiter holds: an outcome, the event it awaits and, while it keeps watch, the scope that ends with the timer."""
+    """What a waiter holds: an outcome, the event that it awaits and, while it watches the timer, the scope that ends with the timer."""
 
     __slots__ = ("_native", "_outcome", "event", "scope", "task")
 
@@ -45,7 +45,7 @@ class TrioTicket:
     def cancelled(self) -> bool:
         if self._outcome is not None or self.task is None or not self.task.has_pending_cancellation():
             return False
-        return self.scope is None or not self.scope.cancel_called  # else its timer is due
+        return self.scope is None or not self.scope.cancel_called  # otherwise the scope ended because the timer is due
 
     def result(self) -> Outcome:
         if self._outcome is None:
@@ -57,24 +57,24 @@ class TrioTicket:
         self.wake()
 
     def wake(self) -> None:
-        """Have its owner look again. RuntimeError where that cannot be: its run has broken off, or this is another thread."""
+        """Have its owner look again. Raises RuntimeError in another thread, or after its run has broken off."""
         if self.event is not None:
-            if running_trio() is not self._native:  # another run would take the task for one of its own
+            if running_trio() is not self._native:  # another run would take the task for one of its tasks
                 raise RuntimeError("a waiter can only be woken in its own trio run")
             self.event.set()
 
 
 class TrioDriver:
-    """The watch is with the first in line: whenever it is armed, it makes sure of that."""
+    """The first in line watches the timer: `arm` makes sure of that."""
 
-    __slots__ = ("_dispatcher", "_loop", "_timer", "_watch", "_watched")
+    __slots__ = ("_armed", "_dispatcher", "_loop", "_timer", "_watcher")
 
     def __init__(self, dispatcher: Dispatcher, loop: TrioLoop) -> None:
         self._dispatcher = dispatcher
         self._loop = loop
         self._timer = Timer(loop, dispatcher.serve, self._call_at)
-        self._watched: TrioTimer | None = None  # the timer that is set last
-        self._watch: TrioTicket | None = None  # of the waiter that fires it
+        self._armed: TrioTimer | None = None  # the timer that was set last
+        self._watcher: TrioTicket | None = None  # whose owner fires it
 
     def ticket(self) -> TrioTicket:
         return TrioTicket(self._loop.native)
@@ -84,7 +84,7 @@ class TrioDriver:
         ticket.event = event
         if ticket.task is None:
             ticket.task = anyio.get_current_task()
-        timer = self._watched if ticket is self._watch else None
+        timer = self._armed if ticket is self._watcher else None
         if timer is None or not timer.pending:
             await event.wait()
             return
@@ -94,27 +94,27 @@ class TrioDriver:
         timer.fire()
 
     def leave(self, ticket: TrioTicket) -> None:
-        if ticket is self._watch:
-            self._watch = None
-        ticket.event = ticket.scope = ticket.task = None  # the line may keep a ticket for a while, and is to keep nothing else
+        if ticket is self._watcher:
+            self._watcher = None
+        ticket.event = ticket.scope = ticket.task = None  # the line may keep the ticket for a while, but must keep nothing else
 
     def arm(self, reading: int | None) -> None:
         self._timer.set(reading)
-        watch = self._watch
-        if watch is None or watch.done():
+        watcher = self._watcher
+        if watcher is None or watcher.done():
             first = self._dispatcher.line.first()
-            watch = self._watch = first[0] if first is not None and isinstance(first[0], TrioTicket) else None
-        if watch is not None:
-            watch.wake()
+            watcher = self._watcher = first[0] if first is not None and isinstance(first[0], TrioTicket) else None
+        if watcher is not None:
+            watcher.wake()
         elif reading is not None:
-            # The first of another line, whose task does not watch this one. Who stands behind it may leave, and nobody would notice.
-            timer = self._watched
+            # The first in line comes from another line, and its task watches another timer. A waiter behind it may leave unnoticed.
+            timer = self._armed
             if timer is not None and timer.pending and timer.scope is None:
                 keep_by_task(timer)
 
     def retire(self) -> None:
         self._timer.set(None)
-        self._watch = None
+        self._watcher = None
 
     async def aclose(self) -> None:
         self._timer.set(None)
@@ -122,5 +122,5 @@ class TrioDriver:
     def _call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
         if self._loop.manual:
             return self._loop.call_at(reading, callback)
-        self._watched = self._loop.make_timer(reading, callback)
-        return self._watched
+        self._armed = self._loop.make_timer(reading, callback)
+        return self._armed

@@ -10,7 +10,7 @@ TrioToken = trio.lowlevel.TrioToken
 
 
 def running_trio(hosted: bool = False) -> TrioToken | None:
-    """The token of the trio run in this thread; None: there is none, or it is hosted by another loop and no task of its own runs."""
+    """The token of the trio run in this thread; None: there is none, or another loop hosts it and no trio task runs now."""
     if hosted and not trio.lowlevel.in_trio_task():
         return None
     try:

@@ -1,4 +1,4 @@
-"""A timer of a trio run, and the system task that fires it where no waiter does. Knows nothing of rates or of who waits."""
+"""A timer of a trio run, and the system task that fires it where no waiter does. Knows nothing of rates or of requests."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["TrioTimer", "keep_by_task"]
 
 
 class TrioTimer:
-    """Calls back when it is fired, once, unless it was cancelled."""
+    """Calls back once, when it is fired, unless it was cancelled."""
 
     __slots__ = ("_callback", "_native", "deadline", "scope")
 
     def __init__(self, native: object, deadline: float, callback: Callable[[], None]) -> None:
         self._native = native
         self.scope: anyio.CancelScope | None = None
-        """Of the task that keeps it, if there is one."""
+        """The scope of the system task that fires it, if there is one."""
         self.deadline: float = deadline
         """In seconds of the run's clock."""
         self._callback: Callable[[], None] | None = callback
@@ -36,7 +36,7 @@ class TrioTimer:
 
     def cancel(self) -> None:
         self._callback = None
-        if self.scope is not None and running_trio() is self._native:  # another run would take its task for one of its own
+        if self.scope is not None and running_trio() is self._native:  # another run would take the task for one of its tasks
             self.scope.cancel()
 
     def fire(self) -> None:

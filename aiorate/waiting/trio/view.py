@@ -1,4 +1,4 @@
-"""The view of a trio run. Knows nothing of rates or of who waits."""
+"""The view of a trio run. Knows nothing of rates or of requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["TrioLoop"]
 
 _GRAIN_NS = 1_000_000
-_LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # a deadline is a float; the clock is asked again then
+_LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # a deadline is a float; the clock is read again then
 
 
 class TrioLoop:
@@ -56,7 +56,7 @@ class TrioLoop:
     def __init__(self, native: trio.lowlevel.TrioToken, clock: Clock | None, precise: bool) -> None:  # trio's timers have no finer grain
         self._token = native
         self._process = os.getpid()
-        # Each run has a clock of its own, with an origin of its own. It can be read when the run is over, as `trio.current_time` cannot.
+        # Each run has its own clock, with its own origin. It can be read after the run, unlike `trio.current_time`.
         self._clock = trio.lowlevel.current_clock()
         self._own = clock is None
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
@@ -83,8 +83,8 @@ class TrioLoop:
         if running_trio() is self._token:
             return False
         try:
-            self._token.run_sync_soon(_nothing, idempotent=True)  # the only question a run answers from outside
-        except (trio.RunFinishedError, OSError):  # it ended; it broke off, and its wake-up socket is closed
+            self._token.run_sync_soon(_nothing, idempotent=True)  # the only question that a run answers from outside
+        except (trio.RunFinishedError, OSError):  # it ended; or it broke off, and its wake-up socket is closed
             return True
         return False
 
@@ -103,12 +103,12 @@ class TrioLoop:
         return timer
 
     def make_timer(self, reading: int, callback: Callable[[], None]) -> TrioTimer:
-        """As `call_at`, for the loop's own timers, but the caller sees that it is fired."""
+        """Make a timer for that reading of the clock, which the caller must have fired."""
         now = self.read()
         reading = min(reading, now + _LONGEST_TIMER_NS)
         if self._own:
             deadline = reading / NS_PER_SECOND
-            if _whole(deadline) < reading:  # a second has fewer digits than a nanosecond once a clock reads weeks
+            if _whole(deadline) < reading:  # rounded down: once a clock reads weeks, a float of seconds is coarser than a nanosecond
                 deadline = nextafter(deadline, inf)
         else:
             deadline = self._clock.current_time() + (reading - now) / NS_PER_SECOND
