@@ -54,7 +54,7 @@ class Server:
     def __init__(self) -> None:
         self.arrivals: list[Arrival] = []
         self.connections = 0
-        """The number of connections accepted so far."""
+        """The number of connections accepted."""
         self.url = ""
         self.go = asyncio.Event()
         self._seen: Counter[str] = Counter()

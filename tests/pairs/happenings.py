@@ -1,4 +1,4 @@
-"""What can happen to a limiter while some wait for it. A new happening is a function, and a line in `HAPPENINGS`."""
+"""Events that a limiter can meet while tasks wait for it. A new one is a function, and a line in `HAPPENINGS`."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from .world import Stage
 __all__ = ["HAPPENINGS", "Happening"]
 
 LATER = (8, 9, 10, 11)
-"""Those who ask after it has happened."""
+"""The numbers of the requests made afterwards."""
 
 
 @dataclass(frozen=True)
 class Happening:
-    """Four instants at which it may act; what it leaves out is the same as ever."""
+    """An event that acts at one of three points of a program; the rest of the program stays the same."""
 
     name: str
     before: Callable[[Stage], object] | None = None
-    """Before anybody asks, outside of the loop."""
+    """Before any request, outside the loop."""
     act: Callable[[Stage], Any] | None = None
-    """Inside the loop, while some wait."""
+    """Inside the loop, while tasks wait."""
     between: Callable[[Stage], object] | None = None
-    """Outside of the loop, while some wait."""
+    """Outside the loop, while tasks wait."""
     scopes: tuple[str, ...] = ("loop", "process", "redis")
     needs: str | None = None
     """A method that the limiter must have."""
     since: tuple[int, int] = (3, 11)
     alone: bool = False
-    """Whether it is tried without options only, as it takes long."""
+    """True if it is tried without options only, because it takes long."""
     waits_first: bool = False
-    """Whether all are served before."""
+    """True if all requests are granted before it."""
 
     def __str__(self) -> str:
         return self.name
 
 
 def nothing(stage: Stage) -> None:
-    """So that the table says what is true without it."""
+    """The program without an event."""
 
 
 def eager(stage: Stage) -> None:
@@ -59,7 +59,7 @@ def eager(stage: Stage) -> None:
 
 
 def cancel_waiting(stage: Stage) -> None:
-    """One in the middle of the line and the first."""
+    """Cancel the first in line and one in the middle."""
     for number in stage.pending()[:4:3]:
         stage.cancel(number)
 
@@ -70,7 +70,7 @@ def cancel_all(stage: Stage) -> None:
 
 
 def cancel_granted(stage: Stage) -> None:
-    """The next to be granted, after the grant and before it runs."""
+    """Cancel the next one that is granted, before its task runs."""
 
     def granted(scheduler: object) -> None:
         if scheduler is notes and stage.pending():
@@ -83,7 +83,7 @@ def cancel_granted(stage: Stage) -> None:
 
 
 async def uncancelled(stage: Stage) -> None:
-    """A task that is cancelled and does not care asks again and goes on."""
+    """A task catches its cancellation and goes on."""
     for number in stage.pending()[:1]:
         stage.cancel(number)
         await turns(1)
@@ -102,7 +102,7 @@ async def pause_and_resume(stage: Stage) -> None:
 
 
 def quota(stage: Stage) -> None:
-    """A server says that one is left, for a second."""
+    """A server reports that one permit is left for a second."""
     stage.subject.verbs.observe(Feedback(200, quotas=(Quota("requests", 10, 1, 1.0),)))
 
 
@@ -138,7 +138,7 @@ def reset(stage: Stage) -> None:
 
 async def close(stage: Stage) -> None:
     stage.closed = True
-    await stage.subject.who.aclose()
+    await stage.subject.limiter.aclose()
 
 
 def stall(stage: Stage) -> None:
@@ -150,44 +150,44 @@ def short_stall(stage: Stage) -> None:
 
 
 def stop_and_start(stage: Stage) -> None:
-    """As the notation of rates does."""
+    """By apply()."""
     stage.subject.verbs.apply("10,1,stop")
     stage.loop.call_soon(stage.subject.verbs.apply, "10,1,start")
 
 
 def tried(stage: Stage) -> None:
-    """Nobody who tries passes the line."""
+    """try_acquire() never passes the line."""
     assert not stage.subject.verbs.try_acquire() or not stage.pending()
 
 
 def many(stage: Stage) -> None:
-    """More than are woken in one iteration of the loop."""
+    """More requests than are woken in one iteration of the loop."""
     stage.ask(*range(1000, 3200))
 
 
 def loop_ends(stage: Stage) -> None:
-    """As `asyncio.run()` does, it cancels those who wait."""
+    """Like the end of `asyncio.run()`, which cancels all tasks."""
     stage.cancelled.update(stage.pending())
-    stage.begin_anew()
+    stage.new_loop()
 
 
 def loop_is_left(stage: Stage) -> None:
-    """As by a framework that closes its loop under its tasks."""
+    """Like a framework that closes a loop while its tasks wait."""
     stage.lost.update(stage.pending())
     stage.left = True
     stage.loop.close()
     stage.tasks.clear()
-    stage.begin_anew()
+    stage.new_loop()
 
 
 def second_run(stage: Stage) -> None:
-    stage.begin_anew()
+    stage.new_loop()
 
 
 def fork(stage: Stage) -> None:
-    """The child has the budget, and nobody who waits."""
+    """The child has the budget, and no waiters."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that a program with threads is forked
+        warnings.simplefilter("ignore", DeprecationWarning)  # a program with threads forks
         child = os.fork()
     if child == 0:
         status = 1
@@ -210,12 +210,12 @@ async def _asked_again(stage: Stage) -> None:
 
 
 class Interrupted(Exception):
-    """What a signal handler raises."""
+    """Raised by a signal handler."""
 
 
 def interrupted_thread(stage: Stage) -> None:
-    """Synchronous code that waits, and is interrupted by a signal."""
-    limit = stage.subject.who
+    """acquire_blocking() waits, and is interrupted by a signal."""
+    limit = stage.subject.limiter
     before = limit.statistics()
 
     def interrupt() -> None:
@@ -238,7 +238,7 @@ def interrupted_thread(stage: Stage) -> None:
         with suppress(Interrupted):
             thread.join()
     else:
-        raise AssertionError("somebody passed the line")
+        raise AssertionError("acquire_blocking() passed the line")
     finally:
         thread.join()
         signal.signal(signal.SIGUSR1, old)

@@ -1,6 +1,6 @@
-"""What a limiter can be. A new kind is a function that makes one, and a line in `KINDS`.
+"""All kinds of limiters. A new kind is a function that makes one, and a line in `KINDS`.
 
-Every limit is 10 permits a second, two of them at once, and a shared one 10 a second, three at once: so the limits meet now and then.
+Every limit allows 10 permits a second, two of them at once, and a shared one 10 a second, three at once: so each limits some requests.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["KINDS", "OPTIONS", "Kind"]
 KEYS = "ab"
 
 OPTIONS: dict[str, Any] = {"max_concurrency": 2, "max_wait": 0.35, "max_waiting": 3, "precise": True}
-"""What a limiter can have besides; ``max_wait`` is said by those who ask."""
+"""Options that a limiter can have; ``max_wait`` is an argument of each request instead."""
 
 VERBS = ("pause", "resume", "observe", "set_rate", "refund", "charge", "reset", "apply", "try_acquire")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """``takes`` are the options that it can have, ``verbs`` the methods that change it."""
+    """A kind of limiter; ``takes`` are the options that it can have, ``verbs`` the methods that change it."""
 
     name: str
     make: Callable[[Stage, RealServer | None], Subject]
@@ -53,7 +53,7 @@ def limiter(stage: Stage, strategy: Any, **options: Any) -> Limiter:
 
 
 def asking(stage: Stage, limit: Limiter) -> AbstractAsyncContextManager[Any]:
-    """Of one limiter, in the way that the options ask for."""
+    """A request to one limiter, with or without ``max_wait``."""
     most = stage.options.get("max_wait")
     return limit if most is None else _acquired(limit, most)
 
@@ -76,7 +76,7 @@ def keyed_by(stage: Stage, **options: Any) -> tuple[KeyedLimiter[str], dict[str,
     """A limiter for each of two keys, and their levels."""
     schedulers = {key: bucket() for key in KEYS}
     keyed = KeyedLimiter(lambda key: limiter(stage, schedulers[key]), **options)
-    held = [keyed[key] for key in KEYS]  # so that none is evicted
+    held = [keyed[key] for key in KEYS]  # so that no key is evicted
     levels = {key: Level.of(scheduler) for key, scheduler in schedulers.items()}
     levels["a"].held = held
     return keyed, levels
@@ -106,7 +106,7 @@ def keyed_shared(stage: Stage, store: RealServer | None) -> Subject:
 
 
 def keyed_late(stage: Stage, store: RealServer | None) -> Subject:
-    """Keys may be late by a second, and the limit that they share may not."""
+    """Keys may catch up by a second, and the limit that they share may not."""
     top = noted(TokenPool, "10/s")
     shared = Limiter(top, clock=stage.clock, catch_up=0)
     schedulers = {key: noted(TokenPool, "100/s") for key in KEYS}
@@ -136,7 +136,7 @@ def one_budget(stage: Stage, store: RealServer | None) -> Subject:
 
 
 def budgets_over(stage: Stage, shared: Limiter, levels: dict[str, Level], also: tuple[Any, ...] = ()) -> Subject:
-    """Two budgets, whose second dimension is that limiter."""
+    """Two budgets with that limiter as their second dimension."""
     own = [bucket(), bucket()]
     budgets = [Budget(requests=each, tokens=shared, clock=stage.clock, **_of_budgets(stage)) for each in own]
     return Subject(
@@ -173,7 +173,7 @@ def through_redis(stage: Stage, store: RealServer | None, name: str = "x", **opt
 
 
 def resumed(stage: Stage, limit: RedisLimiter, chosen: Callable[[int], bool] = lambda i: True) -> Level:
-    """A level of which only is known when callers went on."""
+    """A level whose grants are known only by the instants at which callers went on."""
     return Level(
         lambda: sorted(at for number, at in stage.granted.items() if chosen(number)),
         lambda window: limit.bound(window / 1_000_000_000),

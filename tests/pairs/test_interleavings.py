@@ -1,7 +1,7 @@
-"""Every order of a few steps: up to four callers, and six steps among asking, cancelling, changing, closing, a turn and a timer.
+"""Every order of a few steps: up to four callers, and six steps among requests, cancellations, changes, iterations and timers.
 
-A program is a word of six letters. All words are tried with ``AIORATE_TEST_ALL=1``, and a sample by default; each must keep the bound
-and the order of arrival, grant or tell everybody, lose no permit, and leave nothing.
+A program is a word of six letters. All words are tried with ``AIORATE_TEST_ALL=1``, and a sample by default. Each must keep the bound
+and the order of arrival, end every request, lose no permit, and leave nothing behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = {
     "c": "the first in line is cancelled",
     "l": "the last one is cancelled",
     "u": "the first is cancelled, catches that, and asks again",
-    "t": "the loop turns once",
+    "t": "one iteration of the loop",
     "f": "the next timer fires, before any task runs",
     "P": "a pause of 0.1 s",
     "S": "half the rate",
@@ -39,12 +39,12 @@ LENGTH = 6
 
 
 def size(number: int) -> int:
-    """The permits that a caller asks for: the second asks for two, so that whoever is behind could go sooner."""
+    """The permits of a request: the second one asks for two, so that those behind it could be granted sooner."""
     return 2 if number == 1 else 1
 
 
 def words(second: str) -> Iterator[str]:
-    """All programs that begin with a caller and that step."""
+    """All programs that begin with a request and that step."""
     for rest in product(STEPS, repeat=LENGTH - 2):
         word = "A" + second + "".join(rest)
         if all(count <= MOST[step] for step, count in Counter(word).items()):
@@ -52,7 +52,7 @@ def words(second: str) -> Iterator[str]:
 
 
 class Case:
-    """A limiter, those who ask it, and what became of them."""
+    """A limiter, and requests with their outcomes."""
 
     def __init__(self) -> None:
         self.clock = SteppedClock()
@@ -95,7 +95,7 @@ class Case:
             self.told[number] = error
 
     def waiting(self) -> list[int]:
-        """Those who are neither granted nor told nor about to be, in the order in which they asked."""
+        """The requests without an outcome, in order of arrival."""
         return [number for number, task in enumerate(self.asked) if not task.done() and not task.cancelling()]
 
     def cancel(self, place: int, stubborn: bool = False) -> None:
@@ -126,7 +126,7 @@ class Case:
             self.verbs.set_rate("5/s" if letter == "S" else "20/s")
 
     async def drain(self) -> None:
-        """Let everything happen that is to come."""
+        """Let time pass until nothing is left to happen."""
         for _ in range(60):
             await turns(6)
             self.check_in_between()
@@ -134,13 +134,13 @@ class Case:
                 break
 
     def check_in_between(self) -> None:
-        """Nobody waits who could go, and no timer is set for nobody."""
+        """Assert that no request waits without need, and that no timer is set without a request."""
         waiting = [number for number in self.arrived if not self.asked[number].done()]
         if not waiting:
-            assert self.clock.next_timer is None, "a timer for nobody"
-        elif len(self.lines) == 1 and not self.paused:  # else the limiter's time is another one
+            assert self.clock.next_timer is None, "a timer without a request"
+        elif len(self.lines) == 1 and not self.paused:  # else the limiter's time differs from the clock's
             now = self.clock.now()
-            assert self.lines[0].scheduler.peek(size(waiting[0]), now) > now, f"{waiting[0]} waits for nothing"
+            assert self.lines[0].scheduler.peek(size(waiting[0]), now) > now, f"{waiting[0]} could be granted"
 
     def check(self) -> None:
         kept = {number for number, task in enumerate(self.asked) if not task.cancelled()}
@@ -153,7 +153,7 @@ class Case:
                 assert self.closed, f"{number} was told {self.told.get(number)!r}"
                 assert number in self.told
         for line in range(len(self.lines)):
-            # Of two that are granted at one instant, the later may run first, if its task was started before the other was woken.
+            # Of two granted at one instant, the later one may run first if its task was started before the other was woken.
             instants = [self.granted[number] for number in self.arrived if number in self.granted and number % len(self.lines) == line]
             assert instants == sorted(instants), "out of order"
         for name, level in self.levels.items():
@@ -195,7 +195,7 @@ def one_line(strategy: Callable[[], Any]) -> Callable[[], Case]:
 
 
 def shared(verbs_of: str) -> Callable[[], Case]:
-    """Two keys, at twice the rate of the limit that they share; what changes is a key or the shared limit."""
+    """Two keys at twice the rate of the limit that they share. The steps change a key or the shared limit."""
 
     def make() -> Case:
         case = Case()
@@ -224,7 +224,7 @@ async def run(make: Callable[[], Case], word: str) -> None:
     await case.drain()
     case.check()
     case.check_nothing_is_left()
-    # It works on.
+    # It still works.
     before = len(case.granted)
     for _ in case.lines:
         await case.step("A")
@@ -236,8 +236,8 @@ async def run(make: Callable[[], Case], word: str) -> None:
 @sampled
 @pytest.mark.parametrize("second", STEPS)
 @pytest.mark.parametrize("kind", CASES)
-def test_whatever_the_order_nothing_is_lost_or_early(kind: str, second: str) -> None:
-    """A defect in the order of steps shows within a few of them, if every order is tried."""
+def test_no_order_of_steps_loses_or_hurries_a_grant(kind: str, second: str) -> None:
+    """A defect that needs a certain order shows within a few steps, if every order is tried."""
 
     async def main() -> None:
         for word in sample(list(words(second)), 60):

@@ -1,6 +1,6 @@
-"""Whatever a limiter is, and whatever happens to it: the bound holds, everybody is granted or told, and nothing is left behind.
+"""Each kind of limiter with each event: the bound holds, every request ends, and nothing is left behind.
 
-`kinds` says what a limiter can be, with each set of options, and `happenings` what can happen to it while some wait. Each pair is one
+`kinds` has the kinds of limiters, each with all sets of options, and `happenings` the events while tasks wait. Each pair is one
 short program. A sample of them by default, and all with ``AIORATE_TEST_ALL=1``.
 """
 
@@ -25,11 +25,11 @@ from .happenings import HAPPENINGS, LATER, Happening
 from .kinds import KINDS, OPTIONS, Kind
 from .world import Stage
 
-FIRST = range(8)  # who asks before anything happens: some are granted at once
+FIRST = range(8)  # the requests before the event, of which some are granted at once
 
 
 def table() -> list[tuple[Kind, tuple[str, ...], Happening]]:
-    """Each kind with each set of its options and each happening that it can meet."""
+    """Each kind with each set of its options and each event that it can meet."""
     return [
         (kind, options, happening)
         for happening in HAPPENINGS
@@ -41,7 +41,7 @@ def table() -> list[tuple[Kind, tuple[str, ...], Happening]]:
 
 def sets_of(kind: Kind) -> list[tuple[str, ...]]:
     sets = [each for size in range(len(kind.takes) + 1) for each in combinations(kind.takes, size)]
-    # Who asks with max_wait takes no place.
+    # acquire(max_wait=...) takes no place.
     return [each for each in sets if not {"max_wait", "max_concurrency"} <= set(each)]
 
 
@@ -68,8 +68,8 @@ def store(request: pytest.FixtureRequest) -> RealServer | None:
 
 @sampled
 @pytest.mark.parametrize("pair", sample(table(), 500), ids=name_of)
-def test_the_bound_holds_and_everybody_is_told(pair: tuple[Kind, tuple[str, ...], Happening], store: RealServer | None) -> None:
-    """Defects hide where two things meet that are right alone: no list of single tests has all pairs."""
+def test_the_bound_holds_and_every_request_ends(pair: tuple[Kind, tuple[str, ...], Happening], store: RealServer | None) -> None:
+    """Defects hide in combinations of things that are right by themselves, and single tests do not cover all pairs."""
     kind, options, happening = pair
     threads, descriptors = set(threading.enumerate()), open_descriptors()
     stage = Stage({name: OPTIONS[name] for name in options}, ManualClock() if kind.scope == "process" else None, kind.scope == "redis")
@@ -110,7 +110,7 @@ async def go_on(stage: Stage, happening: Happening) -> None:
 
 
 def check(stage: Stage) -> None:
-    """Everybody was granted or told what may be told, in order, and within the bounds."""
+    """Assert that each request has a grant or an expected error, in order, and within the bounds."""
     may_tell = {"max_wait": aiorate.WaitTooLong, "max_waiting": aiorate.LineFull}
     allowed = tuple(error for option, error in may_tell.items() if option in stage.options)
     for number in stage.asked:
@@ -134,7 +134,7 @@ def check(stage: Stage) -> None:
     stage.check_bounds()
     begin, until = stage.quiet
     for number, at in stage.granted.items():
-        if stage.subject.path(number)[0] == stage.subject.path(0)[0]:  # whose limiter was paused
+        if stage.subject.path(number)[0] == stage.subject.path(0)[0]:  # the limiter that was paused
             assert not begin <= at < until, f"{number} was granted at {at}, during the pause"
     most = stage.options.get("max_wait")
     if most is not None:
@@ -144,7 +144,7 @@ def check(stage: Stage) -> None:
 
 
 def check_counts(stage: Stage) -> None:
-    """What each level granted is what callers had of it, and what is counted."""
+    """Assert that each level granted what its callers have, and counts it."""
     for name, level in stage.subject.levels.items():
         had = sum(name in stage.subject.path(number) for number in stage.granted)
         assert had == len(level.grants()), f"{name} granted {len(level.grants())}, and {had} went on"
@@ -153,14 +153,14 @@ def check_counts(stage: Stage) -> None:
 
 
 async def end(stage: Stage) -> None:
-    """It works on, or is closed; and an idle one has no task, no timer, and nobody who waits."""
+    """Assert that the limiter still works, or is closed, and that nothing is left once it is idle."""
     subject = stage.subject
     await stage.sleep(10)
     assert [] == stage.left_behind()
     stage.closed or await works(stage)
     await stage.sleep(10)
     assert [] == stage.left_behind()
-    for each in (subject.who, *subject.also):
+    for each in (subject.limiter, *subject.also):
         await each.aclose()
     await stage.sleep(1)
     assert [] == stage.left_behind()

@@ -1,4 +1,4 @@
-"""The stage of a short program: a loop in virtual time that knows its timers, a scheduler that notes its grants, and those who ask."""
+"""The parts of a short program: a loop in virtual time that knows its timers, schedulers that note their grants, and requests."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from aiorate.testing import ManualClock, VirtualLoop
 __all__ = ["HOLDS", "Level", "Stage", "Subject", "World", "noted"]
 
 HOLDS = 0.15  # seconds that a caller stays inside
-FAR = 50  # grants in a row that windows are compared with bounds for
-PATIENT = 400  # virtual seconds: what was not granted by then never will be
+FAR = 50  # the most grants of a window that is compared with its bound
+PATIENT = 400  # virtual seconds: a request that was not granted by then never will be
 
 
 class World(VirtualLoop):
-    """Virtual time that can also pass while the loop stands still. It knows the timers that were set."""
+    """A loop in virtual time that can also pass while the loop is blocked. It knows its timers."""
 
     def __init__(self) -> None:
         self.leapt = 0.0
         self._handles: list[asyncio.TimerHandle] = []
         super().__init__()
-        self.set_exception_handler(lambda loop, context: None)  # tasks that a loop leaves behind are what some programs are about
+        self.set_exception_handler(lambda loop, context: None)  # some programs leave tasks behind on purpose
 
     def time(self) -> float:
         return super().time() + self.leapt
@@ -40,20 +40,20 @@ class World(VirtualLoop):
         return handle
 
     def timers(self) -> int:
-        """How many are still to fire."""
+        """The number of timers that have yet to fire."""
         self._handles = [handle for handle in self._handles if not handle.cancelled() and handle.when() > self.time()]
         return len(self._handles)
 
 
 class Notes:
-    """A mixin of a strategy that notes its grants and what came back."""
+    """A mixin for strategies that notes grants, and permits that came back."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.grants: list[int] = []
         self.back: list[int] = []
         self.hook: Callable[[object], object] | None = None
-        """Called after the next grant, with the one that granted: a copy, made for an estimate, has the same one."""
+        """Called after the next grant, with the scheduler that granted: one copied for an estimate has the same hook."""
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         at: int = super().take(permits, now, since)  # type: ignore[misc]
@@ -65,7 +65,7 @@ class Notes:
 
     def charge(self, permits: int, now: int) -> None:
         grants = list(self.grants)
-        super().charge(permits, now)  # type: ignore[misc]  # which may take them
+        super().charge(permits, now)  # type: ignore[misc]  # which may take permits
         self.grants = grants
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
@@ -75,21 +75,21 @@ class Notes:
 
 
 def noted(strategy: type[aiorate.Scheduler], *args: Any, **options: Any) -> Any:
-    """A strategy whose ``kept()`` are the instants of what it granted."""
+    """A strategy that notes its grants."""
     return type(f"Noted{strategy.__name__}", (Notes, strategy), {})(*args, **options)
 
 
 @dataclass
 class Level:
-    """One limit on the way of a request."""
+    """A limit that requests pass."""
 
     grants: Callable[[], list[int]]
-    """The instants of what it granted and what did not come back."""
+    """The instants of permits that were granted and did not come back."""
     bound: Callable[[int], int | None]
-    """What it promises for a window of that many ns."""
+    """The most permits that it may grant in a window of that many ns."""
     notes: Notes | None = None
     held: object = None
-    """What must not be evicted."""
+    """Objects that must not be collected or evicted."""
 
     @classmethod
     def of(cls, scheduler: Any, catch_up: int = SECOND // 50, largest: int = 1) -> Level:
@@ -103,29 +103,29 @@ class Level:
 
 @dataclass
 class Subject:
-    """A limiter of some kind, as the programs see it."""
+    """A limiter of some kind, as programs use it."""
 
-    who: Any
-    """What is closed, and what has the verbs that change it, unless ``steered`` says otherwise."""
+    limiter: Any
+    """The limiter, which is closed at the end and has the verbs, unless ``verbs_of`` returns another object for those."""
     enter: Callable[[int], AbstractAsyncContextManager[Any]]
-    """How request number ``i`` asks."""
+    """Makes request number ``i``."""
     levels: dict[str, Level]
     path: Callable[[int], tuple[str, ...]]
     """The levels of a request; the first one is its line."""
     looks: Callable[[], list[Any]]
-    """What has the statistics of all requests."""
-    steered: Callable[[], Any] | None = None
+    """Returns the limiters whose statistics count all requests."""
+    verbs_of: Callable[[], Any] | None = None
     also: tuple[Any, ...] = ()
-    """What has to be closed besides."""
+    """Others to be closed at the end."""
 
     @property
     def verbs(self) -> Any:
-        return self.who if self.steered is None else self.steered()
+        return self.limiter if self.verbs_of is None else self.verbs_of()
 
 
 @dataclass
 class Stage:
-    """One program: a subject, those who ask it, and what became of them."""
+    """One program: a subject, and requests with their outcomes."""
 
     options: dict[str, Any]
     clock: ManualClock | None = None
@@ -138,20 +138,20 @@ class Stage:
     told: dict[int, type[BaseException]] = field(default_factory=dict)
     cancelled: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
-    """Those whose loop was closed under them while they waited."""
+    """Requests whose loop was closed while they waited."""
     left: bool = False
-    """Whether a loop was closed under its tasks."""
+    """True once a loop was closed while its tasks waited."""
     waits: dict[int, float] = field(default_factory=dict)
-    """Seconds from asking until granted or told."""
+    """Seconds from each request to its grant or error."""
     stalled: float = 0.0
     extra: int = 0
-    """Permits more that any window may hold, because they were given back."""
+    """Permits that were given back, by which any window may exceed its bound."""
     since: dict[str, int] = field(default_factory=dict)
-    """For each level, how many grants were made before its rate was changed."""
+    """For each level, the number of grants before its last change of rate."""
     closed: bool = False
     reset: bool = False
     quiet: tuple[int, int] = (0, 0)
-    """From when until when nothing may be granted."""
+    """The instants (ns) from which and until which nothing may be granted."""
 
     @property
     def loop(self) -> World:
@@ -170,7 +170,7 @@ class Stage:
             await self.clock.run(seconds)
 
     def stall(self, seconds: float) -> None:
-        """Let time pass while the loop does not turn."""
+        """Let time pass while the loop is blocked."""
         self.stalled += seconds
         if self.clock is None:
             self.loop.leapt += seconds
@@ -178,7 +178,7 @@ class Stage:
             self.clock.advance(seconds)
 
     async def hold(self, seconds: float) -> None:
-        """Be inside for so long."""
+        """Stay inside for that time."""
         if self.clock is None:
             await asyncio.sleep(seconds)
         else:
@@ -187,7 +187,7 @@ class Stage:
             await over.wait()
 
     def ask(self, *numbers: int) -> None:
-        """Start tasks that each ask once."""
+        """Start a task for each request."""
         for number in numbers:
             self.asked.append(number)
             self.tasks[number] = self.loop.create_task(self._one(number), name=str(number))
@@ -214,24 +214,24 @@ class Stage:
             self.tasks[number].cancel()
 
     def pending(self) -> list[int]:
-        """Those who have neither been granted nor told, in order of arrival."""
+        """The requests without a grant or an error, in order of arrival."""
         return [number for number in self.asked if number not in self.granted and number not in self.told | dict.fromkeys(self.cancelled)]
 
     async def done(self) -> None:
-        """Return when all have been granted or told."""
+        """Return when each request has a grant or an error."""
         for second in range(PATIENT):
             if all(task.done() for task in self.tasks.values()):
                 break
             if self.left and second < 2:
-                gc.collect()  # as time will do: the tasks of a closed loop leave their places
+                gc.collect()  # so that the tasks of a closed loop leave their places
             await self.sleep(1)
 
     def close(self) -> None:
-        """End the loop, and with it whatever still runs."""
+        """End the loop, and all of its tasks."""
         self.runner.close()
 
-    def begin_anew(self) -> None:
-        """A loop that has not run yet, as after `asyncio.run()`. Its time begins at 0, but for those whose server has the time."""
+    def new_loop(self) -> None:
+        """Go on in a new loop, as after `asyncio.run()`. Its time begins at 0, unless the server has the time."""
         time = self.loop.time()
         if not self.loop.is_closed():
             self.runner.close()
@@ -241,7 +241,7 @@ class Stage:
             self.loop.leapt = time
 
     def check_bounds(self) -> None:
-        """No window of any level holds more than its bound, of what was granted since the last change of its rate."""
+        """Assert that since the last change of a level's rate no window exceeds its bound."""
         for name, level in self.subject.levels.items():
             grants = level.grants()[self.since.get(name, 0) :]
             for first, begin in enumerate(grants):
@@ -253,12 +253,12 @@ class Stage:
                     )
 
     def changes(self) -> None:
-        """From here on, other bounds hold."""
+        """Check the bounds, which change from here on."""
         self.check_bounds()
         self.since = {name: len(level.grants()) for name, level in self.subject.levels.items()}
 
     def left_behind(self) -> list[str]:
-        """What an idle limiter should not have."""
+        """Tasks, timers and waiters, of which an idle limiter should have none."""
         found = [f"task {task!r}" for task in others()]
         timers = self.loop.timers() if self.clock is None else self.clock.timers
         found += [f"{timers} timers"] * bool(timers)
