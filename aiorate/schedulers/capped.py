@@ -1,8 +1,9 @@
-"""No more than a server said is left: until its window ends, or as its bucket refills."""
+"""Capped: another scheduler, of which no more is granted than a server said is left, until its window ends or as its bucket refills."""
 
 from __future__ import annotations
 
 from copy import deepcopy
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.compound import Compound
@@ -15,33 +16,53 @@ if TYPE_CHECKING:
 
 __all__ = ["Capped"]
 
-_MOST_CAPS = 32  # a second's, a minute's and a day's window, in what many responses said of them
+_MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many responses said of them
 _MOST_BUCKETS = 8  # a bucket of each name
 
 
-class _Cap:
-    """One window of the server, or several that end soon after each other."""
+class _Window:
+    """One window of the server, or several that end soon after each other. ``left`` permits may go before ``until``."""
 
-    __slots__ = ("began", "earliest", "left", "taken_at_once", "until")
+    __slots__ = ("_at_once", "_began", "earliest", "left", "until")
 
     def __init__(self, left: int, began: int, until: int) -> None:
         self.left = left
-        """Permits."""
-        self.began = began
-        """The instant at which the server spoke."""
         self.until = until
-        """The instant at which the window ends."""
-        self.earliest = until
-        """The instant at which the first of several ends."""
-        self.taken_at_once = 0
-        """Permits taken since the server spoke, at that very instant."""
+        self.earliest = until  # the end of the first of several
+        self._began = began  # the instant at which the server spoke
+        self._at_once = 0  # permits taken since then, at that very instant
 
-    def absorb(self, earlier: _Cap) -> None:
-        """Hold for a window that ends earlier, too: longer than need be, and never for more than was left of either."""
+    def absorb(self, earlier: _Window) -> None:
+        """Hold for a window that ends earlier, too: longer than necessary, and never for more than was left of either."""
         self.left = min(self.left, earlier.left)
         self.earliest = earlier.earliest
-        if earlier.began >= self.began:
-            self.began, self.taken_at_once = earlier.began, earlier.taken_at_once
+        if earlier._began >= self._began:
+            self._began, self._at_once = earlier._began, earlier._at_once
+
+    def due(self, permits: int, now: int) -> int:
+        """The end of the window if it has fewer left, else ``now``."""
+        return self.until if permits > self.left and now < self.until else now
+
+    def take(self, permits: int, now: int) -> None:
+        """Count permits that were granted."""
+        if now < self.until:
+            self.left -= permits
+            if now == self._began:
+                self._at_once += permits
+
+    def give_back(self, permits: int, now: int, taken: int) -> None:
+        """Count permits that were granted at ``taken`` and not used."""
+        if self._began < taken < self.until:
+            self.left += permits
+        elif taken == self._began:  # the server may have counted some of that instant's grants: no more than were taken since
+            credit = min(permits, self._at_once)
+            self.left += credit
+            self._at_once -= credit
+
+    def shift(self, ns: int) -> None:
+        """Follow a pause of ``ns``, during which the server's time went on."""
+        self.until -= ns
+        self.earliest -= ns
 
 
 class Capped(Compound):
@@ -52,31 +73,31 @@ class Capped(Compound):
     that forbids it ends. A bucket holds until the server says more of it.
     """
 
-    __slots__ = ("_buckets", "_caps", "inner")
+    __slots__ = ("_buckets", "_windows", "inner")
 
     def __init__(self, inner: Scheduler, left: int | None = None, now: int = 0, until: int = 0) -> None:
         self.inner: Scheduler = inner
         self.parts = (inner,)
-        self._caps: list[_Cap] = []  # the one that ends first comes first
+        self._windows: list[_Window] = []  # the first to end comes first
         self._buckets: dict[str, ServerBucket] = {}
         if left is not None:
             self.lower(left, now, until)
 
     def lower(self, left: int, now: int, until: int) -> bool:
-        """Grant at most so many before ``until``, besides what was said before. False if that says nothing new.
+        """Grant at most ``left`` permits before ``until``, besides what was said before. False if that says nothing new.
 
-        Of more than 32 caps that differ, the two that end the closest together become one: the lesser, until the later end.
+        Of more than 32 windows that differ, the two that end the closest together become one: the lesser, until the later end.
         """
-        caps = self._caps
-        if any(cap.left <= left and cap.until >= until for cap in caps):
+        windows = self._windows
+        if any(window.left <= left and window.until >= until for window in windows):
             return False
-        caps[:] = [cap for cap in caps if cap.until > now and not (cap.left >= left and cap.until <= until)]
-        caps.append(_Cap(left, now, until))
-        caps.sort(key=_end)
-        if len(caps) > _MOST_CAPS:
-            # Closest from the first end that either stands for, or one cap would be prolonged by each response for ever.
-            closest = min(range(_MOST_CAPS), key=lambda place: caps[place + 1].until - caps[place].earliest)
-            caps[closest + 1].absorb(caps.pop(closest))
+        windows[:] = [window for window in windows if window.until > now and not (window.left >= left and window.until <= until)]
+        windows.append(_Window(left, now, until))
+        windows.sort(key=attrgetter("until"))
+        if len(windows) > _MOST_WINDOWS:
+            # Closest from the first end that either stands for, or each response would prolong one window for ever.
+            closest = min(range(_MOST_WINDOWS), key=lambda place: windows[place + 1].until - windows[place].earliest)
+            windows[closest + 1].absorb(windows.pop(closest))
         return True
 
     def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int) -> bool:
@@ -84,7 +105,7 @@ class Capped(Compound):
         return self.refill(name, left, size, ns, now, at) if size else self.lower(left, now, at + ns)
 
     def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int) -> bool:
-        """Grant no more than the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
+        """Grant at most what the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
 
         ``at`` is ``now`` in time that no pause holds up. False if that says nothing: the bucket has no size, or is full and is new here.
         """
@@ -100,13 +121,11 @@ class Capped(Compound):
 
     def ended(self, now: int) -> bool:
         """Whether the other can stand alone again: all windows are over, and no bucket can lower anything."""
-        if self._caps and now < self._caps[-1].until:
-            return False
-        return not any(not bucket.is_full(now) or bucket.lowers(self.inner) for bucket in self._buckets.values())
+        return self._holds_nothing(now) and not any(bucket.lowers(self.inner) for bucket in self._buckets.values())
 
     def left(self, now: int) -> int | None:
-        """How many permits the server leaves at ``now``; None: nothing that it said holds any longer."""
-        windows = [cap.left for cap in self._caps if now < cap.until]
+        """The permits that the server leaves at ``now``; None: nothing that it said holds any longer."""
+        windows = [window.left for window in self._windows if now < window.until]
         return min(windows + [bucket.left(now) for bucket in self._buckets.values()], default=None)
 
     @property
@@ -116,47 +135,28 @@ class Capped(Compound):
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.max_permits)
-        allowed = self._allowed_at(permits, now)
+        quotas = self._quotas()
+        allowed = max([quota.due(permits, now) for quota in quotas], default=now)
         if allowed > now:
             return max(allowed, self.inner.peek(permits, now))
-        if since is not None:  # whoever waited for a cap to end is not late before
-            since = max((cap.until for cap in self._caps if since < cap.until <= now and permits > cap.left), default=since)
-            since = max([since, *(bucket.due(permits, since) for bucket in self._buckets.values())])
+        if since is not None:  # a request that waited for a quota was not late before
+            since = max([since, *(quota.due(permits, since) for quota in quotas)])
         at = self.inner.take(permits, now, since)
         if at <= now:
-            for cap in self._caps:
-                if now < cap.until:
-                    cap.left -= permits
-                    if now == cap.began:
-                        cap.taken_at_once += permits
-            for bucket in self._buckets.values():
-                bucket.take(permits, now)
+            for quota in quotas:
+                quota.take(permits, now)
         return at
 
     def peek(self, permits: int, now: int) -> int:
-        at, allowed = self.inner.peek(permits, now), self._allowed_at(permits, now)
+        at, allowed = self.inner.peek(permits, now), max([quota.due(permits, now) for quota in self._quotas()], default=now)
         return max(allowed, at) if allowed > now else at
 
-    def _allowed_at(self, permits: int, now: int) -> int:
-        return max([self._window_end(permits, now), *(bucket.due(permits, now) for bucket in self._buckets.values())])
-
-    def _window_end(self, permits: int, now: int) -> int:
-        return next((cap.until for cap in reversed(self._caps) if permits > cap.left and now < cap.until), now)
-
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Credit the other, and by receipt the caps too, except for grants before the server spoke: it does not leave us those."""
+        """Credit the other, and by receipt the quotas too, except for grants before the server spoke, which it has counted."""
         self.inner.give_back(permits, now, taken)
-        if taken is None:
-            return
-        for cap in self._caps:
-            if cap.began < taken < cap.until:
-                cap.left += permits
-            elif taken == cap.began:  # nobody knows which of that instant's grants it was: no more than were taken since
-                credit = min(permits, cap.taken_at_once)
-                cap.left += credit
-                cap.taken_at_once -= credit
-        for bucket in self._buckets.values():
-            bucket.give_back(permits, now, taken)
+        if taken is not None:
+            for quota in self._quotas():
+                quota.give_back(permits, now, taken)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the other."""
@@ -167,9 +167,9 @@ class Capped(Compound):
         self.inner.apply(rate, burst_ratio, now)
 
     def reset(self, now: int) -> None:
-        """Reset the other, and forget what the server said, as a new limiter would not know it."""
+        """Reset the other, and forget what the server said, which a new limiter would not know."""
         super().reset(now)
-        self._caps.clear()
+        self._windows.clear()
         self._buckets.clear()
 
     def rehearse(self) -> Scheduler:
@@ -177,42 +177,39 @@ class Capped(Compound):
         return deepcopy(self, {id(self.inner): self.inner.rehearse()})
 
     def take_ahead(self, permits: int, now: int) -> None:
-        """From the other, what is left now; more once the last window has ended that forbids it. From the buckets, on credit."""
-        at = self._window_end(permits, now)
-        at_once = permits if at <= now else max(0, min(permits, *(cap.left for cap in self._caps if now < cap.until)))
+        """From the other, what is left now; the rest when the last window that forbids it has ended. From the buckets, on credit."""
+        at = max([window.due(permits, now) for window in self._windows], default=now)
+        at_once = permits if at <= now else max(0, min(permits, *(window.left for window in self._windows if now < window.until)))
         if at_once:
             self.inner.take_ahead(at_once, now)
         if permits > at_once:
             self.inner.take_ahead(permits - at_once, at)
-        for cap in self._caps:
-            if at < cap.until:
-                cap.left -= permits
+        for window in self._windows:
+            window.take(permits, at)
         for bucket in self._buckets.values():
             bucket.take(permits, now)
 
     def shift(self, ns: int) -> None:
-        """Move as the other does; the server's windows and buckets do not wait for a pause here."""
-        for cap in self._caps:
-            cap.until -= ns
-            cap.earliest -= ns
-        for bucket in self._buckets.values():
-            bucket.shift(ns)
+        """Move as the other does; the server's quotas do not wait for a pause here."""
         super().shift(ns)
+        for quota in self._quotas():
+            quota.shift(ns)
 
     def available(self, now: int) -> int:
-        """No more than is left."""
-        available, left = super().available(now), self.left(now)
+        """What the other has, but at most what is left."""
+        available, left = self.inner.available(now), self.left(now)
         return available if left is None else min(available, left)
 
     def rested(self, now: int) -> bool:
         """Not before the last window has ended and the buckets are full."""
-        if self._caps and now < self._caps[-1].until:
-            return False
-        return all(bucket.is_full(now) for bucket in self._buckets.values()) and super().rested(now)
+        return self._holds_nothing(now) and self.inner.rested(now)
+
+    def _quotas(self) -> list[_Window | ServerBucket]:
+        return [*self._windows, *self._buckets.values()]
+
+    def _holds_nothing(self, now: int) -> bool:
+        over = not self._windows or now >= self._windows[-1].until
+        return over and all(bucket.is_full(now) for bucket in self._buckets.values())
 
     def __repr__(self) -> str:
         return repr(self.inner)
-
-
-def _end(cap: _Cap) -> int:
-    return cap.until
