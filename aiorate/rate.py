@@ -24,28 +24,21 @@ NS_PER_SECOND = 1_000_000_000
 _WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
 _WHOLE_FLOATS = 2**53  # below it, a whole float is the number that is written
 MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their arithmetic would take minutes
+EVEN = 1, 1  # the ratio of all strategies that never catch up, shared
 
 _UNITS = {  # str() uses the first spelling of each unit
-    "ns": 1,
-    "us": 1_000,
-    "µs": 1_000,
-    "ms": 1_000_000,
-    "s": NS_PER_SECOND,
-    "sec": NS_PER_SECOND,
-    "second": NS_PER_SECOND,
-    "seconds": NS_PER_SECOND,
-    "min": 60 * NS_PER_SECOND,
-    "minute": 60 * NS_PER_SECOND,
-    "minutes": 60 * NS_PER_SECOND,
-    "h": 3_600 * NS_PER_SECOND,
-    "hr": 3_600 * NS_PER_SECOND,
-    "hour": 3_600 * NS_PER_SECOND,
-    "hours": 3_600 * NS_PER_SECOND,
-    "day": 86_400 * NS_PER_SECOND,
-    "d": 86_400 * NS_PER_SECOND,
-    "days": 86_400 * NS_PER_SECOND,
-    "week": 604_800 * NS_PER_SECOND,
-    "weeks": 604_800 * NS_PER_SECOND,
+    name: ns
+    for ns, names in {
+        1: "ns",
+        1_000: "us µs",
+        1_000_000: "ms",
+        NS_PER_SECOND: "s sec second seconds",
+        60 * NS_PER_SECOND: "min minute minutes",
+        3_600 * NS_PER_SECOND: "h hr hour hours",
+        86_400 * NS_PER_SECOND: "day d days",
+        604_800 * NS_PER_SECOND: "week weeks",
+    }.items()
+    for name in names.split()
 }
 _NO_UNITS = {"month": ("month", 30), "mo": ("month", 30), "year": ("year", 365), "yr": ("year", 365), "y": ("year", 365)}
 _NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
@@ -227,6 +220,14 @@ def exact(value: Number, what: str) -> tuple[int, int]:
         if value and abs(value.adjusted()) > MOST_DIGITS:
             raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}; {value:.3e} was given.")
     return value.as_integer_ratio()
+
+
+def ratio_of(value: Number, what: str) -> tuple[int, int]:
+    """As `exact`, of a ratio of 1 or more. ``what`` is the call and the argument, as in ``"BurstRatio(ratio"``."""
+    num, den = exact(value, f"{what})")
+    if num < den:
+        raise ValueError(f"{what}={value!r}) must be 1 or more; 1 means no catching up.")
+    return (num, den) if num > den else EVEN
 
 
 def written(text: str, what: str) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from aiorate.rate import MOST_DIGITS, NS_PER_SECOND, Rate, as_float, exact, written
+from aiorate.rate import MOST_DIGITS, NS_PER_SECOND, Rate, as_float, ratio_of, written
 
 if TYPE_CHECKING:
     from aiorate.rate import Number
@@ -36,13 +36,11 @@ class RateSpec:
     """``configure``, ``start``, ``stop`` or ``restart``."""
 
     def __init__(self, rate: Rate | str | Number, burst_ratio: Number = 1.1, verb: str = "start") -> None:
-        num, den = exact(burst_ratio, "RateSpec(burst_ratio)")
-        if num < den:
-            raise ValueError(f"RateSpec(burst_ratio={burst_ratio!r}): the ratio must be 1 or more; 1 means no catching up.")
+        ratio = as_float(*ratio_of(burst_ratio, "RateSpec(burst_ratio"))
         if verb not in _VERBS:
             raise ValueError(f"RateSpec(verb={verb!r}): the verb must be one of {', '.join(_VERBS)}.")
         object.__setattr__(self, "rate", Rate.of(rate))
-        object.__setattr__(self, "burst_ratio", as_float(num, den))
+        object.__setattr__(self, "burst_ratio", ratio)
         object.__setattr__(self, "verb", verb)
 
     @classmethod

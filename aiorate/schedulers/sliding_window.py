@@ -73,7 +73,9 @@ class SlidingWindow(Window):
             if self._last is not None:
                 self._last = now = max(now, self._last)
             self._forget(now)
-            self._drop(permits)
+            gone = min(self._gone + permits, self._total)
+            first = bisect_right(self._log, gone, self._first, key=_total)
+            self._first, self._gone = first, gone
             return
         log, first = self._log, self._first
         place = bisect_right(log, taken, first, key=_instant) - 1
@@ -158,12 +160,6 @@ class SlidingWindow(Window):
         self._first, self._gone = first, gone
         if first > _MANY_GONE and 2 * first >= len(log):
             self._log, self._first = log[first:], 0  # a new list, because a rehearsal may read the old one
-
-    def _drop(self, permits: int) -> None:
-        """Take that many permits, or all if there are fewer, out of the oldest entries."""
-        gone = min(self._gone + permits, self._total)
-        first = bisect_right(self._log, gone, self._first, key=_total)
-        self._first, self._gone = first, gone
 
     def _earliest(self, permits: int, now: int) -> int:
         if self._last is None:

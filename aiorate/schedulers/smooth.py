@@ -29,9 +29,8 @@ _ONE = 1
 class _Smooth(Undoing):
     """The common part: `next_free`, and a store that fills while `next_free` lies in the past."""
 
-    __slots__ = ("_next", "_spilled", "_stored", "rate")
+    __slots__ = ("_next", "_spilled", "_stored")
 
-    rate: Rate
     _next: int | None  # next_free in ticks
     _stored: int  # in units of the subclass
 

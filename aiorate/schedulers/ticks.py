@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds
+from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds, ratio_of
 from aiorate.schedulers.interface import booked_from, check_ask, check_permits, check_start, check_window, wrong_arguments
 from aiorate.schedulers.undo import Undoing
 
@@ -32,8 +32,7 @@ _COUNTED = 1000
 class _Accumulator(Undoing):
     """One integer, the accumulator. The subclass defines, by `_base`, where the slot of a late request begins."""
 
-    __slots__ = ("_next", "rate")
-    rate: Rate
+    __slots__ = ("_next",)
     _next: int | None
 
     def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
@@ -250,7 +249,7 @@ class BurstRatio(_Accumulator):
     __slots__ = ("_paced", "_ratio", "_unit")
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
-        self._ratio = _ratio_of(ratio)
+        self._ratio = ratio_of(ratio, "BurstRatio(ratio")
         rate = Rate.of(rate)
         # Both schedules count in ticks. A ns has rate.permits x ratio's numerator of them, so both intervals are whole.
         self._unit: int = rate.permits * self._ratio[0]
@@ -296,7 +295,7 @@ class BurstRatio(_Accumulator):
 
     def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
         """Change rate and ratio. The next slot of each schedule keeps its instant."""
-        self._change(Rate.of(rate), _ratio_of(burst_ratio), now)
+        self._change(Rate.of(rate), ratio_of(burst_ratio, "BurstRatio(ratio"), now)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         check_window(window, largest)
@@ -327,10 +326,3 @@ class BurstRatio(_Accumulator):
 
     def _parameters(self) -> str:
         return f", ratio={self.ratio:g}"
-
-
-def _ratio_of(ratio: Number) -> tuple[int, int]:
-    num, den = exact(ratio, "BurstRatio(ratio)")
-    if num < den:
-        raise ValueError(f"BurstRatio(ratio={ratio!r}) must be 1 or more; 1 means no catching up.")
-    return num, den

@@ -34,8 +34,7 @@ class TokenBucket(Undoing):
     twice the rate in the first period. A request for more than ``burst`` can never be granted.
     """
 
-    __slots__ = ("_brim", "_calm_until", "_cost", "_empty", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits", "rate")
-    rate: Rate
+    __slots__ = ("_brim", "_calm_until", "_cost", "_empty", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits")
     burst: int
     """Size of the bucket in permits."""
     _brim: int
@@ -82,11 +81,7 @@ class TokenBucket(Undoing):
             if after <= now * self._unit:
                 self._empty = after
                 return now
-        if (
-            type(now) is not int
-            or (permits is not _ONE and (type(permits) is not int or not 0 < permits <= self.burst))
-            or (since is not None and type(since) is not int)
-        ):
+        if type(now) is not int or type(permits) is not int or not 0 < permits <= self.burst or not (since is None or type(since) is int):
             check_ask("take()", permits, now, since, self.burst)
         empty = self._empty
         if empty is None:

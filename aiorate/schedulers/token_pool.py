@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds
+from aiorate.rate import Rate, as_float, ceil_div, ns_to_seconds, ratio_of
 from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_permits, check_start, check_window, wrong_arguments
 from aiorate.schedulers.peaks import Peaks
 from aiorate.schedulers.undo import Undoing
@@ -27,7 +27,6 @@ __all__ = ["TokenPool"]
 _ONE = 1
 _NEVER = 1 << 200
 _LEAST_POOL_NS = 1_000_000
-_EVEN = 1, 1  # shared by all pools that catch up at the plain rate
 
 
 class TokenPool(Undoing):
@@ -44,24 +43,7 @@ class TokenPool(Undoing):
     the two ways only.
     """
 
-    __slots__ = (
-        "_a",
-        "_calm_until",
-        "_cost",
-        "_earlier",
-        "_extra",
-        "_full",
-        "_last",
-        "_over",
-        "_peaks",
-        "_plain",
-        "_pool",
-        "_ratio",
-        "_unit",
-        "_w",
-        "rate",
-    )
-    rate: Rate
+    __slots__ = ("_a", "_calm_until", "_cost", "_earlier", "_full", "_last", "_over", "_peaks", "_plain", "_pool", "_ratio", "_unit", "_w")
 
     def __init__(
         self,
@@ -81,7 +63,7 @@ class TokenPool(Undoing):
         self._peaks = Peaks()
         self._pool = pool
         self._last = start  # the instant up to which the pool is refilled
-        self._size(Rate.of(rate), _ratio_of(burst_ratio))
+        self._size(Rate.of(rate), ratio_of(burst_ratio, "TokenPool(burst_ratio"))
         # Active (with burst) and waiting tokens, in units.
         self._a = self._cost  # one permit, so that the first caller does not wait
         self._w = 0
@@ -91,11 +73,10 @@ class TokenPool(Undoing):
         """Derive the sizes of the pools. Their contents stay."""
         num, den = ratio
         self.rate, self._ratio = rate, ratio
-        self._extra = num - den
         self._unit, self._cost = (rate.permits * den, rate.period_ns * den) if den > 1 else (rate.permits, rate.period_ns)
         # Where a permit is no whole number of ns, max_active is truncated, but two whole permits must still fit in.
         self._full = self._pool * self._unit if self._pool else max(_LEAST_POOL_NS * self._unit, 2 * self._cost)
-        self._over = self._full // den * num if self._extra else self._full
+        self._over = self._full // den * num if num > den else self._full
         self.forget_takes()
         self._plain = False  # whether the active pool is at most full, and no tokens return to it
         self._calm_until = -_NEVER  # an instant before which the active pool is not full
@@ -135,7 +116,7 @@ class TokenPool(Undoing):
     @property
     def spilled(self) -> int:
         """The waiting pool, unless it returns: with a burst ratio above 1 nothing is given up."""
-        return 0 if self._extra else self.waiting
+        return self.waiting if self._over == self._full else 0
 
     # The original's steps, by hand.
 
@@ -178,7 +159,7 @@ class TokenPool(Undoing):
 
     def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
         """Change rate and ratio as from ``now``. The pools keep their contents, and a ``pool`` given in ns keeps its size."""
-        self._change(Rate.of(rate), _ratio_of(burst_ratio), now)
+        self._change(Rate.of(rate), ratio_of(burst_ratio, "TokenPool(burst_ratio"), now)
 
     # The scheduler.
 
@@ -189,11 +170,7 @@ class TokenPool(Undoing):
             if a >= 0:
                 self._a, self._last = a, now
                 return now
-        if (
-            type(now) is not int
-            or (permits is not _ONE and (type(permits) is not int or permits < 1))
-            or (since is not None and type(since) is not int)
-        ):
+        if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
         last = self._last
         if self._plain and last is not None and last <= now:
@@ -222,7 +199,7 @@ class TokenPool(Undoing):
                 return self._taken(permits, now, last, a)
         at, last, a, w = self._plan(permits, now, now if since is None or since > now else since)
         if at <= now:
-            self._plain = not self._extra
+            self._plain = self._over == self._full
             self._taken(permits, now, last, a, w - self._w)
         return at
 
@@ -291,12 +268,12 @@ class TokenPool(Undoing):
 
     def _refilled(self, a: int, w: int, fresh: int) -> tuple[int, int]:
         """The pools after ``fresh`` tokens, as if they had come one by one and none had been used."""
-        extra = self._extra
-        if not extra:
+        if self._over == self._full:
             # No token returns. The overflow waits, and so do tokens for which a shrunken pool has no room.
             a += fresh
             return (a, w) if a <= self._full else (self._full, w + a - self._full)
         num, den = self._ratio
+        extra = num - den
         if a > self._over:  # the pool has shrunk: the excess waits
             a, w = self._over, w + a - self._over
         if w > 0 and a < self._full:
@@ -318,14 +295,10 @@ class TokenPool(Undoing):
     def _fresh_for(self, a: int, w: int, need: int) -> int:
         """The fresh tokens after which the pool holds ``need``, which is at most full."""
         num, den = self._ratio
-        extra = self._extra
-        if extra and w > 0:
-            x = ceil_div((need - a) * den, num)
-            dry = w * den // extra
-            if x <= dry:
-                return x
-            return dry + (need - a - dry - dry * extra // den)
-        return need - a
+        if num == den or w <= 0:
+            return need - a
+        x, dry = ceil_div((need - a) * den, num), w * den // (num - den)
+        return x if x <= dry else dry + (need - a - dry - dry * (num - den) // den)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put tokens back as far as there is room; by receipt, as far as there was room at every instant since the take.
@@ -420,10 +393,3 @@ class TokenPool(Undoing):
         # In permits and seconds, after the latest call.
         available, lag = as_float(self._a, self._cost), ns_to_seconds(self.waiting)
         return f"TokenPool({str(self.rate)!r}, burst_ratio={self.burst_ratio:g}, available={available:g}, lag={lag:g})"
-
-
-def _ratio_of(burst_ratio: Number) -> tuple[int, int]:
-    num, den = exact(burst_ratio, "TokenPool(burst_ratio)")
-    if num < den:
-        raise ValueError(f"TokenPool(burst_ratio={burst_ratio!r}) must be 1 or more; 1 means no catching up.")
-    return (num, den) if num > den else _EVEN

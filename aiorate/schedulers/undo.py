@@ -7,7 +7,12 @@ Knows nothing of what a state means, of clocks, loops or waiters.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aiorate.schedulers.interface import Scheduler, check_give_back
+
+if TYPE_CHECKING:
+    from aiorate.rate import Rate
 
 __all__ = ["Undoing"]
 
@@ -17,8 +22,9 @@ _NONE: list[tuple[int, ...]] = []  # shared by all that hold a single record; ne
 class Undoing(Scheduler):
     """A scheduler that keeps records of the takes at its latest instant. The subclass defines `undo`."""
 
-    __slots__ = ("_latest", "older_takes")
+    __slots__ = ("_latest", "older_takes", "rate")
 
+    rate: Rate
     _latest: tuple[int, ...] | None
     """The record of the latest take: its instant first, then what the subclass needs, then its permits."""
     older_takes: list[tuple[int, ...]]
