@@ -233,6 +233,7 @@ def test_the_command_in_a_pipe_prints_plain_text() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_it_without_a_traceback() -> None:
     """Also with requests in line and under way; the server's process ends too."""
     command = [sys.executable, "-m", "aiorate", "demo", "--rate", "20/s", "--seconds", "30"]

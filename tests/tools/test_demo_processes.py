@@ -274,6 +274,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="as
 @needs_binary
 @needs_proc
 @pytest.mark.slow
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_leaves_no_process() -> None:
     """Neither a client nor one of the two servers."""
     command = [sys.executable, "-m", "aiorate", *SMALL[:-4], "--seconds", "30"]
