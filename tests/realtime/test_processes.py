@@ -91,7 +91,7 @@ def test_four_processes_share_a_rate(store: Store, options: dict[str, Any], call
 
 
 @pytest.mark.parametrize("client", ["redis-py", "valkey-py"])
-def test_a_client_of_ones_own_does_as_well(store: Store, client: str) -> None:
+def test_a_given_client_serves_as_well_as_a_url(store: Store, client: str) -> None:
     """Either library, over one connection for each process."""
     options = {"client": client}
 
@@ -143,7 +143,7 @@ def test_callers_that_give_up_cost_no_permit(store: Store) -> None:
     in_one_round(measured)
 
 
-def test_a_store_that_comes_back_empty_is_told_what_it_has_forgotten(store: Store) -> None:
+def test_a_store_restarted_empty_is_told_its_state(store: Store) -> None:
     """No error, the rate again within half a second, and nothing granted twice."""
 
     def measured() -> dict[str, tuple[float, float]]:
@@ -434,7 +434,7 @@ def test_a_process_is_faster_than_any_peer(store: Store) -> None:
 
 @pytest.mark.parametrize(("loop", "most"), [(name, {"asyncio": 1.9, "uvloop": 2.1}[name]) for name in FACTORIES], ids=FACTORIES)
 @pytest.mark.parametrize("client", ["", "redis-py"], ids=["url", "client"])
-def test_one_task_alone_waits_little_longer_than_for_a_script_that_does_nothing(store: Store, client: str, loop: str, most: float) -> None:
+def test_one_task_alone_waits_about_as_long_as_for_a_bare_script(store: Store, client: str, loop: str, most: float) -> None:
     """There is one call to the store for each permit then, and with a lease hardly any.
 
     On uvloop the script that does nothing takes less, and what the store needs for the other one is the same. Equal shares at any

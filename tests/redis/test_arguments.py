@@ -136,7 +136,7 @@ def test_it_says_what_it_is() -> None:
     assert "shared" == limiter.statistics().state
 
 
-def test_it_is_imported_where_there_is_no_fork() -> None:
+def test_it_can_be_imported_without_fork() -> None:
     """On Windows `os` has no `register_at_fork`."""
     program = (
         "import asyncio, logging, os, random, sys; del os.register_at_fork; sys.platform = 'win32';"  # what takes part in forks itself

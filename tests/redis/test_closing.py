@@ -35,7 +35,7 @@ async def test_closing_gives_slots_back_and_leaves_nothing(store: RealServer) ->
     await other.stop()
 
 
-async def test_what_was_said_just_before_closing_is_heard(store: RealServer) -> None:
+async def test_a_charge_just_before_closing_is_told(store: RealServer) -> None:
     """A program that is told to pause, or that charges for what it used, may end with that."""
     one, other = Process(store, latency=0.01), Process(store)
     await one.one()
@@ -54,7 +54,7 @@ async def test_what_was_said_just_before_closing_is_heard(store: RealServer) -> 
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_who_comes_as_the_last_limiter_closes_is_served(store: RealServer, turns: int) -> None:
+async def test_a_request_as_the_last_limiter_closes_is_served(store: RealServer, turns: int) -> None:
     """The task is being cancelled, and that is no business of a new limiter of the same client."""
     process = Process(store)
     other = RedisLimiter(process.client, "y", "10/s")
@@ -127,7 +127,7 @@ async def test_closing_that_is_cancelled_breaks_nothing(store: RealServer) -> No
 
 
 @pytest.mark.parametrize("asks_once_more", [False, True])
-async def test_slots_come_back_only_if_nobody_has_booked_beyond_them(store: RealServer, asks_once_more: bool) -> None:
+async def test_slots_come_back_only_if_they_are_the_last(store: RealServer, asks_once_more: bool) -> None:
     """Not even where an answer that brought no slots is the last of all: what it tells is that of the others, too."""
     closing, behind, last = processes = [Process(store, "100/s", horizon=1.0) for _ in range(3)]
     for process in processes:
@@ -154,7 +154,7 @@ async def test_slots_come_back_only_if_nobody_has_booked_beyond_them(store: Real
         await process.stop()
 
 
-async def test_two_that_close_at_once_both_come_to_an_end(store: RealServer) -> None:
+async def test_two_closes_at_once_both_end(store: RealServer) -> None:
     """``async with`` and a handler of a signal, say. The store hears of it once."""
     process = Process(store, "1000/s", latency=0.01, horizon=1.0)
     tasks = process.ask(20)
@@ -171,7 +171,7 @@ async def test_two_that_close_at_once_both_come_to_an_end(store: RealServer) -> 
 
 
 @pytest.mark.parametrize("cancelled", [0, 1])
-async def test_one_that_is_cancelled_as_it_closes_does_not_cancel_the_other(store: RealServer, cancelled: int) -> None:
+async def test_a_cancelled_close_does_not_cancel_the_other(store: RealServer, cancelled: int) -> None:
     """Both wait for one answer, and each gives up for itself."""
     process = Process(store, latency=0.05)
     process.limiter.charge(5)

@@ -141,7 +141,7 @@ async def test_callers_that_all_give_up_in_time_cost_no_rate(store: RealServer) 
         await process.stop()
 
 
-async def test_ten_thousand_that_wait_keep_nobody_else_waiting(store: RealServer) -> None:
+async def test_a_crowd_of_one_process_does_not_delay_another(store: RealServer) -> None:
     """A line in one process is not a line in the store."""
     busy, other = Process(store, "1000/s"), Process(store, "1000/s")
     busy.ask(10_000)
@@ -169,7 +169,7 @@ async def test_a_large_request_gathers_its_slots(store: RealServer, horizon: flo
     await process.stop()
 
 
-async def test_large_requests_of_two_processes_both_come(store: RealServer) -> None:
+async def test_large_requests_of_two_processes_are_both_granted(store: RealServer) -> None:
     """Neither starves the other."""
     processes = [Process(store, "100/s"), Process(store, "100/s")]
     for process in processes:
@@ -207,7 +207,7 @@ async def test_a_burst_is_one_for_all(store: RealServer) -> None:
 # Leases.
 
 
-async def test_without_a_lease_nothing_is_had_without_waiting(store: RealServer) -> None:
+async def test_try_acquire_needs_a_lease(store: RealServer) -> None:
     """And a refusal books nothing."""
     process = Process(store, "1000/s")
     for _ in range(3):
@@ -255,7 +255,7 @@ async def test_a_lease_that_nobody_uses_ends(store: RealServer) -> None:
 # What changes for all.
 
 
-async def test_who_gives_up_at_once_has_no_slot_booked(store: RealServer) -> None:
+async def test_a_caller_that_gives_up_at_once_has_no_slot_booked(store: RealServer) -> None:
     """Cancelled before the store was asked: its slot would only delay the others."""
     one, other = Process(store, horizon=1.0), Process(store)
     tasks = one.ask(3)
@@ -271,7 +271,7 @@ async def test_who_gives_up_at_once_has_no_slot_booked(store: RealServer) -> Non
     await other.stop()
 
 
-async def test_to_charge_books_no_slots(store: RealServer) -> None:
+async def test_a_charge_books_no_slots(store: RealServer) -> None:
     """While there are enough in hand."""
     process = Process(store, "1000/s", lease=0.5, horizon=0.5)
     process.load(20)
@@ -288,7 +288,7 @@ async def test_to_charge_books_no_slots(store: RealServer) -> None:
     await process.stop()
 
 
-async def test_a_charge_is_everybodys(store: RealServer) -> None:
+async def test_a_charge_delays_all_processes(store: RealServer) -> None:
     """And a refund nobody's: its slots have delayed others already."""
     one, other = Process(store), Process(store)
     one.limiter.charge(5)
@@ -302,7 +302,7 @@ async def test_a_charge_is_everybodys(store: RealServer) -> None:
     await other.stop()
 
 
-async def test_another_rate_is_that_of_the_process_that_sets_it(store: RealServer) -> None:
+async def test_set_rate_changes_the_rate_of_its_process(store: RealServer) -> None:
     """Slots that are booked stay, with the interval after them; those that follow come at the new rate."""
     process = Process(store)
     process.ask(4)
@@ -316,7 +316,7 @@ async def test_another_rate_is_that_of_the_process_that_sets_it(store: RealServe
 
 
 @pytest.mark.parametrize(("before", "after"), [("1000/s", "10/s"), ("10/s", "1000/s")])
-async def test_slots_that_are_on_their_way_are_those_of_the_rate_for_which_they_were_asked(
+async def test_slots_under_way_keep_the_rate_they_were_asked_for(
     store: RealServer, before: str, after: str
 ) -> None:
     """Laid out at another they would be granted faster than the store knows, or once more to another process."""
@@ -335,7 +335,7 @@ async def test_slots_that_are_on_their_way_are_those_of_the_rate_for_which_they_
     await other.stop()
 
 
-async def test_what_cannot_be_done_for_one_process_alone_is_refused(store: RealServer) -> None:
+async def test_reset_and_set_rate_of_several_are_refused(store: RealServer) -> None:
     """With an error that says what to do instead."""
     process = Process(store, ["10/s", "1/s"])
     with pytest.raises(RuntimeError, match="Use another name"):
@@ -345,7 +345,7 @@ async def test_what_cannot_be_done_for_one_process_alone_is_refused(store: RealS
     await process.stop()
 
 
-async def test_how_long_it_would_take_is_known(store: RealServer) -> None:
+async def test_delay_and_max_wait_go_by_the_last_answer(store: RealServer) -> None:
     """By what the store said last, the line included."""
     process = Process(store)
     process.ask(3)
@@ -371,7 +371,7 @@ async def test_an_idle_limiter_leaves_no_task_behind(store: RealServer) -> None:
     await process.stop()
 
 
-async def test_nobody_waits_for_longer_than_allowed_because_the_store_knew_better(store: RealServer) -> None:
+async def test_max_wait_holds_where_only_the_store_knows_the_backlog(store: RealServer) -> None:
     """A newcomer does not know how far the others have booked; it hears of it too late to be refused at once."""
     one, other = Process(store, "0.1/s"), Process(store, "0.1/s")
     await one.one()
@@ -388,7 +388,7 @@ async def test_nobody_waits_for_longer_than_allowed_because_the_store_knew_bette
 
 
 @pytest.mark.parametrize("offset", [-1e-9, 0, 1e-9])
-async def test_who_comes_as_the_idle_task_ends_is_served(store: RealServer, offset: float) -> None:
+async def test_a_request_as_the_idle_task_ends_is_served(store: RealServer, offset: float) -> None:
     """In the very turn of the loop in which the task finds that nobody has wanted anything for a second."""
     process = Process(store, "1000/s")
     await process.one()
@@ -400,7 +400,7 @@ async def test_who_comes_as_the_idle_task_ends_is_served(store: RealServer, offs
     await process.stop()
 
 
-async def test_what_lapsed_while_nobody_waited_is_not_counted_as_skipped(store: RealServer) -> None:
+async def test_slots_that_lapse_while_nobody_waits_are_not_skipped(store: RealServer) -> None:
     """Slots of a lease that were there for whoever might come, and nobody came."""
     process = Process(store, "1000/s", lease=0.05, horizon=0.05)
     for _ in range(1_000):
@@ -420,7 +420,7 @@ async def test_what_lapsed_while_nobody_waited_is_not_counted_as_skipped(store: 
 
 
 @pytest.mark.parametrize("burst", [1, 300])
-async def test_state_that_is_lost_is_told_by_who_remembers(store: RealServer, burst: int) -> None:
+async def test_lost_state_is_restored_by_a_process_that_remembers(store: RealServer, burst: int) -> None:
     """A flush in the middle: nothing is granted twice."""
     processes = [Process(store, "1000/s", burst=burst) for _ in range(4)]
     for process in processes:
@@ -491,7 +491,7 @@ async def test_open_loop_pacing_goes_by_the_slots(store: RealServer) -> None:
     await process.stop()
 
 
-async def test_a_loop_that_stood_still_does_not_send_at_once_what_it_missed(store: RealServer) -> None:
+async def test_a_loop_that_stood_still_sends_no_burst(store: RealServer) -> None:
     """The slots have lapsed, and are counted."""
     process = Process(store, "1000/s", horizon=0.1)
     process.load(200)

@@ -38,7 +38,7 @@ def test_one_limiter_serves_one_loop_after_the_other(store: RealServer) -> None:
         assert 0.005 <= asyncio.run(twice())
 
 
-def test_the_task_of_a_closed_loop_is_collected_without_a_word_to_those_of_the_next(store: RealServer) -> None:
+def test_the_task_of_a_closed_loop_is_collected_silently(store: RealServer) -> None:
     """The collector throws GeneratorExit into it, wherever it is, while others wait for the same limiter."""
     limiter = RedisLimiter(TimedClient(store, latency=0.01), "x", "10/s")
 
@@ -70,7 +70,7 @@ def test_the_task_of_a_closed_loop_is_collected_without_a_word_to_those_of_the_n
         gc.enable()
 
 
-def test_trio_is_told_that_it_will_not_do(store: RealServer) -> None:
+def test_under_trio_there_is_an_error(store: RealServer) -> None:
     """Its client is asyncio's."""
     limiter = RedisLimiter(store.url, "x", "100/s")
 
@@ -80,7 +80,7 @@ def test_trio_is_told_that_it_will_not_do(store: RealServer) -> None:
         trio.run(partial(limiter.acquire, max_wait=1))
 
 
-def test_what_is_said_outside_a_loop_is_heard_with_the_first_request(store: RealServer) -> None:
+def test_a_charge_outside_a_loop_is_told_with_the_first_request(store: RealServer) -> None:
     """A script that has used permits, or was told to wait, before it starts its loop."""
     limiter = RedisLimiter(TimedClient(store), "x", "10/s")
     limiter.charge(5)
@@ -109,7 +109,7 @@ def test_ctrl_c_in_the_middle_of_a_call_ends_the_program(store: RealServer) -> N
 
 @pytest.mark.parametrize("factory", [*FACTORIES.values(), VirtualLoop])
 @pytest.mark.parametrize("end", ["before the call", "in the call"])
-def test_a_loop_that_was_closed_with_a_call_on_its_way_keeps_nobody_waiting(
+def test_a_loop_closed_during_a_call_does_not_block_the_next(
     store: RealServer, factory: Callable[[], asyncio.AbstractEventLoop], end: str
 ) -> None:
     """Its answer will never come, and the next loop asks anew: also where the line was left as it was."""

@@ -94,7 +94,7 @@ async def test_a_node_that_is_down_keeps_only_its_keys_waiting(store: RealServer
     assert not others()
 
 
-async def test_a_limiter_that_closes_does_not_wait_for_a_node_that_is_down(store: RealServer) -> None:
+async def test_closing_does_not_wait_for_a_node_that_is_down(store: RealServer) -> None:
     """What it has to say can be said to nobody."""
     client = TimedClient(store)
     good, bad = RedisLimiter(client, "good", "100/s"), RedisLimiter(client, "bad", "100/s")

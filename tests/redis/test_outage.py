@@ -63,7 +63,7 @@ async def outcome(awaitable: Any) -> Any:
 
 
 @pytest.mark.parametrize("error", OUTAGES, ids=lambda error: type(error).__name__)
-async def test_everybody_is_told_after_the_grace(store: RealServer, error: Exception) -> None:
+async def test_all_requests_fail_after_the_grace(store: RealServer, error: Exception) -> None:
     """Those in line then, and newcomers at once, each with an error of its own and its cause."""
     limiter, client = limiter_of(store)
     client.error = error
@@ -85,7 +85,7 @@ async def test_everybody_is_told_after_the_grace(store: RealServer, error: Excep
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_an_outage_shorter_than_the_grace_is_no_change(store: RealServer, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_within_the_grace_changes_nothing(store: RealServer, policy: str, caplog: pytest.LogCaptureFixture) -> None:
     """A restart of a second is waited out under every policy."""
     caplog.set_level(logging.DEBUG, "aiorate")
     limiter, client = limiter_of(store, policy)
@@ -99,7 +99,7 @@ async def test_an_outage_shorter_than_the_grace_is_no_change(store: RealServer, 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_an_outage_is_two_lines_of_log(store: RealServer, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_logs_two_lines(store: RealServer, policy: str, caplog: pytest.LogCaptureFixture) -> None:
     """However many wait, and however often it is tried."""
     caplog.set_level(logging.DEBUG, "aiorate")
     events: list[aiorate.Event] = []
@@ -122,7 +122,7 @@ async def test_an_outage_is_two_lines_of_log(store: RealServer, policy: str, cap
     await limiter.aclose()
 
 
-async def test_waiting_for_the_store_is_waiting(store: RealServer) -> None:
+async def test_wait_serves_in_order_once_the_store_is_back(store: RealServer) -> None:
     """No error, in order, and at the rate again when it is back. Who may not wait is told at once."""
     limiter, client = limiter_of(store, "wait")
     client.error = NoConnection()
@@ -171,7 +171,7 @@ async def test_a_part_of_the_rate_is_granted_locally(store: RealServer) -> None:
     await limiter.aclose()
 
 
-async def test_without_a_limit_is_what_it_says(store: RealServer) -> None:
+async def test_open_grants_everything_after_the_grace(store: RealServer) -> None:
     """Only when it was chosen, and only after the grace."""
     limiter, client = limiter_of(store, "open")
     client.error = NoConnection()
@@ -182,7 +182,7 @@ async def test_without_a_limit_is_what_it_says(store: RealServer) -> None:
 
 
 @pytest.mark.parametrize("policy", ["raise", "wait"])
-async def test_what_is_booked_is_granted_meanwhile(store: RealServer, policy: str) -> None:
+async def test_booked_slots_are_granted_during_an_outage(store: RealServer, policy: str) -> None:
     """Slots are slots, whether the store that assigned them lives or not."""
     limiter, client = limiter_of(store, policy, rate="1000/s", horizon=0.5, grace=0)
     tasks = [asyncio.create_task(outcome(limiter.acquire())) for _ in range(400)]
@@ -237,7 +237,7 @@ async def test_a_store_that_refuses_is_an_error_at_once(store: RealServer, error
     await limiter.aclose()
 
 
-async def test_nobody_asks_a_store_that_nobody_needs(store: RealServer) -> None:
+async def test_an_idle_process_does_not_ask_a_store_that_is_down(store: RealServer) -> None:
     """A program that is idle during an outage keeps no task for it; the next to ask waits for an answer, and gets what that allows."""
     limiter, client = limiter_of(store)
     client.error = NoConnection()
@@ -276,7 +276,7 @@ async def idle_outage(limiter: RedisLimiter, client: TimedClient) -> None:
 
 @pytest.mark.parametrize("max_wait", [None, 0.15])
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_who_comes_after_an_outage_that_nobody_watched_is_served_by_the_store(
+async def test_a_request_after_an_unwatched_outage_asks_the_store(
     store: RealServer, policy: str, max_wait: float | None
 ) -> None:
     """It is back, so nobody is refused, sent on without a limit, or granted a part of the rate: all wait for one answer."""
@@ -295,7 +295,7 @@ async def test_who_comes_after_an_outage_that_nobody_watched_is_served_by_the_st
     ("policy", "expected"),
     [("raise", [aiorate.EngineUnavailable] * 2), ("wait", [aiorate.WaitTooLong] * 2), ("local", [0.01, 0.11]), ("open", [0.01] * 2)],
 )
-async def test_who_comes_in_an_outage_that_nobody_watched_is_told_after_one_call(
+async def test_a_request_in_an_unwatched_outage_waits_for_one_call(
     store: RealServer, policy: str, expected: list[Any]
 ) -> None:
     """It still goes on, and the grace is not granted anew. Who may wait for so long waits no longer for the store."""
@@ -313,7 +313,7 @@ async def test_who_comes_in_an_outage_that_nobody_watched_is_told_after_one_call
     await limiter.aclose()
 
 
-async def test_nobody_can_say_when_the_first_in_line_is_scheduled(store: RealServer) -> None:
+async def test_next_at_and_delay_are_infinite_during_an_outage(store: RealServer) -> None:
     """While the line waits for the store to come back, and not a number of years."""
     limiter, client = limiter_of(store, "wait")
     client.error = NoConnection()
@@ -342,7 +342,7 @@ async def test_closing_during_an_outage_does_not_wait_for_the_store(store: RealS
     assert not others()
 
 
-async def test_a_task_that_somebody_cancelled_leaves_nobody_hanging(store: RealServer) -> None:
+async def test_a_cancelled_task_leaves_no_request_hanging(store: RealServer) -> None:
     """A program that cancels all its tasks and goes on."""
     limiter, client = limiter_of(store)
     client.hangs = True
@@ -358,7 +358,7 @@ async def test_a_task_that_somebody_cancelled_leaves_nobody_hanging(store: RealS
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_first_answer_may_take_a_connection_and_some_round_trips(store: RealServer, policy: str) -> None:
+async def test_a_first_answer_may_take_several_round_trips(store: RealServer, policy: str) -> None:
     """A store far away is no outage: connecting, the password and the script take more than one answer does."""
     limiter, client = limiter_of(store, policy, grace=2.0)
     client.latency = 0.4
@@ -371,7 +371,7 @@ async def test_a_first_answer_may_take_a_connection_and_some_round_trips(store: 
     await limiter.aclose()
 
 
-async def test_a_limiter_closed_during_an_outage_is_asked_for_no_more(store: RealServer) -> None:
+async def test_a_limiter_closed_in_an_outage_asks_no_longer(store: RealServer) -> None:
     """While another of the same client waits for the store, and is served when it is back."""
     limiter, client = limiter_of(store, "wait")
     closed = RedisLimiter(client, "y", "10/s")
@@ -390,7 +390,7 @@ async def test_a_limiter_closed_during_an_outage_is_asked_for_no_more(store: Rea
     assert not others()
 
 
-async def test_a_refusal_while_it_closes_is_nobodys(store: RealServer) -> None:
+async def test_a_refusal_while_closing_raises_nothing(store: RealServer) -> None:
     """Nobody is in line, and whoever closes a limiter can do nothing about it."""
     limiter, client = limiter_of(store)
     client.error = NoPermissionError("NOPERM")
@@ -401,7 +401,7 @@ async def test_a_refusal_while_it_closes_is_nobodys(store: RealServer) -> None:
     assert not others()
 
 
-async def test_a_task_that_is_cancelled_while_a_limiter_closes_does_not_keep_it(store: RealServer) -> None:
+async def test_a_task_cancelled_while_closing_does_not_block_it(store: RealServer) -> None:
     """A program that cancels all its tasks and ends."""
     limiter, client = limiter_of(store)
     client.hangs = True

@@ -49,7 +49,7 @@ def test_the_error_has_one_full_stop_after_each_sentence() -> None:
     assert str(made.error()).startswith("acquire(): the store does not answer: Connect call failed. It is asked again;")
 
 
-def test_what_decides() -> None:
+def test_the_decision_of_each_policy() -> None:
     """An error for everybody, nobody knows, at once."""
     refused, waiting, unlimited = (outage(policy).over(9 * SECOND, 0) for policy in ("raise", "wait", "open"))
     assert refused is not None
@@ -64,7 +64,7 @@ def test_what_decides() -> None:
 
 
 @pytest.mark.parametrize(("spent", "unused", "owed"), [(3, 0, 3), (3, 1.9, 3), (3, 4, 1), (3, 1000, 0), (0, 0, 0), (3, -5, 3)])
-def test_store_hears_of_local_permits_beyond_the_unused_share(spent: int, unused: float, owed: int) -> None:
+def test_local_permits_are_charged_less_the_unused_share(spent: int, unused: float, owed: int) -> None:
     """What this process granted, less half of what nobody used meanwhile: half is its share."""
     made = outage("local", burst=3)
     now = 100 * SECOND

@@ -55,7 +55,7 @@ async def test_the_first_in_line_gives_up_and_the_next_moves_up_at_once(store: R
     await process.stop()
 
 
-async def test_who_is_granted_within_max_wait_keeps_it(store: RealServer) -> None:
+async def test_a_grant_within_max_wait_stands(store: RealServer) -> None:
     """No timer stays that would send somebody else away, and cancelling is cancelling."""
     process = Process(store)
     assert 0 == await process.limiter.acquire(max_wait=0.01)
@@ -73,7 +73,7 @@ async def test_who_is_granted_within_max_wait_keeps_it(store: RealServer) -> Non
 
 
 @pytest.mark.parametrize("max_wait", [0.1, 0.100_000_001, 0.5])
-async def test_who_is_due_when_the_time_is_over_is_granted(max_wait: float) -> None:
+async def test_a_request_due_as_max_wait_ends_is_granted(max_wait: float) -> None:
     """In the very same instant, in the same turn of the loop, whichever timer is first."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)

@@ -30,7 +30,7 @@ async def test_a_pause_holds_all_processes(store: RealServer) -> None:
     await other.stop()
 
 
-async def test_what_a_server_said_is_heeded_by_all_processes(store: RealServer) -> None:
+async def test_a_pause_from_a_response_holds_all_processes(store: RealServer) -> None:
     """A 429 with Retry-After."""
     one, other = Process(store), Process(store)
     one.limiter.observe(Feedback(429, pause=3.0))
@@ -72,7 +72,7 @@ async def test_the_longer_of_two_pauses_holds_for_all(store: RealServer) -> None
     await other.stop()
 
 
-async def test_a_pause_of_ones_own_outlasts_that_of_all(store: RealServer) -> None:
+async def test_a_longer_local_pause_outlasts_the_shared_one(store: RealServer) -> None:
     """The answer that the other is over was on its way when this one was made."""
     one, other = Process(store), Process(store, latency=0.05)
     one.limiter.pause(3)
@@ -109,7 +109,7 @@ async def test_closing_ends_the_wait_for_a_long_pause(store: RealServer) -> None
     assert not others()
 
 
-async def test_a_pause_that_has_run_out_before_it_is_told_ends_nobodys(store: RealServer) -> None:
+async def test_a_pause_over_before_it_is_told_ends_no_other(store: RealServer) -> None:
     """A short one of a process whose loop stands still, after a long one of another: no time is left of it, and that is not "no longer"."""
     long, short, third = Process(store), Process(store), Process(store)
     long.limiter.pause(3)
@@ -141,7 +141,7 @@ async def test_a_resume_and_a_pause_of_one_moment_are_both_heard(store: RealServ
         await process.stop()
 
 
-async def test_a_resume_that_was_lost_in_an_outage_is_said_again(store: RealServer) -> None:
+async def test_a_resume_lost_in_an_outage_is_told_again(store: RealServer) -> None:
     """And before the pause that was made meanwhile."""
     long, operator, third = Process(store), Process(store), Process(store)
     long.limiter.pause(3600)
@@ -160,7 +160,7 @@ async def test_a_resume_that_was_lost_in_an_outage_is_said_again(store: RealServ
         await process.stop()
 
 
-async def test_a_shorter_pause_takes_the_place_of_one_that_was_ended_elsewhere(store: RealServer) -> None:
+async def test_a_shorter_pause_replaces_one_ended_elsewhere(store: RealServer) -> None:
     """Who knew of the first alone would be held for its whole length."""
     one, other = Process(store), Process(store)
     one.limiter.pause(3600)
@@ -177,7 +177,7 @@ async def test_a_shorter_pause_takes_the_place_of_one_that_was_ended_elsewhere(s
     await other.stop()
 
 
-async def test_a_look_at_a_pause_that_fails_is_not_the_last(store: RealServer) -> None:
+async def test_a_failed_recheck_of_a_pause_is_repeated(store: RealServer) -> None:
     """Who waits hears of its end, although the store was away when it last looked."""
     one, other = Process(store), Process(store)
     one.limiter.pause(3600)
@@ -197,7 +197,7 @@ async def test_a_look_at_a_pause_that_fails_is_not_the_last(store: RealServer) -
 
 
 @pytest.mark.parametrize("joined", [0.3, 1.5, 5.0])
-async def test_who_joins_during_a_pause_hears_of_its_end_within_a_second(store: RealServer, joined: float) -> None:
+async def test_a_request_in_a_pause_learns_of_its_end_in_a_second(store: RealServer, joined: float) -> None:
     """Also where nobody of this process waited when the pause began."""
     one, other = Process(store), Process(store)
     one.limiter.pause(60)
@@ -213,7 +213,7 @@ async def test_who_joins_during_a_pause_hears_of_its_end_within_a_second(store: 
     await other.stop()
 
 
-async def test_a_pause_that_nobody_waits_for_is_not_looked_at(store: RealServer) -> None:
+async def test_a_pause_without_waiters_is_not_rechecked(store: RealServer) -> None:
     """Neither while the line is empty, nor when its last has given up, nor within its last second."""
     one, other = Process(store), Process(store)
     other.limiter.pause(60)

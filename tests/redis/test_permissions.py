@@ -28,7 +28,7 @@ def url_of(store: RealServer, *rights: str) -> str:
 
 
 @pytest.mark.parametrize("client", ["a URL", "redis-py", "valkey-py"])
-async def test_they_are_enough(store: RealServer, client: str) -> None:
+async def test_the_listed_permissions_are_enough(store: RealServer, client: str) -> None:
     """Whoever runs the store gives no more than that."""
     url = url_of(store, KEYS, *COMMANDS)
     sources = {"a URL": str, "redis-py": redis.asyncio.Redis.from_url, "valkey-py": valkey.asyncio.Valkey.from_url}
@@ -45,7 +45,7 @@ async def test_they_are_enough(store: RealServer, client: str) -> None:
 
 
 @pytest.mark.parametrize("without", COMMANDS)
-async def test_none_of_them_is_idle(store: RealServer, without: str) -> None:
+async def test_each_listed_permission_is_needed(store: RealServer, without: str) -> None:
     """A page that asks for too much would be as wrong."""
     url = url_of(store, KEYS, *(command for command in COMMANDS if command != without))
     limiter = RedisLimiter(url, "name", "1000/s", on_unavailable="wait")

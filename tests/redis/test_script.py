@@ -48,13 +48,13 @@ class Client:
         ]
 
 
-def test_the_test_runs_the_text_with_nothing_but_another_clock() -> None:
+def test_the_tests_change_only_the_clock_of_the_script() -> None:
     """Or it would prove nothing of it."""
     assert 1 == TEXT.count("redis.call('TIME')")
     assert TEXT == TIMED.replace("{0, ARGV[3]}", "redis.call('TIME')")
 
 
-def test_slots_follow_each_other_whoever_asks(store: RealServer) -> None:
+def test_slots_of_all_clients_follow_each_other(store: RealServer) -> None:
     """Each is assigned once, at the rate."""
     one, other = Client(store), Client(store)
 
@@ -79,7 +79,7 @@ def test_a_burst_is_saved_up(store: RealServer) -> None:
     assert [100 * MS] == client.slots(0, 4)
 
 
-def test_who_asks_for_more_than_the_horizon_gets_what_lies_within(store: RealServer) -> None:
+def test_a_question_gets_only_slots_within_the_horizon(store: RealServer) -> None:
     """A process books no further ahead, and less the further all have booked."""
     client = Client(store, horizon=20 * MS)
 
@@ -90,7 +90,7 @@ def test_who_asks_for_more_than_the_horizon_gets_what_lies_within(store: RealSer
     assert 20 == client.ask(58 * MS, 1000).granted
 
 
-def test_nothing_is_assigned_that_comes_too_late(store: RealServer) -> None:
+def test_no_slot_is_assigned_that_comes_too_late(store: RealServer) -> None:
     """For callers that do not wait: a slot that nobody will use delays everybody, so there may be none, and the state stays as it was."""
     client = Client(store, "10/s", burst=3, horizon=10 * SECOND)
 
@@ -119,7 +119,7 @@ def test_several_rates_all_allow_what_is_due(store: RealServer) -> None:
     assert 1 == client.ask(1 * SECOND, 9, within=0).granted
 
 
-def test_who_asks_gets_one_slot_however_far_all_have_booked(store: RealServer) -> None:
+def test_a_question_gets_one_slot_however_far_all_booked(store: RealServer) -> None:
     """At a slow rate one slot is longer than the horizon."""
     client = Client(store, "1/s")
 
@@ -128,7 +128,7 @@ def test_who_asks_gets_one_slot_however_far_all_have_booked(store: RealServer) -
     assert [2 * SECOND] == client.slots(0, 5)
 
 
-def test_a_rate_that_is_no_whole_number_of_microseconds_does_not_drift(store: RealServer) -> None:
+def test_an_interval_of_a_fractional_microsecond_does_not_drift(store: RealServer) -> None:
     """Three per second, a thousand times: to the microsecond."""
     client = Client(store, "3/s")
     slots = [client.slots(index * 300_000, 1)[0] for index in range(1_000)]
@@ -217,7 +217,7 @@ def test_a_clock_that_goes_back_has_not_moved(store: RealServer) -> None:
     assert [11 * MS] == answer.starts
 
 
-def test_state_that_an_old_replica_lacks_is_told_by_who_remembers(store: RealServer) -> None:
+def test_state_an_old_replica_lacks_is_restored_by_a_client(store: RealServer) -> None:
     """A failover to a replica that had heard of less."""
     one, other = Client(store), Client(store)
     other.slots(0, 2)
@@ -228,7 +228,7 @@ def test_state_that_an_old_replica_lacks_is_told_by_who_remembers(store: RealSer
     assert [20 * MS] == one.slots(1 * MS, 1)
 
 
-def test_state_that_is_gone_is_told_by_who_remembers_with_a_horizon_on_top(store: RealServer) -> None:
+def test_lost_state_is_restored_plus_one_horizon(store: RealServer) -> None:
     """The others may have booked as far ahead, and nothing is booked twice for that."""
     one, other = Client(store, burst=300), Client(store, burst=300)
     one.slots(0, 300)
@@ -239,7 +239,7 @@ def test_state_that_is_gone_is_told_by_who_remembers_with_a_horizon_on_top(store
     assert [(12 - 4 + 20) * MS] == other.ask(4 * MS, 1).starts
 
 
-def test_state_that_is_gone_because_it_said_nothing_is_not_missed(store: RealServer) -> None:
+def test_state_that_expired_is_not_restored(store: RealServer) -> None:
     """A key that expired leaves a whole burst, without a horizon on top."""
     client = Client(store, burst=5)
     client.slots(0, 5)
@@ -248,7 +248,7 @@ def test_state_that_is_gone_because_it_said_nothing_is_not_missed(store: RealSer
     assert [-4 * MS] == client.ask(10 * SECOND, 1).starts
 
 
-def test_a_pause_that_is_gone_is_told_by_who_remembers(store: RealServer) -> None:
+def test_a_lost_pause_is_restored_by_a_client(store: RealServer) -> None:
     """A store that is restarted must not end it."""
     client = Client(store)
     client.ask(0, pause=60 * SECOND)
@@ -260,7 +260,7 @@ def test_a_pause_that_is_gone_is_told_by_who_remembers(store: RealServer) -> Non
 # The key.
 
 
-def test_the_key_goes_when_it_says_no_more_than_a_new_one(store: RealServer) -> None:
+def test_the_key_expires_once_it_equals_a_new_one(store: RealServer) -> None:
     """Never a fixed time: an hourly limit is kept for an hour, a fast one for a second."""
     Client(store, "1/h", name="slow").slots(0, 1)
     Client(store, "1000/s", burst=100, name="fast").slots(0, 1)
@@ -321,7 +321,7 @@ def test_a_value_of_another_version_is_left_alone(store: RealServer, value: str)
         *("aiorate 1 0 0; 1 0", "aiorate/2 1 0 0; 1 0"),
     ],
 )
-def test_what_the_script_never_says_is_no_answer(reply: object) -> None:
+def test_a_malformed_answer_is_refused(reply: object) -> None:
     """A proxy, or another server: nothing is granted for it."""
     with pytest.raises(BadAnswer):
         read_answer(reply, 1)

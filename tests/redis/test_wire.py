@@ -60,7 +60,7 @@ async def source(request: pytest.FixtureRequest, store: RealServer) -> AsyncIter
         await made.aclose()
 
 
-async def test_every_client_will_do(store: RealServer, source: Any) -> None:
+async def test_every_kind_of_client_works(store: RealServer, source: Any) -> None:
     """As it is: nothing of it is changed, and a client that was given is not closed. The script is not loaded yet."""
     limiter = RedisLimiter(source, "x", "1000/s")
     began = monotonic_ns()
@@ -84,7 +84,7 @@ async def test_a_script_that_was_flushed_is_sent_again(store: RealServer, source
     await limiter.aclose()
 
 
-async def test_a_server_that_is_killed_and_comes_back_empty_goes_unnoticed(running: RealServer) -> None:
+async def test_a_server_killed_and_restarted_empty_goes_unnoticed(running: RealServer) -> None:
     """Connections break, scripts and state are gone; who waits goes on waiting."""
     with RealServer() as server:
         limiter = RedisLimiter(server.url, "x", "1000/s", on_unavailable="wait")
@@ -98,7 +98,7 @@ async def test_a_server_that_is_killed_and_comes_back_empty_goes_unnoticed(runni
         await limiter.aclose()
 
 
-async def test_nobody_at_the_address_is_told_after_the_grace(running: RealServer) -> None:
+async def test_a_refused_connection_is_an_error_after_the_grace(running: RealServer) -> None:
     """A wrong port, or a server that was never started."""
     with RealServer() as server:
         server.kill()
@@ -189,7 +189,7 @@ async def test_all_limiters_of_a_client_share_a_task_and_a_connection(store: Rea
     await until(lambda: not ours())
 
 
-async def test_one_text_of_the_script_is_enough_for_all_keys_of_a_call(store: RealServer) -> None:
+async def test_the_script_is_sent_once_for_all_keys_of_a_call(store: RealServer) -> None:
     """A server that has lost it hears it once: 200 times one after the other would take longer than a call may."""
     limits = limits_of([Rate(1000)], [1])
     connection = Store(store.url)
@@ -203,7 +203,7 @@ async def test_one_text_of_the_script_is_enough_for_all_keys_of_a_call(store: Re
     await connection.close()
 
 
-async def test_more_keys_than_one_call_takes_ride_on_the_next(store: RealServer) -> None:
+async def test_more_keys_than_one_call_takes_go_with_the_next(store: RealServer) -> None:
     """The first in the first call, so that the loop turns in between."""
     # However slow the machine is, no slot lapses before it is used.
     limiters = [RedisLimiter(store.url, f"host:{key}", "1000/s", slack=LONG) for key in range(600)]
@@ -220,7 +220,7 @@ async def test_more_keys_than_one_call_takes_ride_on_the_next(store: RealServer)
         await limiter.aclose()
 
 
-async def test_another_client_in_the_place_of_one_that_is_gone_has_its_own_server(store: RealServer) -> None:
+async def test_a_client_with_a_reused_id_has_its_own_server(store: RealServer) -> None:
     """A client is known by its identity, which is free for another once it is gone, while the task that asks still lives."""
     client = redis.asyncio.Redis.from_url(store.url)
     await RedisLimiter(client, "x", "1000/s").acquire()
@@ -237,7 +237,7 @@ async def test_another_client_in_the_place_of_one_that_is_gone_has_its_own_serve
     assert kept() is None
 
 
-async def test_a_key_behind_a_shared_limit_of_all_processes_makes_progress(store: RealServer) -> None:
+async def test_a_key_behind_a_redis_limit_makes_progress(store: RealServer) -> None:
     """Both limits come from the store, and each request takes one slot of either."""
     shared = RedisLimiter(store.url, "all", "200/s")
     keyed = KeyedLimiter(lambda key: RedisLimiter(store.url, f"chat:{key}", "100/s"), shared=shared)

@@ -47,7 +47,7 @@ def test_slots_are_granted_when_they_are_due() -> None:
     assert [0, 1, 2] == granted(booked(slots=3), 10 * MS)
 
 
-def test_slots_at_a_rate_that_is_no_whole_number_of_nanoseconds_are_never_early() -> None:
+def test_slots_at_a_fractional_interval_are_never_early() -> None:
     """A third of a second is rounded up, for each slot by itself."""
     scheduler = booked("3/s", slots=4)
     dues = []
@@ -59,7 +59,7 @@ def test_slots_at_a_rate_that_is_no_whole_number_of_nanoseconds_are_never_early(
     assert [0, 333_333_334, 666_666_667, 1_000_000_000] == [due - NOW for due in dues]
 
 
-def test_slots_of_the_past_are_due_when_they_arrive_and_lapse_from_then_on() -> None:
+def test_slots_of_a_burst_are_due_and_lapse_from_their_arrival() -> None:
     """Those of a burst."""
     scheduler = booked(burst=3, slots=3, start=NOW - 2 * MS)
     assert 3 == scheduler.available(NOW)
@@ -78,12 +78,12 @@ def test_a_slot_lapses_after_the_slack() -> None:
     assert 2 * MS == scheduler.lapsed
 
 
-def test_who_wants_several_gathers_slots_that_do_not_lapse_meanwhile() -> None:
+def test_slots_that_a_large_request_gathers_do_not_lapse() -> None:
     """Ten permits take ten slots, and the first is twice as old as the slack by then."""
     assert [9, 19] == granted(booked(slots=20), 30 * MS, permits=10, step=MS)
 
 
-def test_no_more_than_one_request_is_gathered() -> None:
+def test_slots_are_gathered_for_one_request_only() -> None:
     """Slots that lapsed before it came are not hoarded for the next large one: the bound counts the largest once."""
     scheduler = booked(slots=20)
 
@@ -156,7 +156,7 @@ def test_several_rates_make_slots_that_all_allow() -> None:
 # Slots that are not in hand.
 
 
-def test_that_slots_are_wanted_is_told_once_until_an_answer_comes() -> None:
+def test_wanted_is_called_once_until_an_answer_comes() -> None:
     """And nobody is woken by a timer for what the answer tells."""
     told: list[int] = []
     scheduler = booked()
@@ -170,7 +170,7 @@ def test_that_slots_are_wanted_is_told_once_until_an_answer_comes() -> None:
     assert [NOW, NOW + 2 * MS] == told
 
 
-def test_who_is_not_heard_looks_again() -> None:
+def test_a_request_looks_again_if_the_link_does_not_ask() -> None:
     """Without an event loop nobody asks the store."""
     scheduler = booked()
     scheduler.link = Teller(lambda now: False)
@@ -258,7 +258,7 @@ def test_the_bound_is_the_printed_formula() -> None:
     assert 5 + 1_005 + 10 == scheduler.bound(SECOND, 10)
 
 
-def test_what_only_all_processes_can_decide_is_refused_here() -> None:
+def test_reset_and_set_rate_of_several_are_refused() -> None:
     """The store would not know of it."""
     with pytest.raises(RuntimeError, match="Use another name"):
         booked().reset(NOW)
@@ -274,7 +274,7 @@ def test_it_lags_by_as_much_as_its_first_slot_is_late() -> None:
     assert 0 == booked().lag(NOW)
 
 
-def test_nobody_has_to_listen() -> None:
+def test_a_charge_needs_no_link() -> None:
     """A scheduler by itself may be charged, as any other."""
     scheduler = booked(slots=2)
     scheduler.charge(1, NOW)
@@ -282,7 +282,7 @@ def test_nobody_has_to_listen() -> None:
     assert [0, 1] == granted(scheduler, 10 * MS)
 
 
-def test_an_answer_that_is_on_its_way_is_as_far_away_after_a_pause() -> None:
+def test_an_answer_under_way_is_as_far_away_after_a_pause() -> None:
     """The store was asked before the limiter's time stood still, and its own time went on."""
     scheduler = booked()
     scheduler.book([NOW], 0, NOW, [NOW], 10 * MS)
@@ -321,7 +321,7 @@ def test_a_lease_asks_when_a_request_for_several_leaves_little() -> None:
     assert [3] == told
 
 
-def test_a_store_that_is_away_for_good_leaves_nobody_an_estimate() -> None:
+def test_there_is_no_estimate_while_the_policy_refuses() -> None:
     """To ask how long it would take raises nothing; to take raises what the policy says."""
 
     class Refused:
