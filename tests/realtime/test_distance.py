@@ -5,7 +5,7 @@ As in test_processes.py, the best of a few rounds counts, beside what the machin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,12 @@ import pytest
 from benchmarks.processes import Shares, together
 from benchmarks.wire import wire
 from benchmarks.worker import Order
+from helpers.rounds import Figures, in_one_round
 
 from aiorate._demo.store import Store
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 4
 SETTLED = 4.0  # seconds after which shares count
 
 
@@ -34,22 +34,12 @@ def of_each(shares: Shares, since: float, until: float) -> list[int]:
     return [sum(begin <= instant < end for instant in grants) for grants in shares.grants]
 
 
-def best_of(measured: Callable[[], dict[str, tuple[float, float]]]) -> None:
-    """Each round measures figures by name, each with the most it may be. All of them must hold in one round of a few."""
-    shown: list[dict[str, tuple[float, float]]] = []
-    for _ in range(ROUNDS):
-        shown.append(measured())
-        if all(figure <= most for figure, most in shown[-1].values()):
-            return
-    pytest.fail(f"what each round found, and the most that each may be: {shown}")
-
-
 @pytest.mark.parametrize(("rate", "trip"), [(50.0, 0.2), (200.0, 0.05), (1000.0, 0.02), (1000.0, 0.2)])
 def test_a_process_far_away_has_the_share_of_the_others(store: Store, rate: float, trip: float) -> None:
-    """Number 7: it had 0.90 of 50/s at 200 ms, 0.87 of 200/s at 50 ms, 0.48 of 1000/s at 20 ms, and 0.13 of 1000/s at 200 ms."""
+    """It had 0.90 of 50/s at 200 ms, 0.87 of 200/s at 50 ms, 0.48 of 1000/s at 20 ms, and 0.13 of 1000/s at 200 ms."""
     seconds = SETTLED + (10.0 if rate < 100 else 5.0)
 
-    def measured() -> dict[str, tuple[float, float]]:
+    def measured() -> Figures:
         with wire(store.port, trip / 2) as long:
             near = Order(store.url, rate, seconds=seconds, options={"on_unavailable": "wait"})
             far = replace(near, url=f"redis://127.0.0.1:{long.port}/0")
@@ -63,19 +53,19 @@ def test_a_process_far_away_has_the_share_of_the_others(store: Store, rate: floa
             "missing": (1.0 - delivered / min(machine, 1.0), 0.05),
         }
 
-    best_of(measured)
+    in_one_round(measured)
 
 
 @pytest.mark.parametrize(
     ("outages", "grace"), [([(1.0, 5.0)], 1.0), ([(1.0 + 2 * each, 2.5 + 2 * each) for each in range(5)], 0.2)], ids=["once", "flapping"]
 )
 def test_local_permits_of_a_process_cut_off_are_paid_back(store: Store, outages: list[tuple[float, float]], grace: float) -> None:
-    """Number 6: two processes of which one was cut off from 1 to 5 s were granted 1.15 to 1.42 of the rate until 9 s."""
+    """Two processes of which one was cut off from 1 to 5 s were granted 1.15 to 1.42 of the rate until 9 s."""
     rate, begin, end = 300.0, outages[0][0], outages[-1][1]
     end = max(end + 1.0, 2 * end - begin) if len(outages) == 1 else end + 1.5
     options: dict[str, Any] = {"on_unavailable": "local", "local_share": 0.5, "grace": grace}
 
-    def measured() -> dict[str, tuple[float, float]]:
+    def measured() -> Figures:
         with wire(store.port) as line:
             near = Order(store.url, rate, seconds=end, options=options)
             cut_off = replace(near, url=f"redis://127.0.0.1:{line.port}/0")
@@ -90,4 +80,4 @@ def test_local_permits_of_a_process_cut_off_are_paid_back(store: Store, outages:
             "no local permits": (1.0 - local, 0.0),
         }
 
-    best_of(measured)
+    in_one_round(measured)

@@ -1,4 +1,4 @@
-"""What RedisLimiter is given: wrong arguments fail at once, where they were written. No server is needed."""
+"""The arguments of RedisLimiter: wrong ones fail at once, where they are written. No server is needed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_password_is_not_shown() -> None:
 
 @pytest.mark.parametrize(("missing", "url"), [(["redis"], URL), (["redis", "valkey"], URL), (["valkey"], URL.replace("redis", "valkey"))])
 def test_a_url_wants_one_of_two_clients(monkeypatch: pytest.MonkeyPatch, missing: list[str], url: str) -> None:
-    """Either of them will do for redis://, and where there is none, the error says what to install."""
+    """Either works for redis://, and without both, the error says what to install."""
     for name in missing:
         monkeypatch.setitem(sys.modules, f"{name}.asyncio", None)
 
@@ -108,7 +108,7 @@ def test_a_url_wants_one_of_two_clients(monkeypatch: pytest.MonkeyPatch, missing
 
 
 def test_outside_an_event_loop_nothing_is_asked() -> None:
-    """Nothing waits there, and nobody could hear the answer: a refusal, and an estimate by what is known."""
+    """No task could hear an answer there: a refusal, and an estimate."""
     limiter = RedisLimiter(URL, "x", "10/s", lease=1)
 
     assert not limiter.try_acquire()

@@ -1,4 +1,4 @@
-"""What aclose() tells the store, what it gives back, and that it leaves nothing behind."""
+"""aclose(): what it tells the store, which slots it returns, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 
 async def test_closing_gives_slots_back_and_leaves_nothing(store: RealServer) -> None:
-    """The next process finds the next slot free, and no task stays."""
+    """The next process finds the next slot free, and no task is left."""
     one, other = Process(store, "100/s", horizon=1.0), Process(store, "100/s")
     tasks = one.ask(50)
     await asyncio.sleep(0.095)
@@ -55,7 +55,7 @@ async def test_a_charge_just_before_closing_is_told(store: RealServer) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_request_as_the_last_limiter_closes_is_served(store: RealServer, turns: int) -> None:
-    """The task is being cancelled, and that is no business of a new limiter of the same client."""
+    """The task is being cancelled, which does not concern a new limiter of the same client."""
     process = Process(store)
     other = RedisLimiter(process.client, "y", "10/s")
     await process.one()
@@ -89,7 +89,7 @@ async def test_a_closed_limiter_that_is_only_configured_stays_closed(store: Real
 
 
 async def test_slots_that_pass_while_it_closes_are_not_given_back(store: RealServer) -> None:
-    """The task is busy with another limiter's call, and afterwards there is nothing left to say."""
+    """The task is busy with another limiter's call, and afterwards there is nothing left to return."""
     process = Process(store, "1000/s", horizon=0.02)
     other = RedisLimiter(process.client, "y", "10/s")
     tasks = process.ask(10)
@@ -109,7 +109,7 @@ async def test_slots_that_pass_while_it_closes_are_not_given_back(store: RealSer
 
 
 async def test_closing_that_is_cancelled_breaks_nothing(store: RealServer) -> None:
-    """A program that is in a hurry: the answer comes, and nobody waits for it any more."""
+    """A program that is in a hurry: the answer comes, and no caller waits for it."""
     one, other = Process(store, latency=0.05), Process(store)
     one.limiter.charge(5)
     closing = asyncio.create_task(one.limiter.aclose())
@@ -128,7 +128,7 @@ async def test_closing_that_is_cancelled_breaks_nothing(store: RealServer) -> No
 
 @pytest.mark.parametrize("asks_once_more", [False, True])
 async def test_slots_come_back_only_if_they_are_the_last(store: RealServer, asks_once_more: bool) -> None:
-    """Not even where an answer that brought no slots is the last of all: what it tells is that of the others, too."""
+    """Not even if the last answer of all brought no slots: its value counts the slots of the others too."""
     closing, behind, last = processes = [Process(store, "100/s", horizon=1.0) for _ in range(3)]
     for process in processes:
         await process.one()

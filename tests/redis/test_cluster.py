@@ -61,9 +61,9 @@ async def test_keys_of_all_slots_are_served(running: RealServer) -> None:
 
 
 async def test_a_node_that_is_killed_keeps_only_its_keys_waiting(running: RealServer) -> None:
-    """Each node is asked by a task of its own, because a client tries a node that is down again and again.
+    """Each node has its own task that asks, because a client tries a node that is down again and again.
 
-    In a process of its own, because the client loses connections as it reads the map of the cluster anew.
+    In a separate process, because the client loses connections as it reads the map of the cluster again.
     """
     with cluster(range(5000), range(8192, 16384), range(5000, 8192)) as nodes:
         await complete(nodes)

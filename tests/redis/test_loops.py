@@ -39,7 +39,7 @@ def test_one_limiter_serves_one_loop_after_the_other(store: RealServer) -> None:
 
 
 def test_the_task_of_a_closed_loop_is_collected_silently(store: RealServer) -> None:
-    """The collector throws GeneratorExit into it, wherever it is, while others wait for the same limiter."""
+    """The collector throws GeneratorExit into it at any point, while requests of the next loop wait for the same limiter."""
     limiter = RedisLimiter(TimedClient(store, latency=0.01), "x", "10/s")
 
     async def leave() -> None:
@@ -95,7 +95,7 @@ def test_a_charge_outside_a_loop_is_told_with_the_first_request(store: RealServe
 
 
 def test_ctrl_c_in_the_middle_of_a_call_ends_the_program(store: RealServer) -> None:
-    """As anywhere else; and whoever runs another loop then is served."""
+    """As anywhere else; and the next loop is served."""
     client = TimedClient(store)
     limiter = RedisLimiter(client, "x", "10/s")
     client.error = KeyboardInterrupt()  # type: ignore[assignment]  # it is raised where an answer would be
@@ -112,7 +112,7 @@ def test_ctrl_c_in_the_middle_of_a_call_ends_the_program(store: RealServer) -> N
 def test_a_loop_closed_during_a_call_does_not_block_the_next(
     store: RealServer, factory: Callable[[], asyncio.AbstractEventLoop], end: str
 ) -> None:
-    """Its answer will never come, and the next loop asks anew: also where the line was left as it was."""
+    """Its answer will never come, and the next loop asks again, also where the line was left as it was."""
     limiter = RedisLimiter(TimedClient(store, latency=0.001), "x", "10/s")
     left: list[asyncio.Task[Any]] = []
 

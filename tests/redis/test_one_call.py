@@ -1,4 +1,4 @@
-"""One call asks for all limiters of a client: what goes wrong with one of them is no business of the others. In virtual time."""
+"""One call asks for all limiters of a client: an error of one of them does not concern the others. In virtual time."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from helpers.driving import others
-from helpers.stores import RealServer, TimedClient
+from helpers.outages import POLICIES, limiter_of, lines, outcome
+from helpers.stores import RealServer, TimedClient, now
 from redis.exceptions import AuthenticationError, InvalidResponse, NoPermissionError, ResponseError
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
@@ -18,12 +19,6 @@ from aiorate.redis import RedisLimiter
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
-POLICIES: dict[str, dict[str, Any]] = {
-    "raise": {},
-    "wait": {"on_unavailable": "wait"},
-    "local": {"on_unavailable": "local", "local_share": 0.5},
-    "open": {"on_unavailable": "open"},
-}
 # Those of a server that answers are in test_server_errors.py, as real servers give them.
 OUTAGES = [
     NoConnection("refused"),
@@ -39,32 +34,9 @@ REFUSALS = [
 ]
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def limiter_of(store: RealServer, policy: str = "raise", **options: Any) -> tuple[RedisLimiter, TimedClient]:
-    client = TimedClient(store)
-    return RedisLimiter(client, "x", options.pop("rate", "10/s"), **POLICIES[policy], **options), client
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "aiorate"]
-
-
-async def outcome(awaitable: Any) -> Any:
-    """The exception that it raises, or the time it took."""
-    began = now()
-    try:
-        await awaitable
-    except Exception as error:
-        return error
-    return now() - began
-
-
 @pytest.mark.parametrize("error", OUTAGES, ids=lambda error: type(error).__name__)
 async def test_all_requests_fail_after_the_grace(store: RealServer, error: Exception) -> None:
-    """Those in line then, and newcomers at once, each with an error of its own and its cause."""
+    """Those in line then, and newcomers at once, each with a separate error and its cause."""
     limiter, client = limiter_of(store)
     client.error = error
     tasks = [asyncio.create_task(outcome(limiter.acquire())) for _ in range(3)]
@@ -86,7 +58,7 @@ async def test_all_requests_fail_after_the_grace(store: RealServer, error: Excep
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_an_outage_within_the_grace_changes_nothing(store: RealServer, policy: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A restart of a second is waited out under every policy."""
+    """Requests wait for a restart of a second under every policy."""
     caplog.set_level(logging.DEBUG, "aiorate")
     limiter, client = limiter_of(store, policy)
     client.error = NoConnection()
@@ -123,7 +95,7 @@ async def test_an_outage_logs_two_lines(store: RealServer, policy: str, caplog: 
 
 
 async def test_wait_serves_in_order_once_the_store_is_back(store: RealServer) -> None:
-    """No error, in order, and at the rate again when it is back. Who may not wait is told at once."""
+    """No error, and at the rate again. A request with a short max_wait is refused at once."""
     limiter, client = limiter_of(store, "wait")
     client.error = NoConnection()
     tasks = [asyncio.create_task(outcome(limiter.acquire())) for _ in range(3)]
@@ -139,7 +111,7 @@ async def test_wait_serves_in_order_once_the_store_is_back(store: RealServer) ->
 
 
 async def test_max_wait_holds_from_the_first_moment_of_an_outage(store: RealServer) -> None:
-    """Who was let in line before anybody knew of it waits no longer; whoever comes later is refused at once."""
+    """Also for a request that joined before the outage was noticed; later ones are refused at once."""
     limiter, client = limiter_of(store, "wait")
     client.error = NoConnection("refused")
     assert isinstance(await outcome(limiter.acquire(max_wait=0.2)), aiorate.WaitTooLong)
@@ -238,7 +210,7 @@ async def test_a_store_that_refuses_is_an_error_at_once(store: RealServer, error
 
 
 async def test_an_idle_process_does_not_ask_a_store_that_is_down(store: RealServer) -> None:
-    """A program that is idle during an outage keeps no task for it; the next to ask waits for an answer, and gets what that allows."""
+    """It keeps no task for it; the next request waits for an answer, and gets what that allows."""
     limiter, client = limiter_of(store)
     client.error = NoConnection()
     await outcome(limiter.acquire())
@@ -257,11 +229,11 @@ async def test_an_idle_process_does_not_ask_a_store_that_is_down(store: RealServ
     await limiter.aclose()
 
 
-IDLE = 5.0  # seconds: after one, nobody asks a store that is down any more
+IDLE = 5.0  # seconds: after one, a store that is down is no longer asked
 
 
 async def idle_outage(limiter: RedisLimiter, client: TimedClient) -> None:
-    """The store, which was there, is down; somebody has heard of it, and nobody has asked for a while."""
+    """The store was there and is down, the limiter knows it, and nothing was asked for a while."""
     latency, client.latency = client.latency, 0
     await limiter.acquire()
     client.latency, client.error = latency, NoConnection()
@@ -276,10 +248,8 @@ async def idle_outage(limiter: RedisLimiter, client: TimedClient) -> None:
 
 @pytest.mark.parametrize("max_wait", [None, 0.15])
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_request_after_an_unwatched_outage_asks_the_store(
-    store: RealServer, policy: str, max_wait: float | None
-) -> None:
-    """It is back, so nobody is refused, sent on without a limit, or granted a part of the rate: all wait for one answer."""
+async def test_a_request_after_an_unwatched_outage_asks_the_store(store: RealServer, policy: str, max_wait: float | None) -> None:
+    """It is back, so no request is refused, granted without a limit, or granted a part of the rate: all wait for one answer."""
     limiter, client = limiter_of(store, policy)
     client.latency = 0.01
     await idle_outage(limiter, client)
@@ -295,10 +265,8 @@ async def test_a_request_after_an_unwatched_outage_asks_the_store(
     ("policy", "expected"),
     [("raise", [aiorate.EngineUnavailable] * 2), ("wait", [aiorate.WaitTooLong] * 2), ("local", [0.01, 0.11]), ("open", [0.01] * 2)],
 )
-async def test_a_request_in_an_unwatched_outage_waits_for_one_call(
-    store: RealServer, policy: str, expected: list[Any]
-) -> None:
-    """It still goes on, and the grace is not granted anew. Who may wait for so long waits no longer for the store."""
+async def test_a_request_in_an_unwatched_outage_waits_for_one_call(store: RealServer, policy: str, expected: list[Any]) -> None:
+    """It still goes on, and the grace does not begin again. Requests wait for the store at most until max_wait."""
     limiter, client = limiter_of(store, policy, rate="20/s")
     client.latency = 0.01
     await idle_outage(limiter, client)
@@ -329,37 +297,9 @@ async def test_next_at_and_delay_are_infinite_during_an_outage(store: RealServer
     await limiter.aclose()
 
 
-async def test_closing_during_an_outage_does_not_wait_for_the_store(store: RealServer) -> None:
-    """Those in line are sent away, and no task stays."""
-    limiter, client = limiter_of(store, "wait")
-    client.hangs = True
-    task = asyncio.create_task(outcome(limiter.acquire()))
-    await asyncio.sleep(0.1)
-    await limiter.aclose()
-
-    assert isinstance(await task, aiorate.LimiterClosed)
-    assert pytest.approx(0.1, abs=1e-3) == now()
-    assert not others()
-
-
-async def test_a_cancelled_task_leaves_no_request_hanging(store: RealServer) -> None:
-    """A program that cancels all its tasks and goes on."""
-    limiter, client = limiter_of(store)
-    client.hangs = True
-    waiting = asyncio.create_task(outcome(limiter.acquire()))
-    await asyncio.sleep(0.01)
-    for task in others() - {waiting}:
-        task.cancel()
-
-    assert isinstance(await waiting, RuntimeError)
-    client.hangs = False
-    assert 0 <= await limiter.acquire() < 0.01
-    await limiter.aclose()
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_first_answer_may_take_several_round_trips(store: RealServer, policy: str) -> None:
-    """A store far away is no outage: connecting, the password and the script take more than one answer does."""
+    """A store far away is not down: connecting, the password and the script take longer than one answer."""
     limiter, client = limiter_of(store, policy, grace=2.0)
     client.latency = 0.4
 
@@ -371,53 +311,8 @@ async def test_a_first_answer_may_take_several_round_trips(store: RealServer, po
     await limiter.aclose()
 
 
-async def test_a_limiter_closed_in_an_outage_asks_no_longer(store: RealServer) -> None:
-    """While another of the same client waits for the store, and is served when it is back."""
-    limiter, client = limiter_of(store, "wait")
-    closed = RedisLimiter(client, "y", "10/s")
-    client.error, client.latency = NoConnection(), 0.01
-    waiting = [asyncio.create_task(outcome(each.acquire())) for each in (limiter, closed)]
-    await asyncio.sleep(0.055)  # in the middle of a call
-    await closed.aclose()
-    await asyncio.sleep(1)
-    client.error = None
-    waited, sent_away = await asyncio.gather(*waiting)
-
-    assert isinstance(sent_away, aiorate.LimiterClosed)
-    assert 1.05 <= waited <= 1.6
-    assert {limiter.key} == client.served
-    await limiter.aclose()
-    assert not others()
-
-
-async def test_a_refusal_while_closing_raises_nothing(store: RealServer) -> None:
-    """Nobody is in line, and whoever closes a limiter can do nothing about it."""
-    limiter, client = limiter_of(store)
-    client.error = NoPermissionError("NOPERM")
-    limiter.charge(5)
-    await limiter.aclose()
-
-    assert 1 == client.calls
-    assert not others()
-
-
-async def test_a_task_cancelled_while_closing_does_not_block_it(store: RealServer) -> None:
-    """A program that cancels all its tasks and ends."""
-    limiter, client = limiter_of(store)
-    client.hangs = True
-    limiter.charge(5)
-    closing = asyncio.create_task(limiter.aclose())
-    await asyncio.sleep(0.1)
-    for task in others() - {closing}:
-        task.cancel()
-    await closing
-
-    assert pytest.approx(0.1, abs=1e-3) == now()
-    assert not others()
-
-
 async def test_a_pause_of_all_goes_on_through_an_outage(store: RealServer) -> None:
-    """Nobody needs the store meanwhile, so nobody is told of an outage that ended before the pause did."""
+    """The store is not needed meanwhile, so an outage that ended before the pause is not reported."""
     limiter, client = limiter_of(store)
     other, _ = limiter_of(store)
     other.pause(4)
@@ -436,7 +331,7 @@ async def test_a_pause_of_all_goes_on_through_an_outage(store: RealServer) -> No
 
 @pytest.mark.parametrize(("each_way", "booked"), [(0.2, 40), (0.7, 100)])
 async def test_a_slow_answer_books_a_second_ahead_at_most(store: RealServer, each_way: float, booked: int) -> None:
-    """A round trip; but of a store that takes that long, nobody knows how long the next answer takes."""
+    """A round trip, but at most a second: the next answer may be much faster."""
     limiter, client = limiter_of(store, rate="100/s", grace=5)
     client.latency = each_way
     tasks = [asyncio.create_task(limiter.acquire()) for _ in range(1_000)]

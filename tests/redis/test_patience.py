@@ -1,4 +1,4 @@
-"""max_wait where nobody can say when a request will be granted: a timer sends away who has waited for so long. In virtual time."""
+"""max_wait where nobody can say when a request will be granted: a timer fails requests after that time. In virtual time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 
 async def behind_others(store: RealServer, permits: int) -> tuple[Process, Process]:
-    """A process that has used so many permits (10/s), and another that has not heard of it."""
+    """A process that has used ``permits`` (10/s), and another that has not heard of it."""
     busy, other = Process(store), Process(store)
     busy.limiter.charge(permits)
     await asyncio.sleep(0.001)
@@ -42,7 +42,7 @@ async def test_the_second_in_line_gives_up_and_the_first_goes_on(store: RealServ
     await process.stop()
 
 
-async def test_the_first_in_line_gives_up_and_the_next_moves_up_at_once(store: RealServer) -> None:
+async def test_the_next_moves_up_at_once_when_the_first_gives_up(store: RealServer) -> None:
     """Of what it has gathered for a large request, the latest slot is there for a small one."""
     busy, process = await behind_others(store, 1)
     first = asyncio.create_task(process.limiter.acquire(5, max_wait=0.402))

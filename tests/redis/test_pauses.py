@@ -1,4 +1,4 @@
-"""A pause is for all processes, and so is its end: in virtual time, with two limiters or more that share nothing but the store."""
+"""A pause is for all processes, and so is its end: in virtual time, with two or more limiters that share only the store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_pause_from_a_response_holds_all_processes(store: RealServer) ->
 
 
 async def test_a_pause_is_ended_for_all_processes(store: RealServer) -> None:
-    """Those that wait ask now and then."""
+    """Processes in which requests wait ask now and then."""
     one, other = Process(store), Process(store)
     one.limiter.pause(3600)
     await asyncio.sleep(0.01)
@@ -90,7 +90,7 @@ async def test_a_longer_local_pause_outlasts_the_shared_one(store: RealServer) -
 
 
 async def test_closing_ends_the_wait_for_a_long_pause(store: RealServer) -> None:
-    """Who waits is sent away, and no timer is left that would ask whether it still goes on."""
+    """The waiting request fails, and no timer is left that would ask whether the pause goes on."""
     one, other = Process(store), Process(store)
     one.limiter.pause(3600)
     await asyncio.sleep(0.01)
@@ -110,7 +110,7 @@ async def test_closing_ends_the_wait_for_a_long_pause(store: RealServer) -> None
 
 
 async def test_a_pause_over_before_it_is_told_ends_no_other(store: RealServer) -> None:
-    """A short one of a process whose loop stands still, after a long one of another: no time is left of it, and that is not "no longer"."""
+    """A short pause of a loop that stands still, after a long one of another process: no time is left, but no pause was ended."""
     long, short, third = Process(store), Process(store), Process(store)
     long.limiter.pause(3)
     await asyncio.sleep(0.01)
@@ -126,7 +126,7 @@ async def test_a_pause_over_before_it_is_told_ends_no_other(store: RealServer) -
 
 @pytest.mark.parametrize(("latency", "end"), [(0.0, 1.5), (0.01, 1.51)])
 async def test_a_resume_and_a_pause_of_one_moment_are_both_heard(store: RealServer, latency: float, end: float) -> None:
-    """An operator ends a long pause with a short one: the store hears of the end first, though both are said before it is asked."""
+    """An operator ends a long pause with a short one: the store hears of the end first, though both come before the next question."""
     long, operator, third = Process(store), Process(store, latency=latency), Process(store)
     long.limiter.pause(3600)
     await asyncio.sleep(0.5)
@@ -142,7 +142,7 @@ async def test_a_resume_and_a_pause_of_one_moment_are_both_heard(store: RealServ
 
 
 async def test_a_resume_lost_in_an_outage_is_told_again(store: RealServer) -> None:
-    """And before the pause that was made meanwhile."""
+    """Before the pause that was made meanwhile."""
     long, operator, third = Process(store), Process(store), Process(store)
     long.limiter.pause(3600)
     await asyncio.sleep(0.5)
@@ -161,7 +161,7 @@ async def test_a_resume_lost_in_an_outage_is_told_again(store: RealServer) -> No
 
 
 async def test_a_shorter_pause_replaces_one_ended_elsewhere(store: RealServer) -> None:
-    """Who knew of the first alone would be held for its whole length."""
+    """A process that knew only of the first would be held for its whole length."""
     one, other = Process(store), Process(store)
     one.limiter.pause(3600)
     await asyncio.sleep(0.01)
@@ -178,7 +178,7 @@ async def test_a_shorter_pause_replaces_one_ended_elsewhere(store: RealServer) -
 
 
 async def test_a_failed_recheck_of_a_pause_is_repeated(store: RealServer) -> None:
-    """Who waits hears of its end, although the store was away when it last looked."""
+    """A waiting request hears of its end, although the store was down at the last recheck."""
     one, other = Process(store), Process(store)
     one.limiter.pause(3600)
     await asyncio.sleep(0.01)
@@ -198,7 +198,7 @@ async def test_a_failed_recheck_of_a_pause_is_repeated(store: RealServer) -> Non
 
 @pytest.mark.parametrize("joined", [0.3, 1.5, 5.0])
 async def test_a_request_in_a_pause_learns_of_its_end_in_a_second(store: RealServer, joined: float) -> None:
-    """Also where nobody of this process waited when the pause began."""
+    """Also where no request of this process waited when the pause began."""
     one, other = Process(store), Process(store)
     one.limiter.pause(60)
     await asyncio.sleep(joined)
@@ -214,7 +214,7 @@ async def test_a_request_in_a_pause_learns_of_its_end_in_a_second(store: RealSer
 
 
 async def test_a_pause_without_waiters_is_not_rechecked(store: RealServer) -> None:
-    """Neither while the line is empty, nor when its last has given up, nor within its last second."""
+    """Neither while the line is empty, nor once the last request has given up, nor within the last second."""
     one, other = Process(store), Process(store)
     other.limiter.pause(60)
     await asyncio.sleep(0.01)

@@ -22,14 +22,14 @@ KEYS, *COMMANDS = re.findall(r"ACL SETUSER \S+ on \S+ (.*)", PAGE)[0].split()
 
 
 def url_of(store: RealServer, *rights: str) -> str:
-    """The address for somebody who has these rights and no others."""
+    """The URL of a user that has only these rights."""
     store.send("ACL", "SETUSER", "somebody", "reset", "on", ">secret", *rights)
     return f"redis://somebody:secret@127.0.0.1:{store.port}/0"
 
 
 @pytest.mark.parametrize("client", ["a URL", "redis-py", "valkey-py"])
 async def test_the_listed_permissions_are_enough(store: RealServer, client: str) -> None:
-    """Whoever runs the store gives no more than that."""
+    """An operator need not give more."""
     url = url_of(store, KEYS, *COMMANDS)
     sources = {"a URL": str, "redis-py": redis.asyncio.Redis.from_url, "valkey-py": valkey.asyncio.Valkey.from_url}
     source: Any = sources[client](url)

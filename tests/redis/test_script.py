@@ -30,7 +30,7 @@ class Client:
         self.value, self.told_at = "", 0
 
     def ask(self, now: int, want: int = 0, since_told: int | None = None, **more: Any) -> Answer:
-        """The answer at so many us after the beginning. ``since_told`` is by the client's clock."""
+        """The answer ``now`` us after the beginning. ``since_told`` is by the client's clock."""
         age = now - self.told_at if since_told is None else since_told
         question = Question(want, horizon=self.horizon, age=age, remembered=self.value, **more)
         reply = self.store.send("EVAL", TIMED, 1, self.key, *question.words(self.limits), EPOCH + now)
@@ -49,7 +49,7 @@ class Client:
 
 
 def test_the_tests_change_only_the_clock_of_the_script() -> None:
-    """Or it would prove nothing of it."""
+    """Otherwise they would prove nothing about it."""
     assert 1 == TEXT.count("redis.call('TIME')")
     assert TEXT == TIMED.replace("{0, ARGV[3]}", "redis.call('TIME')")
 
@@ -80,7 +80,7 @@ def test_a_burst_is_saved_up(store: RealServer) -> None:
 
 
 def test_a_question_gets_only_slots_within_the_horizon(store: RealServer) -> None:
-    """A process books no further ahead, and less the further all have booked."""
+    """A process books at most that far ahead, and less the further all have booked."""
     client = Client(store, horizon=20 * MS)
 
     assert 20 == client.ask(0, 1000).granted
@@ -91,7 +91,7 @@ def test_a_question_gets_only_slots_within_the_horizon(store: RealServer) -> Non
 
 
 def test_no_slot_is_assigned_that_comes_too_late(store: RealServer) -> None:
-    """For callers that do not wait: a slot that nobody will use delays everybody, so there may be none, and the state stays as it was."""
+    """For callers that do not wait: a slot that nobody will use delays all others, so there may be none, and the state stays as it was."""
     client = Client(store, "10/s", burst=3, horizon=10 * SECOND)
 
     assert [-200 * MS, -100 * MS, 0] == client.slots(0, 9, within=0)
@@ -101,7 +101,7 @@ def test_no_slot_is_assigned_that_comes_too_late(store: RealServer) -> None:
 
 
 def test_slots_are_assigned_by_whole_requests(store: RealServer) -> None:
-    """Half of what a request needs would lapse with it. What the client has already counts."""
+    """Half of the slots that a request needs would lapse. Slots that the client has already count."""
     client = Client(store, "10/s", burst=7, horizon=10 * SECOND)
 
     assert 5 == client.ask(0, 10, within=0, unit=5).granted
@@ -111,7 +111,7 @@ def test_slots_are_assigned_by_whole_requests(store: RealServer) -> None:
 
 
 def test_several_rates_all_allow_what_is_due(store: RealServer) -> None:
-    """The one that allows less counts."""
+    """The one that allows less decides."""
     client = Client(store, "3/s", "1/s", burst=(3, 2), horizon=10 * SECOND)
 
     assert 2 == client.ask(0, 9, within=0).granted
@@ -161,7 +161,7 @@ def test_a_charge_delays_everybody(store: RealServer) -> None:
 
 
 def test_slots_come_back_while_they_are_the_last(store: RealServer) -> None:
-    """A process that closes leaves no gap, unless somebody has booked beyond it."""
+    """A process that closes leaves no gap, unless later slots were assigned since."""
     one, other = Client(store), Client(store)
     one.slots(0, 10)
     one.ask(0, back=7)
@@ -186,7 +186,7 @@ def test_a_pause_holds_everybody_and_merges_by_the_later_end(store: RealServer) 
 
 
 def test_a_pause_leaves_no_burst_behind(store: RealServer) -> None:
-    """Nothing is saved up while nobody may go, or the line would come back as a herd."""
+    """Nothing is saved up meanwhile, or the line would be granted at once afterwards."""
     client = Client(store, "10/s", burst=10)
     client.slots(0, 10)
     client.ask(0, pause=60 * SECOND)
@@ -195,7 +195,7 @@ def test_a_pause_leaves_no_burst_behind(store: RealServer) -> None:
 
 
 def test_a_pause_ends_for_everybody(store: RealServer) -> None:
-    """Whoever asked for it."""
+    """Whichever process began it."""
     one, other = Client(store), Client(store)
     one.ask(0, pause=60 * SECOND)
     other.ask(1 * SECOND, pause=0)
@@ -207,7 +207,7 @@ def test_a_pause_ends_for_everybody(store: RealServer) -> None:
 
 
 def test_a_clock_that_goes_back_has_not_moved(store: RealServer) -> None:
-    """Nothing is booked twice, and nobody waits until the clock is where it was."""
+    """Nothing is booked twice, and no request waits until the clock is where it was."""
     one, other = Client(store), Client(store)
     one.slots(0, 10)
 
@@ -229,7 +229,7 @@ def test_state_an_old_replica_lacks_is_restored_by_a_client(store: RealServer) -
 
 
 def test_lost_state_is_restored_plus_one_horizon(store: RealServer) -> None:
-    """The others may have booked as far ahead, and nothing is booked twice for that."""
+    """The others may have booked that far ahead, and nothing must be booked twice."""
     one, other = Client(store, burst=300), Client(store, burst=300)
     one.slots(0, 300)
     one.slots(0, 10)

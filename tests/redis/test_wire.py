@@ -40,7 +40,7 @@ CLIENTS: dict[str, Callable[[str], Any]] = {
     "redis-py, RESP2": lambda url: redis.asyncio.Redis.from_url(url, protocol=2),
     "redis-py, one connection in all": lambda url: redis.asyncio.Redis.from_url(url, max_connections=1),
     "redis-py, one connection for all": lambda url: redis.asyncio.Redis.from_url(url, single_connection_client=True),
-    "redis-py, a class of one's own": Wrapped.from_url,
+    "redis-py, a subclass": Wrapped.from_url,
     "valkey-py": valkey.asyncio.Valkey.from_url,
     "url": lambda url: url,
     "valkey url": lambda url: url.replace("redis://", "valkey://"),
@@ -85,7 +85,7 @@ async def test_a_script_that_was_flushed_is_sent_again(store: RealServer, source
 
 
 async def test_a_server_killed_and_restarted_empty_goes_unnoticed(running: RealServer) -> None:
-    """Connections break, scripts and state are gone; who waits goes on waiting."""
+    """Connections break, scripts and state are gone, and requests go on waiting."""
     with RealServer() as server:
         limiter = RedisLimiter(server.url, "x", "1000/s", on_unavailable="wait")
         await limiter.acquire()

@@ -21,14 +21,14 @@ NOW = 100 * SECOND
 
 
 class Teller:
-    """A desk that passes on what it is told."""
+    """A link that passes on what it is told."""
 
     def __init__(self, wanted: Callable[[int], bool] = lambda now: False, charged: Callable[[int], None] = lambda permits: None) -> None:
         self.wanted, self.charged = wanted, charged
 
 
 def booked(*rates: str, burst: int = 1, slots: int = 0, start: int = NOW) -> SlotScheduler:
-    """With so many slots in hand, the first at ``start``."""
+    """With ``slots`` in hand, the first at ``start``."""
     each = [Rate.parse(rate) for rate in rates or ("1000/s",)]
     scheduler = SlotScheduler(each, [burst] * len(each), SLACK)
     scheduler.receipts = False
@@ -38,7 +38,7 @@ def booked(*rates: str, burst: int = 1, slots: int = 0, start: int = NOW) -> Slo
 
 
 def granted(scheduler: SlotScheduler, until: int, permits: int = 1, step: int = MS // 4) -> list[float]:
-    """The ms after `NOW` at which a caller who asks all the time is granted."""
+    """The ms after `NOW` at which a caller that asks all the time is granted."""
     return [(now - NOW) / MS for now in range(NOW, NOW + until, step) if scheduler.take(permits, now) <= now]
 
 
@@ -202,7 +202,7 @@ def test_an_estimate_begins_where_the_store_stands() -> None:
 
 
 def test_a_charge_is_told_and_counts_in_estimates_at_once() -> None:
-    """Those who ask how long it would take need not wait for the store."""
+    """A question about the wait does not wait for the store."""
     told: list[int] = []
     scheduler = booked()
     scheduler.book([NOW], 0, NOW, [NOW], MS)
@@ -321,8 +321,8 @@ def test_a_lease_asks_when_a_request_for_several_leaves_little() -> None:
     assert [3] == told
 
 
-def test_there_is_no_estimate_while_the_policy_refuses() -> None:
-    """To ask how long it would take raises nothing; to take raises what the policy says."""
+def test_nobody_can_estimate_while_the_policy_refuses() -> None:
+    """peek() raises nothing; take() raises the error of the policy."""
 
     class Refused:
         def at(self, permits: int, now: int) -> int:
