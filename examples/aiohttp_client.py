@@ -1,7 +1,7 @@
 """An aiohttp session that keeps a limit for each server it talks to.
 
-The whole of it is ``middlewares=[middleware(limiters)]`` and a timeout that leaves the wait out. The rest is two local servers that
-count what arrives. A redirect is paid for like any other request, and the search weighs five.
+All it takes is ``middlewares=[middleware(limiters)]`` and a timeout that excludes the wait. The rest is two local servers that
+count requests. A redirect costs a permit like any other request, and the search costs five.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aiorate.aiohttp import cost, middleware
 
 
 class TenPerSecond(dict[str, Limiter]):
-    """A limiter for each origin, made when it is first asked for."""
+    """A limiter for each origin, made at its first request."""
 
     def __missing__(self, origin: str) -> Limiter:
         limiter = self[origin] = Limiter(SlidingWindow("10/s"), name=origin)
@@ -32,7 +32,7 @@ async def fetch(session: ClientSession, url: str) -> None:
 
 
 class CountingServer(TestServer):
-    """Notes in which tenth of a second a request arrived."""
+    """Counts requests by the tenth of a second in which they arrive."""
 
     def __init__(self) -> None:
         app = web.Application()
@@ -50,7 +50,7 @@ class CountingServer(TestServer):
 
 async def main() -> None:
     limiters = TenPerSecond()
-    # The default is total=300, and it would run while a request waits in line.
+    # The default is total=300, which includes the time in line.
     timeout = ClientTimeout(total=None, sock_connect=10, sock_read=60)
     busy, quiet = CountingServer(), CountingServer()
     async with busy, quiet:

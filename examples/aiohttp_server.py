@@ -1,11 +1,11 @@
-"""An aiohttp server that allows each client 10 requests in any 2 seconds, and tells it so.
+"""An aiohttp server that allows each client 10 requests in any 2 seconds, and reports what is left.
 
-Nobody is kept waiting: who asks for too much gets 429, with Retry-After. Every answer says how many requests are left and when there
-will be more, in the RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11. Run as a program, it shows one session that asks for
-all at once, and one that heeds what it is told.
+No request waits: one too many gets 429, with Retry-After. Every answer says how many requests are left and when there
+will be more, in the RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11. Run as a program, it shows one session that sends
+all requests at once, and one that follows the fields.
 
-A client is an address. Behind a proxy that is the proxy's: take the address that the proxy tells, or the name of an account.
-Never take a header as the client sends it, because whoever invents a new name each time would have no limit.
+A client is an address. Behind a proxy that is the proxy's: take the address that the proxy passes on, or the name of an account.
+Never trust a header that the client sends, because a new name in each request would avoid the limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def make_app(clients: KeyedLimiter[str]) -> web.Application:
         raise web.HTTPTooManyRequests(headers={"Retry-After": str(ceil(limiter.delay()))})
 
     async def tell(request: web.Request, response: web.StreamResponse) -> None:
-        """What is left, and in how many seconds it will be more. Errors and streams tell it too."""
+        """Set the headers of every answer, errors and streams included: what is left, and in how many seconds there is more."""
         limiter = clients[request.remote or ""]
         left = limiter.statistics().available
         more_in = limiter.delay(left + 1) if left < REQUESTS else SECONDS
@@ -62,7 +62,7 @@ async def fetch(session: ClientSession, url: str) -> int:
 
 
 async def main() -> None:
-    logging.basicConfig(stream=sys.stdout, format="  %(message)s")  # so that the pauses of the last session are seen
+    logging.basicConfig(stream=sys.stdout, format="  %(message)s")  # shows the pauses of the last session
     clients: KeyedLimiter[str] = KeyedLimiter(lambda client: SlidingWindow(Rate(REQUESTS, SECONDS)))
     async with TestServer(make_app(clients)) as server:
         url = str(server.make_url("/items"))

@@ -1,11 +1,11 @@
-"""A FastAPI server that allows each client 10 requests in any 2 seconds, and tells it so.
+"""A FastAPI server that allows each client 10 requests in any 2 seconds, and reports what is left.
 
-Nobody is kept waiting: who asks for too much gets 429, with Retry-After. Every answer says how many requests are left and when there
-will be more, in the RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11. To serve for real, ``uvicorn fastapi_server:app``.
-Run as a program, it shows one client that asks for all at once, and one that heeds what it is told.
+No request waits: one too many gets 429, with Retry-After. Every answer says how many requests are left and when there
+will be more, in the RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11. To serve, run ``uvicorn fastapi_server:app``.
+Run as a program, it shows one client that sends all requests at once, and one that follows these fields.
 
-A client is an address. Behind a proxy that is the proxy's: have the server read the proxy's headers, or take the name of an account.
-Never take a header as the client sends it, because whoever invents a new name each time would have no limit.
+A client is an address. Behind a proxy that is the proxy's: let the server read the proxy's headers, or take the name of an account.
+Never trust a header that the client sends, because a new name in each request would avoid the limit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REQUESTS, SECONDS = 10, 2
 
 
 def rate_limit(limiter: Limiter) -> dict[str, str]:
-    """What is left, and in how many seconds it will be more."""
+    """The headers that say what is left, and in how many seconds there is more."""
     left = limiter.statistics().available
     more_in = limiter.delay(left + 1) if left < REQUESTS else SECONDS
     return {
@@ -66,8 +66,8 @@ app = make_app(KeyedLimiter(lambda client: SlidingWindow(Rate(REQUESTS, SECONDS)
 
 
 async def main() -> None:
-    logging.basicConfig(stream=sys.stdout, format="  %(message)s")  # so that the pauses of the last client are seen
-    hasty = httpx2.ASGITransport(app, client=("192.0.2.1", 1))  # a client's way to the server, without a network between
+    logging.basicConfig(stream=sys.stdout, format="  %(message)s")  # shows the pauses of the last client
+    hasty = httpx2.ASGITransport(app, client=("192.0.2.1", 1))  # connects client and server without a network
     async with httpx2.AsyncClient(base_url="http://server", transport=hasty) as client:
         answers = await asyncio.gather(*(client.get("/items") for _ in range(25)))
     print("all at once:", dict(Counter(answer.status_code for answer in answers)))

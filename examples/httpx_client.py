@@ -1,7 +1,7 @@
-"""An httpx2 client that sends no more than 20 requests per second, however many tasks use it.
+"""An httpx2 client that sends at most 20 requests per second, from any number of tasks.
 
-The whole of it is ``event_hooks=hooks(limiter)``. The rest is a local server that notes when requests arrive, so that there is
-something to see. One request in ten is a search that weighs as much as five others. With httpx it reads the same.
+All it takes is ``event_hooks=hooks(limiter)``. The rest is a local server that records when requests arrive, so that there is
+something to see. One request in ten is a search, which costs as much as five others. The code for httpx is the same.
 """
 
 from __future__ import annotations

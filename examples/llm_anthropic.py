@@ -1,13 +1,13 @@
 """Anthropic's SDK within limits on requests, input tokens and output tokens per minute: no 429, and nearly all of the tightest used.
 
-A budget has a dimension for each. How long the answer is to a call is known only afterwards, so it reserves ``max_tokens`` of output
-and settles what was used; by ``hooks(budget)`` the budget heeds what responses say. The rest is a local server that speaks Anthropic's
+A budget has a dimension for each. The length of an answer is known only afterwards, so a call reserves ``max_tokens`` of output
+and settles what was used; with ``hooks(budget)`` the budget follows what responses say. The rest is a local server that speaks Anthropic's
 format and has its limits, so that there is something to see; its minute lasts two seconds.
 
-The dimensions are buckets, because a bucket keeps what estimates were too large by until another call needs it; see llm_openai.py.
-``max_wait`` belongs to ``reserve()``: within the SDK a refusal would be tried again, and end as an ``APIConnectionError``.
+The dimensions are buckets, because a bucket keeps the unused part of estimates until another call needs it; see llm_openai.py.
+``max_wait`` belongs to ``reserve()``: the SDK would retry a refusal of its client, and end with an ``APIConnectionError``.
 
-With a key of your own, leave ``base_url`` out, take the limits of your account per ``"min"``, and leave ``max_retries`` as it is.
+To call the real API with your key, leave ``base_url`` out, keep ``max_retries=0``, and take your account's limits, per ``"min"``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_WAIT = 60.0  # seconds
 
 
 class Server(TestServer):
-    """Answers at random length after a while. Its limits are buckets, which fill all the time; at first others have used most of them."""
+    """Answers at random length after a while. Its limits are buckets that fill all the time, and at first others have used most of them."""
 
     def __init__(self) -> None:
         app = web.Application()
@@ -87,7 +87,7 @@ class Server(TestServer):
 
 
 async def ask(client: AsyncAnthropic, budget: Budget, prompt: str, began: list[float]) -> Lease | None:
-    """One call: reserve what it may use at most, settle what it did use. None: refused, here or there."""
+    """One call: reserve the most that it may use, settle what it did use. Returns None if it was refused, by budget or server."""
     try:
         async with budget.reserve(input_tokens=len(prompt) // 4, output_tokens=MAX_TOKENS, max_wait=MAX_WAIT) as lease:
             began.append(time.monotonic())
@@ -109,7 +109,7 @@ async def main() -> None:
         http_client = DefaultAsyncHttpxClient(event_hooks=hooks(budget))
         url = str(server.make_url(""))
         async with AsyncAnthropic(base_url=url, api_key="none", http_client=http_client, max_retries=0) as client:
-            await ask(client, budget, "Are you there?", [])  # the SDK's first call takes its time
+            await ask(client, budget, "Are you there?", [])  # the first call of the SDK is slow
             server.used = dict.fromkeys(LIMITS, 0)
             began: list[float] = []
             leases = await asyncio.gather(*(ask(client, budget, prompt, began) for prompt in prompts))

@@ -1,13 +1,13 @@
 """OpenAI's SDK within limits on requests and tokens per minute, with no 429 and nearly all of the tokens used.
 
-What a call will use is not known before its answer, so it reserves an estimate, and settles what was used. The whole of it is
-``Budget(...)``, ``reserve()`` and ``settle()``, and ``hooks(budget)``, by which the budget heeds what responses say. The rest is a
+A call's usage is not known before its answer, so it reserves an estimate, and settles what was used. All it takes is
+``Budget(...)``, ``reserve()`` and ``settle()``, and ``hooks(budget)``, with which the budget follows what responses say. The rest is a
 local server that speaks OpenAI's format and has its limits, so that there is something to see; its minute lasts two seconds.
 
-The dimensions are buckets, because a bucket keeps what estimates were too large by until another call needs it. A plain rate would
-pace the estimates, and what calls that overlap leave of theirs would be lost. Each holds a fifth of a minute's worth.
+The dimensions are buckets, because a bucket keeps the unused part of estimates until another call needs it. A plain rate would
+pace the estimates, and lose the unused parts of calls that overlap. Each bucket holds a fifth of a minute's permits.
 
-With a key of your own, leave ``base_url`` out, take the limits of your account per ``"min"``, and leave ``max_retries`` as it is.
+To call the real API with your key, leave ``base_url`` out, keep ``max_retries=0``, and take your account's limits, per ``"min"``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_TOKENS = 500  # of an answer
 
 
 class Bucket:
-    """A limit as OpenAI keeps it: it fills all the time, up to a minute's worth. At first others have used most of it."""
+    """A limit as OpenAI keeps it: it fills all the time, up to the permits of a minute. At first others have used most of it."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -49,7 +49,7 @@ class Bucket:
 
 
 class Server(TestServer):
-    """Answers at random length after a while, and refuses with 429 what its limits do not allow."""
+    """Answers at random length after a while, and with 429 where its limits do not allow a call."""
 
     def __init__(self) -> None:
         app = web.Application()
@@ -90,7 +90,7 @@ class Server(TestServer):
 
 
 async def ask(client: AsyncOpenAI, budget: Budget, prompt: str, began: list[float]) -> Lease | None:
-    """One call: reserve what it may use at most, settle what it did use. None: refused after all."""
+    """One call: reserve the most that it may use, settle what it did use. Returns None if the server refused it."""
     async with budget.reserve(tokens=len(prompt) // 4 + MAX_TOKENS) as lease:
         began.append(time.monotonic())
         try:
@@ -116,7 +116,7 @@ async def main() -> None:
         http_client = DefaultAsyncHttpxClient(event_hooks=hooks(budget))
         url = str(server.make_url("/v1"))
         async with AsyncOpenAI(base_url=url, api_key="none", http_client=http_client, max_retries=0) as client:
-            await ask(client, budget, "Are you there?", [])  # the SDK's first call takes its time
+            await ask(client, budget, "Are you there?", [])  # the first call of the SDK is slow
             server.used = 0
             began: list[float] = []
             leases = await asyncio.gather(*(ask(client, budget, prompt, began) for prompt in prompts))

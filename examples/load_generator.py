@@ -1,9 +1,9 @@
-"""An open-loop load generator: requests start when they were meant to, and are measured from then.
+"""An open-loop load generator: requests start on schedule, and are measured from their scheduled start.
 
 The server stalls once, for 0.6 s in the middle. A generator that waits for each answer before it sends the next request sees one
-slow request, and leaves out the hundred that were due meanwhile (coordinated omission, after Gil Tene). Here each slot knows when
-it was meant to start. Wait time is how late a request starts, service time is what the server takes, and response time, which a
-user feels, is both together.
+slow request, and misses the hundred that were due meanwhile (coordinated omission, after Gil Tene). Here each slot has its
+scheduled start. Wait time is how late a request starts, service time is the server's, and response time, which a
+user feels, is their sum.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ STALL = 0.6  # seconds
 
 @dataclass(frozen=True)
 class Sample:
-    """One request; seconds."""
+    """One request; times in seconds."""
 
     wait: float
     service: float
 
     @property
     def response(self) -> float:
-        """From when it was meant to start until it was answered."""
+        """From its scheduled start to the end of the answer."""
         return self.wait + self.service
 
 
 def server() -> web.Application:
-    """Answers at once, but for one request."""
+    """A server that answers all requests at once but one."""
     served = 0
 
     async def answer(request: web.Request) -> web.Response:
@@ -55,7 +55,7 @@ def server() -> web.Application:
 
 async def generate(url: str) -> list[Sample]:
     """Send the requests on schedule over one connection; the schedule never waits for the server."""
-    # TicksAccumulator gives up nothing: whatever was missed is sent as soon as it can be.
+    # TicksAccumulator skips no slot: missed requests are sent as soon as possible.
     limiter = Limiter(TicksAccumulator(RATE))
     samples: list[Sample] = []
     async with aiohttp.ClientSession() as session, aclosing(limiter.slots()) as slots:
@@ -70,7 +70,7 @@ async def generate(url: str) -> list[Sample]:
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """By nearest rank."""
+    """The percentile by nearest rank."""
     ordered = sorted(values)
     return ordered[max(0, -int(-len(ordered) * percent // 100) - 1)]
 

@@ -1,7 +1,7 @@
-"""Each strategy's grant times side by side: the same requests, one column per strategy, on a virtual clock.
+"""The grants of each strategy side by side: the same requests, one column per strategy, in virtual time.
 
-Fourteen requests are made at once, and after an idle time fourteen more, at a rate of ten per second. Read down a column for what a
-strategy does, read across for how they differ: which begins with a burst, which stores what was not used, which owes nothing.
+Fourteen requests are made at once, and after an idle time fourteen more, at a rate of ten per second. Read down a column for one
+strategy, and across to compare: which begins with a burst, which stores unused permits, which forgets them.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ STRATEGIES: dict[str, Callable[[], Scheduler]] = {
 }
 
 MADE = [0] * 14 + [3_750_000_000] * 14
-"""When the requests are made (ns)."""
+"""The instants of the requests (ns)."""
 
 
 def grant_times() -> dict[str, list[int]]:
-    """The instants (ns) at which each request is granted, by strategy."""
+    """The instants (ns) of all grants, by strategy."""
     return {name: simulate(build(), MADE) for name, build in STRATEGIES.items()}
 
 
@@ -58,7 +58,7 @@ def most_within(window: int, instants: list[int]) -> int:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print both tables."""
     columns = grant_times()
     print(f"Granted at (s), at a rate of {RATE}, for requests that are made at:\n")
     print("    ", *(f"{name:>9}" for name in columns))
