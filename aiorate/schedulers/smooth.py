@@ -63,14 +63,14 @@ class _Smooth(Undoing):
         at = -(-due // self.rate.permits)  # rounded up
         if at > now:
             return at
-        records = since is not None or self.receipts  # a request from the line may give its permits back
         since = now if since is None or since > now else since
         stored = self._stored
         free = self._spend(permits, due, stored, since)
-        if records:  # a record: next_free and the store before it, and the instant that it was booked from
-            self.note_take((now, due, stored, since, permits), joins=free == due)
+        # A record: next_free and the store before it, and the instant that it was booked from.
+        if self._latest is None or self._latest[0] != now:
+            self._latest = (now, due, stored, since, permits)
         else:
-            self._latest = None
+            self.note_take((now, due, stored, since, permits), joins=free == due)
         return max(at, since)
 
     def peek(self, permits: int, now: int) -> int:

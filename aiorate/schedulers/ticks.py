@@ -67,10 +67,11 @@ class _Accumulator(Undoing):
         at = -(-slot // self.rate.permits)  # rounded up
         if at <= now:
             base = self._base(slot, now if since is None or since > now else since)
-            if since is not None or self.receipts:  # a record: the accumulator before it, and the beginning of its slot
-                self.note_take((now, slot, base, permits), joins=base == slot)
+            # A record: the accumulator before it, and the beginning of its slot.
+            if self._latest is None or self._latest[0] != now:
+                self._latest = (now, slot, base, permits)
             else:
-                self._latest = None
+                self.note_take((now, slot, base, permits), joins=base == slot)
             self._next = base + permits * self.rate.period_ns
         return at
 
@@ -270,10 +271,11 @@ class BurstRatio(_Accumulator):
         if at > now:
             return at
         base = booked_from(start, now if since is None else min(since, now), self._unit)
-        if since is not None or self.receipts:  # a record: both schedules before it, and the beginning of its slot
-            self.note_take((now, ideal, self._paced, base, permits), joins=base == self._paced)
+        # A record: both schedules before it, and the beginning of its slot.
+        if self._latest is None or self._latest[0] != now:
+            self._latest = (now, ideal, self._paced, base, permits)
         else:
-            self._latest = None
+            self.note_take((now, ideal, self._paced, base, permits), joins=base == self._paced)
         self._move(ideal, base, permits)
         return -(-ideal // self._unit)
 

@@ -147,6 +147,26 @@ async def test_a_cancelled_request_spends_neither_limit(own: Any) -> None:
 
 
 @one_loop
+@pytest.mark.parametrize("kind", [aiorate.TicksAccumulator, aiorate.BurstRatio, aiorate.SmoothBursty])
+@pytest.mark.parametrize("shared_too", [False, True])
+async def test_a_cancelled_grant_spends_neither_pacing_limit(kind: Any, shared_too: bool) -> None:
+    """Granted by both limits at one instant, but cancelled before it runs: the next request of the key is due at once."""
+    clock = SteppedClock()
+    shared = aiorate.Limiter(kind("10/s") if shared_too else aiorate.TokenBucket("10/s", burst=1), clock=clock)
+    keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(kind("10/s"), clock=clock), shared=shared)
+    while keyed.try_acquire("ann"):
+        pass
+    task = asyncio.ensure_future(keyed.acquire("ann"))
+    await turns(3)
+
+    assert clock.fire()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert (keyed["ann"].delay(), shared.delay()) == (0.0, 0.0)
+
+
+@one_loop
 async def test_a_pause_concerns_one_key_or_all_by_the_shared_limit() -> None:
     """alexei-led/ccgram#171, python-telegram-bot/python-telegram-bot#3765: one flooded key froze all traffic."""
     clock = ManualClock()
