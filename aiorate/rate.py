@@ -62,7 +62,7 @@ class Rate:
     period_ns: int
     """Length of the period in nanoseconds, a whole number."""
     is_whole: bool
-    """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is a longer one."""
+    """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
 
     def __init__(self, permits: Number, per: Number | timedelta = 1) -> None:
         if isinstance(permits, str):
@@ -137,7 +137,7 @@ class Rate:
         return ns * self.permits // self.period_ns
 
     def permits_and_rest(self, ns: int, rest: int) -> tuple[int, int]:
-        """Whole permits that a duration and an earlier rest are worth, and the rest that they leave."""
+        """Whole permits that a duration and an earlier rest are worth, and the new rest."""
         return divmod(ns * self.permits + rest, self.period_ns)
 
     def slower_than(self, other: Rate) -> bool:
@@ -175,7 +175,7 @@ class Rate:
 
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> Rate:
-    """As `Rate.parse`, once for each text: limits that are made for every key have the same few rates."""
+    """As `Rate.parse`, once for each text, because the limits of all keys have the same few rates."""
     return Rate.parse(text)
 
 
@@ -207,7 +207,7 @@ def exact(value: Number, what: str) -> tuple[int, int]:
         return value, 1
     if isinstance(value, float) and abs(value) < _WHOLE_FLOATS and value.is_integer():
         return int(value), 1
-    from decimal import Decimal  # this import takes as long as that of all of aiorate, and whole numbers do not need it
+    from decimal import Decimal  # as slow as importing all of aiorate, and not needed for whole numbers
     from fractions import Fraction
 
     if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
@@ -252,7 +252,7 @@ def seconds_to_ns(value: Number, what: str) -> int:
 def duration_to_ns(value: Number | timedelta, what: str) -> int:
     """As `seconds_to_ns`, of a timedelta too."""
     if not isinstance(value, (int, float)):
-        from datetime import timedelta  # an import that takes longer than that of all of aiorate
+        from datetime import timedelta  # slower than importing all of aiorate
 
         if isinstance(value, timedelta):
             if value < timedelta(0):

@@ -1,4 +1,4 @@
-"""Capped: another scheduler, of which no more is granted than a server said is left, until its window ends or as its bucket refills."""
+"""Capped: another scheduler that grants at most what a server said is left, until its window ends or as its bucket refills."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Window:
         """Count permits that were granted at ``taken`` and not used."""
         if self._began < taken < self.until:
             self.left += permits
-        elif taken == self._began:  # the server may have counted some of that instant's grants: no more than were taken since
+        elif taken == self._began:  # the server may have counted some of that instant's grants, so at most what was taken since
             credit = min(permits, self._at_once)
             self.left += credit
             self._at_once -= credit
@@ -66,7 +66,7 @@ class _Window:
 
 
 class Capped(Compound):
-    """Another scheduler, of which no more is granted than a server said is left of its windows and in its buckets.
+    """Another scheduler that grants at most what a server said is left of its windows and in its buckets.
 
     It stands in for the other, and only ever lowers what is available. A window allows ``left`` permits before ``until``, and further
     windows hold beside the first: 2 in this second and 50 in this minute. A request for more than is left goes when the last window

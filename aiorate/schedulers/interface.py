@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["NOBODY_KNOWS", "Scheduler"]
 
 NOBODY_KNOWS = 1 << 198
-"""An answer of `Scheduler.take` in place of an instant: what changes it will tell the limiter, which sets no timer until then."""
+"""An answer of `Scheduler.take` in place of an instant. The limiter sets no timer, and is told when the answer changes."""
 
 
 class Scheduler(ABC):
     """When may a request go? All instants and durations are whole nanoseconds.
 
-    A strategy of your own derives from this class, keeps `rate` and `max_permits`, and defines `take`, `peek`, `give_back`,
-    `set_rate`, `lag` and `bound`. The rest are defaults that fit most strategies.
+    A custom strategy derives from this class, keeps `rate` and `max_permits`, and defines `take`, `peek`, `give_back`, `set_rate`,
+    `lag` and `bound`. The other members are defaults that fit most strategies.
     """
 
     __slots__ = ("owner", "receipts")
@@ -54,18 +54,17 @@ class Scheduler(ABC):
     books_since: bool = True
     """Whether `take` honours ``since``. If not, the limiter's guarantee needs no allowance for a late event loop."""
     makes_up: bool = False
-    """Whether the strategy makes up for all missed time, so that a permit in stock may be booked later at no loss."""
+    """Whether the strategy makes up for all missed time, so that a permit in stock may be booked later without a loss."""
     members: tuple[Scheduler, ...] = ()
-    """The schedulers that this one consists of."""
+    """The schedulers of which this one consists."""
     owner: str
-    """The limiter that it belongs to; see `claim`."""
-
+    """The limiter to which it belongs; see `claim`."""
     receipts: bool
     """Whether permits may come back by receipt. While a limiter sets it to False, the scheduler need not keep a record of takes."""
 
     @property
     def spilled(self) -> int:
-        """Nanoseconds of schedule that nobody used and that are lost; 0 where the strategy makes up for all missed time."""
+        """Nanoseconds of schedule that were not used in time and are lost; 0 where the strategy makes up for all missed time."""
         return 0
 
     @abstractmethod
@@ -131,14 +130,14 @@ class Scheduler(ABC):
             self.set_rate(rate, now)
 
     def restart(self, now: int) -> None:
-        """Forget the backlog: empty the pools, and have no slot due before ``now``. A debt stays. By default there is no backlog."""
+        """Forget the backlog: empty the pools, and have no slot due before ``now``. A debt stays. The default does nothing."""
 
     def reset(self, now: int) -> None:
-        """Begin anew at ``now``, in the state of a new scheduler, at the rate in force."""
-        raise RuntimeError(f"reset(): {type(self).__name__} has no method reset(now). Define it, or make another limiter.")
+        """Return to the state of a new scheduler that starts at ``now``, at the rate in force."""
+        raise RuntimeError(f"reset(): {type(self).__name__} has no method reset(now). Define it, or make a new limiter.")
 
     def available(self, now: int) -> int:
-        """How many permits would be granted at ``now`` in one request, but none that would be owed afterwards."""
+        """The number of permits that one request would be granted at ``now`` without a debt."""
         one = int(self.peek(1, now) <= now)
         if type(self).stock is not Scheduler.stock:
             return self.stock(now)
@@ -151,22 +150,22 @@ class Scheduler(ABC):
         return least
 
     def rested(self, now: int) -> bool:
-        """Whether a new scheduler in place of this one would serve nobody sooner.
+        """Whether a new scheduler in its place would serve no request sooner.
 
-        Here: whether the largest request would be granted now; where requests have no largest, one of a single permit.
+        By default: whether the largest request would be granted now or, if `max_permits` is None, one of a single permit.
         """
         return self.peek(1 if self.max_permits is None else self.max_permits, now) <= now
 
     def rehearse(self) -> Scheduler:
-        """Another that grants what this one would, to find out when: asked by `peek`, `take`, `take_ahead` and `shift` only.
+        """A scheduler that grants what this one would, to foretell grants. Only its `peek`, `take`, `take_ahead` and `shift` are used.
 
-        It changes nothing here, and what is taken here afterwards, as it was there, need not change it. This default is a deep copy. A
-        strategy whose state is long has something shorter.
+        It changes nothing here. It may ignore later takes here that repeat its own. This default is a deep copy. A strategy with a
+        long state defines a cheaper one.
         """
         return deepcopy(self, {id(member): member.rehearse() for member in self.members})
 
     def take_ahead(self, permits: int, now: int) -> None:
-        """In a rehearsal: those in line take so many permits, each as soon as it is due. By default as a `charge`."""
+        """In a rehearsal: take the permits of a whole line, each as soon as it is due. The default is a `charge`."""
         self.charge(permits, now)
 
     def shift(self, ns: int) -> None:
@@ -205,7 +204,7 @@ def given_twice(schedulers: Iterable[Scheduler]) -> bool:
 
 
 def check_ask(call: str, permits: int, now: int, since: int | None = None, most: int | None = None) -> None:
-    """Raise TypeError or ValueError for arguments that `Scheduler.take` and `Scheduler.peek` cannot have."""
+    """Raise TypeError or ValueError for wrong arguments of `Scheduler.take` or `Scheduler.peek`."""
     right = type(now) is int and isinstance(permits, int) and permits > 0 and permits is not True and (most is None or permits <= most)
     if right and (since is None or type(since) is int):
         return  # in a third of the time of the checks below
@@ -216,7 +215,7 @@ def check_ask(call: str, permits: int, now: int, since: int | None = None, most:
 
 
 def check_give_back(permits: int, now: int, taken: int | None) -> None:
-    """Raise TypeError or ValueError for arguments that `Scheduler.give_back` cannot have."""
+    """Raise TypeError or ValueError for wrong arguments of `Scheduler.give_back`."""
     check_permits("give_back()", permits)
     check_instant("give_back(now)", now)
     if taken is not None:
@@ -237,7 +236,7 @@ def check_permits(call: str, permits: int, most: int | None = None) -> None:
 
 
 def _shown(number: int) -> str:
-    """The number as text, or its size if the text would fill the screen or exceed int's own limit of digits."""
+    """The number as text, or its size if the text would fill the screen or exceed int's limit of digits."""
     return str(number) if abs(number) < 10**30 else f"an int of {number.bit_length()} bits"
 
 
@@ -254,7 +253,7 @@ def check_start(start: int | None) -> None:
 
 
 def check_ns(call: str, ns: int, least: int = 0) -> None:
-    """Raise TypeError or ValueError unless it is an int of at least that many nanoseconds."""
+    """Raise TypeError or ValueError unless ``ns`` is an int of ``least`` or more."""
     if isinstance(ns, bool) or not isinstance(ns, int):
         raise TypeError(f"{call} takes whole ns, an int, not {type(ns).__name__}.")
     if ns < least:
@@ -262,7 +261,7 @@ def check_ns(call: str, ns: int, least: int = 0) -> None:
 
 
 def check_window(window: int, largest: int) -> None:
-    """Raise TypeError or ValueError for arguments that `Scheduler.bound` cannot have."""
+    """Raise TypeError or ValueError for wrong arguments of `Scheduler.bound`."""
     check_ns("bound(window)", window, least=1)
     check_permits("bound(largest)", largest)
 
@@ -275,7 +274,7 @@ def wrong_arguments(strategy: str, rate: object, misplaced: tuple[object, ...], 
 
 
 def booked_from(due: int, since: int, unit: int) -> int:
-    """The later of ``due`` and ``since``, in units of which a nanosecond has ``unit``. ``since`` is given in nanoseconds.
+    """The later of ``due`` (in ticks, of which a nanosecond has ``unit``) and ``since`` (in ns), in ticks.
 
     An instant is a whole nanosecond, and a slot that is due within it is on time. Rounding such a slot up to the end of the
     nanosecond would lose a fraction of it at every grant, which is drift.

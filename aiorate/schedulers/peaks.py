@@ -1,8 +1,8 @@
 """The record of how full a pool or bucket has been. It decides how many returned permits would have spilled in the meantime.
 
 A returned permit is credited only if there was room for it at every instant since its take. The room was smallest just before the
-take that found the highest level. So the record keeps the takes that found more than every later take: a few entries, and the
-latest of them is always exact.
+take that found the highest level. So the record keeps the takes that found more than every later take. These are few, and the
+latest is always exact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_right
 __all__ = ["Peaks"]
 
 _MOST = 64
-_NONE: list[int] = []  # shared by all records in which nothing was ever noted; never changed
+_NONE: list[int] = []  # shared by all records without an entry; never changed
 
 
 class Peaks:
@@ -23,7 +23,7 @@ class Peaks:
     def __init__(self) -> None:
         self.at: int | None = None
         self.level: int = 0
-        """Instant and level of the latest take noted. Another take at that instant that found no more need not be noted."""
+        """Instant and level of the latest take noted. A take at that instant that found that level or less need not be noted."""
         self._instants: list[int] = _NONE
         self._levels: list[int] = _NONE
 
@@ -47,9 +47,9 @@ class Peaks:
             self._thin()
 
     def _thin(self) -> None:
-        """Merge neighbours that hardly differ, each into the later one: the record then says no less than the truth, and little more.
+        """Merge neighbours that hardly differ, each into the later one, so that the record is never too low and hardly too high.
 
-        By level, not by age: or the highest of all would be merged on and on, until it seemed to be recent.
+        By level, not by age: otherwise the highest level would be merged again and again until it seemed recent.
         """
         step = (self._levels[0] - self._levels[-1]) // (_MOST // 2)
         instants: list[int] = []
@@ -68,7 +68,7 @@ class Peaks:
         return self._levels[place] if place < len(self._levels) else None
 
     def raise_since(self, taken: int, amount: int) -> None:
-        """Note that ``amount`` of what was taken at that instant came back: every later take would have found that much more."""
+        """Note that ``amount`` of what was taken at that instant came back: each later take would have found that much more."""
         instants, levels = self._instants, self._levels
         self.at = None
         place = bisect_right(instants, taken)

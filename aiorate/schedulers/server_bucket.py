@@ -1,4 +1,4 @@
-"""A token bucket that a server keeps, reckoned from what the server said of it and from what was taken here since.
+"""ServerBucket: an estimate of a server's token bucket, from what the server said and what was taken here since.
 
 OpenAI and Anthropic tell how much is left, how much a full bucket holds, and in how many seconds it will be full. So it holds ``left``
 now and refills at ``(size - left) / full_in``.
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerBucket"]
 
-_ON_THE_WAY_NS = 5_000_000_000  # what was granted earlier has reached the server: it is counted in what the server says
-_LONG = 100  # times as long as it takes to fill from empty
+_ON_THE_WAY_NS = 5_000_000_000  # requests granted longer ago have reached the server, which has counted them
+_LONG = 100  # in times that it takes to fill from empty
 
 
 class ServerBucket:
     """Holds `left` permits at ``at``, and is full ``full_in`` ns later. A level is a whole number of permits times ``full_in``.
 
-    Responses overtake each other, and a server does not count the requests that are still on their way to it. So what is left is
-    between what the server said and that less all that was granted in the last seconds; the level here stays where it is if it lies
-    in between, and moves to the nearer end if not.
+    Responses overtake each other, and a server has not counted the requests that are still on their way to it. So the level is
+    between what the server said and that less the grants of the last seconds. The level here stays if it lies in between, and moves
+    to the nearer end if not.
     """
 
     __slots__ = (
@@ -48,14 +48,14 @@ class ServerBucket:
         self._at = self._since = at
         self._level = self._most = left * full_in
         self._full_in = full_in
-        self._recent = self._earlier = 0  # permits granted since `_since`, and in as long a time before
-        self._recorded = at + _ON_THE_WAY_NS  # from then on, these are all that may be on their way
+        self._recent = self._earlier = 0  # permits granted since `_since`, and in an equal time before it
+        self._recorded = at + _ON_THE_WAY_NS  # from then on, these are all the permits that may be on their way
         self._heed(left, size, size - left, full_in, now)
 
     def tell(self, left: int, size: int, full_in: int, now: int, at: int) -> None:
-        """The server spoke again. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
+        """Heed another word of the server. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
 
-        Where that tells no rate, since the bucket is full or will be at once, it refills as it was said to before.
+        If that tells no rate, because the bucket is full or will be at once, the earlier rate stays.
         """
         self._advance(at)
         left = min(left, size)
@@ -71,9 +71,9 @@ class ServerBucket:
 
     def _heed(self, left: int, size: int, gain: int, full_in: int, now: int) -> None:
         self._size, self._gain, self._full_in = size, gain, full_in
-        self._most = left * full_in  # what the server said, less what was granted since
-        self._began = now  # receipts of that instant or before are of permits that the server may have counted
-        self._at_once = 0  # permits granted since, at that very instant
+        self._most = left * full_in  # what the server said, less the grants since
+        self._began = now  # the server may have counted grants of that instant or before
+        self._at_once = 0  # permits granted since then, at that very instant
         self._peaks = Peaks()
 
     def _advance(self, now: int) -> None:
@@ -88,12 +88,12 @@ class ServerBucket:
             self._recent, self._since = 0, now
 
     def due(self, permits: int, now: int) -> int:
-        """When it holds that many, ``now`` or later. More than its size is taken from a full bucket, and the rest is owed."""
+        """The instant, ``now`` or later, at which it holds that many. More than its size goes from a full bucket, and the rest is owed."""
         missing = min(permits, self._size) * self._full_in - self._level
         return max(now, self._at + ceil_div(missing, self._gain)) if missing > 0 else now
 
     def take(self, permits: int, now: int) -> None:
-        """Permits were granted."""
+        """Count permits that were granted."""
         self._advance(now)
         self._peaks.note(now, self._most)
         self._level -= permits * self._full_in
@@ -103,7 +103,7 @@ class ServerBucket:
             self._at_once += permits
 
     def give_back(self, permits: int, now: int, taken: int) -> None:
-        """Permits that were granted at ``taken`` were not used. It never holds more for that than the server said."""
+        """Count permits that were granted at ``taken`` and not used. The level never exceeds what the server said."""
         self._advance(now)
         credit = permits if taken > self._began else min(permits, self._at_once) if taken == self._began else 0
         if taken == self._began:
@@ -119,16 +119,16 @@ class ServerBucket:
         self._level = min(self._level + permits * self._full_in, self._most)
 
     def left(self, now: int) -> int:
-        """How many permits it holds, 0 or more."""
+        """The number of permits that it holds, 0 or more."""
         level = self._level + max(0, now - self._at) * self._gain
         return max(0, min(level // self._full_in, self._size))
 
     def is_full(self, now: int) -> bool:
-        """Whether it is full, as far as is known here."""
+        """Whether it is full, by the estimate here."""
         return self.left(now) == self._size
 
     def lowers(self, scheduler: Scheduler) -> bool:
-        """Whether it can, once full, still refuse what the scheduler grants: at once, or in the long run."""
+        """Whether it can, once full, still refuse what the scheduler grants, at once or in the long run."""
         long = max(1, _LONG * self._size * self._full_in // self._gain)
         at_once, in_the_long_run = scheduler.bound(1), scheduler.bound(long)
         if at_once is None or in_the_long_run is None:
@@ -136,7 +136,7 @@ class ServerBucket:
         return at_once > self._size or in_the_long_run > (_LONG + 1) * self._size
 
     def shift(self, ns: int) -> None:
-        """A pause of ``ns`` is over, which the server did not see."""
+        """Follow a pause of ``ns``, during which the server's time went on."""
         self._at -= ns
         self._since -= ns
         self._recorded -= ns

@@ -27,7 +27,7 @@ _ONE = 1
 
 
 class _Smooth(Undoing):
-    """The common part: `next_free`, and a store that fills while `next_free` lies in the past."""
+    """What both strategies share: `next_free`, and a store that fills while `next_free` lies in the past."""
 
     __slots__ = ("_next", "_spilled", "_stored")
 
@@ -104,7 +104,7 @@ class _Smooth(Undoing):
         raise NotImplementedError
 
     def reset(self, now: int) -> None:
-        """Owe nothing, and have the store as at first."""
+        """Owe nothing, with the store of a new scheduler."""
         self._setup(self.rate, now)
 
     def lag(self, now: int) -> int:
@@ -127,7 +127,7 @@ class _Smooth(Undoing):
         return self._next
 
     def _spend(self, permits: int, due: int, stored: int, since: int, again: bool = False) -> int:
-        """Take permits from a given next_free (``due``) and store, with the idle time up to ``since``. The start of the request."""
+        """Take permits from a given next_free (``due``) and store, with the idle time up to ``since``. Returns the start of the request."""
         free, stored, gone = self._synced(due, stored, since)
         if not again:
             self._spilled += gone
@@ -136,7 +136,7 @@ class _Smooth(Undoing):
         return free
 
     def _synced(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
-        """next_free and the store after the idle time up to ``since``, and the part of it that found no room."""
+        """next_free and the store after the idle time up to ``since``, and the earned permits that found no room, in the store's unit."""
         free = booked_from(due, since, self.rate.permits)
         stored += self._earned(free - due)
         most = self._most()
@@ -222,7 +222,7 @@ class SmoothWarmingUp(_Smooth):
 
           c I |            /          The store holds max permits when cold. Taking k of them costs the
               |          /            area under the line from the level down to level - k: from max to
-            I |--------/              threshold exactly the warm-up time. Permits beyond the store cost I.
+            I |--------/              threshold exactly the warm-up time. Permits above the store cost I.
               |        |      |
               0    threshold  max     threshold = warmup / 2I,  max = threshold + 2 warmup / (I + cI)
 

@@ -144,8 +144,8 @@ class _Accumulator(Undoing):
 class TicksAccumulator(_Accumulator):
     """Keep to the schedule on average: make up for all missed time, at once and without a bound.
 
-    The k-th permit is due at ``start + k / rate`` whatever happened before. Right for load generators that must reach a mean.
-    Wrong where a quota is enforced, because a burst follows a pause, as long as the pause.
+    The k-th permit is due at ``start + k / rate``, after any history. Right for load generators that must reach a mean.
+    Wrong where a quota is enforced, because all permits that a pause held up follow it at once.
     """
 
     __slots__ = ()
@@ -153,7 +153,7 @@ class TicksAccumulator(_Accumulator):
     makes_up: bool = True
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """None: a burst follows a pause, as long as the pause."""
+        """None: after a pause, all the permits that it held up may go at once."""
         check_window(window, largest)
         return None
 

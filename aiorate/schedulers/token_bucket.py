@@ -30,8 +30,8 @@ class TokenBucket(Undoing):
     """Pay now: up to ``burst`` permits at once, then one per interval.
 
     ``burst`` and ``initial`` are whole numbers of permits. The bucket starts with ``initial``, by default full. Any window holds at
-    most ``burst + rate x window``: a full bucket and the permits that flow in. With a period's worth of ``burst`` that is nearly
-    twice the rate in the first period. A request for more than ``burst`` can never be granted.
+    most ``burst + rate x window``: a full bucket and the permits that flow in. If ``burst`` is a period's worth of permits, that is
+    nearly twice the rate in the first period. A request for more than ``burst`` can never be granted.
     """
 
     __slots__ = ("_brim", "_calm_until", "_cost", "_empty", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits")
@@ -76,7 +76,7 @@ class TokenBucket(Undoing):
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if permits is _ONE and since is None and type(now) is int and now < self._calm_until and not self.receipts:
-            # Not full by now, and no record to keep: one addition, in half the time of the code below.
+            # Not full yet, and no record to keep: one addition, in half the time of the code below.
             after = self._empty + self._cost  # type: ignore[operator]  # only once it has begun
             if after <= now * self._unit:
                 self._empty = after
@@ -113,7 +113,7 @@ class TokenBucket(Undoing):
             if now != peaks.at or found > peaks.level:
                 peaks.note(now, found)
             latest = self._latest
-            # A record: the instant of emptiness and the loss before it, and that instant without its permits.
+            # A record: the instant of emptiness and the loss before the take, and that instant without its permits.
             if latest is None or latest[0] != now:
                 self._latest = (now, empty, spilled, begun, permits)
             elif begun == empty == latest[3] + latest[4] * self._cost:
@@ -137,7 +137,7 @@ class TokenBucket(Undoing):
         self._calm_until = -_NEVER
         if taken is None:
             level = now * self._unit - self._empty
-            # The level is cut off a whole ns beyond full (see _measure), so a credit may reach that far too.
+            # The level is cut off a whole ns above full (see _measure), so a credit may reach that far too.
             credit = min(permits * self._cost, self._brim - 1 - level)
             if credit > 0:
                 self._empty -= credit
@@ -148,7 +148,7 @@ class TokenBucket(Undoing):
             credit = permits * self._cost
             peak = self._peaks.since(taken)
             if peak is not None and peak + credit >= self._brim:
-                # That take would have found a full bucket. It found one, or a part of a ns more than full, which it would not have.
+                # With the credit, that take would have found a full bucket. It may have found one already, or up to a ns more than full.
                 credit = 0 if peak >= self._brim else self._brim - self._unit - peak
             self._empty -= credit
             self._peaks.raise_since(taken, credit)
@@ -201,7 +201,7 @@ class TokenBucket(Undoing):
         return 0
 
     def bound(self, window: int, largest: int = 1) -> int:
-        """``burst + rate x window``."""
+        """``burst + rate x window``: a full bucket and the permits that flow in."""
         check_window(window, largest)
         return self.burst + self.rate.permits_in(window)
 
@@ -212,7 +212,7 @@ class TokenBucket(Undoing):
         self._cost = rate.period_ns
         self.forget_takes()
         self._calm_until = -_NEVER  # an instant before which the bucket is not full
-        # The level is cut off a whole nanosecond beyond full. Less lies within the instant, and cutting it off would be drift.
+        # The level is cut off a whole nanosecond above full. Less lies within the instant, and cutting it off would be drift.
         self._brim = self.burst * rate.period_ns + rate.permits
 
     def _begin(self, start: int) -> int:

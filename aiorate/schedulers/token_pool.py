@@ -67,14 +67,14 @@ class TokenPool(Undoing):
         # Active (with burst) and waiting tokens, in units.
         self._a = self._cost  # one permit, so that the first caller does not wait
         self._w = 0
-        self._earlier: tuple[int, int] | None = None  # the instant before which a permit was cheaper, and its price then in ns
+        self._earlier: tuple[int, int] | None = None  # the instant before which a permit cost less, and its cost then in ns
 
     def _size(self, rate: Rate, ratio: tuple[int, int]) -> None:
         """Derive the sizes of the pools. Their contents stay."""
         num, den = ratio
         self.rate, self._ratio = rate, ratio
         self._unit, self._cost = (rate.permits * den, rate.period_ns * den) if den > 1 else (rate.permits, rate.period_ns)
-        # Where a permit is no whole number of ns, max_active is truncated, but two whole permits must still fit in.
+        # max_active is truncated if a permit is a fraction of a ns, but two whole permits must still fit in.
         self._full = self._pool * self._unit if self._pool else max(_LEAST_POOL_NS * self._unit, 2 * self._cost)
         self._over = self._full // den * num if num > den else self._full
         self.forget_takes()
@@ -118,7 +118,7 @@ class TokenPool(Undoing):
         """The waiting pool, unless it returns: with a burst ratio above 1 nothing is given up."""
         return self.waiting if self._over == self._full else 0
 
-    # The original's steps, by hand.
+    # The original's steps, for programs that drive a pool by hand.
 
     def refill(self, ns: int) -> int:
         """Add ``ns`` fresh tokens; returns active + waiting.
@@ -147,7 +147,7 @@ class TokenPool(Undoing):
         return taken
 
     def restart(self, now: int | None = None) -> int:  # type: ignore[override]  # the original returns a number
-        """Empty both pools and forget the time until now. A debt stays. Returns active + waiting as they were before."""
+        """Empty both pools and forget the time until now. A debt stays. Returns the active + waiting ns before it."""
         had = self.active + self.waiting
         self._a, self._w = min(self._a, 0), 0
         self._calm_until = -_NEVER
@@ -165,7 +165,7 @@ class TokenPool(Undoing):
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if permits is _ONE and since is None and type(now) is int and now < self._calm_until and not self.receipts:
-            # Not full by now, and no record to keep: a sum, in half the time of the code below.
+            # Not full yet, and no record to keep: a sum, in half the time of the code below.
             a = self._a + (now - self._last) * self._unit - self._cost  # type: ignore[operator]  # in force only once it has begun
             if a >= 0:
                 self._a, self._last = a, now
@@ -177,14 +177,14 @@ class TokenPool(Undoing):
             # Inlined for a pool to which no tokens return, in a third of the time of the code below.
             a, cost, full = self._a, permits * self._cost, self._full
             if since is None or since >= now:
-                # Nobody waited: the overflow is backlog.
+                # No request waited: the overflow is backlog.
                 a += (now - last) * self._unit
                 if a >= full and (a - full >= self._unit or cost < full):  # otherwise filled within this ns, as in booked_from()
                     return self._taken(permits, now, now, full, a - full)
                 if a >= cost or a >= full:
                     return self._taken(permits, now, now, a)
                 return now - (a - cost if cost < full else a - full) // self._unit  # rounded up
-            # A line without a break: while a request waits, the pool is refilled only as far as the request needs.
+            # While a request waits, the pool is refilled only as far as the request needs.
             if since > last:
                 a += (since - last) * self._unit
                 last = since
@@ -204,7 +204,7 @@ class TokenPool(Undoing):
         return at
 
     def _taken(self, permits: int, now: int, last: int, level: int, spilled: int = 0) -> int:
-        """Take from a pool that is refilled up to ``last`` and holds ``level``, after ``spilled`` tokens have joined the waiting ones."""
+        """Take from a pool that is refilled up to ``last`` and holds ``level``. ``spilled`` tokens join the waiting ones first."""
         if not self.receipts:
             self._last, self._a = last, level - permits * self._cost
             if spilled:
@@ -216,7 +216,7 @@ class TokenPool(Undoing):
         if now != peaks.at or level > peaks.level:
             peaks.note(now, level)
         latest, before, a, w = self._latest, self._last, self._a, self._w + spilled
-        # A record: the pools before it, and after their refill. Written out: slices of it would take as long as all the rest.
+        # A record: the pools before the take, and after their refill. Written out, because slices take as long as all the rest.
         if latest is None or latest[0] != now:
             self._latest = (now, before, a, self._w, last, level, w, permits)  # type: ignore[assignment]  # it was refilled once
         elif last == before == latest[4] and not spilled and level == a == latest[5] - latest[7] * self._cost and w == latest[6]:
@@ -242,7 +242,7 @@ class TokenPool(Undoing):
         if need > self._full:
             need = self._full
         if since > last:
-            # At once: nobody was waiting, so the overflow is backlog.
+            # At once: no request was waiting, so the overflow is backlog.
             before = a, w
             a, w = self._refilled(a, w, (since - last) * self._unit)
             if need == self._full <= a:
@@ -267,7 +267,7 @@ class TokenPool(Undoing):
         return max(last, since), last, a, w
 
     def _refilled(self, a: int, w: int, fresh: int) -> tuple[int, int]:
-        """The pools after ``fresh`` tokens, as if they had come one by one and none had been used."""
+        """The pools after ``fresh`` tokens that come one by one, none of them used."""
         if self._over == self._full:
             # No token returns. The overflow waits, and so do tokens for which a shrunken pool has no room.
             a += fresh
@@ -327,7 +327,7 @@ class TokenPool(Undoing):
         return (self._last, self._a, self._w) == (record[4], record[5] - record[7] * self._cost, record[6])
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
-        self._plain = False  # until the next take, because the pool may hold more than it is full with
+        self._plain = False  # until the next take, because the active pool may be more than full
         if kept:
             self._last, self._a, self._w = record[4], record[5] - kept * self._cost, record[6]
         else:

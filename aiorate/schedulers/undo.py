@@ -1,4 +1,4 @@
-"""Undoing: what was taken at the latest instant can be given back without a trace, one take after the other.
+"""Undoing: permits taken at the latest instant can be given back without a trace, one take after the other.
 
 A take leaves a record: the state before it and the number of permits. Takes that only add permits to the one before share its
 record. Takes at one instant are a group, and it makes no difference which request holds which permits of it.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Undoing"]
 
-_NONE: list[tuple[int, ...]] = []  # shared by all that hold a single record; never changed
+_NONE: list[tuple[int, ...]] = []  # shared by all schedulers with a single record; never changed
 
 
 class Undoing(Scheduler):
@@ -37,7 +37,7 @@ class Undoing(Scheduler):
             self.undo_takes(permits, taken)
 
     def forget_takes(self) -> None:
-        """Make all takes so far permanent."""
+        """Make all earlier takes permanent."""
         self._latest, self.older_takes = None, _NONE
 
     def note_take(self, record: tuple[int, ...], *, joins: bool) -> None:
@@ -60,7 +60,7 @@ class Undoing(Scheduler):
                 break
             kept = max(record[-1] - permits, 0)
             permits -= record[-1] - kept
-            # First, so that an interrupt in between loses permits and gives none twice.
+            # The record first, so that an interrupt in between loses permits instead of giving them twice.
             if kept:
                 self._latest = (*record[:-1], kept)
             else:
@@ -70,7 +70,7 @@ class Undoing(Scheduler):
         return permits
 
     def stands(self, record: tuple[int, ...]) -> bool:
-        """Whether nothing has changed since that take."""
+        """Whether the state is still as that take left it."""
         return True
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:

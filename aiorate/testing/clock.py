@@ -34,7 +34,7 @@ class ManualClock:
         return self._now
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
-        """Call back once the clock moves to the instant (ns) or beyond."""
+        """Call back once the clock reaches or passes the instant (ns)."""
         check_instant("ManualClock.call_at()", instant)
         self._count += 1
         timer = _Timer(callback)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiorate.schedulers.interface import Scheduler
 
-__all__ = ["BACK", "DAY", "GIVING_BACK", "History", "Step", "Trial", "any_steps", "steps"]
+__all__ = ["BACK", "DAY", "GIVING_BACK", "History", "Step", "Trial", "any_steps", "same_future", "steps"]
 
 DAY = 86_400 * NS_PER_SECOND
 
@@ -58,7 +58,7 @@ any_steps: st.SearchStrategy[list[Step]] = _lists(_FORWARD + BACK)
 
 
 class History:
-    """A scheduler and its calls so far."""
+    """A scheduler and the calls made to it."""
 
     def __init__(self, scheduler: Scheduler, base: int = 0, lines: list[str] | None = None) -> None:
         self.scheduler: Scheduler = scheduler
@@ -185,7 +185,7 @@ class History:
         return ready
 
     def set_rate(self, permits: int, periods: int = 1) -> bool:
-        """Change the rate; whether the scheduler allows it. Some have no rate of their own, or allow certain periods only."""
+        """Change the rate; whether the scheduler allows it. Some have only their members' rates, or allow certain periods only."""
         rate = Rate(permits, Fraction(self.scheduler.rate.period_ns * periods, NS_PER_SECOND))
         self.lines.append(f"set_rate({rate}, {self.now})")
         try:
@@ -243,3 +243,17 @@ class Trial(NamedTuple):
     def sizes(self) -> list[Step]:
         """Steps whose sizes and gaps a law may use. There is always at least one."""
         return self.after or [Step("take", 1, (0, "ns")), Step("take", 2, (4, "quarters"))]
+
+
+def same_future(one: History, other: History, then: Iterable[Step]) -> None:
+    """Assert that both schedulers give the same answers from now on."""
+    one.answers, other.answers = [], []
+    shift = other.base - one.base
+    for step in (*then, Step("take all", 1, (0, "ns"))):
+        one.run([step])
+        other.run([step])
+        for permits in (1, one.permits(0)):
+            one.peek(permits)
+            other.peek(permits)
+        assert one.now + shift == other.now
+        assert one.answers == other.answers, f"one answers {one.answers[-3:]}, its twin {other.answers[-3:]}"

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, given, settings
 
-from aiorate.testing.histories import BACK, DAY, GIVING_BACK, History, Step, Trial, any_steps, steps
+from aiorate.testing.histories import BACK, DAY, GIVING_BACK, History, Step, Trial, any_steps, same_future, steps
+from aiorate.testing.receipts import giving_back_leaves_no_trace, giving_back_makes_nobody_sooner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from aiorate.rate import Rate
     from aiorate.schedulers.interface import Scheduler
 
-__all__ = ["EXACT_RECEIPTS", "LAWS", "run_law"]
+__all__ = ["LAWS", "run_law"]
 
 
 def asking_changes_nothing(trial: Trial) -> None:
-    """A question changes nothing, and neither does a refusal, at whatever instant."""
+    """A question changes nothing, and neither does a refusal, at any instant."""
     asked = trial.begin()
     twin = asked.fork()
     for step in trial.sizes:
@@ -29,7 +30,7 @@ def asking_changes_nothing(trial: Trial) -> None:
         for now in (asked.now + step.gap[0], asked.now - DAY, asked.now):
             if asked.peek(permits, now) > now:
                 assert not asked.take(permits, now=now), "take() grants what peek() refuses"
-    _same_future(asked, twin, trial.after)
+    same_future(asked, twin, trial.after)
 
 
 def granted_on_time(trial: Trial) -> None:
@@ -54,13 +55,13 @@ def more_is_never_sooner(trial: Trial) -> None:
 
 
 def taking_makes_nobody_sooner(trial: Trial) -> None:
-    """A take, at whatever instant, makes no later request sooner."""
+    """A take, at any instant, makes no later request sooner."""
     taken = trial.begin()
     twin = taken.fork()
     taken.run(trial.before, *GIVING_BACK, "set rate")
     for step in trial.sizes:
         permits, now = twin.permits(step.size), max(taken.now, twin.now) + abs(step.gap[0])
-        assert taken.due(permits, now) >= twin.due(permits, now), f"{permits} permits are sooner at {now} for what was taken"
+        assert taken.due(permits, now) >= twin.due(permits, now), f"{permits} permits are sooner at {now} because of a take"
 
 
 def going_back_earns_nothing(trial: Trial) -> None:
@@ -72,101 +73,11 @@ def going_back_earns_nothing(trial: Trial) -> None:
         went.now = there - abs(step.gap[0]) * went.scheduler.rate.period_ns
         went.take(permits)
         went.now = there
-        assert went.due(permits) >= twin.due(permits), f"{permits} permits are sooner at {there} for having gone back"
-
-
-def giving_back_leaves_no_trace(trial: Trial) -> None:
-    """A take that is given back at once, by its receipt, leaves no trace."""
-    # Where the clock went back, receipts are out of order. When in doubt, a scheduler may lose a permit.
-    gave = trial.fresh().run(step for step in trial.before if step.gap not in BACK)
-    twin = gave.fork()
-    for step in trial.sizes[:3]:
-        gave.pass_time(step.gap, 1)
-        twin.now = gave.now = max(gave.now, twin.now)
-        permits = gave.permits(step.size)
-        if gave.take(permits):
-            gave.give_back(permits, -1)
-    # No later step goes back in time or changes the period, because schedulers may forget what lies further back.
-    _same_future(gave, twin, [step for step in trial.after if step.does in ("take", "take all")])
-
-
-def giving_back_later_leaves_no_trace(trial: Trial) -> None:
-    """A take that comes back whole, by receipt and with nothing in between, leaves no trace within 1 ns, however late it comes."""
-    _give_back_later(trial, 1)
-
-
-def a_group_that_comes_back_leaves_no_trace(trial: Trial) -> None:
-    """Takes at one instant that come back whole, by receipt and with nothing in between, leave no trace within 1 ns."""
-    _give_back_later(trial, 4)
-
-
-def _give_back_later(trial: Trial, takes: int) -> None:
-    gave = trial.fresh().run(step for step in trial.before if step.gap not in BACK)
-    twin, earlier = gave.fork(), len(gave.held)
-    _take_group(gave, trial.sizes, takes)
-    if takes > 1:  # in portions, and out of order
-        for step in trial.sizes * 2:
-            if len(gave.held) > earlier:
-                gave.give_back(gave.permits(step.size), earlier if step.size % 2 else -1)
-    _give_all_back(gave, earlier)
-    for step in (*trial.after, *trial.sizes):
-        _compare(gave, twin, step)
-        gave.now = twin.now = max(gave.due(gave.permits(step.size)), twin.due(twin.permits(step.size)))
-        _take_late(gave, step)
-        _take_late(twin, step)
-
-
-def giving_back_makes_nobody_sooner(trial: Trial) -> None:
-    """A take that comes back by receipt, whatever was taken in between, makes nobody sooner than both without it and if it is kept."""
-    gave = trial.fresh().run(step for step in trial.before if step.gap not in BACK)
-    twin, earlier = gave.fork(), len(gave.held)
-    _take_group(gave, trial.sizes, 4)
-    gave.now += 1  # it makes no difference which of one instant comes back
-    for step in trial.after[1:]:
-        gave.pass_time(step.gap, gave.permits(step.size))
-        twin.now = gave.now
-        if _take_late(gave, step):
-            gave.held.pop()
-            if not _take_late(twin, step):
-                return  # what comes of a take that is kept is not for this law
-    kept = gave.fork()
-    _give_all_back(gave, earlier)
-    for step in trial.sizes:
-        _compare(gave, twin, step, kept)
-
-
-def _take_group(history: History, steps: list[Step], takes: int) -> None:
-    """Fall behind, take at one instant, and let time pass."""
-    history.pass_time(steps[0].gap)
-    history.now += history.catch_up * abs(steps[-1].size)
-    for step in steps[:takes]:
-        _take_late(history, step._replace(size=1 + abs(step.size) % 2))
-    history.pass_time(steps[-1].gap)
-
-
-def _give_all_back(history: History, earlier: int) -> None:
-    """Give back all grants but the earlier ones, the latest first."""
-    while len(history.held) > earlier:
-        history.give_back(history.events[history.held[-1]][2], -1)
-
-
-def _take_late(history: History, step: Step) -> bool:
-    """Take the permits of a step, every other time for a request that has stood in line."""
-    return history.take(history.permits(step.size), None if step.size % 2 else history.now - history.catch_up * 2 // 3)
-
-
-def _compare(gave: History, twin: History, step: Step, kept: History | None = None) -> None:
-    """Assert that nobody is sooner than without the take, or than if it is kept; nor, with nothing in between, later by a ns."""
-    gave.now = twin.now = max(gave.now, twin.now) + abs(step.gap[0]) * gave.scheduler.rate.period_ns // (3 * gave.scheduler.rate.permits)
-    for permits in sorted({1, gave.permits(step.size), gave.permits(0)}):
-        at, never = gave.due(permits), twin.due(permits)
-        least = never if kept is None else min(never, kept.due(permits, gave.now))
-        assert least <= at, f"{permits} permits are due at {at}, and at {never} without the take that came back"
-        assert kept or at <= never + 1, f"{permits} permits are due at {at}, and at {never} without the take that came back"
+        assert went.due(permits) >= twin.due(permits), f"{permits} permits are sooner at {there} after the clock went back"
 
 
 def bound_holds(trial: Trial) -> None:
-    """No window of any history holds more permits than bound() says, whatever was given back, in whatever order."""
+    """No window of any history holds more permits than bound() says, with permits given back in any order."""
     history = trial.fresh()
     for step in trial.before:
         history.run([step], "take late")
@@ -182,7 +93,7 @@ def bound_holds_for_what_is_kept(trial: Trial) -> None:
 
 
 def bound_holds_when_late(trial: Trial) -> None:
-    """Requests that are booked from the instant at which they joined the line widen the bound's window by no more than their lateness."""
+    """Requests that are booked from the instant at which they joined the line widen the bound's window by at most their lateness."""
     history = trial.fresh()
     if history.scheduler.books_since:
         for step in trial.before:
@@ -217,7 +128,7 @@ def lateness_costs_no_rate(trial: Trial) -> None:
             prompt.now = max(prompt.now, prompt.due(permits))
             prompt.take(permits, joined)
             at = late.due(permits)
-            assert at == max(prompt.now, late.now), f"due at {at}; had all before been served on time, {prompt.now}"
+            assert at == max(prompt.now, late.now), f"due at {at}, and at {prompt.now} if all earlier requests are served on time"
             late.now = at + late.catch_up * abs(step.gap[0]) // 365
             late.take(permits, joined)
 
@@ -252,11 +163,11 @@ def shifting_changes_nothing(trial: Trial) -> None:
         scheduler = trial.factory()
         scheduler.shift(-constant)
         there = History(scheduler, constant, trial.told)
-        _same_future(here.fork(), there, trial.before)
+        same_future(here.fork(), there, trial.before)
 
 
 def stock_is_there(trial: Trial) -> None:
-    """The permits that stock() counts are granted, then or later, in any portions. Counting them changes nothing."""
+    """The permits that stock() counts are granted, then or later, in portions of any size. Counting them changes nothing."""
     past = trial.begin()
     twin = past.fork()
     ready = past.stock()
@@ -269,7 +180,7 @@ def stock_is_there(trial: Trial) -> None:
             ready -= permits
     counted = twin.fork()
     counted.stock()
-    _same_future(counted, twin, trial.after)
+    same_future(counted, twin, trial.after)
 
 
 def charging_delays(trial: Trial) -> None:
@@ -282,9 +193,9 @@ def charging_delays(trial: Trial) -> None:
         charged.charge(permits)
         more.charge(permits + 1)
         for ask in sorted({1, permits, past.permits(0)}):
-            assert past.due(ask) <= charged.due(ask) <= more.due(ask), f"{ask} permits are sooner for a charge"
+            assert past.due(ask) <= charged.due(ask) <= more.due(ask), f"{ask} permits are sooner after a charge"
         if taken.take(permits):
-            _same_future(charged, taken, [step for step in trial.after if step.does in ("take", "take all")])
+            same_future(charged, taken, [step for step in trial.after if step.does in ("take", "take all")])
 
 
 def rehearsing_foretells(trial: Trial) -> None:
@@ -300,11 +211,11 @@ def rehearsing_foretells(trial: Trial) -> None:
         real.now = at
         real.take(permits)
         rehearsal.take(permits, at)
-    _same_future(past, twin, trial.after)
+    same_future(past, twin, trial.after)
 
 
 def no_drift(trial: Trial) -> None:
-    """Under load, a rate's permits take exactly its period, at the start as after a thousand million of them."""
+    """Under load, a rate's permits take exactly its period, at the start and after a thousand million of them."""
     load = trial.fresh()
     rate, most = load.scheduler.rate, load.scheduler.max_permits
     for _ in range(8):  # until bursts and stores are used up
@@ -320,7 +231,7 @@ def no_drift(trial: Trial) -> None:
         took = load.due(parts[0]) - first
         if periods:
             assert took == periods * rate.period_ns, f"{periods} periods of {rate.period_ns} ns took {took} ns"
-        else:  # a whole period has too many requests: not slower here, and the bound says that it is not faster
+        else:  # a period has too many requests: it is not slower here, and the bound says that it is not faster
             assert (took - 1) * rate.permits < sum(parts) * rate.period_ns, f"{sum(parts)} permits at {rate} took {took} ns"
 
 
@@ -343,20 +254,7 @@ def _serve(load: History, permits: int) -> int:
     return load.now
 
 
-def _same_future(one: History, other: History, then: Iterable[Step]) -> None:
-    one.answers, other.answers = [], []
-    shift = other.base - one.base
-    for step in (*then, Step("take all", 1, (0, "ns"))):
-        one.run([step])
-        other.run([step])
-        for permits in (1, one.permits(0)):
-            one.peek(permits)
-            other.peek(permits)
-        assert one.now + shift == other.now
-        assert one.answers == other.answers, f"one answers {one.answers[-3:]}, its twin {other.answers[-3:]}"
-
-
-# The more telling first, because the first broken law is the one that is reported.
+# The most telling first, because only the first broken law is reported.
 LAWS: tuple[Callable[[Trial], None], ...] = (
     asking_changes_nothing,
     granted_on_time,
@@ -379,21 +277,15 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
 )
 """The laws in the order in which they are tried."""
 
-EXACT_RECEIPTS: tuple[Callable[[Trial], None], ...] = (
-    giving_back_later_leaves_no_trace,
-    a_group_that_comes_back_leaves_no_trace,
-)
-"""Kept by all strategies of aiorate. Another scheduler may lose what comes back late, and all but the latest take of an instant."""
-
 
 def run_law(law: Callable[[Trial], None], factory: Callable[[], Scheduler], examples: int) -> None:
-    """Try a law on that many histories. Raises AssertionError with the law and the shortest history that breaks it."""
+    """Try a law on ``examples`` histories. Raises AssertionError with the law and the shortest history that breaks it."""
 
     @settings(
         max_examples=examples,
         deadline=None,
         database=None,
-        derandomize=True,  # the same histories every time, because a check that fails now and then teaches nothing
+        derandomize=True,  # the same histories in each run, because a check that fails now and then teaches nothing
         phases=(Phase.generate, Phase.shrink),
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]

@@ -75,6 +75,7 @@ redis.limiter
 redis
 
 testing.clock testing.loop testing.histories testing.transcript
+testing.receipts
 testing.laws testing.simulation
 testing
 

@@ -12,7 +12,8 @@ from helpers.strategies import EACH
 from helpers.transcripts import S
 
 from aiorate import BurstCompensation, Scheduler, TokenBucket, TokenPool
-from aiorate.testing.laws import EXACT_RECEIPTS, LAWS, run_law
+from aiorate.testing.laws import LAWS, run_law
+from aiorate.testing.receipts import EXACT_RECEIPTS
 
 MS = 1_000_000
 

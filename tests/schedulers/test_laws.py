@@ -10,7 +10,8 @@ from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import check_scheduler
-from aiorate.testing.laws import EXACT_RECEIPTS, LAWS, run_law
+from aiorate.testing.laws import LAWS, run_law
+from aiorate.testing.receipts import EXACT_RECEIPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
