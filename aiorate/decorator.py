@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from types import TracebackType
     from typing import NoReturn
+
+    from aiorate.limiter import Limiter
 
 __all__ = ["Weighted", "limited"]
 
@@ -64,24 +66,12 @@ def limited(weighted: Weighted, function: F) -> F:
     )
 
 
-class Enters(Protocol):
-    """The part of a limiter that a block needs."""
-
-    async def enter(self, permits: int) -> float:
-        """Take a place and the permits; returns the seconds waited."""
-        ...
-
-    def leave(self) -> None:
-        """Leave the place."""
-        ...
-
-
 class Weighted:
     """Several permits at a time; see `aiorate.Limiter.of`."""
 
     __slots__ = ("_limiter", "_permits", "leave")
 
-    def __init__(self, limiter: Enters, permits: int) -> None:
+    def __init__(self, limiter: Limiter, permits: int) -> None:
         self._limiter = limiter
         self._permits = permits
         self.leave: Callable[[], None] = limiter.leave
