@@ -52,7 +52,7 @@ async def test_keys_of_all_slots_are_served(running: RealServer) -> None:
     with cluster(range(8192), range(8192, 16384)) as nodes:
         await complete(nodes)
         client = RedisCluster.from_url(nodes[0].url)
-        keyed = KeyedLimiter(lambda key: RedisLimiter(client, f"key:{key}", "1000/s"))
+        keyed = KeyedLimiter(lambda key: RedisLimiter(client, f"key:{key}", "1000/s", on_unavailable="wait"))
         for _ in range(2):
             await asyncio.gather(*[keyed.acquire(key) for key in range(20) for _ in range(3)])
         assert all(node.calls() for node in nodes)
