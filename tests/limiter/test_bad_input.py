@@ -69,7 +69,6 @@ HELP = (
     "takes",
     "Write",
     "cannot",
-    "beyond",
     "needs",
     "greater",
     "pass",
