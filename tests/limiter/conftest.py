@@ -1,4 +1,4 @@
-"""Fixtures for budgets: a clock that is stepped, five requests and a hundred tokens, and tasks that reserve them."""
+"""A clock that is stepped, and for budgets, five requests and a hundred tokens, and tasks that reserve them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ async def test_grants_come_in_order_of_arrival(name: str) -> None:
 
 @pytest.mark.parametrize("name", EACH)
 async def test_newcomers_never_pass_the_line(name: str) -> None:
-    """Neither acquire() nor try_acquire() does, at any instant, not even that of a grant."""
+    """Neither acquire() nor try_acquire() passes it, at any instant, not even that of a grant."""
     crowd = crowd_of(EACH[name]())
     await crowd.queue(range(30))
 
@@ -68,7 +68,7 @@ async def test_a_large_request_is_not_starved_by_small_ones() -> None:
 
 
 async def test_acquire_returns_the_seconds_waited() -> None:
-    """0.0 for a permit that is granted at once."""
+    """It returns 0.0 for a permit that is granted at once."""
     crowd = crowd_of("10/s")
 
     first, second = crowd.ask("first"), crowd.ask("second")
@@ -99,7 +99,7 @@ async def test_delay_is_the_wait_and_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("permits", [1, 2, 7])
 async def test_delay_counts_the_permits_of_each_request(permits: int) -> None:
-    """Of those in line, and of the one that delay() is asked about."""
+    """It counts those of the requests in line, and of the one that it is asked about."""
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=7))
     await crowd.queue("ABC", permits=7)
 
@@ -203,7 +203,7 @@ async def test_the_line_holds_at_most_max_waiting() -> None:
 
 
 async def test_max_waiting_zero_refuses_every_wait() -> None:
-    """And grants what needs no wait."""
+    """It grants a request that needs no wait."""
     crowd = crowd_of("10/s", max_waiting=0)
 
     assert await crowd.limiter.acquire() == 0.0
@@ -212,7 +212,7 @@ async def test_max_waiting_zero_refuses_every_wait() -> None:
 
 
 async def test_try_acquire_never_waits() -> None:
-    """And spends nothing where it returns False."""
+    """It spends nothing where it returns False."""
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=3))
 
     tries = [crowd.limiter.try_acquire(2), crowd.limiter.try_acquire(2), crowd.limiter.try_acquire(1), crowd.limiter.try_acquire()]
@@ -262,7 +262,7 @@ async def test_waited_max_is_the_longest_wait_not_the_last() -> None:
 
 
 async def test_statistics_after_one_of_everything() -> None:
-    """Each field has its value."""
+    """Each field has the value that the steps before explain."""
     crowd = crowd_of("10/s", max_waiting=3)
     await crowd.queue("ABCD")
     assert not crowd.limiter.try_acquire()
@@ -298,7 +298,7 @@ async def test_statistics_after_one_of_everything() -> None:
 
 
 async def test_next_at_is_the_instant_of_the_next_grant() -> None:
-    """In seconds of the limiter's clock, so that a monitor can plot it."""
+    """It is in seconds of the limiter's clock, so that a monitor can plot it."""
     crowd = crowd_of("10/s")
     await crowd.queue("AB")
 
@@ -345,7 +345,7 @@ async def test_the_bound_allows_for_catch_up_only_where_it_applies() -> None:
 
 
 async def test_the_bound_of_all_of_is_its_tightest_member() -> None:
-    """The least of its members' bounds."""
+    """It is the least of its members' bounds."""
     both = aiorate.AllOf(aiorate.TokenBucket("100/s", burst=1), aiorate.SlidingWindow("50/s"))
 
     assert aiorate.Limiter(both).bound(1) == 50

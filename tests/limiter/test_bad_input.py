@@ -158,7 +158,7 @@ BUILD: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
 
 
 def rows(table: dict[str, Any]) -> list[Any]:
-    """One parameter set for each call."""
+    """Make a parameter set for each call."""
     return [pytest.param(call, values, id=name) for name, (call, values) in table.items()]
 
 
@@ -168,7 +168,7 @@ def seen(limiter: aiorate.Limiter) -> Any:
 
 
 def snapshot(thing: Any) -> Any:
-    """All slots and attributes, deeply; objects from outside aiorate by their repr()."""
+    """Copy all slots and attributes, deeply; objects from outside aiorate are represented by their repr()."""
     if isinstance(thing, (tuple, list)):
         return [snapshot(item) for item in thing]
     if isinstance(thing, (int, float, str, bytes, dict, set, frozenset, type(None), aiorate.Rate)):
@@ -200,7 +200,7 @@ async def _drive(awaitable: Any) -> None:
 
 @pytest.mark.parametrize(("call", "values"), rows(BUILD))
 def test_bad_arguments_fail_in_the_constructor(call: Callable[[Any], Any], values: list[Any]) -> None:
-    """Not at the first use."""
+    """A mistake shows where it is written, not at the first use."""
     for value in values:
         refuses(lambda value=value: call(value), value)
 
@@ -222,7 +222,7 @@ def test_a_refused_call_of_a_limiter_changes_nothing(name: str, call: Callable[[
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize(("call", "values"), rows(SCHEDULER))
 def test_a_refused_call_of_a_scheduler_changes_nothing(name: str, call: Callable[[Any, Any], Any], values: list[Any]) -> None:
-    """Schedulers are public too, and used by hand."""
+    """Schedulers are public too, and programs may use them directly."""
     scheduler = EACH[name]()
     scheduler.take(1, 10**9)
     before = snapshot(scheduler)

@@ -132,7 +132,7 @@ async def test_usage_above_a_lowered_estimate_is_owed(budget: Budget) -> None:
 
 
 async def test_available_amounts_are_what_a_newcomer_gets(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
-    """None behind a line."""
+    """None are available behind a line."""
     await calls.queue("a", tokens=60)
     before = left(budget)
     await calls.queue("b", tokens=70)
@@ -173,7 +173,7 @@ async def test_a_lease_that_only_waited_in_line_names_no_dimension(calls: Calls,
 
 
 async def test_a_lease_that_waited_for_a_pause_names_no_dimension(budget: Budget, clock: SteppedClock) -> None:
-    """No limit of the budget was too low."""
+    """No limit of the budget was the reason."""
     budget.observe(Feedback(429, pause=2.0, source="Retry-After"))
     task = asyncio.ensure_future(budget.reserve().__aenter__())
 
@@ -199,7 +199,7 @@ async def test_max_wait_refuses_at_once_and_spends_nothing(calls: Calls, budget:
 
 
 async def test_a_refused_lease_may_be_entered_again(budget: Budget, clock: SteppedClock) -> None:
-    """It reserved nothing."""
+    """The refusal reserved nothing."""
     async with budget.reserve(tokens=100):
         lease = budget.reserve(tokens=30, max_wait=1)
         with pytest.raises(aiorate.WaitTooLong):
@@ -229,7 +229,7 @@ async def test_at_most_max_waiting_reservations_wait(most: int, clock: SteppedCl
 
 @pytest.mark.parametrize("name", EACH)
 async def test_delay_of_a_budget_is_the_wait(name: str, clock: SteppedClock) -> None:
-    """Exactly, behind a line too, on a clock that stands still; and asking changes nothing."""
+    """It is exact on a clock that stands still, behind a line too, and asking changes nothing."""
     budget = Budget(work=EACH[name](), tokens=TokenBucket("3/s", burst=7), clock=clock)
     calls = Calls(budget, clock)
     for number in range(12):
@@ -259,7 +259,7 @@ async def test_polling_yields_to_the_loop() -> None:
 
 
 async def test_a_budget_counts_its_reservations(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
-    """One each, whatever their amounts; refused and cancelled ones are counted too."""
+    """Each counts as one, whatever its amounts; refused and cancelled ones are counted too."""
     await calls.queue("abc", tokens=60)
     with pytest.raises(aiorate.WaitTooLong):
         await budget.reserve(tokens=60, max_wait=1).__aenter__()
@@ -300,7 +300,7 @@ async def test_a_budget_counts_its_reservations(calls: Calls, budget: Budget, cl
     ],
 )
 async def test_bad_arguments_of_a_budget_fail_in_the_constructor(options: dict[str, Any], error: type[Exception], hint: str) -> None:
-    """Not at the first use."""
+    """A mistake shows where it is written, not at the first use."""
     with pytest.raises(error, match=hint):
         Budget(**options)
 
@@ -344,7 +344,7 @@ async def test_a_strategy_belongs_to_one_dimension_of_one_budget() -> None:
 
 
 async def test_dimensions_may_be_rates_in_every_form(clock: SteppedClock) -> None:
-    """repr() shows them."""
+    """repr() shows each of them."""
     budget = Budget(requests="500/min", tokens="200_000/min", calls=3, words=aiorate.Rate(5, per=2), name="llm", clock=clock)
 
     assert repr(budget).startswith("<Budget 'llm' requests=TokenPool('500/min'")

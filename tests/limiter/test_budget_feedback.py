@@ -44,7 +44,7 @@ async def test_a_pause_stops_all_dimensions(clock: SteppedClock) -> None:
 
 
 async def test_pause_and_resume_of_a_budget(calls: Calls, budget: Budget, clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
-    """For programs whose hooks never see the 429, as behind an SDK with its own client. Pauses merge by the later end."""
+    """Programs need them whose hooks never see the 429, as behind an SDK with its own client. Pauses merge by the later end."""
     budget.pause(timedelta(seconds=3))
     budget.pause(2)
     budget.observe(Feedback(429, pause=2.5, source="Retry-After"))
@@ -101,7 +101,7 @@ async def test_jitter_makes_a_pause_longer_once(budget: Budget, clock: SteppedCl
     ],
 )
 async def test_a_quota_lowers_the_dimension_of_its_name_or_unit(budget: Budget, told: Feedback, of_requests: int, of_tokens: int) -> None:
-    """And no other."""
+    """Other dimensions keep theirs."""
     budget.observe(told)
 
     assert left(budget) == {"requests": of_requests, "tokens": of_tokens}
@@ -123,7 +123,7 @@ async def test_a_quota_holds_until_its_reset(calls: Calls, budget: Budget, clock
 
 
 async def test_quotas_of_a_second_and_of_a_minute_hold_side_by_side(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
-    """Each ends at its own reset."""
+    """Each quota ends at its own reset."""
     budget.observe(
         Feedback(
             200, quotas=(Quota("tokens", remaining=5, reset=1.0, unit="tokens"), Quota("tokens", remaining=8, reset=60.0, unit="tokens"))

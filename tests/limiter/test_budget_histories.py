@@ -70,7 +70,7 @@ STEPS = st.lists(
 @examples(150)
 @given(first=PAIRS, second=PAIRS, steps=STEPS)
 def test_usage_never_exceeds_the_bound_of_any_dimension(first: str, second: str, steps: list[tuple[str, int, int, int]]) -> None:
-    """After any sequence of reservations, settlements, refunds and cancellations."""
+    """The bounds hold after any sequence of reservations, settlements, refunds and cancellations."""
 
     async def main() -> None:
         clock = ManualClock()

@@ -77,7 +77,7 @@ async def test_the_first_of_settle_and_refund_counts(
 
 
 async def test_a_refund_gives_all_amounts_back(budget: Budget) -> None:
-    """For a call that was not made."""
+    """It is for calls that were not made."""
     async with budget.reserve(requests=2, tokens=30) as lease:
         lease.refund()
         assert left(budget) == {"requests": 5, "tokens": 100}
@@ -159,7 +159,7 @@ async def test_an_unentered_lease_reserves_nothing(budget: Budget, tokens: Token
 
 
 async def test_a_lease_entered_by_hand_and_dropped_leaves_no_record(budget: Budget, tokens: TokenBucket) -> None:
-    """Its estimate is kept."""
+    """The estimate stays spent."""
     lease = await budget.reserve(tokens=30).__aenter__()
     assert tokens.receipts
 
@@ -170,7 +170,7 @@ async def test_a_lease_entered_by_hand_and_dropped_leaves_no_record(budget: Budg
 
 
 async def test_a_lease_is_entered_once(budget: Budget, clock: SteppedClock) -> None:
-    """Even while it waits in another task."""
+    """A second task cannot enter it, even while it waits."""
     async with budget.reserve(tokens=100) as lease:
         with pytest.raises(RuntimeError, match="entered only once"):
             await lease.__aenter__()
@@ -202,7 +202,7 @@ async def test_settling_outside_the_block_is_an_error(budget: Budget) -> None:
 
 
 async def test_repr_of_a_lease_shows_its_state(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
-    """Waiting, reserved, settled."""
+    """A lease is waiting, reserved or settled."""
     lease = budget.reserve(tokens=100)
     async with budget.reserve(tokens=10):
         task = asyncio.ensure_future(lease.__aenter__())
@@ -241,7 +241,7 @@ async def test_a_bucket_credits_up_to_its_free_capacity(calls: Calls, budget: Bu
 
 @pytest.mark.parametrize("window", [lambda: SlidingWindow("10/10s"), lambda: CalendarWindow("10/10s", "UTC", origin=0)])
 async def test_a_window_forgets_exactly_the_entries_of_the_lease(window: Callable[[], aiorate.Scheduler], clock: SteppedClock) -> None:
-    """Not the oldest ones, which leave the window before those that were used."""
+    """Forgetting the oldest entries instead would be wrong, since they leave the window first."""
     budget = Budget(tokens=window(), clock=clock)
     calls = Calls(budget, clock)
     clock.set(SECOND)

@@ -117,7 +117,7 @@ async def test_a_reservation_made_before_a_reset_gives_nothing_back(clock: Stepp
 
 
 async def test_a_lower_rate_fails_requests_that_became_too_large(clock: SteppedClock) -> None:
-    """Only those: requests behind them are served."""
+    """Requests behind them are served."""
     shared = Limiter(SlidingWindow("10/s"), clock=clock)
     calls = Calls(Budget(requests=TokenBucket("1/s", burst=1), tokens=shared, clock=clock), clock)
     await calls.queue("a", tokens=1)
@@ -132,7 +132,7 @@ async def test_a_lower_rate_fails_requests_that_became_too_large(clock: SteppedC
 
 
 async def test_closing_the_shared_limit_fails_all_reservations(shared: Limiter, clock: SteppedClock) -> None:
-    """Of its line, behind those, and later ones."""
+    """Those in its line fail, those behind them, and later ones."""
     calls = chat(shared, clock)
     shared.charge(100)
     await calls.queue("ab", tokens=10)
@@ -184,7 +184,7 @@ async def test_a_pause_of_one_budget_delays_no_other(shared: Limiter, clock: Ste
 
 
 async def test_a_quota_of_the_shared_dimension_lowers_it_for_all(shared: Limiter, clock: SteppedClock) -> None:
-    """The server counts the tokens of all budgets."""
+    """The server counts the tokens of all budgets together."""
     one, two = chat(shared, clock), chat(shared, clock)
 
     one.budget.observe(Feedback(200, quotas=(Quota("tokens", remaining=15, reset=3.0, unit="tokens"),)))

@@ -55,7 +55,7 @@ class Scene:
 
 @pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "TokenBucket-paced", "SlidingWindow"])
 async def test_a_reservation_may_be_cancelled_at_every_point(name: str) -> None:
-    """In its own line, at its head, in the shared line, granted in either, before it runs, or inside: no permit is lost."""
+    """No permit is lost by one in its own line, at its head, in the shared line, granted in either, or inside."""
     ended = set()
     for step in range(12):
         for turn in range(8):

@@ -137,7 +137,7 @@ async def test_cancelling_twice_counts_once(crowd: Crowd) -> None:
 
 
 async def test_a_granted_waiter_may_cancel_the_next_one(crowd: Crowd) -> None:
-    """In the same iteration as its grant."""
+    """The cancellation comes in the same iteration as the grant of its sender."""
     tasks: list[asyncio.Task[Any]] = []
 
     async def killer() -> None:

@@ -158,7 +158,7 @@ async def test_cancellation_at_each_iteration_after_the_timer_is_safe(kind: str,
 
 @pytest.mark.parametrize("kind", BOTH)
 async def test_a_permit_passes_a_whole_row_of_cancelled_waiters(kind: str) -> None:
-    """Between grant and run, at one instant, and across rows."""
+    """They are cancelled between grant and run, at one instant, across several rows of the filler."""
     clock = SteppedClock()
     crowd = Crowd(aiorate.Limiter(BOTH[kind](), clock=clock), clock)
     crowd.limiter.try_acquire(2 if kind == "alarm" else 1)

@@ -59,7 +59,7 @@ async def test_frequent_changes_of_the_rate_cause_no_burst_and_no_hang(name: str
 
 
 async def test_a_waiter_may_change_the_rate_itself() -> None:
-    """Right after its grant."""
+    """It does so right after its grant."""
     crowd = crowd_of("10/s")
 
     async def faster() -> None:
@@ -97,7 +97,7 @@ async def test_requests_above_a_new_limit_fail_and_the_rest_go_on() -> None:
 
 
 async def test_thousands_of_requests_above_a_new_limit_all_fail() -> None:
-    """In a loop: recursion would reach its limit."""
+    """They fail in a loop, since recursion would reach its limit."""
     crowd = crowd_of(aiorate.SlidingWindow("10/s"))
     assert crowd.limiter.try_acquire(10)
     await crowd.queue(range(3000), permits=10)

@@ -43,7 +43,7 @@ async def test_the_place_is_taken_before_the_permit(visitors: Visitors, limiter:
 
 
 async def test_a_task_keeps_its_place_while_it_waits_for_a_permit(visitors: Visitors, clock: SteppedClock) -> None:
-    """Its wait is the time for both."""
+    """Its wait is the time for place and permit."""
     await visitors.queue("a", 3)
     await visitors.queue("bc")
     await clock.run(0.5)
@@ -74,7 +74,7 @@ async def test_at_most_max_concurrency_are_inside_with_each_strategy(name: str, 
 
 @pytest.mark.parametrize(("wrong", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), (1.5, TypeError), ("2", TypeError)])
 async def test_a_bad_max_concurrency_is_refused(wrong: Any, error: type[Exception]) -> None:
-    """By the constructor."""
+    """The constructor raises."""
     with pytest.raises(error, match="max_concurrency"):
         Limiter("1/s", max_concurrency=wrong)
 
@@ -83,7 +83,7 @@ async def test_a_bad_max_concurrency_is_refused(wrong: Any, error: type[Exceptio
 
 
 async def test_a_bare_acquire_takes_no_place(visitors: Visitors, limiter: Limiter, clock: SteppedClock) -> None:
-    """Nothing would give it back. Nor do try_acquire() and slots()."""
+    """Nothing would give the place back. try_acquire() and slots() take none either."""
     await visitors.queue("ab")
 
     assert await limiter.acquire() == 0.0
@@ -161,7 +161,7 @@ async def test_a_generator_holds_its_place_until_its_body_has_ended(limiter: Lim
 
 
 async def test_a_body_that_fails_frees_its_place(visitors: Visitors, limiter: Limiter) -> None:
-    """After an error, a cancellation, or an error while a generator is closed."""
+    """It may fail by an error, a cancellation, or an error while a generator is closed."""
 
     @limiter
     async def fails() -> None:
@@ -192,7 +192,7 @@ async def test_a_body_that_fails_frees_its_place(visitors: Visitors, limiter: Li
 
 
 async def test_a_generator_that_never_begins_takes_no_place(limiter: Limiter) -> None:
-    """Closed before its first step, or called with wrong arguments."""
+    """It is closed before its first step, or called with wrong arguments."""
 
     @limiter
     async def items(count: int) -> AsyncIterator[int]:
@@ -268,7 +268,7 @@ async def test_places_are_given_in_the_order_of_arrival(visitors: Visitors, limi
 
 
 async def test_closing_fails_waits_for_a_place(visitors: Visitors, limiter: Limiter, clock: SteppedClock) -> None:
-    """Present and later ones; and the limiter may be opened again."""
+    """Later ones fail too, until the limiter is opened again."""
     await visitors.queue("abcd")
 
     await limiter.aclose()

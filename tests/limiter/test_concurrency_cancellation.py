@@ -99,7 +99,7 @@ async def test_a_refused_request_leaves_its_place(clock: SteppedClock) -> None:
 
 
 async def test_places_of_a_closed_loop_come_back_with_its_tasks() -> None:
-    """When those are collected; nothing else tells that they will never leave."""
+    """A task that will never leave is only noticed when it is collected."""
     limiter = Limiter("1000/s", max_concurrency=1)
 
     async def stay() -> None:

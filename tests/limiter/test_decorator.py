@@ -46,7 +46,7 @@ async def test_each_call_waits_for_a_permit(limiter: aiorate.Limiter, clock: Man
 
 
 async def test_a_decorated_call_may_cost_more(limiter: aiorate.Limiter) -> None:
-    """@limiter.of(n) for calls that are worth n."""
+    """`@limiter.of(n)` takes n permits for each call."""
 
     @limiter.of(3)
     async def expensive() -> None: ...
@@ -57,7 +57,7 @@ async def test_a_decorated_call_may_cost_more(limiter: aiorate.Limiter) -> None:
 
 
 async def test_methods_are_limited_together(limiter: aiorate.Limiter) -> None:
-    """One limiter for all instances, since the decorator is applied once, in the class."""
+    """All instances share the limiter, since the decorator is applied once, in the class."""
 
     class Client:
         @limiter

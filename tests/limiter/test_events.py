@@ -23,11 +23,6 @@ pytestmark = one_loop
 
 
 @pytest.fixture
-def clock() -> SteppedClock:
-    return SteppedClock()
-
-
-@pytest.fixture
 def events() -> list[Event]:
     return []
 
@@ -78,7 +73,7 @@ async def test_each_late_wake_up_is_one_event_of_skipped_permits(
 
 
 async def test_skipped_slots_are_an_event(clock: SteppedClock, events: list[Event]) -> None:
-    """After a slow body of `async for slot in limiter.slots()`."""
+    """A slow body of `async for slot in limiter.slots()` causes one."""
     limiter = Limiter(BurstCompensation("10/s"), clock=clock, on_event=events.append)
     slots = limiter.slots()
     await anext(slots)
@@ -92,7 +87,7 @@ async def test_skipped_slots_are_an_event(clock: SteppedClock, events: list[Even
 
 
 async def test_a_log_record_has_a_field_for_each_part(clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
-    """So logs are searched without parsing. The names begin with aiorate_, so that they collide with no other library's."""
+    """Logs can be searched without parsing. The names begin with aiorate_, so that they collide with no other library's."""
     Limiter("10/s", clock=clock, name="api").observe(Feedback(429, pause=5.0, source="Retry-After"))
 
     extra = {key: value for key, value in vars(caplog.records[0]).items() if key.startswith("aiorate_")}
@@ -116,7 +111,7 @@ async def test_a_log_record_has_a_field_for_each_part(clock: SteppedClock, caplo
     ],
 )
 async def test_an_event_is_one_line(event: Event, line: str) -> None:
-    """The text that is logged."""
+    """str() of an event is the text that is logged."""
     assert str(event) == line
 
 
@@ -162,7 +157,7 @@ async def test_on_event_may_change_the_limiter(name: str, clock: SteppedClock) -
 
 
 async def test_without_events_their_module_is_not_imported() -> None:
-    """Nor is logging, by a limiter that is never paused and never late."""
+    """A limiter that is never paused and never late does not import logging either."""
     program = """
 import asyncio, sys
 import aiorate
@@ -192,7 +187,7 @@ async def test_a_callback_must_be_a_function(wrong: Any) -> None:
 
 @pytest.mark.parametrize("spread", ["even", "heavy", "equal", "tiny"])
 async def test_percentiles_are_at_most_a_sixteenth_too_long(spread: str) -> None:
-    """And never too short. By nearest rank, from a nanosecond to a day."""
+    """They are never too short. They are by nearest rank, for waits from a nanosecond to a day."""
     dice = random.Random(spread)
     draw = {
         "even": lambda: dice.randint(1, 10 * SECOND),
@@ -222,7 +217,7 @@ async def test_every_length_of_wait_is_within_a_sixteenth() -> None:
 
 
 async def test_the_memory_of_percentiles_is_bounded() -> None:
-    """Below a thousand counts after a hundred thousand different waits, for a limiter that runs for months."""
+    """A limiter may run for months: a hundred thousand different waits take fewer than a thousand counts."""
     counters = Counters()
     dice = random.Random(1)
     for _ in range(100_000):
@@ -286,7 +281,7 @@ async def test_available_is_what_a_newcomer_gets(name: str, clock: SteppedClock)
 
 
 async def test_nothing_is_available_if_a_newcomer_would_wait(clock: SteppedClock) -> None:
-    """Behind a line, paused, stopped, closed."""
+    """It would wait behind a line, while the limiter is paused or stopped, and once it is closed."""
     limiter = Limiter(TokenBucket("1/s", burst=5), clock=clock)
 
     def available() -> int:

@@ -120,7 +120,7 @@ def test_the_shared_line_is_in_order_of_becoming_due() -> None:
 @one_loop
 @pytest.mark.parametrize("own", [aiorate.TokenBucket, aiorate.SlidingWindow], ids=lambda kind: kind.__name__)
 async def test_a_cancelled_request_spends_neither_limit(own: Any) -> None:
-    """While it waits in its key's line, in the shared line, or is granted but has not run."""
+    """It may be cancelled in its key's line, in the shared line, or once granted but before it runs."""
     clock = ManualClock()
     shared = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
     make = (lambda rate: aiorate.TokenBucket(rate, burst=1)) if own is aiorate.TokenBucket else aiorate.SlidingWindow
@@ -207,7 +207,7 @@ async def test_try_acquire_and_max_wait_ask_the_shared_limit_too() -> None:
 
 @one_loop
 async def test_closing_the_shared_limit_fails_requests_of_all_keys() -> None:
-    """In its line, and later ones."""
+    """Requests in its line fail, and later ones."""
     clock = ManualClock()
     shared = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
     keyed = aiorate.KeyedLimiter(lambda key: aiorate.Limiter("10/s", clock=clock), shared=shared)
@@ -225,7 +225,7 @@ async def test_closing_the_shared_limit_fails_requests_of_all_keys() -> None:
 
 
 def test_under_trio_the_shared_line_is_served() -> None:
-    """Though no task waits for the shared limit itself: tasks wait in their key's line, and the first of each key is in the shared one."""
+    """No task waits for the shared limit itself: tasks wait in their key's line, and the first of each key is in the shared one too."""
     at: list[tuple[float, str]] = []
 
     async def main() -> None:

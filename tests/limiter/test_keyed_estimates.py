@@ -36,7 +36,7 @@ async def test_delay_of_a_key_counts_both_lines(waiters: int) -> None:
 
 @one_loop
 async def test_delay_of_a_key_counts_a_hundred_other_keys() -> None:
-    """Each has one request in the shared line."""
+    """Each of them has one request in the shared line."""
     clock = SteppedClock()
     shared = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)
     keyed = aiorate.KeyedLimiter[Any](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)
@@ -52,7 +52,7 @@ async def test_delay_of_a_key_counts_a_hundred_other_keys() -> None:
 
 @one_loop
 async def test_delay_is_infinite_while_either_limit_is_stopped() -> None:
-    """Or closed: the end of neither is known."""
+    """A closed limit counts as stopped; the end of neither is known."""
     clock = SteppedClock()
     shared = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)
     keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)

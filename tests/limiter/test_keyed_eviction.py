@@ -88,7 +88,7 @@ async def test_thousands_of_keys_used_once_are_evicted() -> None:
 
 @one_loop
 async def test_idle_keeps_a_key_for_a_while() -> None:
-    """So a key that is used now and then is not made again each time."""
+    """A key that is used now and then is not made again each time."""
     clock = ManualClock()
     made: list[str] = []
 

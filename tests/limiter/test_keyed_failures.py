@@ -26,7 +26,7 @@ from aiorate.testing import ManualClock
     ],
 )
 def test_bad_arguments_of_a_keyed_limiter_are_refused(make: Any, error: type[Exception], hint: str) -> None:
-    """The error says what is right."""
+    """The error says what is allowed."""
     with pytest.raises(error, match=hint):
         make()
 
@@ -94,7 +94,7 @@ async def test_a_failing_strategy_of_a_key_spends_no_shared_permit(in_line: bool
 
 @one_loop
 async def test_a_limiter_with_a_line_is_refused_as_a_key() -> None:
-    """Its waiters have not asked the shared limit. Once they are served, the limiter may be that of a key."""
+    """Its waiters have not asked the shared limit. Once they are served, a key may have that limiter."""
     clock = ManualClock()
     made = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
     keyed = aiorate.KeyedLimiter[str](lambda key: made, shared=aiorate.Limiter("10/s", clock=clock))
@@ -127,7 +127,7 @@ async def test_a_used_limiter_may_become_that_of_a_key() -> None:
 
 @pytest.mark.parametrize("first", ["key", "shared"])
 def test_waiters_of_a_past_loop_leave_both_lines(first: str) -> None:
-    """Whether the next loop asks the key or the shared limit first."""
+    """The next loop may ask the key first or the shared limit."""
     clock = ManualClock()
     shared = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
     keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)

@@ -68,7 +68,7 @@ LEAVING = st.lists(
 @examples(150)
 @given(one=st.sampled_from(TRACELESS), two=st.sampled_from(TRACELESS), shared=st.sampled_from([*TRACELESS, None]), steps=LEAVING)
 def test_cancelled_requests_leave_no_trace(one: str, two: str, shared: str | None, steps: list[tuple[int, list[str], bool, int]]) -> None:
-    """In a key's line, in the shared line, or granted by both: neither limit has a permit less or more."""
+    """Cancelled in its key's line, in the shared line, or once granted, a request leaves both limits with exactly their permits."""
 
     async def main() -> None:
         noisy, quiet = World({"a": one, "b": two}, shared), World({"a": one, "b": two}, shared)
@@ -97,7 +97,7 @@ def test_cancelled_requests_leave_no_trace(one: str, two: str, shared: str | Non
 @sampled
 @pytest.mark.parametrize("kind", EACH)
 def test_an_evicted_key_is_never_granted_sooner_than_a_kept_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a client that causes evictions would get more than the rate."""
+    """Otherwise a client that causes evictions would get more than the rate."""
     monkeypatch.setattr(view, "GRAIN_NS", 0)
 
     @examples(40)

@@ -135,7 +135,7 @@ KINDS: dict[str, Callable[[str], aiorate.Scheduler | str]] = {
 @pytest.mark.parametrize("shared", [pytest.param(None, marks=pytest.mark.slow), PLENTY])  # with it, a key takes more
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_key_takes_at_most_1500_bytes(kind: str, shared: int | None) -> None:
-    """To estimate how many keys fit into a machine; its name and its place in the dict are included."""
+    """The figure, which includes its name and its place in the dict, tells how many keys fit into a machine."""
 
     async def main() -> float:
         keyed = aiorate.KeyedLimiter(KINDS[kind], shared=None if shared is None else aiorate.TokenBucket(shared, shared))

@@ -160,7 +160,7 @@ STEPS = st.tuples(
 
 
 def run(kinds: dict[str, str], shared: str | None, steps: list[tuple[int, str, str | None, int]]) -> None:
-    """One history."""
+    """Run one history."""
 
     async def history() -> None:
         pair = Pair(kinds, shared)
@@ -192,7 +192,7 @@ def test_newcomer_behind_shared_limit_is_not_booked_early(kind: str) -> None:
 @sampled
 @pytest.mark.parametrize("shared", [*EACH, None])
 def test_a_keyed_limiter_agrees_with_its_model(shared: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After any sequence of requests, cancellations, pauses, changes and evictions."""
+    """They agree after any sequence of requests, cancellations, pauses, changes and evictions."""
     # Wake-ups are kept a millisecond apart because loops fire early; a ManualClock does not.
     monkeypatch.setattr(view, "GRAIN_NS", 0)
 

@@ -1,4 +1,4 @@
-"""A late loop costs no rate, even if fewer tasks wait than permits have fallen due; and nobody gets more than that."""
+"""A late loop costs no rate, even if fewer tasks wait than permits have fallen due, and never yields more than `catch_up` allows."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ STEPS = st.tuples(st.sampled_from(GAPS), st.sampled_from(OFTEN * 2 + SELDOM), st
 
 
 def run(strategy: str, steps: list[tuple[int, str, int]]) -> None:
-    """One history."""
+    """Run one history."""
 
     async def history() -> None:
         pair = Pair(EACH[strategy])
@@ -228,7 +228,7 @@ def run(strategy: str, steps: list[tuple[int, str, int]]) -> None:
 @pytest.mark.parametrize("strategy", EACH)
 @pytest.mark.parametrize("in_line", [0, 1])
 def test_a_refund_pays_a_debt_from_now_on(strategy: str, in_line: int) -> None:
-    """Not from the instant of the charge, or a full bucket would have held more in between than it can."""
+    """If it did from the instant of the charge, a full bucket would have held more in between than it can."""
     run(
         strategy,
         [

@@ -35,7 +35,7 @@ async def test_a_pause_delays_every_request() -> None:
 
 
 async def test_pauses_merge_by_the_later_end() -> None:
-    """Whether a server or the program asked for them."""
+    """It makes no difference whether a server or the program asked for them."""
     crowd = crowd_of()
     for pause in (3, 1, 5, 4):
         crowd.limiter.observe(said(pause=pause))
@@ -61,7 +61,7 @@ async def test_no_feedback_ends_a_pause(feedback: Feedback | None) -> None:
 
 
 async def test_a_pause_takes_a_timedelta() -> None:
-    """Many HTTP clients and SDKs have one."""
+    """Many HTTP clients and SDKs provide one."""
     crowd = crowd_of()
 
     crowd.limiter.pause(timedelta(minutes=1, microseconds=1))
@@ -106,7 +106,7 @@ async def test_jitter_is_drawn_once_for_simultaneous_responses() -> None:
 
 @pytest.mark.parametrize(("jitter", "error"), [("1", TypeError), (None, TypeError), (True, TypeError), (-1, ValueError)])
 async def test_a_bad_jitter_changes_nothing(jitter: Any, error: type[Exception]) -> None:
-    """Not the pause either, since the mistake is the caller's."""
+    """Even the pause of the response is not applied, since the mistake is the caller's."""
     crowd = crowd_of()
 
     with pytest.raises(error, match=r"observe\(jitter\)"):
@@ -137,7 +137,7 @@ async def test_many_responses_make_one_event() -> None:
 
 @pytest.mark.parametrize("name", EACH)
 async def test_a_quota_limits_grants_until_its_reset(name: str) -> None:
-    """With every strategy, and so with each driver."""
+    """This holds with every strategy, and so with each driver."""
     crowd = crowd_of(EACH[name]())
     await crowd.clock.run(3)
 
@@ -152,7 +152,7 @@ async def test_a_quota_limits_grants_until_its_reset(name: str) -> None:
 
 
 async def test_a_quota_of_zero_is_a_pause() -> None:
-    """``r=0;t=30`` in a header: nothing for 30 s."""
+    """``r=0;t=30`` in a header stops all requests for 30 s."""
     crowd = crowd_of()
 
     crowd.limiter.observe(read_feedback(200, {"RateLimit": '"default";r=0;t=30'}))
@@ -183,7 +183,7 @@ async def test_a_quota_is_lowered_to_its_policy() -> None:
     ],
 )
 async def test_some_quotas_limit_no_requests(quota: Quota) -> None:
-    """Of tokens or of concurrency, of a bucket that refills before its reset, or without a count or an end."""
+    """They are of tokens or of concurrency, of a bucket that refills before its reset, or lack a count or an end."""
     crowd = crowd_of()
 
     crowd.limiter.observe(said(quota))
@@ -234,7 +234,7 @@ async def test_a_pause_does_not_prolong_the_servers_window(hold: str) -> None:
 
 
 async def test_one_response_may_have_a_pause_and_a_quota() -> None:
-    """Those of GitHub and Discord do."""
+    """Responses of GitHub and Discord have both."""
     crowd = crowd_of()
 
     crowd.limiter.observe(said(Quota(remaining=1, reset=10), pause=4))

@@ -81,7 +81,7 @@ async def test_a_grant_given_back_under_a_cap_goes_to_the_next() -> None:
 
 
 async def test_a_higher_rate_does_not_raise_a_quota() -> None:
-    """And a lower one applies after the reset."""
+    """A lower rate applies after the reset."""
     crowd = crowd_of()
     crowd.limiter.observe(remaining(1, 5))
     await crowd.queue(range(3))
@@ -98,7 +98,7 @@ async def test_a_higher_rate_does_not_raise_a_quota() -> None:
 
 
 async def test_refunds_and_charges_do_not_change_a_quota() -> None:
-    """They concern the limiter's own schedule."""
+    """They change the limiter's own schedule only."""
     crowd = crowd_of()
     crowd.limiter.observe(remaining(2, 5))
     crowd.limiter.charge(9)
@@ -111,7 +111,7 @@ async def test_refunds_and_charges_do_not_change_a_quota() -> None:
 
 
 async def test_reset_forgets_pauses_and_quotas() -> None:
-    """As in a new limiter; it is also the way out if a server reports nonsense."""
+    """The limiter is as new; this is also the way out if a server reports nonsense."""
     crowd = crowd_of()
     crowd.limiter.observe(said(Quota(remaining=1, reset=86_400), pause=3600))
     await crowd.queue(range(3))
@@ -136,7 +136,7 @@ async def test_resume_ends_a_pause_and_not_a_quota() -> None:
 
 
 async def test_a_cap_leaves_scheduler_rate_and_bound_unchanged() -> None:
-    """As a user sees them."""
+    """Users see the scheduler that they passed."""
     bucket = TokenBucket("10/s", burst=10)
     crowd = crowd_of(bucket)
     bound = crowd.limiter.bound(1)
@@ -150,7 +150,7 @@ async def test_a_cap_leaves_scheduler_rate_and_bound_unchanged() -> None:
 
 @pytest.mark.asyncio
 async def test_the_fast_path_is_open_again_after_the_reset() -> None:
-    """In a real loop, and without a timer."""
+    """This needs no timer, here in a real loop."""
     limiter = Limiter(TokenBucket("100/s", burst=100))
     await limiter.acquire()
     limiter.observe(remaining(50, 0.001))

@@ -50,7 +50,7 @@ async def test_global_feedback_pauses_the_shared_limit() -> None:
 
 
 async def test_without_a_shared_limit_global_feedback_pauses_the_key() -> None:
-    """Better than no pause at all."""
+    """A pause of one key is better than none."""
     keyed = keyed_of(ManualClock())
 
     keyed.observe("a", read_feedback(429, {"X-RateLimit-Global": "true", "Retry-After": "3"}))
@@ -80,7 +80,7 @@ async def test_a_closed_keyed_limiter_ignores_feedback() -> None:
 
 
 async def test_observe_of_a_keyed_limiter_checks_its_arguments() -> None:
-    """Key, feedback and jitter."""
+    """Bad keys, feedback and jitter are refused, and change nothing."""
     keyed: Any = keyed_of(ManualClock())
 
     with pytest.raises(TypeError, match="must be hashable"):

@@ -28,7 +28,7 @@ from aiorate.testing import ManualClock
 
 
 def test_a_process_wide_limiter_is_a_limiter() -> None:
-    """So it can be passed wherever a limiter is expected."""
+    """It can be passed wherever a limiter is expected."""
     limiter = made()
 
     assert isinstance(limiter, aiorate.Limiter)
@@ -36,14 +36,14 @@ def test_a_process_wide_limiter_is_a_limiter() -> None:
 
 
 def test_the_default_is_one_event_loop() -> None:
-    """Without threads nobody pays for a lock."""
+    """Programs without threads do not pay for a lock."""
     for limiter in (aiorate.Limiter("1/s"), aiorate.Limiter("1/s", scope="loop")):
         assert type(limiter) is aiorate.Limiter
 
 
 @pytest.mark.parametrize(("scope", "kind"), [("thread", ValueError), ("", ValueError), (None, TypeError), (1, TypeError)])
 def test_an_unknown_scope_is_refused_and_claims_nothing(scope: Any, kind: type[Exception]) -> None:
-    """So the strategy can be used for another limiter."""
+    """The strategy can still be used for another limiter."""
     strategy = aiorate.TokenBucket("1/s", burst=1)
     with pytest.raises(kind, match="'loop' or 'process'"):
         aiorate.Limiter(strategy, scope=scope)
@@ -69,13 +69,13 @@ def test_acquire_blocking_needs_the_scope() -> None:
 
 @one_loop
 async def test_acquire_blocking_is_refused_in_a_running_loop() -> None:
-    """Even if a permit is there; else the mistake would only show under load."""
+    """It is refused even if a permit is available; else the mistake would only show under load."""
     with pytest.raises(RuntimeError, match=r"Await acquire\(\)"):
         aiorate.Limiter("1/s", scope="process").acquire_blocking()
 
 
 def test_acquire_blocking_is_refused_in_a_trio_run() -> None:
-    """As under asyncio."""
+    """The rule is the same as under asyncio."""
 
     async def main() -> None:
         with pytest.raises(RuntimeError, match=r"Await acquire\(\)"):
@@ -89,7 +89,7 @@ def test_acquire_blocking_is_refused_in_a_trio_run() -> None:
     [((0,), {}, ValueError), ((2,), {}, ValueError), (("1",), {}, TypeError), ((True,), {}, TypeError), ((), {"max_wait": -1}, ValueError)],
 )
 def test_bad_arguments_fail_at_once(arguments: Any, options: Any, kind: type[Exception]) -> None:
-    """Even if permits are there, and the error names the call."""
+    """They fail even if permits are available, and the error names the call."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), scope="process")
     with pytest.raises(kind, match="acquire_blocking"):
         limiter.acquire_blocking(*arguments, **options)
@@ -126,7 +126,7 @@ def test_keys_and_budgets_refuse_the_scope() -> None:
 
 
 def test_the_scheduler_of_a_process_wide_limiter_is_public() -> None:
-    """As with any limiter."""
+    """Like that of any limiter."""
     strategy = aiorate.TokenBucket("1/s", burst=1)
 
     assert strategy is aiorate.Limiter(strategy, scope="process").scheduler
@@ -188,7 +188,7 @@ def test_all_permits_due_are_granted_at_one_instant(kind: str) -> None:
 
 
 def test_try_acquire_never_passes_the_line_of_another_thread() -> None:
-    """In a loop or in a thread without one."""
+    """It may be called in a loop or in a thread without one."""
     clock = ManualClock()
     limiter = made(clock)
     first = in_thread(limiter.acquire_blocking)

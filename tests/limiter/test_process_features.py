@@ -34,7 +34,7 @@ def test_requests_of_two_loops_are_limited_together() -> None:
 
 
 def test_a_decorated_function_is_limited_in_every_loop() -> None:
-    """The decorator works in any loop."""
+    """The decorated function may be called in any loop."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process", clock=clock)
 
@@ -80,7 +80,7 @@ def test_slots_of_two_loops_share_the_schedule() -> None:
 
 
 def test_missed_slots_are_skipped_and_reported() -> None:
-    """As in one loop: a gap in the index, and an event whose callback may call the limiter."""
+    """There is a gap in the index, as in one loop, and an event whose callback may call the limiter."""
     clock = ManualClock()
     events: list[tuple[Any, int]] = []
     limiter = aiorate.Limiter(

@@ -46,7 +46,7 @@ print(limiter.statistics().granted)
 
 
 def test_a_fork_waits_for_the_decisions_of_other_threads() -> None:
-    """So no child finds the lock held, or half of a decision."""
+    """No child finds the lock held, or half of a decision."""
     printed = program("""
 limiter = aiorate.Limiter("1000000/s", scope="process")
 over = False
@@ -100,7 +100,7 @@ asyncio.run(main())
 
 
 def test_a_place_left_during_a_fork_is_free_after_it() -> None:
-    """leave() does not block, and nobody is let in during a fork: without a check afterwards the next would wait beside a free place."""
+    """leave() does not block, and no task gets in during a fork: without a check afterwards the next would wait beside a free place."""
     printed = program("""
 def leave():
     thread = threading.Thread(target=left.pop())

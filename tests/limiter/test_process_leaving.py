@@ -24,7 +24,7 @@ from aiorate.waiting.process.driver import ProcessDriver
 
 @EACH_KIND
 def test_a_cancelled_waiter_lets_other_threads_move_up(kind: str) -> None:
-    """And spends nothing."""
+    """The cancelled request spends nothing."""
     clock = ManualClock()
     limiter = made(clock)
     with loop_thread(kind) as thread:
@@ -170,7 +170,7 @@ def test_an_interrupt_before_joining_is_not_counted() -> None:
 
 
 def test_a_coroutine_collected_during_a_decision_leaves_after_it() -> None:
-    """In the same thread: it neither deadlocks nor sees half of the decision."""
+    """It is collected in the deciding thread, and neither deadlocks nor sees half of the decision."""
     clock = ManualClock()
     bucket = Recorded("10/s")
     limiter = aiorate.Limiter(bucket, scope="process", clock=clock)
@@ -196,7 +196,7 @@ def test_a_coroutine_collected_during_a_decision_leaves_after_it() -> None:
 
 @pytest.mark.parametrize("ask", ["try_acquire", "acquire_blocking", "statistics", "delay"])
 def test_a_finalizer_cannot_ask_during_a_decision(ask: str) -> None:
-    """It would deadlock, or decide on half of a decision: an error tells it."""
+    """It gets an error, because it would deadlock or see half of the decision."""
     bucket = Recorded("10/s")
     limiter = aiorate.Limiter(bucket, scope="process", clock=ManualClock())
     told: list[str] = []

@@ -80,7 +80,7 @@ def test_a_grant_lost_with_a_closed_loop_goes_to_the_next(kind: str, look: Calla
 
 
 def test_the_timekeeper_finds_a_closed_loop() -> None:
-    """So waiters behind those of a closed loop are served without another call."""
+    """Waiters behind those of a closed loop are served without another call."""
     limiter = made(rate="1/h")
     kept: list[Any] = []
     with LoopThread() as thread:
@@ -115,7 +115,7 @@ def test_closed_loops_are_found_among_many() -> None:
 
 
 def test_many_loops_one_after_the_other_leave_nothing_behind() -> None:
-    """Like the threads of a server, each with an asyncio.run()."""
+    """They run like the threads of a server, each with an asyncio.run()."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("1000/s", burst=1), scope="process")
     loops = []
 
@@ -191,7 +191,7 @@ class Counting(asyncio.SelectorEventLoop):
 
 
 def test_a_loop_is_called_once_for_many_grants() -> None:
-    """And not for grants to another loop, since a call wakes its thread."""
+    """It is not called for grants to another loop, since a call wakes its thread."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100, initial=0), scope="process", clock=clock)
 
@@ -298,7 +298,7 @@ def test_callers_refused_by_an_empty_line_yield_to_their_loop() -> None:
 
 
 def test_callers_that_always_find_a_place_yield_to_their_loop() -> None:
-    """Like callers that always find a permit."""
+    """They do so like callers that always find a permit."""
     limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000000000/s"), scope="process", max_concurrency=1)
 
     async def greedy() -> bool:

@@ -50,7 +50,7 @@ def test_max_concurrency_counts_all_threads(kind: str) -> None:
 
 
 def test_waiting_for_place_and_permit_is_one_wait() -> None:
-    """`max_waiting` counts both lines, and nobody gets in between."""
+    """`max_waiting` counts both lines, and no newcomer gets in between."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process", max_concurrency=1, max_waiting=1, clock=clock)
     go = threading.Event()
@@ -83,7 +83,7 @@ def test_waiting_for_place_and_permit_is_one_wait() -> None:
 
 
 def test_a_wait_for_a_place_alone_is_counted() -> None:
-    """From the request on, even if the permit needs no wait."""
+    """It counts from the request on, even if the permit needs no wait."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=2), scope="process", max_concurrency=1, clock=clock)
     with LoopThread() as thread:
@@ -113,7 +113,7 @@ def test_a_wait_of_no_time_is_not_counted() -> None:
 
 @pytest.mark.parametrize("waits_for", ["place", "permit"])
 def test_a_cancelled_entry_frees_its_place(waits_for: str) -> None:
-    """While it waits for the place, or for the permit."""
+    """It may be cancelled while it waits for the place, or for the permit."""
     clock = ManualClock()
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process", max_concurrency=1, clock=clock)
     with LoopThread() as holder, LoopThread() as thread:
@@ -152,7 +152,7 @@ def test_a_refused_entry_frees_its_place() -> None:
 
 
 def test_closing_fails_a_wait_for_a_place() -> None:
-    """And later requests for one."""
+    """Later requests for a place fail too."""
     limiter = aiorate.Limiter("10/s", scope="process", max_concurrency=1, clock=ManualClock())
     with LoopThread() as thread:
         inside = Inside(thread, limiter)
@@ -167,7 +167,7 @@ def test_closing_fails_a_wait_for_a_place() -> None:
 
 
 def test_closing_between_place_and_permit_frees_the_place() -> None:
-    """It is free when the limiter is opened again."""
+    """The place is free when the limiter is opened again."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process", max_concurrency=1, clock=ManualClock())
     with LoopThread() as holder, LoopThread() as thread:
         inside = Inside(holder, limiter)

@@ -27,7 +27,7 @@ async def collect(limiter: aiorate.Limiter, bodies: list[float]) -> list[tuple[i
 
 
 async def test_slots_come_at_their_instants() -> None:
-    """Ten per second: one every 100 ms, none late."""
+    """At ten per second there is one every 100 ms, and none is late."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
 
     assert await collect(limiter, [0] * 4) == [(0, 0, 0), (1, 100, 0), (2, 200, 0), (3, 300, 0)]

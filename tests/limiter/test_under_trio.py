@@ -70,7 +70,7 @@ def test_reservations_are_granted_when_both_dimensions_allow(name: str) -> None:
     ],
 )
 def test_a_cancelled_scope_loses_no_permit(cancel: str, expected: dict[str, float]) -> None:
-    """In line, granted but not yet run, inside the block, or at the head of the shared line: the next request moves up."""
+    """The next request moves up from one cancelled in line, granted but not run, inside the block, or first in the shared line."""
 
     async def main() -> None:
         own, tokens = TokenBucket("1/s", burst=2), TokenBucket("10/s", burst=100)
@@ -115,7 +115,7 @@ def test_a_cancelled_scope_loses_no_permit(cancel: str, expected: dict[str, floa
 
 
 def test_a_budget_survives_several_runs() -> None:
-    """As a limiter does."""
+    """Its level stays, as that of a limiter does."""
     budget = Budget(tokens=TokenBucket("1/h", burst=3))
 
     async def main() -> None:
@@ -163,7 +163,7 @@ def test_at_most_max_concurrency_are_inside() -> None:
 
 
 def test_a_decorated_generator_holds_its_place_until_closed() -> None:
-    """Its cleanup included."""
+    """The place is free only after its cleanup."""
 
     async def main() -> int:
         limiter = Limiter("1000/s", max_concurrency=1)

@@ -47,7 +47,7 @@ async def test_applying_the_spec_in_force_changes_nothing(name: str, verb: str) 
 
 
 async def test_stop_grants_nothing_until_start() -> None:
-    """Time stopped is not owed."""
+    """The time of the stop is not owed."""
     crowd = crowd_of("10/s")
     await crowd.queue(range(4))
 
@@ -64,7 +64,7 @@ async def test_stop_grants_nothing_until_start() -> None:
 
 
 async def test_configure_does_not_start_a_stopped_limiter() -> None:
-    """It changes the rate only."""
+    """It only changes the rate."""
     crowd = crowd_of("10/s")
     crowd.limiter.apply("10,1,stop")
     crowd.limiter.apply("20,1,configure")
@@ -107,7 +107,7 @@ async def test_resume_does_not_start_a_stopped_limiter() -> None:
 
 @pytest.mark.parametrize("name", ["TokenPool", "TicksAccumulator", "BurstRatio"])
 async def test_restart_drops_the_backlog(name: str) -> None:
-    """After ten idle seconds; a start leaves it as it is."""
+    """After ten idle seconds a restart forgets what was missed, and a start keeps it."""
     kept, dropped = crowd_of(EACH[name]()), crowd_of(EACH[name]())
     ratio = 1.5 if name == "BurstRatio" else 1
     for crowd, verb in ((kept, "start"), (dropped, "restart")):
@@ -196,7 +196,7 @@ async def test_closing_during_a_pause_fails_the_line() -> None:
 
 @pytest.mark.parametrize("scheduler", ["pool", "bucket"])
 async def test_closing_and_cancelling_at_once_ends_every_task(scheduler: str) -> None:
-    """In either order, without a hang."""
+    """Either may come first, and nothing hangs."""
     for first in ("close", "cancel"):
         crowd = crowd_of("10/s" if scheduler == "pool" else aiorate.TokenBucket("10/s", burst=1))
         await crowd.queue(range(70))

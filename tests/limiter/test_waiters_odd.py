@@ -160,7 +160,7 @@ class Failing:
 @pytest.mark.parametrize("factory", FACTORIES)
 @pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
 async def test_a_clock_that_fails_at_any_reading_hangs_nobody(make: Callable[[str], aiorate.Scheduler], factory: Any) -> None:
-    """Nor while the driver is set for the first waiter: an eager filler fails before that one is in line."""
+    """This includes readings while the driver is set for the first waiter: an eager filler fails before that one is in line."""
     asyncio.get_running_loop().set_task_factory(factory)
     outcomes = []
 
@@ -254,7 +254,7 @@ async def test_a_full_line_refuses_until_one_leaves() -> None:
 
 @one_loop
 async def test_an_error_that_cannot_be_copied_is_raised_as_it_is() -> None:
-    """In every waiter, since its class allows one instance only."""
+    """Each waiter raises the same instance, since its class allows only one."""
 
     class Single(Exception):
         def __copy__(self) -> Single:

@@ -51,7 +51,7 @@ class Happening:
 
 
 def nothing(stage: Stage) -> None:
-    """The program without an event."""
+    """Run the program without an event."""
 
 
 def eager(stage: Stage) -> None:
@@ -83,7 +83,7 @@ def cancel_granted(stage: Stage) -> None:
 
 
 async def uncancelled(stage: Stage) -> None:
-    """A task catches its cancellation and goes on."""
+    """Cancel a task that catches its cancellation and goes on."""
     for number in stage.pending()[:1]:
         stage.cancel(number)
         await turns(1)
@@ -102,7 +102,7 @@ async def pause_and_resume(stage: Stage) -> None:
 
 
 def quota(stage: Stage) -> None:
-    """A server reports that one permit is left for a second."""
+    """Let a server report that one permit is left for a second."""
     stage.subject.verbs.observe(Feedback(200, quotas=(Quota("requests", 10, 1, 1.0),)))
 
 
@@ -150,29 +150,29 @@ def short_stall(stage: Stage) -> None:
 
 
 def stop_and_start(stage: Stage) -> None:
-    """By apply()."""
+    """Stop and start by apply()."""
     stage.subject.verbs.apply("10,1,stop")
     stage.loop.call_soon(stage.subject.verbs.apply, "10,1,start")
 
 
 def tried(stage: Stage) -> None:
-    """try_acquire() never passes the line."""
+    """Assert that try_acquire() does not pass the line."""
     assert not stage.subject.verbs.try_acquire() or not stage.pending()
 
 
 def many(stage: Stage) -> None:
-    """More requests than are woken in one iteration of the loop."""
+    """Make more requests than are woken in one iteration of the loop."""
     stage.ask(*range(1000, 3200))
 
 
 def loop_ends(stage: Stage) -> None:
-    """Like the end of `asyncio.run()`, which cancels all tasks."""
+    """End the loop like `asyncio.run()`, which cancels all tasks."""
     stage.cancelled.update(stage.pending())
     stage.new_loop()
 
 
 def loop_is_left(stage: Stage) -> None:
-    """Like a framework that closes a loop while its tasks wait."""
+    """Close the loop while its tasks wait, as some frameworks do."""
     stage.lost.update(stage.pending())
     stage.left = True
     stage.loop.close()
@@ -185,7 +185,7 @@ def second_run(stage: Stage) -> None:
 
 
 def fork(stage: Stage) -> None:
-    """The child has the budget, and no waiters."""
+    """Fork: the child has the budget, and no waiters."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a program with threads forks
         child = os.fork()
@@ -214,7 +214,7 @@ class Interrupted(Exception):
 
 
 def interrupted_thread(stage: Stage) -> None:
-    """acquire_blocking() waits, and is interrupted by a signal."""
+    """Interrupt acquire_blocking() by a signal while it waits."""
     limit = stage.subject.limiter
     before = limit.statistics()
 

@@ -66,7 +66,7 @@ async def test_the_rest_of_a_batch_is_not_a_credit(idle: int) -> None:
 @pytest.mark.parametrize("rate", [100, 10**4, 10**5, 10**6])
 @pytest.mark.parametrize("kind", ["TokenPool-small", "TokenBucket"])
 async def test_late_booking_of_a_batch_costs_at_most_200_us(kind: str, rate: int) -> None:
-    """Of inflow, if the loop runs no iteration for hours after 35 fast calls: the bucket is full again by then."""
+    """That is the inflow lost if no iteration of the loop runs for hours after 35 fast calls, until the bucket is full again."""
     clock = ManualClock()
     make = {"TokenPool-small": lambda: aiorate.TokenPool(rate, pool=1_000 * SECOND // rate), "TokenBucket": lambda: STRATEGIES[kind](rate)}
     limiter, alone = aiorate.Limiter(make[kind](), clock=clock), make[kind]()
@@ -85,7 +85,7 @@ async def test_late_booking_of_a_batch_costs_at_most_200_us(kind: str, rate: int
 
 @one_loop
 async def test_the_rest_of_a_batch_is_returned_when_the_loop_runs() -> None:
-    """So an idle limiter holds nothing back: after an hour the bucket is completely full."""
+    """An idle limiter holds nothing back: after an hour the bucket is completely full."""
     clock = Asked()
     limiter = aiorate.Limiter(aiorate.TokenBucket(10**6, burst=1_000), clock=clock)
     assert sum(limiter.try_acquire() for _ in range(300)) == 300
@@ -102,7 +102,7 @@ async def test_the_rest_of_a_batch_is_returned_when_the_loop_runs() -> None:
 
 
 def test_without_a_loop_no_batches_are_taken() -> None:
-    """Nothing would return the rest."""
+    """Nothing would return what is left of them."""
     clock = Asked()
     limiter = aiorate.Limiter(aiorate.TokenBucket(10**6, burst=1_000), clock=clock)
 
@@ -154,7 +154,7 @@ async def test_a_block_takes_from_a_batch_too() -> None:
 @one_loop
 @pytest.mark.parametrize("before", [*range(120, 136), *range(240, 264), *range(376, 400)])
 async def test_time_that_passes_within_a_batch_adds_no_permit(before: int) -> None:
-    """In any of its portions: the scheduler is asked again for the rest."""
+    """At any point of the batch, the scheduler is asked again for the rest."""
     clock = ManualClock(SECOND)
     limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000/s", start=0), clock=clock)
     for _ in range(before):

@@ -123,7 +123,7 @@ def run(history: Callable[[], Coroutine[None, None, None]]) -> None:
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_guarantee_holds_for_callers_of_any_kind(strategy: str, rate: int) -> None:
-    """For any calls between two readings of the clock, and any readings."""
+    """It holds for any calls between two readings of the clock, and any readings."""
 
     @examples(15)
     @given(st.lists(steps, min_size=5, max_size=40))
@@ -200,5 +200,5 @@ LAWS_OF_MORE = [law for law in LAWS if law.__name__ in MORE]
 @pytest.mark.parametrize("law", LAWS_OF_MORE, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_laws_hold_through_the_limiter(strategy: str, law: Callable[[Trial], None]) -> None:
-    """Those that forbid grants that are too many or too early. Within the time of a batch, fewer or later ones are allowed."""
+    """These laws forbid too many or too early grants. Within the time of a batch, fewer or later ones are allowed."""
     run_law(law, lambda: ThroughLimiter(lambda: STRATEGIES[strategy](10**6)), 40)

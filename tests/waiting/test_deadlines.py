@@ -78,7 +78,7 @@ async def test_no_timer_of_a_deadline_stays_after_the_grant(strategy: Callable[[
 
 @one_loop
 async def test_only_the_earliest_deadline_has_a_timer() -> None:
-    """A new earliest one takes it over at once."""
+    """A request with an earlier deadline takes the timer over at once."""
     clock = SteppedClock()
     limiter = Limiter(TokenBucket("1/min", burst=1), clock=clock)
     limiter.try_acquire()

@@ -57,7 +57,7 @@ async def at_once(limiter: aiorate.Limiter) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in EACH if name != "TicksAccumulator"])  # it takes permits in batches
 async def test_the_fast_path_grants_what_the_scheduler_grants(name: str, machine: Machine) -> None:
-    """At any instant, with refusals in between."""
+    """The outcomes are the same at any instant, with refusals in between."""
     dice, expected, actual = random.Random(name), [], []
     limiter, scheduler = aiorate.Limiter(EACH[name]()), EACH[name]()
 
@@ -91,7 +91,7 @@ async def test_the_fast_path_never_passes_a_line(look: Callable[[aiorate.Limiter
 
 
 async def test_the_fast_path_is_closed_during_a_pause_and_a_stop(machine: Machine) -> None:
-    """And open again afterwards."""
+    """It is open again afterwards."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100))
     seen = [await at_once(limiter)]
 
@@ -108,7 +108,7 @@ async def test_the_fast_path_is_closed_during_a_pause_and_a_stop(machine: Machin
 
 
 async def test_the_fast_path_of_a_closed_limiter_is_closed(machine: Machine) -> None:
-    """Even if permits are available."""
+    """It is closed even if permits are available."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100))
     assert await at_once(limiter)
 

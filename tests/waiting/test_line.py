@@ -71,7 +71,7 @@ def test_the_line_is_a_queue_that_tickets_may_leave(go: Callable[[Line, Waiting,
 
 
 def test_a_cancelled_ticket_is_skipped_before_its_task_runs() -> None:
-    """Between the cancellation and the next step of its task, it is not granted, and the line counts right."""
+    """It is never granted between its cancellation and the next step of its task, and the line's counts stay right."""
     dice, line, model, leaving = random.Random(15), Line(), list[Waiting](), list[Waiting]()
 
     for step in range(5000):
