@@ -8,14 +8,14 @@ from helpers.transcripts import S, grants, waits
 from aiorate import AllOf, BurstRatio, CalendarWindow, Rate, SlidingWindow, TicksAccumulator, TokenBucket, TokenPool
 
 
-def test_the_last_to_agree_decides() -> None:
+def test_the_last_member_to_grant_decides() -> None:
     """A burst of three at 10/s, and never more than five in a second."""
     both = AllOf(TokenBucket("10/s", burst=3), SlidingWindow("5/s"))
 
     assert grants(both, 9) == "0 0 0 0.1 0.2 1 1 1 1.1"
 
 
-def test_what_one_refuses_is_taken_from_none() -> None:
+def test_a_refused_request_is_taken_from_no_member() -> None:
     """milvus-io/milvus#25597 and grafana/dskit#1007: the first limit was used up although the second refused."""
     bucket, window = TokenBucket("10/s", burst=3), SlidingWindow("1/min")
     both = AllOf(bucket, window)
@@ -39,7 +39,7 @@ def test_each_member_is_charged_exactly_once() -> None:
 
 
 def test_a_refund_goes_to_every_member() -> None:
-    """As each of them takes it."""
+    """Each member credits it by its strategy."""
     both = AllOf(TokenBucket("10/s", burst=3), SlidingWindow("3/min"))
     both.take(3, 0)
 
@@ -49,7 +49,7 @@ def test_a_refund_goes_to_every_member() -> None:
 
 
 def test_it_is_as_tight_as_its_tightest_member() -> None:
-    """Rate, largest request and guarantee are the least of theirs."""
+    """Its rate, largest request and guarantee are the least of its members'."""
     both = AllOf(TicksAccumulator("100/s"), TokenBucket("10/s", burst=5), SlidingWindow("3/s"), BurstRatio("50/s", ratio=2))
 
     assert both.rate == Rate(3)
@@ -60,16 +60,16 @@ def test_it_is_as_tight_as_its_tightest_member() -> None:
     assert AllOf(TokenPool("1/s")).max_permits is None
 
 
-def test_it_is_late_as_its_members_are() -> None:
-    """What the limiter asks before it allows for lateness: each member for itself."""
+def test_each_member_makes_its_own_allowance_for_lateness() -> None:
+    """The allowance for lateness is made for each member that needs it."""
     both = AllOf(TokenBucket("1/s", 1), SlidingWindow("3/s"))
     assert [both.bound_when_late(S // 2, 1, late) for late in (0, S, 5 * S)] == [1, 2, 3]
     assert AllOf(TokenBucket("1/s", 1), SlidingWindow("1/s")).books_since
     assert not AllOf(SlidingWindow("1/s"), CalendarWindow("1/s", "UTC", origin=0)).books_since
 
 
-def test_the_calendar_in_it_is_told_of_time_that_stood_still() -> None:
-    """And the others need not know."""
+def test_a_calendar_among_the_members_follows_a_pause() -> None:
+    """A pause moves the calendar; the other members ignore it."""
     both = AllOf(TokenBucket("1/s", burst=10), CalendarWindow("3/min", "UTC", origin=0))
     waits(both, "10:3")
 
@@ -78,7 +78,7 @@ def test_the_calendar_in_it_is_told_of_time_that_stood_still() -> None:
     assert waits(both, "10") == "10"
 
 
-def test_restart_restarts_those_that_can() -> None:
+def test_restart_restarts_the_members() -> None:
     """A backlog is forgotten, a window is not."""
     both = AllOf(TicksAccumulator("1/s", start=0), SlidingWindow("2/min", start=0))
 
@@ -87,7 +87,7 @@ def test_restart_restarts_those_that_can() -> None:
     assert waits(both, "10 10 10") == "0 1 60"
 
 
-def test_it_has_no_rate_of_its_own_to_set() -> None:
+def test_set_rate_is_refused_and_names_the_members() -> None:
     """The message says where to set one; nothing has changed."""
     both = AllOf(TokenBucket("10/s", burst=3), SlidingWindow("5/s"))
 
@@ -96,8 +96,8 @@ def test_it_has_no_rate_of_its_own_to_set() -> None:
     assert [member.rate for member in both.members] == [Rate(10), Rate(5)]
 
 
-def test_members_that_cannot_be_are_refused() -> None:
-    """Nothing, no schedulers, or the same one twice."""
+def test_wrong_members_are_refused() -> None:
+    """No members, other objects than schedulers, or the same scheduler twice."""
     bucket = TokenBucket("10/s", burst=3)
 
     with pytest.raises(ValueError, match="at least one"):

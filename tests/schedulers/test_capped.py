@@ -1,4 +1,4 @@
-"""What a server said is left, as a scheduler around the user's own: exact answers, and the laws as far as they can apply to it."""
+"""Capped, around the user's strategy: exact answers, and the laws that apply to it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from aiorate.schedulers.capped import Capped
 from aiorate.testing import check_scheduler, simulate
 from aiorate.testing.laws import LAWS, run_law
 
-# These laws hold under any cap. The others speak of what a cap exists to take away: all the permits that are due, or the rate itself;
-# or of the constant that is added to all instants, which for a cap is the length of a pause.
+# These laws hold under any cap. The others are about the permits or the rate that a cap takes away, or about a constant added to all
+# instants, which is the length of a pause to a cap.
 UNDER_ANY_CAP = (
     "asking_changes_nothing",
     "granted_on_time",
@@ -43,13 +43,13 @@ def test_what_is_left_is_granted_and_more_only_at_the_reset() -> None:
     assert simulate(Capped(full(), 3, 0, 30 * S), [0] * 5) == [0, 0, 0, 30 * S, 30 * S]
 
 
-def test_nothing_left_is_nothing_until_the_reset() -> None:
-    """What a quota of tokens says of a budget."""
+def test_with_nothing_left_all_wait_for_the_reset() -> None:
+    """As a quota of tokens that is used up."""
     assert simulate(Capped(full(), 0, 0, 5 * S), [0, S]) == [5 * S, 5 * S]
 
 
 def test_a_request_for_more_than_is_left_waits_and_leaves_it() -> None:
-    """All or nothing: three are left, five are asked for, and three can still be had."""
+    """All or nothing: three are left, five are asked for, and the three can still be granted."""
     capped = Capped(full(), 3, 0, 5 * S)
 
     assert 5 * S == capped.take(5, 0) == capped.peek(5, S)
@@ -58,15 +58,15 @@ def test_a_request_for_more_than_is_left_waits_and_leaves_it() -> None:
     assert 5 * S == capped.take(5, 5 * S)
 
 
-def test_it_never_names_an_instant_before_the_others() -> None:
+def test_it_names_no_instant_before_the_strategy_does() -> None:
     """A slow strategy stays slow: the cap ends at 1 s, and the next permit is due at 10 s."""
     capped = Capped(TokenBucket("1/10s", burst=1), 1, 0, S)
 
     assert [0, 10 * S] == [capped.take(1, 0), capped.take(1, 0)]
 
 
-def test_a_cap_that_has_ended_is_none() -> None:
-    """At its very instant everything is as if it had never been."""
+def test_a_cap_that_has_ended_has_no_effect() -> None:
+    """From the instant of its end on, it has no effect."""
     capped, bare = Capped(full(), 0, 0, S), full()
 
     assert [bare.take(1, S) for _ in range(12)] == [capped.take(1, S) for _ in range(12)]
@@ -74,7 +74,7 @@ def test_a_cap_that_has_ended_is_none() -> None:
 
 
 def test_a_second_a_minute_and_a_day_hold_side_by_side() -> None:
-    """One left of this second must not become one left of this day, nor the day be forgotten with the second."""
+    """One left of this second does not become one left of this day, and the day is not forgotten with the second."""
     for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
         quotas = [(1, S), (3, 60 * S), (5, 86_400 * S)]
         capped = Capped(full(), *_first(quotas, order))
@@ -90,7 +90,7 @@ def _first(quotas: list[tuple[int, int]], order: tuple[int, ...]) -> tuple[int, 
     return left, 0, until
 
 
-def test_what_was_said_before_stands_until_its_own_end() -> None:
+def test_an_earlier_cap_holds_until_its_own_end() -> None:
     """Responses overtake each other: one that promises more, for as long or less, changes nothing."""
     capped = Capped(full(), 2, 0, 5 * S)
 
@@ -99,8 +99,8 @@ def test_what_was_said_before_stands_until_its_own_end() -> None:
     assert [0, 5 * S] == [capped.take(1, 0), capped.take(1, 0)]
 
 
-def test_of_very_many_none_is_exceeded() -> None:
-    """Two hundred responses, each of something else: a server must not cost memory with each, nor gain us a permit."""
+def test_none_of_very_many_caps_is_exceeded() -> None:
+    """Two hundred different responses cost no memory each, and gain no permit."""
     dice = random.Random("many")
     for _ in range(20):
         capped, now, said, granted = Capped(full(1_000), 1_000, 0, S), 0, [], []
@@ -115,10 +115,10 @@ def test_of_very_many_none_is_exceeded() -> None:
             assert sum(when >= number and at < until for when, at in granted) <= left
 
 
-def test_a_window_that_slides_is_not_starved_by_what_is_said_of_it() -> None:
+def test_many_caps_do_not_starve_a_sliding_window() -> None:
     """A server that allows 100 in any minute tells after each request what is left for a whole minute: at a steady rate that is half.
 
-    It is no less for so many caps that some have become one: they end later than need be, but not later with each response.
+    Some of the many caps become one, which ends later than necessary, but not later with each response. So the rate stays above half.
     """
     capped, now, sent = Capped(full(1_000), 100, 0, 1), 0, deque[int]()
     for _ in range(2_000):
@@ -132,8 +132,8 @@ def test_a_window_that_slides_is_not_starved_by_what_is_said_of_it() -> None:
     assert 2_000 * 60 * S > 50 * now
 
 
-def test_who_waited_for_the_reset_was_not_late() -> None:
-    """Booked from the reset, not from before: else the next would come sooner than the interval. A late timer costs nothing still."""
+def test_a_request_that_waited_for_the_reset_was_not_late() -> None:
+    """Booked from the reset, or the next would come sooner than the interval. A late timer still costs nothing."""
     for now, due in ((S, S + S // 10), (S + S // 50, S + S // 10)):
         bare = full(1)
         assert bare.take(1, 0) == 0
@@ -145,8 +145,8 @@ def test_who_waited_for_the_reset_was_not_late() -> None:
 
 
 @pytest.mark.parametrize("when", [0, 1, S])
-def test_a_grant_that_comes_back_is_left_again(when: int) -> None:
-    """By receipt: whoever was cancelled has not sent anything."""
+def test_a_returned_grant_is_left_again(when: int) -> None:
+    """By receipt: a cancelled request was not sent."""
     capped = Capped(full(), 1, 0, 5 * S)
     assert capped.take(1, when) == when
 
@@ -155,8 +155,8 @@ def test_a_grant_that_comes_back_is_left_again(when: int) -> None:
     assert [when, 5 * S] == [capped.take(1, when), capped.take(1, when)]
 
 
-def test_a_grant_from_before_the_server_spoke_is_not_left_of_its_window() -> None:
-    """Else every cancellation would raise what the server allowed. At the same instant as little is credited as was taken since."""
+def test_a_grant_from_before_the_cap_does_not_raise_it() -> None:
+    """Or every cancellation would raise what the server allowed. At the same instant, the credit is at most what was taken since."""
     for taken in (0, S):
         bare = full()
         assert bare.take(1, taken) == taken
@@ -168,7 +168,7 @@ def test_a_grant_from_before_the_server_spoke_is_not_left_of_its_window() -> Non
 
 
 def test_a_refund_fills_the_bucket_and_not_the_servers_window() -> None:
-    """Without a receipt nobody knows whether the server counted it."""
+    """Without a receipt it is not known whether the server counted it."""
     capped = Capped(full(), 1, 0, 5 * S)
     assert capped.take(1, 0) == 0
 
@@ -178,8 +178,8 @@ def test_a_refund_fills_the_bucket_and_not_the_servers_window() -> None:
     assert capped.inner.peek(10, 0) == 0
 
 
-def test_a_charge_is_owed_to_the_other() -> None:
-    """What it says of the server's window, the server says itself."""
+def test_a_charge_is_owed_to_the_strategy_alone() -> None:
+    """The server itself tells the effect on its window."""
     capped = Capped(full(), 3, 0, 5 * S)
 
     capped.charge(9, 0)
@@ -188,7 +188,7 @@ def test_a_charge_is_owed_to_the_other() -> None:
 
 
 def test_available_is_the_lesser() -> None:
-    """What `statistics()` tells, and a server of one's own in its headers."""
+    """The figure of `statistics()`."""
     capped = Capped(full(), 3, 0, 5 * S)
     assert [3, 3, 10] == [capped.available(0), capped.available(S), capped.available(5 * S)]
     capped.take(2, 0)
@@ -196,7 +196,7 @@ def test_available_is_the_lesser() -> None:
     assert Capped(full(2), 3, 0, 5 * S).available(0) == 2
 
 
-def test_the_servers_window_ends_when_it_ends_however_long_a_pause_is() -> None:
+def test_a_pause_does_not_move_the_end_of_the_servers_window() -> None:
     """The limiter's time stood still for 3 s, and the server's did not."""
     capped = Capped(full(), 1, 0, 5 * S)
     assert capped.take(1, 0) == 0
@@ -207,7 +207,7 @@ def test_the_servers_window_ends_when_it_ends_however_long_a_pause_is() -> None:
 
 
 def test_reset_forgets_what_the_server_said() -> None:
-    """As new: a new limiter does not know it either."""
+    """A new limiter would not know it."""
     capped = Capped(full(), 0, 0, 5 * S)
 
     capped.reset(S)
@@ -216,7 +216,7 @@ def test_reset_forgets_what_the_server_said() -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_all_else_is_the_others(name: str) -> None:
+def test_all_other_answers_are_the_strategys(name: str) -> None:
     """The guarantee, the rate and the largest request are those of the strategy that the user chose."""
     bare, capped = EACH[name](), Capped(EACH[name](), 3, 0, 5 * S)
 
@@ -261,19 +261,19 @@ TRIED += [pytest.param(name, cap, 40, marks=pytest.mark.slow) for name in EACH f
 @pytest.mark.parametrize("law", [law for law in LAWS if law.__name__ in UNDER_ANY_CAP], ids=lambda law: law.__name__)
 @pytest.mark.parametrize(("name", "cap", "examples"), TRIED)
 def test_the_laws_hold_under_a_cap(name: str, cap: str, examples: int, law: Callable[..., None]) -> None:
-    """A cap is one more reason to refuse, and a refusal keeps to the rules."""
+    """A cap is one more reason to refuse, and refusals obey the laws."""
     run_law(law, lambda: CAPS[cap](EACH[name]()), examples)
 
 
 @pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "SlidingWindow"])
 def test_all_laws_hold_once_the_cap_has_ended(name: str) -> None:
-    """It may stay around the strategy as long as somebody waits."""
+    """It may stay around the strategy while requests wait."""
     check_scheduler(lambda: Capped(EACH[name](), 3, -(10**30), -(10**29)), examples=3)
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_a_copy_goes_its_own_way(name: str) -> None:
-    """Estimates rehearse on one."""
+def test_a_copy_changes_nothing_in_the_original(name: str) -> None:
+    """An estimate uses such a copy."""
     capped = Capped(EACH[name](), 2, 0, 5 * S)
     copy = deepcopy(capped)
 

@@ -1,4 +1,4 @@
-"""The schedulers within: of a Budget, and of a limit of concurrency. What they answer where no budget asks."""
+"""Dimensions, the scheduler of a Budget, and Places, that of max_concurrency, by themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECOND = 1_000_000_000
 
 
 def test_dimensions_grant_when_all_of_them_do() -> None:
-    """By their own amounts, and from none of them before."""
+    """Each by its own amount; until then, none is taken from."""
     dimensions = Dimensions((TokenBucket("1/s", burst=2), TokenBucket("10/s", burst=10)))
 
     assert dimensions.take(Amounts((1, 10)), 0) <= 0

@@ -1,4 +1,4 @@
-"""The laws of schedulers, on all of ours at many rates, and on bad ones to show that the laws catch them."""
+"""The laws of schedulers, on all strategies at many rates, and on bad schedulers, which each break one law."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATES = ["1/day", "0.3/s", "7/s", "3/250ms", "12345/s", "80000/s", "10_000_000/s
 
 
 def many(*parameters: object) -> Any:
-    """More of the same, for who has time."""
+    """Further parameters of the same test, for a long run."""
     return pytest.param(*parameters, marks=pytest.mark.slow)
 
 
@@ -49,7 +49,7 @@ MAKERS: dict[str, Callable[[str], aiorate.Scheduler]] = {
 
 
 class NoReceiptsBucket(aiorate.TokenBucket):
-    """Keeps no record of what could come back, as in a limiter at which nobody waits; nothing does."""
+    """Keeps no records, as in a limiter without waiters. Nothing comes back by receipt."""
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         if taken is None:
@@ -85,7 +85,7 @@ CALENDARS = {
 @pytest.mark.parametrize("law", LAWS + EXACT_RECEIPTS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", EACH)
 def test_every_strategy_obeys_every_law(name: str, law: Callable[..., None], examples: int) -> None:
-    """Whatever is built on schedulers relies on the laws and on nothing else."""
+    """All that is built on schedulers relies on the laws alone."""
     run_law(law, EACH[name], examples)
 
 
@@ -108,9 +108,9 @@ def test_the_laws_hold_on_the_calendar(window: str, examples: int) -> None:
 
 
 class Careful(aiorate.Scheduler):
-    """A scheduler of a user's own, right in all respects, and plain: none of the defaults is changed.
+    """A correct custom scheduler that keeps all the defaults.
 
-    Permits one after another, an interval apart; the bad ones below each spoil one thing.
+    Permits one after another, an interval apart. Each of the bad schedulers below spoils one thing.
     """
 
     max_permits = 3
@@ -157,7 +157,7 @@ class Careful(aiorate.Scheduler):
 
 
 @sampled
-def test_a_scheduler_of_a_users_own_is_accepted() -> None:
+def test_a_custom_scheduler_obeys_the_laws() -> None:
     """Eight members are enough."""
     check_scheduler(Careful, examples=histories(50))
 
@@ -168,7 +168,7 @@ class PromisesTooMuch(Careful):
 
 
 class Rounds(Careful):
-    """A permit every so many whole nanoseconds: 7 per second become a little more."""
+    """The interval is rounded to whole nanoseconds: 7 per second become a little more."""
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         spent = self.next
@@ -212,7 +212,7 @@ class SpendsWhenRefusing(Careful):
 
 
 class FollowsTheClockBack(Careful):
-    """As golang.org/x/time/rate does: the time that comes again is credited again."""
+    """As golang.org/x/time/rate does: time that passes twice is credited twice."""
 
     def due(self, now: int) -> int:
         self.level, self.last = getattr(self, "level", 0), getattr(self, "last", now)
@@ -233,14 +233,14 @@ class InventsPermits(aiorate.TokenBucket):
 
 
 class HandsOnGrants(Careful):
-    """Whatever comes back, whenever it was taken, makes room for as many: the slot is given away a second time."""
+    """A return of any age makes room for as many: the slot is granted a second time."""
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         self.next -= permits * self.rate.period_ns
 
 
 class CountsOnTheFuture(Careful):
-    """Has in stock what is only due later."""
+    """Counts permits as stock that are due later."""
 
     def stock(self, now: int) -> int:
         return 1 + max(0, now + self.rate.interval_ns - self.due(now)) // self.rate.interval_ns
@@ -257,7 +257,7 @@ class ServesTheSmallFirst(Careful):
 
 
 class LateTimersCost(Careful):
-    """Books from now, whatever `since` says, and does not say so."""
+    """Books from now, not from `since`, and does not say so."""
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         return super().take(permits, now)
@@ -270,7 +270,7 @@ class Forgives(Careful):
 
 
 class LivesByTheClockFace(Careful):
-    """Begins at a whole second of whatever the clock shows."""
+    """Begins at a whole second of the clock."""
 
     def due(self, now: int) -> int:
         if self.next is None:
@@ -308,7 +308,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
 def test_a_bad_scheduler_is_caught_by_the_right_law(bad: Callable[[], aiorate.Scheduler]) -> None:
-    """A suite that nothing fails proves nothing. The message shows the law and the history that breaks it."""
+    """A suite that never fails proves nothing. The message shows the law and the history that breaks it."""
     with pytest.raises(AssertionError) as caught:
         check_scheduler(bad, examples=30)
 

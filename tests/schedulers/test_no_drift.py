@@ -27,7 +27,7 @@ PACED: dict[str, Callable[[str], aiorate.Scheduler]] = {
 
 
 def share(rate: str, k: int) -> int:
-    """When k permits' time has passed, rounded up to whole ns."""
+    """The instant at which the time of k permits has passed, rounded up to whole ns."""
     exact = aiorate.Rate.parse(rate)
     return -(-k * exact.period_ns // exact.permits)
 
@@ -35,7 +35,7 @@ def share(rate: str, k: int) -> int:
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("strategy", PACED)
 def test_every_grant_under_load_is_due_at_exactly_its_share(strategy: str, rate: str) -> None:
-    """Also where a permit is no whole number of nanoseconds: google/guava#5290 ran 83 300/s for 80 000/s."""
+    """Even if a permit lasts a fraction of a nanosecond more: google/guava#5290 ran 83 300/s for 80 000/s."""
     granted = simulate(PACED[strategy](rate), [0] * 3_000)
 
     assert [share(rate, k) for k in range(3_000)] == granted
@@ -43,8 +43,8 @@ def test_every_grant_under_load_is_due_at_exactly_its_share(strategy: str, rate:
 
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("strategy", [name for name in PACED if name != "TokenBucket"])
-def test_so_is_the_thousand_millionth(strategy: str, rate: str) -> None:
-    """Large requests stand for many small ones: what follows them is due at their share of the schedule."""
+def test_the_thousand_millionth_grant_is_due_at_its_share(strategy: str, rate: str) -> None:
+    """Large requests stand for many small ones: the next request is due at their share of the schedule."""
     scheduler = PACED[strategy](rate)
     sizes = [1, 999_999_999, 1, 1, 7, 3_000_000_019, 1, 1]
     paid_first = strategy.startswith("TokenPool")
@@ -86,7 +86,7 @@ def test_a_window_lets_exactly_its_permits_through_per_period(rate: str) -> None
 
 @pytest.mark.parametrize("strategy", [name for name in PACED if name != "TicksAccumulator"])
 def test_late_timers_do_not_add_up(strategy: str) -> None:
-    """dotnet/runtime#74056: timers late by a little made 1.5 s per permit of 1 s. Who stands in line is booked from its due instant."""
+    """dotnet/runtime#74056: timers late by a little made 1.5 s per permit of 1 s. A request in line is booked from its due instant."""
     scheduler = PACED[strategy]("7/s")
     now = 0
     for k in range(1_000):

@@ -1,6 +1,6 @@
-"""The originals' formulas written down naively, in fractions, and compared with ours on random histories.
+"""The originals' formulas written down naively, in fractions, and compared with aiorate's on random histories.
 
-The vectors are samples; here the same systems are asked anything: odd rates and ratios, weights, time-outs, changes of the rate.
+The vectors are samples. Here the same systems get any input: odd rates and ratios, weights, time-outs, changes of the rate.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_smooth_bursty_is_guavas(rate: Fraction, burst: str, history: list[tuple
 @some
 @given(RATES, st.sampled_from(["1/2", "4", "10"]), st.sampled_from([1, 2, 3, 10]), st.lists(st.tuples(GAPS, SIZES)))
 def test_smooth_warming_up_is_guavas(rate: Fraction, warmup: str, cold: int, history: list[tuple[int, int]]) -> None:
-    """The integral under Guava's line. Areas are whole ticks here, so that whatever was asked a nanosecond may be missing or over."""
+    """The integral under Guava's line. Areas are whole ticks here, so an answer may differ by a nanosecond."""
     ours = aiorate.SmoothWarmingUp(rate, Fraction(warmup), cold, start=0)
     interval, period = 1 / rate, Fraction(warmup)
     threshold = period / interval / 2

@@ -1,4 +1,4 @@
-"""The record of how full a pool has been, against a plain list of all that was noted."""
+"""The record of how full a pool has been, compared with a plain list of all notes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiorate.schedulers.peaks import Peaks
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("steady", [True, False])
-def test_it_says_no_less_than_was_true_and_the_truth_where_it_is_short(seed: int, steady: bool) -> None:
+def test_peaks_are_never_too_low_and_exact_while_few(seed: int, steady: bool) -> None:
     """A peak that is too low would credit a permit that had spilled; one that is too high only loses it."""
     dice, peaks, takes = random.Random(seed), Peaks(), list[list[int]]()
     now = 0
@@ -46,8 +46,8 @@ def test_another_unit_is_rounded_up() -> None:
     assert (peaks.since(0), peaks.since(1), peaks.since(2)) == (4, -3, None)
 
 
-def test_a_take_from_before_the_clock_went_back_counts_as_late_as_it_came() -> None:
-    """In order of what happened, not of what the clock read."""
+def test_a_clock_that_goes_back_keeps_the_order_of_takes() -> None:
+    """By the order of events, not by readings of the clock."""
     peaks = Peaks()
     peaks.note(10, 5)
     peaks.note(3, 4)

@@ -1,4 +1,4 @@
-"""Rates: every notation, exact, and a clear error for everything that is no rate."""
+"""Rates: every notation is exact, and everything else has a clear error."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_rate_survives_text_copies_and_pickles(text: str) -> None:
 
 @given(st.integers(1, 10**30), st.integers(1, 10**30))
 def test_text_of_any_rate_is_read_back(permits: int, period_ns: int) -> None:
-    """str() is exact too, whatever the period."""
+    """str() is exact for any period."""
     rate = Rate(permits, Fraction(period_ns, SECOND))
 
     assert Rate.parse(str(rate)) == rate
@@ -122,8 +122,8 @@ def test_a_rate_is_frozen() -> None:
     assert {rate: 1}[Rate(5)] == 1
 
 
-def test_of_takes_whatever_says_a_rate() -> None:
-    """Wherever a rate is asked for, text and numbers per second will do."""
+def test_of_takes_rates_texts_and_numbers() -> None:
+    """Text and numbers per second are accepted wherever a rate is."""
     rate = Rate(5)
 
     assert Rate.of(rate) is rate
@@ -156,7 +156,7 @@ def test_conversions_round_down() -> None:
         (10**500, 1, "1e400"),
     ],
 )
-def test_numbers_that_are_no_rate_are_refused(permits: Any, per: Any, hint: str) -> None:
+def test_wrong_numbers_are_refused(permits: Any, per: Any, hint: str) -> None:
     """At construction, by an error that says what is allowed."""
     with pytest.raises(ValueError, match=hint):
         Rate(permits, per)
@@ -164,7 +164,7 @@ def test_numbers_that_are_no_rate_are_refused(permits: Any, per: Any, hint: str)
 
 @pytest.mark.parametrize(("permits", "per"), [(True, 1), (1, True), ("5", 1), (5, "1"), (None, 1), (5, None), (1j, 1), ([5], 1)])
 def test_other_kinds_are_refused(permits: Any, per: Any) -> None:
-    """A bool is a flag that ended up in the wrong place."""
+    """A bool is a flag in the wrong place."""
     with pytest.raises(TypeError, match="must be an int, float, Decimal or Fraction"):
         Rate(permits, per)
 
@@ -193,21 +193,21 @@ def test_other_kinds_are_refused(permits: Any, per: Any) -> None:
         "_5/s",
     ],
 )
-def test_text_that_is_no_rate_is_refused(text: str) -> None:
+def test_wrong_text_is_refused(text: str) -> None:
     """The message shows how rates are written, or what is wrong with the number."""
     with pytest.raises(ValueError, match=r"'100/s'|greater than 0"):
         Rate.parse(text)
 
 
 def test_minutes_and_months_are_not_mixed_up() -> None:
-    """5/m was read as per month by one peer and per minute by another."""
+    """Other libraries read 5/m as per month or as per minute."""
     with pytest.raises(ValueError, match="write 'min'"):
         Rate.parse("5/m")
 
 
 @pytest.mark.parametrize("text", ["1" * 2000, "1e9999/s", "1e-9999/s", "1/1e9999s"])
 def test_monstrous_numbers_are_refused_at_once(text: str) -> None:
-    """Text may come from outside; it must not buy minutes of arithmetic."""
+    """Text may come from outside, and must not cost minutes of arithmetic."""
     with pytest.raises(ValueError, match=r"too long|1e400"):
         Rate.parse(text)
 
@@ -223,5 +223,5 @@ def test_parse_takes_text_only(value: Any) -> None:
     ("seconds", "ns"), [(2 / 3, 666_666_667), (1 / 3, 333_333_333), (5e-10, 1), (4e-10, 0), (Fraction(7, 4), 1_750_000_000)]
 )
 def test_seconds_are_taken_to_the_nearest_nanosecond(seconds: float, ns: int) -> None:
-    """Neither more nor less than was asked for, as far as whole nanoseconds go."""
+    """By less than a nanosecond of difference."""
     assert seconds_to_ns(seconds, "pause()") == ns

@@ -83,7 +83,7 @@ def test_every_notation(text: str, rate: float, ratio: float, verb: str) -> None
         "5KK",
     ],
 )
-def test_what_neither_parser_takes_is_refused(text: str) -> None:
+def test_text_that_both_original_parsers_refuse_is_refused(text: str) -> None:
     """The message quotes the text, so that it can be found in a configuration."""
     with pytest.raises(ValueError, match=r"RateSpec\.parse"):
         RateSpec.parse(text)
@@ -100,7 +100,7 @@ def test_traps_are_explained(text: str, hint: str) -> None:
 
 @pytest.mark.parametrize("text", ["9" * 2000, "10^9999", "1E9999", "9999^999", "1,1e9999"])
 def test_monstrous_numbers_are_refused_at_once(text: str) -> None:
-    """A few characters must not buy minutes of arithmetic."""
+    """A few characters must not cost minutes of arithmetic."""
     with pytest.raises(ValueError, match="RateSpec"):
         RateSpec.parse(text)
 

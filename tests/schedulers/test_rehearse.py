@@ -1,4 +1,4 @@
-"""Rehearsals: what tells when requests will be granted must say so for any history, and change nothing."""
+"""Rehearsals: they foretell grants after any history, and change nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARED = {
 
 
 def later(scheduler: Scheduler, dice: random.Random, now: int) -> int:
-    """Something happens to it; the instant after that."""
+    """Make a random call; returns the instant after it."""
     most = min(scheduler.max_permits or 4, 4)
     permits = dice.randint(1, most)
     now += dice.choice([0, 1, SECOND // 7, SECOND, 5 * SECOND])
@@ -43,7 +43,7 @@ def later(scheduler: Scheduler, dice: random.Random, now: int) -> int:
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_rehearsal_grants_what_the_scheduler_would(name: str) -> None:
-    """After any history, whatever is asked; and the scheduler stands where it stood."""
+    """After any history, for any request; the scheduler itself is unchanged."""
     dice = random.Random(7)
     for _ in range(60):
         scheduler, now = SHARED[name](), 0
@@ -65,8 +65,8 @@ def test_a_rehearsal_grants_what_the_scheduler_would(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_a_rehearsal_stays_true_while_the_scheduler_grants_what_it_foretold(name: str) -> None:
-    """A line is rehearsed once: its requests are granted one after the other, and others are added behind them."""
+def test_a_rehearsal_stays_true_while_its_line_is_granted(name: str) -> None:
+    """A line is rehearsed once. Its requests are granted in order while others join behind them."""
     dice = random.Random(8)
     scheduler, now = SHARED[name](), 0
     for _ in range(60):
@@ -84,8 +84,8 @@ def test_a_rehearsal_stays_true_while_the_scheduler_grants_what_it_foretold(name
 
 
 @pytest.mark.parametrize("name", sorted(set(SHARED) - {"a quota", "AllOf", "several"}))
-def test_a_line_of_single_permits_counts_as_the_sum_of_them(name: str) -> None:
-    """In one step, after a few were rehearsed one by one: it is the same instant as if all were."""
+def test_a_line_of_single_permits_counts_as_their_sum(name: str) -> None:
+    """One step for the sum, after a few were rehearsed one by one, gives the same instant as all one by one."""
     dice = random.Random(9)
     for _ in range(40):
         scheduler, now = SHARED[name](), 0
@@ -106,7 +106,7 @@ def test_a_line_of_single_permits_counts_as_the_sum_of_them(name: str) -> None:
 
 
 def test_a_quota_holds_up_the_rest_of_a_line() -> None:
-    """Of 1000 in line, 7 are left until then; whoever comes behind them waits for its end, and for those before."""
+    """Of 1000 in line, 7 go before its end. A request behind them waits for its end and for the others."""
     capped = Capped(TokenBucket("10/s", burst=10), 7, 0, 9 * SECOND)
     rehearsal = capped.rehearse()
     rehearsal.take_ahead(1_000, 0)

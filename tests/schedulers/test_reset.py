@@ -1,4 +1,4 @@
-"""Beginning anew: a scheduler that was reset is as good as new, whatever it had been through."""
+"""reset(): after any history, a scheduler is like a new one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import aiorate
 
 @pytest.mark.parametrize("receipts", [True, False])
 @pytest.mark.parametrize("name", EACH)
-def test_after_a_reset_nothing_is_left_of_what_was(name: str, receipts: bool) -> None:
+def test_after_a_reset_a_scheduler_is_like_a_new_one(name: str, receipts: bool) -> None:
     """No debt, no credit, no backlog."""
     dice = random.Random(name)
     used, now = EACH[name](), 0
@@ -43,13 +43,13 @@ def test_after_a_reset_nothing_is_left_of_what_was(name: str, receipts: bool) ->
 
 
 class Plain(aiorate.BurstCompensation):
-    """A strategy of somebody's own, which never said how it begins."""
+    """A custom strategy without reset()."""
 
     reset = aiorate.Scheduler.reset
 
 
-def test_a_strategy_that_does_not_say_how_it_begins_says_so() -> None:
-    """The method is one that most never miss; the error names it."""
+def test_a_strategy_without_reset_says_so() -> None:
+    """The error names the missing method."""
     limiter = aiorate.Limiter(Plain("10/s"))
 
     with pytest.raises(RuntimeError, match=r"Plain has no method reset\(now\)"):
@@ -57,8 +57,8 @@ def test_a_strategy_that_does_not_say_how_it_begins_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_what_is_charged_before_anything_was_asked_counts_from_then(name: str) -> None:
-    """The first instant given starts the schedule, whoever gives it."""
+def test_a_charge_may_be_the_first_call(name: str) -> None:
+    """The first instant given starts the schedule, that of a charge too."""
     charged, taken = EACH[name](), EACH[name]()
     permits = min(charged.max_permits or 7, 7)
 

@@ -1,4 +1,4 @@
-"""A bucket that a server keeps: how its words and what was taken here become one level. Under a strategy that never refuses."""
+"""ServerBucket: one level from what the server said and what was taken here. Under a strategy that never refuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_it_refills_and_is_never_more_than_full() -> None:
 
 
 @pytest.mark.parametrize(("said", "left"), [(59, 50), (55, 50), (50, 50), (45, 45)])
-def test_the_level_stays_where_a_word_leaves_it_possible(said: int, left: int) -> None:
+def test_the_level_stays_while_the_servers_word_allows_it(said: int, left: int) -> None:
     """10 of 60 were just taken, and the server may have counted some of them, all or none."""
     capped = told(50)
     assert capped.take(10, 20 * S) == 20 * S
@@ -46,8 +46,8 @@ def test_the_level_stays_where_a_word_leaves_it_possible(said: int, left: int) -
 
 
 @pytest.mark.parametrize(("passed", "left"), [(0, 10), (1, 11), (4, 14), (6, 16), (9, 19), (11, 58), (100, 59)])
-def test_what_was_granted_lately_may_still_be_on_its_way(passed: int, left: int) -> None:
-    """50 were taken of 60, and the server says 58: it has not seen them yet. Of those of 10 s ago it has."""
+def test_recent_grants_may_still_be_on_their_way(passed: int, left: int) -> None:
+    """50 were taken of 60, and the server says 58: it has not seen them yet. Those of 10 s ago it has."""
     capped = told(1)
     assert capped.take(50, 70 * S) == 70 * S
     now = (70 + passed) * S
@@ -58,7 +58,7 @@ def test_what_was_granted_lately_may_still_be_on_its_way(passed: int, left: int)
 
 
 def test_in_the_first_seconds_a_word_raises_nothing() -> None:
-    """What was granted before the first word is not known, and may be on its way too."""
+    """Grants before the first word are not known, and may be on their way too."""
     capped = told(10)
     tell(capped, 50, now=4 * S)
     assert 14 == capped.left(4 * S)
@@ -69,7 +69,7 @@ def test_in_the_first_seconds_a_word_raises_nothing() -> None:
 
 
 def test_another_size_and_time_count_the_same_level() -> None:
-    """A permit is a permit, in however many seconds the bucket is full."""
+    """A permit is a permit, however fast the bucket fills."""
     capped = told(20)
 
     tell(capped, 50, 60, 2 * S)
@@ -77,7 +77,7 @@ def test_another_size_and_time_count_the_same_level() -> None:
     assert [20, 25] == [capped.left(at) for at in (0, S)]
 
 
-def test_a_grant_that_comes_back_is_no_longer_on_its_way() -> None:
+def test_a_returned_grant_is_not_on_its_way() -> None:
     """It was cancelled, and the server will never see it."""
     capped = told(1)
     assert capped.take(40, 70 * S) == 70 * S
@@ -91,8 +91,8 @@ def test_a_grant_that_comes_back_is_no_longer_on_its_way() -> None:
 
 
 @pytest.mark.parametrize("taken", [0, S // 2, S])
-def test_what_was_taken_before_the_word_adds_nothing_to_it(taken: int) -> None:
-    """Neither at the very instant of the word, of which nobody knows what came first."""
+def test_returns_of_grants_before_the_word_add_nothing(taken: int) -> None:
+    """Not even at the very instant of the word, where the order is not known."""
     capped = Capped(plenty())
     assert capped.take(5, taken) == taken
     tell(capped, 10, now=S)
@@ -102,8 +102,8 @@ def test_what_was_taken_before_the_word_adds_nothing_to_it(taken: int) -> None:
     assert 10 == capped.left(S)
 
 
-def test_at_the_instant_of_the_word_as_much_comes_back_as_was_taken_since() -> None:
-    """And once only."""
+def test_returns_of_the_words_instant_are_those_taken_since() -> None:
+    """Once only."""
     capped = told(10)
     assert capped.take(3, 0) == 0
 
@@ -115,8 +115,8 @@ def test_at_the_instant_of_the_word_as_much_comes_back_as_was_taken_since() -> N
     assert [9, 10, 10] == lefts
 
 
-def test_what_would_have_spilled_meanwhile_does_not_come_back() -> None:
-    """Never more than if it had not been taken: the bucket was full, and would have been full 2 permits before the next take."""
+def test_returns_that_would_have_spilled_add_nothing() -> None:
+    """Not more than if it had never been taken: the bucket would have been full 2 permits before the next take."""
     capped = told(1, 10, 9 * S)
     assert capped.take(5, 20 * S) == 20 * S
     assert capped.take(8, 23 * S) == 23 * S
@@ -130,7 +130,7 @@ def test_what_would_have_spilled_meanwhile_does_not_come_back() -> None:
 
 
 def test_a_pause_lets_requests_arrive() -> None:
-    """The limiter's time stands still for 10 s, and neither the server's nor the network's does."""
+    """The limiter's time stands still for 10 s; the server's and the network's go on."""
     capped = told(1)
     assert capped.take(1, 0) == 0
 
@@ -140,8 +140,8 @@ def test_a_pause_lets_requests_arrive() -> None:
     assert 50 == capped.left(0)
 
 
-def test_who_waited_for_the_bucket_was_not_late() -> None:
-    """Booked from the instant at which it had the permit: else the next would come sooner than the interval."""
+def test_a_request_that_waited_for_the_bucket_was_not_late() -> None:
+    """Booked from the instant at which the bucket had the permit, or the next would come sooner than the interval."""
     for now in (S, S + S // 50):
         bare = TokenBucket("10/s", burst=1)
         assert bare.take(1, 0) == 0
@@ -168,7 +168,7 @@ def test_who_waited_for_the_bucket_was_not_late() -> None:
     ],
     ids=repr,
 )
-def test_a_word_ends_where_the_strategy_is_never_the_faster(scheduler: Scheduler, lowers: bool) -> None:
+def test_a_word_ends_once_the_strategy_is_the_slower(scheduler: Scheduler, lowers: bool) -> None:
     """Once the bucket is full: 60 at once, and 1 per second."""
     capped = Capped(scheduler)
     tell(capped, 59)
@@ -176,8 +176,8 @@ def test_a_word_ends_where_the_strategy_is_never_the_faster(scheduler: Scheduler
     assert [False, not lowers] == [capped.ended(at) for at in (S - 1, S)]
 
 
-def test_names_that_a_server_makes_up_cost_no_memory() -> None:
-    """Each response could bring another."""
+def test_invented_names_cost_no_memory() -> None:
+    """Each response could bring another name."""
     capped = told(1)
     tracemalloc.start()
     for name in range(3000):
@@ -199,7 +199,7 @@ def test_a_first_word_without_a_rate_changes_nothing(word: tuple[int, int, int])
 
 
 def test_a_bucket_without_a_size_changes_nothing() -> None:
-    """Not even where a size was told before."""
+    """Not even if a size was told before."""
     capped = told(10)
 
     assert not capped.refill("requests", 0, 0, S, 0, 0)
@@ -211,7 +211,7 @@ def test_a_bucket_without_a_size_changes_nothing() -> None:
     ("word", "left", "later"), [((60, 60, S), 60, 60), ((61, 60, 0), 60, 60), ((5, 5, 0), 5, 5), ((30, 60, 0), 30, 31)]
 )
 def test_a_later_word_without_a_rate_keeps_the_rate(word: tuple[int, int, int], left: int, later: int) -> None:
-    """What is left and the size are news all the same."""
+    """It still tells the level and the size."""
     capped = told(0, 60, 60 * S)
 
     assert capped.refill("requests", *word, 20 * S, 20 * S)
@@ -220,7 +220,7 @@ def test_a_later_word_without_a_rate_keeps_the_rate(word: tuple[int, int, int], 
 
 
 def test_a_bucket_that_shrank_to_nearly_nothing_can_be_asked() -> None:
-    """It fills within the least time that there is."""
+    """It fills within a nanosecond."""
     capped = told(0, 60_000, 1)
     capped.refill("requests", 1, 1, 0, S, S)
 

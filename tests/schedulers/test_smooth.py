@@ -14,7 +14,7 @@ def test_bursty_starts_empty_and_its_first_request_is_free() -> None:
 
 
 def test_bursty_passes_its_store_and_one_more_at_once() -> None:
-    """The last of them on credit."""
+    """The last one on credit."""
     assert grants(SmoothBursty("5/s", start=0), 8, begin=2) == "2 2 2 2 2 2 2.2 2.4"
 
 
@@ -22,7 +22,7 @@ def test_bursty_passes_its_store_and_one_more_at_once() -> None:
     ("parameters", "at_once"), [({"max_burst": 2}, 11), ({"max_stored": 2.5}, 3), ({"max_burst": 0}, 1), ({"max_stored": 0}, 1)]
 )
 def test_the_store_is_capped_in_seconds_or_in_permits(parameters: dict[str, float], at_once: int) -> None:
-    """Idle for a year, then as many as the cap says, and one on credit."""
+    """After a year of idle time, the cap and one on credit."""
     store = SmoothBursty("5/s", start=0, **parameters)
     begin = 365 * 86_400
 
@@ -86,7 +86,7 @@ def test_the_store_keeps_its_fraction_when_the_rate_changes() -> None:
 
 @pytest.mark.parametrize("make", [lambda: SmoothBursty("10/s", start=0), lambda: SmoothWarmingUp("10/s", warmup=1, start=0)])
 def test_the_latest_take_is_undone_as_if_it_had_not_been(make: type) -> None:
-    """Wholly or in part; earlier ones have delayed others already."""
+    """Wholly or in part; earlier takes have delayed others already."""
     gave, never, part, less = make(), make(), make(), make()
     for smooth in (gave, never, part, less):
         smooth.take(3, 5 * S)
@@ -125,8 +125,8 @@ def test_wrong_arguments_are_refused(make: type, arguments: dict[str, object], e
 
 
 @pytest.mark.parametrize("scheduler", [SmoothBursty("10/s", max_burst=0, start=0), SmoothWarmingUp("10/s", warmup=1, start=0)])
-def test_idle_time_that_was_lost_on_a_permit_comes_back_with_it(scheduler: SmoothBursty | SmoothWarmingUp) -> None:
-    """It found the store full when the permit was taken: given back by its receipt, nothing was taken."""
+def test_idle_time_lost_at_a_take_comes_back_with_it(scheduler: SmoothBursty | SmoothWarmingUp) -> None:
+    """The take found the store full, and lost idle time. By receipt, nothing was taken and nothing lost."""
     scheduler.take(1, 0)
     before = scheduler.spilled
     scheduler.take(1, 3600 * S)

@@ -1,4 +1,4 @@
-"""TicksAccumulator, BurstCompensation, BurstRatio: three answers to time that nobody used."""
+"""TicksAccumulator, BurstCompensation, BurstRatio: three ways to treat unused time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from aiorate import BurstCompensation, BurstRatio, Rate, TicksAccumulator
 
 
 def test_the_accumulator_makes_up_for_everything() -> None:
-    """It reaches the mean whatever happens: a second of silence is followed by ten at once."""
+    """It always reaches the mean: ten at once follow a second of silence."""
     assert grants(TicksAccumulator("10/s", start=0), 13, begin=1) == " ".join(["1"] * 11 + ["1.1", "1.2"])
 
 
 def test_strict_is_strict() -> None:
-    """No two closer than the interval, and what was not used is gone. The original let two through at one instant."""
+    """No two closer than the interval, and unused time is gone. The original let two through at one instant."""
     assert grants(BurstCompensation("10/s", start=0), 4, begin=1) == "1 1.1 1.2 1.3"
 
 
-def test_half_strict_gives_up_half_of_a_gap_with_every_late_request() -> None:
+def test_half_strict_gives_up_half_of_each_gap() -> None:
     """due 0, asked at 1: next = 0 + 0.5 x 1 + 0.1 = 0.6; then 0.6 + 0.2 + 0.1 = 0.9, then 0.9 + 0.05 + 0.1 = 1.05."""
     pace = BurstCompensation("10/s", strictness=0.5, start=0)
 
@@ -26,7 +26,7 @@ def test_half_strict_gives_up_half_of_a_gap_with_every_late_request() -> None:
     assert pace.spilled == S // 2 + S // 5 + S // 20
 
 
-def test_not_strict_at_all_is_the_plain_accumulator() -> None:
+def test_strictness_zero_is_the_plain_accumulator() -> None:
     """One revision of the original closed the whole gap instead."""
     asked = "0 3 3 3.05 9 9 9"
 
@@ -58,7 +58,7 @@ def test_the_size_of_a_request_delays_only_those_behind_it(make: type[TicksAccum
 
 @pytest.mark.parametrize("make", [TicksAccumulator, BurstCompensation, BurstRatio])
 def test_only_the_latest_slot_can_be_given_back(make: type[TicksAccumulator]) -> None:
-    """A slot in the middle is lost: nobody could be moved into it without coming closer than promised."""
+    """A slot in the middle is lost: a request moved into it would come closer than promised."""
     pace = make("10/s")
     waits(pace, "0:2 0.2:3")
 
@@ -74,8 +74,8 @@ def test_only_the_latest_slot_can_be_given_back(make: type[TicksAccumulator]) ->
 
 
 @pytest.mark.parametrize("make", [TicksAccumulator, BurstCompensation, BurstRatio])
-def test_slots_taken_at_one_instant_without_a_gap_are_all_alike(make: type[TicksAccumulator]) -> None:
-    """Three served by one late wake-up: whichever of them gives its slot back, the next one in line gets the last of the three."""
+def test_slots_taken_at_one_instant_are_interchangeable(make: type[TicksAccumulator]) -> None:
+    """Three served by one late wake-up: any of them gives its slot back, and the next in line gets the last of the three."""
     pace = make("10/s")
     for since in (0, 0, 0):
         pace.take(1, S // 5, since)
@@ -86,8 +86,8 @@ def test_slots_taken_at_one_instant_without_a_gap_are_all_alike(make: type[Ticks
 
 
 @pytest.mark.parametrize("make", [TicksAccumulator, BurstCompensation, BurstRatio])
-def test_after_set_rate_the_next_slot_stays_and_the_others_follow_at_the_new_rate(make: type[TicksAccumulator]) -> None:
-    """No debt is forgiven, nobody who is promised a slot loses it."""
+def test_set_rate_keeps_the_next_slot(make: type[TicksAccumulator]) -> None:
+    """No debt is forgiven, and no promised slot is lost."""
     pace = make("10/s")
     waits(pace, "0:5")
 
@@ -97,7 +97,7 @@ def test_after_set_rate_the_next_slot_stays_and_the_others_follow_at_the_new_rat
 
 
 @pytest.mark.parametrize("make", [TicksAccumulator, BurstCompensation, BurstRatio])
-def test_restart_forgets_the_backlog_and_no_debt(make: type[TicksAccumulator]) -> None:
+def test_restart_forgets_the_backlog_but_keeps_a_debt(make: type[TicksAccumulator]) -> None:
     """Afterwards the schedule runs from now."""
     late, early = make("10/s", start=0), make("10/s", start=0)
     early.take(20, 0)
@@ -110,7 +110,7 @@ def test_restart_forgets_the_backlog_and_no_debt(make: type[TicksAccumulator]) -
 
 
 def test_lag_is_how_far_behind_the_schedule_is() -> None:
-    """The wait time of a load test; schedule that is promised already is no negative lag."""
+    """The wait time of a load test. Slots promised ahead do not make it negative."""
     for pace in (TicksAccumulator("10/s", start=0), BurstCompensation("10/s", start=0), BurstRatio("10/s", start=0)):
         assert pace.lag(3 * S) == 3 * S
         pace.take(100, 0)
@@ -129,8 +129,8 @@ def test_apply_changes_the_ratio() -> None:
     assert pace.ratio == 4
 
 
-def test_the_slots_that_a_reading_proves_due_are_in_stock() -> None:
-    """They need no fresh reading of the clock: the last-seen time of the original."""
+def test_stock_counts_the_slots_that_are_due() -> None:
+    """They need no new reading of the clock: the last-seen time of the original."""
     pace = TicksAccumulator("10/s", start=0)
     pace.take(1, S)
 
@@ -156,7 +156,7 @@ def test_wrong_arguments_are_refused(make: type, value: object, error: type[Exce
         make("10/s", value)
 
 
-def test_a_schedule_that_gives_up_half_of_a_gap_gains_no_fraction() -> None:
+def test_giving_up_half_of_a_gap_gains_no_fraction() -> None:
     """Half of three nanoseconds is given up as two, so that strictness never makes a permit earlier."""
     scheduler = BurstCompensation("1/3ns", strictness=0.5, start=0)
     assert scheduler.take(1, 0) == 0
@@ -167,8 +167,8 @@ def test_a_schedule_that_gives_up_half_of_a_gap_gains_no_fraction() -> None:
 
 
 @pytest.mark.parametrize("receipt", [True, False])
-def test_what_comes_back_was_not_given_up(receipt: bool) -> None:
-    """The gap before a slot is missed by whoever takes the slot: nobody did. Without a receipt the slot is lost, and so is the gap."""
+def test_a_returned_slot_brings_its_gap_back(receipt: bool) -> None:
+    """The gap before a slot is given up by the request that takes the slot. Without a receipt, slot and gap are lost."""
     scheduler = BurstCompensation("10/s", start=0)
     scheduler.take(1, 0)
     assert scheduler.take(1, S) == S // 10
@@ -179,8 +179,8 @@ def test_what_comes_back_was_not_given_up(receipt: bool) -> None:
     assert scheduler.spilled == (0 if receipt else 9 * S // 10)
 
 
-def test_before_the_first_call_nothing_is_in_stock() -> None:
-    """The schedule begins with it: a limiter that was made long ago has no burst."""
+def test_stock_is_empty_before_the_first_call() -> None:
+    """The schedule begins with that call: a limiter made long ago has no burst."""
     pace = TicksAccumulator("10/s")
     assert pace.stock(5 * S) == 0
 
@@ -188,8 +188,8 @@ def test_before_the_first_call_nothing_is_in_stock() -> None:
     assert [pace.stock(5 * S + S // 20 * place) for place in range(1, 5)] == [0, 1, 1, 2]
 
 
-def test_a_ratio_that_is_changed_before_the_first_call_starts_no_schedule() -> None:
-    """Without an instant there is none to begin at."""
+def test_apply_before_the_first_call_starts_no_schedule() -> None:
+    """apply() without an instant has none to begin at."""
     pace = BurstRatio("10/s", ratio=2)
 
     pace.apply("5/s", 3)

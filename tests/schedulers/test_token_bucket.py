@@ -8,20 +8,20 @@ from helpers.transcripts import S, grants, waits
 from aiorate import Rate, TokenBucket
 
 
-def test_it_starts_full_or_as_it_is_told() -> None:
-    """Full unless said otherwise."""
+def test_it_starts_full_or_with_initial_permits() -> None:
+    """Full, or with `initial` permits."""
     assert grants(TokenBucket("10/s", burst=3), 5) == "0 0 0 0.1 0.2"
     assert grants(TokenBucket("10/s", burst=3, initial=1), 4) == "0 0.1 0.2 0.3"
     assert grants(TokenBucket("10/s", burst=3, initial=0), 3) == "0.1 0.2 0.3"
 
 
 def test_a_request_waits_for_its_own_cost() -> None:
-    """And not for more: mjpieters/aiolimiter#217 slept for the whole amount, not for the part that was missing."""
+    """Not for more: mjpieters/aiolimiter#217 slept for the whole amount, not for the part that was missing."""
     assert waits(TokenBucket("10/s", burst=5), "0:5 0:3 0.3 1:5") == "0 0.3 0.1 0"
 
 
-def test_after_idling_there_is_one_burst_and_no_more() -> None:
-    """However long it was."""
+def test_after_idling_exactly_one_burst_passes() -> None:
+    """After any idle time."""
     assert grants(TokenBucket("10/s", burst=2, start=0), 4, begin=365 * 86400) == "31536000 31536000 31536000.1 31536000.2"
 
 
@@ -35,8 +35,8 @@ def test_more_than_the_bucket_holds_is_refused_at_once() -> None:
     assert bucket.max_permits == 3
 
 
-def test_what_is_given_back_fills_the_bucket_and_no_more() -> None:
-    """Whoever took it last."""
+def test_a_refund_fills_the_bucket_at_most() -> None:
+    """Without a receipt, permits of any request fill it."""
     bucket = TokenBucket("10/s", burst=3)
     waits(bucket, "0:3 0.1")
 
@@ -57,7 +57,7 @@ def test_set_rate_keeps_the_level_and_the_debt_in_permits() -> None:
 
 
 def test_it_has_no_lag_and_counts_what_overflowed() -> None:
-    """A bucket is not late because it was idle; what is counted is what somebody in line found gone."""
+    """An idle bucket is not late. Overflow counts while a request stands in line."""
     bucket = TokenBucket("10/s", burst=3)
     waits(bucket, "0:3")
     bucket.take(1, 10 * S + 5, since=10 * S)

@@ -14,7 +14,7 @@ def test_it_starts_with_one_permit() -> None:
 
 
 def test_after_idling_two_permits_pass_at_once() -> None:
-    """The pool holds two permits; idle time beyond that waits, and with burst 1 never returns."""
+    """The pool holds two permits. Further idle time waits, and with ratio 1 never returns."""
     pool = TokenPool("10/s", start=0)
 
     assert grants(pool, 5, begin=60) == "60 60 60.1 60.2 60.3"
@@ -36,15 +36,15 @@ def test_with_a_burst_ratio_a_backlog_is_caught_up_at_that_ratio() -> None:
     assert granted[14:22] == ["1.55", "1.6", "1.65", "1.7", "1.8", "1.9", "2", "2.1"]
 
 
-def test_a_request_larger_than_the_pool_is_granted_when_it_is_full_and_owes_the_rest() -> None:
-    """Limiter("100/s") takes acquire(500): those behind pay for it."""
+def test_a_request_larger_than_the_pool_owes_the_rest() -> None:
+    """Limiter("100/s") takes acquire(500): later requests pay for it."""
     pool = TokenPool("10/s", start=0)
 
     assert waits(pool, "0:5 0 0") == "0.1 0.5 0.6"
 
 
 def test_give_back_fills_up_to_the_size_of_the_pool() -> None:
-    """What does not fit is gone: no credit beyond a burst."""
+    """Permits that do not fit are gone: the credit is a burst at most."""
     pool = TokenPool("10/s", start=0)
     waits(pool, "0 0.1 0.2")
 
@@ -54,7 +54,7 @@ def test_give_back_fills_up_to_the_size_of_the_pool() -> None:
 
 
 def test_give_back_never_takes_anything_away() -> None:
-    """Not even where a shrunk pool holds more than fits."""
+    """Not even if a shrunk pool holds more than its size."""
     pool = TokenPool("1/s", start=0)
     pool.take(1, 0)
     pool.set_rate(Rate(1000), 10 * S)
@@ -75,7 +75,7 @@ def test_set_rate_keeps_nanoseconds_and_debts() -> None:
     assert waits(pool, "0.1 0.1") == "0.51 0.52"
 
 
-def test_a_faster_rate_is_no_free_burst() -> None:
+def test_a_faster_rate_gives_no_free_burst() -> None:
     """Two seconds in the pool are two permits at 1/s, and would be two thousand at 1000/s."""
     pool = TokenPool("1/s", start=0)
     pool.set_rate(Rate(1000), 100 * S)
@@ -84,7 +84,7 @@ def test_a_faster_rate_is_no_free_burst() -> None:
 
 
 def test_a_late_filler_loses_no_rate() -> None:
-    """Served 1.7 ms late every time, but booked from when they joined the line: the schedule stands."""
+    """Requests served 1.7 ms late are booked from when they joined the line, so the schedule stands."""
     pool = TokenPool("1000/s", start=0)
     due = []
     for _ in range(100):
@@ -112,7 +112,7 @@ def test_the_pools_by_hand() -> None:
 
 
 def test_restart_empties_both_pools_and_keeps_a_debt() -> None:
-    """Conservation: what is gone was reported, and nobody is let off."""
+    """It reports the tokens that it empties, and forgives no debt."""
     pool = TokenPool("1/s", burst_ratio=1.5, pool=1000)
     pool.restart()
     pool.refill(5000)
@@ -155,8 +155,8 @@ def test_tokens_are_whole_and_never_negative(call: str) -> None:
     assert pool.active == S // 10
 
 
-def test_a_burst_that_no_float_can_tell_is_still_exact() -> None:
-    """A ratio without a bound, in practice: the pool is as large as the product of both, and it grants."""
+def test_a_burst_too_large_for_a_float_is_exact() -> None:
+    """A ratio without a practical bound: the pool is as large as the product of both, and it grants."""
     pool = TokenPool("1/1000s", burst_ratio=1e308)
 
     assert pool.max_active == 2_000 * S

@@ -1,8 +1,8 @@
-"""What the originals did, replayed: each file of vectors/ through one small replay.
+"""Traces of the originals: each file of vectors/ is replayed by one small test.
 
-An unconditional reservation is replayed as a caller who waits: ``at = peek(n, t)``, ``take(n, max(at, t))``.
-Lines marked ``quirk`` are defects of the originals and are left out. What else does not apply is said at each replay, and
-where there is a sane behaviour that one is asserted instead.
+An unconditional reservation is replayed as a caller that waits: ``at = peek(n, t)``, ``take(n, max(at, t))``.
+Lines marked ``quirk`` are defects of the originals and are left out. Each test names the other lines that do not apply, and asserts
+the sane behaviour instead if there is one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def scenarios(name: str) -> list[Any]:
 
 
 def reserve(scheduler: aiorate.Scheduler, n: int, now: int) -> int:
-    """The wait of a caller who takes as soon as it may."""
+    """The wait of a caller that takes as soon as it may."""
     at = max(scheduler.peek(n, now), now)
     assert scheduler.take(n, at) <= at
     return at - now
@@ -39,7 +39,7 @@ def refused(call: Any, *args: Any) -> bool:
     return True
 
 
-# Guava: whole microseconds, so it may differ by one microsecond for each part that was costed, and by no more.
+# Guava: whole microseconds, so it may differ by at most one microsecond for each part that was costed.
 
 
 def guava(p: dict[str, Any]) -> tuple[Any, int]:
@@ -142,7 +142,7 @@ def test_x_time_rate(line: Any) -> None:
 
 
 def level(bucket: aiorate.TokenBucket, now: int) -> float:
-    """What is in the bucket, from what it says about a full one."""
+    """The level of the bucket, from its answer about a full one."""
     missing = Fraction((bucket.peek(bucket.burst, now) - now) * bucket.rate.permits, bucket.rate.period_ns)
     return float(bucket.burst - missing)
 
@@ -181,9 +181,9 @@ def test_token_pool(line: Any) -> None:
 
 @pytest.mark.parametrize("line", scenarios("hybrid_lifecycle.jsonl"))
 def test_hybrid_lifecycle(line: Any) -> None:
-    """Pools through the verbs. What a verb does to the limiter around the pool is `aiorate.Limiter.apply`'s part.
+    """Pools through the verbs. The effect of a verb on the limiter around the pool is tested with `aiorate.Limiter.apply`.
 
-    Left out: `state` and `fillers_started` (a filler lives only while somebody waits) and `total_wait_time`, which in
+    Left out: `state` and `fillers_started` (a filler lives only while requests wait) and `total_wait_time`, which in
     the original always equals the current one; ours adds the active pool to the waiting one only in this comparison.
     Applying the same spec again does nothing, as in the original.
     """

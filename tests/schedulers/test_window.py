@@ -11,8 +11,8 @@ from helpers.transcripts import S, grants, waits
 from aiorate import CalendarWindow, Rate, SlidingWindow
 
 
-def test_a_sliding_window_passes_n_at_once_and_never_more_in_any_period() -> None:
-    """Wherever the server's window begins."""
+def test_a_sliding_window_passes_n_in_any_period() -> None:
+    """Wherever a server's window begins."""
     assert grants(SlidingWindow("3/s"), 8) == "0 0 0 1 1 1 2 2"
     assert waits(SlidingWindow("3/s"), "0 0.6 0.9 0.95 1.0 1.5") == "0 0 0 0.05 0.6 0.4"
 
@@ -24,7 +24,7 @@ def test_a_sliding_window_counts_by_the_rate_as_it_was_given() -> None:
 
 
 def test_a_sliding_window_forgets_the_entry_of_the_receipt() -> None:
-    """Whichever it is, and as much of it as comes back; one that has left the window is gone."""
+    """Any entry, as much of it as comes back. An entry that has left the window is gone."""
     window = SlidingWindow("3/s")
     waits(window, "0 0.5:2")
 
@@ -35,8 +35,8 @@ def test_a_sliding_window_forgets_the_entry_of_the_receipt() -> None:
     assert waits(window, "1.2 1.2 1.2") == "0 0.4 0.8"
 
 
-def test_a_sliding_window_without_a_receipt_forgets_its_oldest_entries() -> None:
-    """They are the ones that say the least of the time to come."""
+def test_a_refund_forgets_the_oldest_entries_of_a_window() -> None:
+    """These say the least about the time to come."""
     window = SlidingWindow("3/s")
     waits(window, "0 0.5:2")
 
@@ -45,8 +45,8 @@ def test_a_sliding_window_without_a_receipt_forgets_its_oldest_entries() -> None
     assert waits(window, "0.6:2 0.6") == "0 0.9"
 
 
-def test_a_sliding_window_that_never_granted_has_nothing_to_forget() -> None:
-    """A refund by mistake makes no room beyond the rate, and a receipt that it never gave changes nothing."""
+def test_a_sliding_window_without_grants_forgets_nothing() -> None:
+    """A mistaken refund makes no extra room, and an unknown receipt changes nothing."""
     window = SlidingWindow("3/s")
 
     window.give_back(2, S)
@@ -55,8 +55,8 @@ def test_a_sliding_window_that_never_granted_has_nothing_to_forget() -> None:
     assert waits(window, "1 1 1 1") == "0 0 0 1"
 
 
-def test_a_sliding_window_of_which_a_later_entry_comes_back_keeps_the_earlier_ones() -> None:
-    """And a receipt of an instant at which nothing was granted finds none."""
+def test_a_returned_entry_leaves_the_earlier_entries() -> None:
+    """A receipt of an instant without a grant finds no entry."""
     window = SlidingWindow("3/s")
     waits(window, "0 0.25 0.5")
 
@@ -67,8 +67,8 @@ def test_a_sliding_window_of_which_a_later_entry_comes_back_keeps_the_earlier_on
 
 
 @pytest.mark.parametrize("permits", [1, 4, 5, 6, 11, 17, 123, 124])
-def test_a_charged_window_stands_as_if_the_permits_had_been_taken_one_by_one(permits: int) -> None:
-    """In one step, however many they are."""
+def test_a_charge_of_a_window_equals_takes_one_by_one(permits: int) -> None:
+    """In one step, for any number of permits."""
     charged, walked = SlidingWindow("5/s"), SlidingWindow("5/s")
     for window in (charged, walked):
         waits(window, "0:2 0.5:1 0.7:1")
@@ -84,8 +84,8 @@ def test_a_charged_window_stands_as_if_the_permits_had_been_taken_one_by_one(per
 
 
 @pytest.mark.parametrize("permits", [1, 2, 3, 4, 5, 6, 7, 31, 299])
-def test_a_charged_calendar_stands_as_if_the_permits_had_been_taken_one_by_one(permits: int) -> None:
-    """Over two changes of the clocks; and a debt may end after the year 9999."""
+def test_a_charge_of_a_calendar_equals_takes_one_by_one(permits: int) -> None:
+    """Over two changes of the clocks. A debt may end after the year 9999."""
     makers = [lambda: CalendarWindow("3/day", "Europe/Berlin", origin=1_711_846_800 * S), lambda: CalendarWindow("3/6h", "UTC", origin=5)]
     for make in makers:
         charged, walked = make(), make()
@@ -103,7 +103,7 @@ def test_a_charged_calendar_stands_as_if_the_permits_had_been_taken_one_by_one(p
         assert charged.peek(1, S) > 10**30 * S
 
 
-def test_a_sliding_window_with_a_new_rate_still_counts_what_was_granted() -> None:
+def test_a_sliding_window_with_a_new_rate_counts_old_grants() -> None:
     """A lower number takes effect at once, a higher one adds the difference."""
     window = SlidingWindow("3/s")
     waits(window, "0:3")
@@ -116,7 +116,7 @@ def test_a_sliding_window_with_a_new_rate_still_counts_what_was_granted() -> Non
 
 
 def test_windows_have_no_lag() -> None:
-    """There is no schedule to be behind."""
+    """A window has no schedule."""
     assert SlidingWindow("3/s").lag(S) == CalendarWindow("3/s", "UTC", origin=0).lag(S) == 0
 
 
@@ -126,7 +126,7 @@ def unix(text: str, zone: str) -> int:
 
 
 def edges(rate: str, zone: str, begin: str, count: int) -> list[str]:
-    """By the clocks of the zone, when the first permit of each following window is granted to one who takes all he gets."""
+    """When, on the zone's clocks, the first permit of each following window goes to a caller that takes all it gets."""
     origin = unix(begin, zone)
     window = CalendarWindow(rate, zone, origin=origin)
     now, seen = 0, []
@@ -142,14 +142,14 @@ def test_a_day_begins_at_midnight_where_the_users_are() -> None:
     assert edges("5/day", "Asia/Kolkata", "2025-01-01T15:00", 2) == ["Thu 00:00+0530", "Fri 00:00+0530"]
 
 
-def test_days_with_a_change_of_the_clocks_are_as_long_as_they_are() -> None:
+def test_days_with_a_change_of_the_clocks_have_23_or_25_hours() -> None:
     """23 hours in March, 25 in October."""
     assert edges("5/day", "Europe/Berlin", "2025-03-29T12:00", 3) == ["Sun 00:00+0100", "Mon 00:00+0200", "Tue 00:00+0200"]
     assert edges("5/day", "Europe/Berlin", "2025-10-25T12:00", 3) == ["Sun 00:00+0200", "Mon 00:00+0100", "Tue 00:00+0100"]
 
 
-def test_the_hour_that_comes_twice_is_two_windows() -> None:
-    """And the hour that is left out is none."""
+def test_the_repeated_hour_is_two_windows() -> None:
+    """The hour that is left out is not a window."""
     autumn = ["Sun 02:00+0200", "Sun 02:00+0100", "Sun 03:00+0100"]
     assert edges("5/h", "Europe/Berlin", "2025-10-26T01:30", 3) == autumn
     assert edges("5/h", "Europe/Berlin", "2025-03-30T01:30", 2) == ["Sun 03:00+0200", "Sun 04:00+0200"]
@@ -167,14 +167,14 @@ def test_a_week_begins_on_monday() -> None:
 
 
 def test_twice_the_number_may_pass_over_an_edge() -> None:
-    """What a calendar window cannot promise, and its bound says so."""
+    """Its bound says so."""
     window = CalendarWindow("3/min", "UTC", origin=0)
 
     assert waits(window, "59:3 60:3 61") == "0 0 59"
     assert window.bound(2 * S) == 6
 
 
-def test_permits_of_this_window_come_back_those_of_an_earlier_one_are_gone() -> None:
+def test_permits_of_an_earlier_calendar_window_are_gone() -> None:
     """A day's quota is not carried over."""
     window = CalendarWindow("3/min", "UTC", origin=0)
     waits(window, "0:3")
@@ -185,7 +185,7 @@ def test_permits_of_this_window_come_back_those_of_an_earlier_one_are_gone() -> 
     assert waits(window, "121:3 121") == "0 59"
 
 
-def test_a_receipt_says_which_window_permits_are_from() -> None:
+def test_a_receipt_says_which_window_its_permits_are_of() -> None:
     """Those of an earlier window are gone, those of this one come back."""
     window = CalendarWindow("3/min", "UTC", origin=0)
     waits(window, "59:3 61:3")
@@ -196,8 +196,8 @@ def test_a_receipt_says_which_window_permits_are_from() -> None:
     assert waits(window, "62 62") == "0 58"
 
 
-def test_a_new_number_counts_what_was_granted_in_this_window() -> None:
-    """A new quota in the middle of the day does not begin the day anew."""
+def test_a_new_number_counts_the_grants_of_this_window() -> None:
+    """A new quota in the middle of the day does not restart the day."""
     window = CalendarWindow("3/min", "UTC", origin=0)
     waits(window, "0:3")
 
@@ -206,7 +206,7 @@ def test_a_new_number_counts_what_was_granted_in_this_window() -> None:
     assert waits(window, "30:2 30") == "0 30"
 
 
-def test_time_that_stood_still_moves_on_the_calendar() -> None:
+def test_a_pause_moves_the_instants_on_the_calendar() -> None:
     """After a pause of the limiter its instants mean a later time of day."""
     window = CalendarWindow("3/min", "UTC", origin=0)
     waits(window, "10:3")
@@ -216,7 +216,7 @@ def test_time_that_stood_still_moves_on_the_calendar() -> None:
     assert waits(window, "10") == "10"
 
 
-def test_the_zone_may_be_any_tzinfo_and_the_origin_defaults_to_now() -> None:
+def test_the_zone_may_be_a_tzinfo_and_the_origin_is_now() -> None:
     """The wall clock is read once, for instants of the monotonic clock."""
     window = CalendarWindow("1/day", timezone(timedelta(hours=5)))
 
@@ -237,12 +237,12 @@ def test_the_zone_may_be_any_tzinfo_and_the_origin_defaults_to_now() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(rate: str, zone: str, error: type[Exception], hint: str) -> None:
-    """At construction, with a hint of what would do."""
+    """At construction, with a hint of what to write."""
     with pytest.raises(error, match=hint):
         CalendarWindow(rate, zone)
 
 
-def test_an_edge_within_the_hour_that_comes_twice_is_there_twice() -> None:
+def test_an_edge_within_the_repeated_hour_comes_twice() -> None:
     """Windows of 2:24 h in Berlin: at 2:10 for the second time, the next begins at 2:24 for the second time, and not an hour ago."""
     second_time = datetime(2026, 10, 25, 2, 10, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)
     window = CalendarWindow("1/8640s", "Europe/Berlin", origin=int(second_time.timestamp()) * S)
