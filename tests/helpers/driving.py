@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aiorate import Limiter
 from aiorate.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -106,6 +107,17 @@ class Crowd:
         waited = await self.limiter.acquire(permits, **options)
         self.granted[name] = self.clock.now()
         return waited
+
+
+def crowd_of(scheduler: aiorate.Scheduler | str, **options: Any) -> Crowd:
+    """Tasks for a limiter on a clock at 0."""
+    clock = SteppedClock()
+    return Crowd(Limiter(scheduler, clock=clock, **options), clock)
+
+
+def in_ms(crowd: Crowd) -> list[int]:
+    """The instants of the grants, in whole ms."""
+    return [at * 1000 // SECOND for at in crowd.granted.values()]
 
 
 def others() -> set[asyncio.Task[Any]]:

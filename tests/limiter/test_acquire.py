@@ -9,19 +9,13 @@ import random
 from typing import Any
 
 import pytest
-from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
+from helpers.driving import SECOND, crowd_of, one_loop, turns
 from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock
 
 pytestmark = one_loop
-
-
-def crowd_of(scheduler: aiorate.Scheduler | str, **options: object) -> Crowd:
-    """A limiter on a clock at 0, and the tasks that will ask it."""
-    clock = SteppedClock()
-    return Crowd(aiorate.Limiter(scheduler, clock=clock, **options), clock)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", EACH)

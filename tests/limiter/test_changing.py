@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
-from helpers.driving import SECOND, Crowd, one_loop, others, turns
+from helpers.driving import SECOND, crowd_of, in_ms, one_loop, others, turns
 from helpers.strategies import EACH
 
 import aiorate
-from aiorate.testing import ManualClock
 
 pytestmark = one_loop
-MS = SECOND // 1000
-
-
-def crowd_of(scheduler: aiorate.Scheduler | str, **options: Any) -> Crowd:
-    """A limiter on a clock at 0, and the tasks that will ask it."""
-    clock = ManualClock()
-    return Crowd(aiorate.Limiter(scheduler, clock=clock, **options), clock)
-
-
-def in_ms(crowd: Crowd) -> list[int]:
-    """The instants of the grants, in whole ms."""
-    return [at // MS for at in crowd.granted.values()]
 
 
 @pytest.mark.parametrize(("rate", "instants"), [("100/s", [0, 55, 65, 75]), ("2/s", [0, 300, 800, 1300])])

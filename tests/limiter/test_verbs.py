@@ -5,25 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from helpers.driving import SECOND, Crowd, one_loop, others, turns
+from helpers.driving import crowd_of, in_ms, one_loop, others, turns
 from helpers.strategies import EACH
 
 import aiorate
-from aiorate.testing import ManualClock
 
 pytestmark = one_loop
-MS = SECOND // 1000
-
-
-def crowd_of(scheduler: aiorate.Scheduler | str, **options: object) -> Crowd:
-    """A limiter on a clock at 0, and the tasks that will ask it."""
-    clock = ManualClock()
-    return Crowd(aiorate.Limiter(scheduler, clock=clock, **options), clock)  # type: ignore[arg-type]
-
-
-def in_ms(crowd: Crowd) -> list[int]:
-    """The instants of the grants, in whole ms."""
-    return [at // MS for at in crowd.granted.values()]
 
 
 @pytest.mark.parametrize("name", [name for name in EACH if name != "AllOf"])
