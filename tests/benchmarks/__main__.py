@@ -10,4 +10,8 @@ if __name__ == "__main__":
     sys.path[0:1] = [str(tests.parent), str(tests)]  # instead of this folder
     from benchmarks.main import main
 
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import io
 import platform
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -296,6 +297,16 @@ def test_the_list_names_scenarios_and_subjects(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     for name in (*main.SCENARIOS, *(each.name for each in main.SUBJECTS)):
         assert name in shown
+
+
+def test_the_benchmarks_run_as_a_program(tmp_path: Path) -> None:
+    """From any folder, with the aiorate beside them, whichever is installed."""
+    folder = Path(main.__file__).parent
+
+    done = subprocess.run([sys.executable, str(folder), "--list"], cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("uncontended ")
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
