@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("kind", KINDS)
 
 
 class Early(ManualClock):
-    """Timers fire so many ns before their instant, as those of event loops do."""
+    """Timers fire ``early`` ns before their instant, as those of event loops do."""
 
     def __init__(self, early: int) -> None:
         super().__init__()
@@ -31,15 +31,15 @@ class Early(ManualClock):
         self.rings = 0
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> Any:
-        def ring() -> None:
+        def fire() -> None:
             self.rings += 1
             callback()
 
-        return super().call_at(max(instant - self.early, self.now() + 1), ring)
+        return super().call_at(max(instant - self.early, self.now() + 1), fire)
 
 
 class Coarse(ManualClock):
-    """A reading that moves in steps, as Windows' and uvloop's do; timers fire at true instants, some of them before the step."""
+    """A reading that moves in steps, as on Windows and uvloop; timers fire at true instants, some of them before the step."""
 
     def __init__(self, step: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Coarse(ManualClock):
         return self.true() // self.step * self.step
 
     def true(self) -> int:
-        """What time it is."""
+        """The true time."""
         return super().now()
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> Any:
@@ -58,7 +58,7 @@ class Coarse(ManualClock):
 
 @both
 async def test_one_timer_and_no_task_for_thousands(kind: str) -> None:
-    """dotnet and others keep a timer for each who waits."""
+    """dotnet and others keep a timer for each waiter."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter(KINDS[kind]("10/s"), clock=clock), clock)
 
@@ -73,8 +73,8 @@ async def test_one_timer_and_no_task_for_thousands(kind: str) -> None:
 
 @both
 @pytest.mark.parametrize("early", [1, 1000, MS // 2, MS])
-async def test_a_timer_that_fires_early_grants_nothing_early_and_does_not_spin(kind: str, early: int) -> None:
-    """T4: bharel/asynciolimiter#14, python/cpython#127859, MagicStack/uvloop#233. At most two rings more for each grant."""
+async def test_an_early_timer_grants_nothing_early_and_does_not_spin(kind: str, early: int) -> None:
+    """T4: bharel/asynciolimiter#14, python/cpython#127859, MagicStack/uvloop#233. At most two more wake-ups for each grant."""
     clock = Early(early)
     crowd = Crowd(aiorate.Limiter(KINDS[kind]("10/s"), clock=clock), clock)
     await crowd.queue(range(20))
@@ -113,7 +113,7 @@ async def test_a_clock_that_moves_in_steps_costs_no_rate(kind: str, step: int, r
 
 @both
 async def test_wake_ups_are_a_millisecond_apart_at_any_rate(kind: str) -> None:
-    """T7, PyrateLimiter 4.3: a wait that rounds to nothing must not become a spin; what is due meanwhile is granted in one go."""
+    """T7, PyrateLimiter 4.3: a wait that rounds to zero must not become a spin; requests that fall due meanwhile are granted together."""
     clock = Early(0)
     crowd = Crowd(aiorate.Limiter(KINDS[kind]("1000000/s"), clock=clock), clock)
     await crowd.queue(range(5000))
@@ -126,7 +126,7 @@ async def test_wake_ups_are_a_millisecond_apart_at_any_rate(kind: str) -> None:
 
 @both
 async def test_a_clock_that_goes_back_grants_nothing_and_hangs_nobody(kind: str) -> None:
-    """T1: golang/go#71360, golang/go#65508. Time that goes back is no progress, and no credit when it comes again."""
+    """T1: golang/go#71360, golang/go#65508. Time that goes back earns nothing, and nothing again when it returns."""
     clock = ManualClock(10 * SECOND)
     crowd = Crowd(aiorate.Limiter(KINDS[kind]("10/s"), clock=clock), clock)
     await crowd.queue(range(30))

@@ -1,4 +1,4 @@
-"""Which clock is read, and what a pause does to the limiter's own time."""
+"""Which clock is read, and the limiter's own time during a pause."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def test_real_loops_are_timed_by_the_monotonic_clock() -> None:
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_virtual_loops_are_timed_by_their_own() -> None:
+async def test_virtual_loops_are_timed_by_their_own_time() -> None:
     """T2: a frozen test clock must not become a wait of years."""
     loop = asyncio.get_running_loop()
     read = AsyncioLoop(loop, None, False).read
@@ -35,7 +35,7 @@ async def test_virtual_loops_are_timed_by_their_own() -> None:
 
 
 def test_uvloops_timers_are_set_for_the_end_of_a_millisecond() -> None:
-    """It rounds to the nearest one: what is asked for 0.4 ms would fire at once, again and again (MagicStack/uvloop#233)."""
+    """It rounds to the nearest: a timer of 0.4 ms would fire at once, again and again (MagicStack/uvloop#233)."""
     uvloop = pytest.importorskip("uvloop")
     waits: list[float] = []
 
@@ -58,7 +58,7 @@ def test_uvloops_timers_are_set_for_the_end_of_a_millisecond() -> None:
 
 
 class Bare:
-    """A clock with nothing but now(), as a user would write it."""
+    """A clock with only now(), as a user would write it."""
 
     def __init__(self) -> None:
         self.instant = 0
@@ -68,8 +68,8 @@ class Bare:
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_a_clock_without_timers_is_asked_again_by_the_loops() -> None:
-    """The loop's timer is a hint: while the clock stands still nobody is granted, and the loop is not kept busy."""
+async def test_a_clock_without_timers_is_read_again_by_the_loops() -> None:
+    """The loop's timer is a hint: while the clock stands still nothing is granted, and the loop is not kept busy."""
     clock = Bare()
     limiter = aiorate.Limiter("10/s", clock=clock)
     assert await limiter.acquire() == 0.0
@@ -85,7 +85,7 @@ async def test_a_clock_without_timers_is_asked_again_by_the_loops() -> None:
 
 @pytest.mark.parametrize("seconds", [0, 0.0, 1e-9, 1e300, 10**300])
 def test_a_pause_of_any_length_is_taken_as_it_is(seconds: float) -> None:
-    """From none at all to longer than a float of seconds can say in nanoseconds."""
+    """From 0 to a length that a float of seconds cannot express in nanoseconds."""
     clock = ManualClock()
     limiter = aiorate.Limiter("10/s", clock=clock)
 

@@ -1,4 +1,4 @@
-"""The filler: a task that is there while somebody waits, and whose end, however it comes, hangs nobody."""
+"""The filler: a task that exists while requests wait, and whose end, however it comes, leaves none of them waiting for ever."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def crowd() -> Crowd:
 
 
 def filler_task() -> asyncio.Task[None]:
-    """The one there is."""
+    """The task of the only filler."""
     [task] = [task for task in asyncio.all_tasks() if task.get_name().startswith("aiorate-filler")]
     return task
 
 
-async def test_the_task_is_named_and_lives_while_somebody_waits(crowd: Crowd) -> None:
-    """A name in a task dump says whose it is; an idle limiter has no task."""
+async def test_the_task_is_named_and_lives_while_a_request_waits(crowd: Crowd) -> None:
+    """A name in a task dump says which limiter it belongs to; an idle limiter has no task."""
     assert others() == set()
 
     await crowd.queue("AB")
@@ -53,7 +53,7 @@ async def test_one_task_serves_thousands(crowd: Crowd) -> None:
 
 @pytest.mark.parametrize("before", range(4))
 async def test_cancelled_from_outside_it_is_replaced(crowd: Crowd, before: int) -> None:
-    """Some code cancels every task it can find, before the first step of this one, or later: those in line never notice."""
+    """Some code cancels every task that it finds, before the first step of this one or later: waiters never notice."""
     crowd.ask("A")
     crowd.ask("B")
     await turns(1 + before)
@@ -67,8 +67,8 @@ async def test_cancelled_from_outside_it_is_replaced(crowd: Crowd, before: int) 
     assert (crowd.clock.timers, others()) == (0, set())
 
 
-async def test_one_who_was_granted_when_the_task_was_cancelled_keeps_its_permit(crowd: Crowd) -> None:
-    """Granted and not yet notified: the cancellation comes in between, the ticket stands."""
+async def test_a_grant_stands_if_the_filler_is_cancelled_before_notice(crowd: Crowd) -> None:
+    """The cancellation comes between the grant and the notice; the ticket holds the grant."""
     await crowd.queue("AB")
     crowd.clock.fire()
     filler_task().cancel()
@@ -91,8 +91,8 @@ class Broken(ManualClock):
 
 
 @pytest.mark.parametrize("scheduler", [aiorate.TokenPool, lambda rate: aiorate.TokenBucket(rate, burst=1)])
-async def test_a_broken_clock_fails_those_in_line_and_the_limiter_works_on(scheduler: type[aiorate.TokenPool]) -> None:
-    """Whatever is raised while deciding goes to those who wait; the next one finds the limiter in order."""
+async def test_a_clock_error_fails_the_waiters_not_the_limiter(scheduler: type[aiorate.TokenPool]) -> None:
+    """An error during a decision is raised in all waiters; the next request finds the limiter in order."""
     clock = Broken()
     crowd = Crowd(aiorate.Limiter(scheduler("10/s"), clock=clock), clock)
     await crowd.queue("ABC")
@@ -112,7 +112,7 @@ async def test_a_broken_clock_fails_those_in_line_and_the_limiter_works_on(sched
 
 
 class Failing(aiorate.TokenPool):
-    """A scheduler with a defect that shows now and then."""
+    """A scheduler that sometimes fails."""
 
     broken = False
 
@@ -122,8 +122,8 @@ class Failing(aiorate.TokenPool):
         return super().take(permits, now, since)
 
 
-async def test_a_broken_scheduler_fails_those_in_line_and_the_limiter_works_on() -> None:
-    """An exception in the driver is for those who wait, never a hang."""
+async def test_a_scheduler_error_fails_the_waiters_not_the_limiter() -> None:
+    """An exception in the driver is raised in the waiters, and none of them hangs."""
     clock, scheduler = ManualClock(), Failing("10/s")
     crowd = Crowd(aiorate.Limiter(scheduler, clock=clock), clock)
     await crowd.queue(range(100))
@@ -140,8 +140,8 @@ async def test_a_broken_scheduler_fails_those_in_line_and_the_limiter_works_on()
     assert others() == set()
 
 
-async def test_rows_wake_exactly_those_who_were_granted_whatever_else_happens() -> None:
-    """1000 waiters in rows of 64; grants, cancellations and arrivals in the same steps, at random: nobody sleeps through a grant."""
+async def test_rows_wake_exactly_the_granted_waiters() -> None:
+    """1000 waiters in rows of 64; grants, cancellations and arrivals in the same steps, at random: no waiter misses its grant."""
     dice = random.Random(8)
     clock = SteppedClock()
     crowd = Crowd(aiorate.Limiter(aiorate.TokenPool("1000/s", pool=50_000_000), clock=clock), clock)
@@ -162,23 +162,23 @@ async def test_rows_wake_exactly_those_who_were_granted_whatever_else_happens() 
 
     instants = [crowd.granted[who] for who in sorted(crowd.granted)]
     assert all(task.done() for task in crowd.tasks.values())
-    # Nobody later in line is granted at an earlier instant. Who runs first within one turn of the loop is another matter: from
-    # CPython 3.13 on, a Condition passes the notice of a cancelled waiter on to somebody whose turn may be a little later.
+    # No request is granted at an earlier instant than one before it in line. Within an iteration of the loop, tasks may run in
+    # another order: from CPython 3.13 on, a Condition passes the notice of a cancelled waiter on to one that may be later in line.
     assert instants == sorted(instants)
     assert crowd.limiter.statistics().waiting == 0
     assert (clock.timers, others()) == (0, set())
 
 
 class Limited(aiorate.TokenPool):
-    """A pool of somebody's own that grants no more at once than flows in within a second."""
+    """A custom pool that grants at once at most the permits of a second."""
 
     @property
     def max_permits(self) -> int:  # type: ignore[override]
         return self.rate.permits
 
 
-async def test_who_is_sent_away_from_the_middle_of_a_row_wakes_nobody_in_vain_for_good() -> None:
-    """A notice wakes whoever has waited longest in the row, which is not the one that it is for."""
+async def test_a_waiter_that_fails_mid_row_leaves_the_others_waiting() -> None:
+    """A notice wakes the longest waiter of the row, which is not the one that it is for."""
     clock = SteppedClock()
     crowd = Crowd(aiorate.Limiter(Limited("10/s"), clock=clock), clock)
     assert crowd.limiter.try_acquire()
@@ -198,8 +198,8 @@ async def test_who_is_sent_away_from_the_middle_of_a_row_wakes_nobody_in_vain_fo
     assert others() == set()
 
 
-async def test_a_row_that_was_left_behind_by_everybody_is_not_kept() -> None:
-    """The next one who comes begins a row of its own; nothing piles up over ten thousand rounds of one waiter."""
+async def test_a_row_without_waiters_is_not_kept() -> None:
+    """The next waiter begins a new row; nothing piles up over ten thousand rounds of one waiter."""
     clock = ManualClock()
     limiter = aiorate.Limiter("1000000/s", clock=clock)
 
@@ -213,8 +213,8 @@ async def test_a_row_that_was_left_behind_by_everybody_is_not_kept() -> None:
     assert alive(asyncio.Condition, FillerTicket) == 0
 
 
-async def test_its_context_is_not_that_of_the_first_who_waits() -> None:
-    """A context variable of the request that happened to come first must not live as long as the task."""
+async def test_its_context_is_not_that_of_the_first_waiter() -> None:
+    """A context variable of the first request must not live as long as the task."""
     from contextvars import ContextVar
 
     request: ContextVar[str] = ContextVar("request", default="nobody's")

@@ -1,4 +1,4 @@
-"""The critical section: one thread at a time, what is put off, and what comes after it."""
+"""The critical section: one thread at a time, deferred calls, and calls that follow it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_one_thread_at_a_time() -> None:
 
     def add() -> None:
         before = total[0]
-        gc.collect(0)  # gives others a chance
+        gc.collect(0)  # gives other threads a chance
         total[0] = before + 1
 
     def many() -> None:
@@ -36,7 +36,7 @@ def test_one_thread_at_a_time() -> None:
     assert 1600 == total[0]
 
 
-def test_what_a_thread_posts_to_itself_comes_after_what_it_is_doing() -> None:
+def test_a_thread_that_posts_to_itself_finishes_first() -> None:
     """A finalizer interrupts it in the middle."""
     section = Section()
     order: list[str] = []
@@ -52,7 +52,7 @@ def test_what_a_thread_posts_to_itself_comes_after_what_it_is_doing() -> None:
     assert ["begin", "end", "posted", "told"] == order
 
 
-def test_what_another_thread_posts_is_done_by_whoever_is_inside() -> None:
+def test_the_thread_inside_makes_the_calls_of_others() -> None:
     """The poster does not wait."""
     section = Section()
     inside, go_on = threading.Event(), threading.Event()
@@ -74,7 +74,7 @@ def test_what_another_thread_posts_is_done_by_whoever_is_inside() -> None:
 
 
 def test_after_the_section_the_lock_is_free() -> None:
-    """What is called then may ask again, in this thread and in others."""
+    """A call that follows the section may enter it again, in this thread and in others."""
     section = Section()
     seen: list[int] = []
 
@@ -87,8 +87,8 @@ def test_after_the_section_the_lock_is_free() -> None:
     assert [1, 2] == seen
 
 
-def test_nothing_that_comes_after_comes_in_the_middle() -> None:
-    """A finalizer posts while there is something to come after: it is not the finalizer that does it."""
+def test_calls_that_follow_a_section_never_come_inside_it() -> None:
+    """A finalizer posts while a call is to follow: the finalizer does not make that call."""
     section = Section()
     order: list[str] = []
 
@@ -104,7 +104,7 @@ def test_nothing_that_comes_after_comes_in_the_middle() -> None:
     assert ["end", "posted", "after"] == order
 
 
-def test_a_question_that_decides_nothing_is_allowed_in_the_middle() -> None:
+def test_a_question_that_decides_nothing_is_allowed_inside() -> None:
     """As repr() in a debugger."""
     section = Section()
 
@@ -120,8 +120,8 @@ def test_an_error_is_the_callers() -> None:
     assert 1 == call_in_thread(lambda: section.run(lambda: 1))
 
 
-def test_an_error_of_what_was_put_off_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever happens to be there asked for something else; and the rest is done."""
+def test_an_error_of_a_deferred_call_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The thread inside made another call, so the error is not raised there; and the other deferred calls are made."""
     section = Section()
     done: list[int] = []
     with caplog.at_level(logging.ERROR, "aiorate"):
@@ -134,7 +134,7 @@ def test_an_error_of_what_was_put_off_is_logged(caplog: pytest.LogCaptureFixture
 
 
 def test_it_is_freed() -> None:
-    """What prepares for a fork knows of all sections, and keeps none."""
+    """The list of sections for a fork keeps none of them."""
     section = Section()
     gone = weakref.ref(section)
     del section
@@ -142,21 +142,21 @@ def test_it_is_freed() -> None:
     assert gone() is None
 
 
-def test_after_a_fork_nobody_holds_the_lock_of_the_child() -> None:
-    """Whoever held it, waits for it, or was to be called, is in the parent."""
+def test_after_a_fork_the_lock_of_the_child_is_free() -> None:
+    """The threads that held the lock or wait for it, and the deferred calls, are in the parent."""
     section, heard = Section(), list[str]()
-    section.on_fork = lambda: heard.append("anew")
+    section.on_fork = lambda: heard.append("fork")
     section.hold()
     call_in_thread(lambda: section.post(lambda: heard.append("of the parent")))
 
     section.reset()
 
     assert "free" == call_in_thread(lambda: section.run(lambda: "free"))
-    assert ["anew"] == heard
+    assert ["fork"] == heard
 
 
-def test_what_is_put_off_while_a_fork_is_made_is_done_after_it() -> None:
-    """In the parent, where it was said."""
+def test_calls_deferred_during_a_fork_follow_it() -> None:
+    """In the parent, where they were deferred."""
     section, heard = Section(), list[str]()
     section.hold()
     call_in_thread(lambda: section.post(lambda: heard.append("late")))
@@ -168,27 +168,27 @@ def test_what_is_put_off_while_a_fork_is_made_is_done_after_it() -> None:
     assert ["late"] == heard
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process")
-def test_a_fork_holds_every_section_until_there_are_two_processes() -> None:
-    """The child hears of it and is free to decide, the parent does what was put off; each goes on with its own."""
+def test_a_fork_holds_every_section_until_the_child_exists() -> None:
+    """The child is told and is free to decide; the parent makes the deferred calls; each goes on separately."""
     sections, heard = [Section() for _ in range(3)], list[str]()
     for place, section in enumerate(sections):
-        section.on_fork = partial(heard.append, f"anew {place}")
+        section.on_fork = partial(heard.append, f"fork {place}")
     sections[0].on_fork = None
 
     child = os.fork()
     if not child:
-        anew = sorted(heard) == ["anew 1", "anew 2"]
-        os._exit(0 if anew and [place for place, section in enumerate(sections) if section.run(lambda: True)] == [0, 1, 2] else 1)
+        told = sorted(heard) == ["fork 1", "fork 2"]
+        os._exit(0 if told and [place for place, section in enumerate(sections) if section.run(lambda: True)] == [0, 1, 2] else 1)
 
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert [] == heard
     assert [1, 1, 1] == [call_in_thread(lambda section=section: section.run(lambda: 1)) for section in sections]
 
 
-def test_a_fork_in_the_middle_of_a_decision_keeps_what_was_put_off() -> None:
-    """The thread that decides goes on in the child, and does it afterwards; what others put off is in the parent."""
+def test_a_fork_inside_a_section_keeps_deferred_calls() -> None:
+    """The deciding thread goes on in the child and makes its deferred calls afterwards; those of other threads are in the parent."""
     section, order = Section(), list[str]()
 
     def decide() -> None:

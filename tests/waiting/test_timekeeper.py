@@ -1,4 +1,4 @@
-"""The timekeeper's thread: there while an alarm is set, one at a time, and gone after."""
+"""The timekeeper's thread: one at a time, while an alarm is set, and gone afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def kept(name: str, section: Section, check: object = int) -> Timekeeper:
 
 
 def test_alarms_come_in_order_and_never_early() -> None:
-    """Whatever order they were set in, and also when one comes in before all others."""
+    """In whatever order they were set, and also when one comes before all others."""
     section = Section()
     keeper = kept("order", section)
     begin, done = monotonic_ns(), threading.Event()
@@ -46,7 +46,7 @@ def test_alarms_come_in_order_and_never_early() -> None:
 
 
 def test_an_alarm_before_all_others_does_not_wait_for_them() -> None:
-    """Nor for the next look, a second later. The machine may be slow once, but not each time."""
+    """Nor for the next check, a second later. The machine may be slow once, but not each time."""
     section = Section()
     keeper = kept("early", section)
     section.run(keeper.call_at, monotonic_ns() + 3600 * SECOND, int)
@@ -72,8 +72,8 @@ def test_one_thread_however_many_alarms_are_set() -> None:
     assert section.run(keeper.stop) is None, "it is needed"
 
 
-def test_it_ends_when_nothing_is_to_come_and_starts_again() -> None:
-    """After it lingered: a limiter that waits now and then does not start a thread each time."""
+def test_it_ends_without_alarms_and_starts_again() -> None:
+    """It lingers first: occasional waiters do not start a thread each time."""
     section = Section()
     keeper = kept("lingers", section)
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_it_ends_when_nothing_is_to_come_and_starts_again() -> None:
 
 
 def test_a_cancelled_alarm_does_not_come() -> None:
-    """Nor does it keep the thread, once it has lingered."""
+    """Nor does it keep the thread for longer than it lingers."""
     section = Section()
     keeper = kept("cancelled", section)
     seen: list[int] = []
@@ -130,13 +130,13 @@ def test_it_is_freed_while_its_thread_lingers() -> None:
     for _ in range(LONG * 1000):
         if gone() is None:
             break
-        threading.Event().wait(0.001)  # while it looks, it has it
+        threading.Event().wait(0.001)  # while the thread looks, it holds the timekeeper
 
     assert gone() is None
 
 
-def test_what_fails_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
-    """An alarm, a check or the clock: all who wait depend on this thread."""
+def test_errors_do_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    """An alarm, a check or the clock may fail: all waiters depend on this thread."""
     section = Section()
     broken = [False]
 
@@ -151,13 +151,13 @@ def test_what_fails_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
         section.run(keeper.call_at, monotonic_ns(), lambda: (first.set(), 1 / 0))  # type: ignore[arg-type, func-returns-value]
         assert first.wait(LONG)
         broken[0] = True
-        section.run(keeper.call_at, monotonic_ns() + 3600 * SECOND, second.set)  # who cannot tell the time is called at once
+        section.run(keeper.call_at, monotonic_ns() + 3600 * SECOND, second.set)  # with a broken clock, the alarm is called at once
 
         assert second.wait(LONG)
 
 
-def test_where_there_is_no_thread_to_be_had_waiters_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would wait for ever; and the limiter works on once there is one."""
+def test_where_no_thread_can_start_waiters_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise they would wait for ever. The limiter works on once a thread can start."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("1000/s", burst=1), scope="process")
     assert limiter.try_acquire()
 

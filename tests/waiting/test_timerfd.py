@@ -1,4 +1,4 @@
-"""Kernel timers: shared, closed when nothing waits, and never in the way where there are none."""
+"""Kernel timers: shared, closed when no timer is set, and without effect where the system has none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def paced(rate: str = "200/s", **options: Any) -> aiorate.Limiter:
 
 
 def timers() -> KernelTimers:
-    """Those of the running loop."""
+    """The timers of the running loop."""
     found = KernelTimers.of(asyncio.get_running_loop())
     assert found is not None
     return found
@@ -41,8 +41,8 @@ async def grants(limiter: aiorate.Limiter, clock: ManualClock) -> dict[Any, int]
 
 
 @pytest.mark.parametrize("make", [lambda: "7/s", lambda: aiorate.TokenBucket("7/s", burst=2)])
-async def test_with_a_clock_of_ones_own_it_changes_nothing(make: Callable[[], Any]) -> None:
-    """Tests of precise limiters run in time that is not the kernel's."""
+async def test_with_a_custom_clock_it_changes_nothing(make: Callable[[], Any]) -> None:
+    """Tests of precise limiters run in other time than the kernel's."""
     one, other = ManualClock(), ManualClock()
 
     expected = await grants(aiorate.Limiter(make(), clock=one), one)
@@ -72,7 +72,7 @@ async def test_in_virtual_time_it_changes_nothing(make: Callable[[], Any]) -> No
 
 
 @pytest.mark.parametrize("error", [OSError(24, "too many open files"), AttributeError("timerfd_create"), NotImplementedError()])
-async def test_where_there_is_no_kernel_timer_the_loops_do(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_kernel_timers_the_loops_timers_do(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere it changes nothing: not on macOS or Windows, and not where the kernel refuses."""
 
     def refuse() -> int:
@@ -95,8 +95,8 @@ class Blind(asyncio.SelectorEventLoop):
         raise NotImplementedError
 
 
-async def test_a_loop_that_cannot_watch_descriptors_has_none() -> None:
-    """What was opened in vain is closed."""
+async def test_a_loop_that_cannot_watch_descriptors_has_no_timers() -> None:
+    """The descriptor that was opened in vain is closed."""
     loop = Blind()
 
     found = KernelTimers.of(loop)
@@ -107,7 +107,7 @@ async def test_a_loop_that_cannot_watch_descriptors_has_none() -> None:
 
 
 async def test_when_no_descriptor_is_left_the_loops_timers_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The descriptor is opened anew after an idle time, and by then the process may have used up its share."""
+    """The descriptor is opened again after an idle time, when the process may have reached its limit of descriptors."""
 
     def refuse() -> int:
         raise OSError(24, "too many open files")
@@ -123,7 +123,7 @@ async def test_when_no_descriptor_is_left_the_loops_timers_take_over(monkeypatch
 
 
 async def test_several_limiters_share_one_descriptor() -> None:
-    """Ten thousand limiters must not need ten thousand descriptors; and it is closed soon after the last has waited."""
+    """Ten thousand limiters must not need ten thousand descriptors; and it is closed soon after the last wait."""
     limiters = [paced("1/h") for _ in range(5)]
     for limiter in limiters:
         assert limiter.try_acquire()
@@ -148,61 +148,61 @@ async def test_a_limiter_that_need_not_wait_leaves_no_descriptor_open() -> None:
     await all_closed()
 
 
-async def test_nobody_is_woken_early() -> None:
-    """A kernel timer is absolute: at its instant or after, so that the dispatcher never finds it was woken in vain."""
-    rung: list[int] = []
+async def test_no_timer_fires_early() -> None:
+    """A kernel timer is absolute: at its instant or after, so that the dispatcher is never woken in vain."""
+    fired: list[int] = []
 
     def note_lateness(instant: int) -> None:
-        rung.append(time.monotonic_ns() - instant)
+        fired.append(time.monotonic_ns() - instant)
 
     instants = [time.monotonic_ns() + ns for ns in (1_500_000, 300_000, 0, -SECOND, 700_000)]
 
     for instant in instants:
         timers().call_at(instant, partial(note_lateness, instant))
-    await until(lambda: len(rung) == 5)
+    await until(lambda: len(fired) == 5)
 
-    assert min(rung) >= 0
+    assert min(fired) >= 0
 
 
-async def test_timers_ring_in_order_and_those_called_off_do_not() -> None:
-    """One descriptor stands for all; each timer is its own."""
-    rung: list[int] = []
+async def test_timers_fire_in_order_and_cancelled_ones_do_not() -> None:
+    """One descriptor serves all timers, which are independent."""
+    fired: list[int] = []
     base = time.monotonic_ns() + 5_000_000
-    handles = [timers().call_at(base + number, partial(rung.append, number)) for number in (3, 1, 4, 0, 2, 5)]
+    handles = [timers().call_at(base + number, partial(fired.append, number)) for number in (3, 1, 4, 0, 2, 5)]
 
     for handle in (handles[0], handles[1], handles[1]):
         handle.cancel()
-    await until(lambda: 5 in rung)
+    await until(lambda: 5 in fired)
 
-    assert rung == [0, 2, 4, 5]
+    assert fired == [0, 2, 4, 5]
     for handle in handles:
         handle.cancel()
 
 
-async def test_a_callback_that_fails_takes_no_other_with_it() -> None:
-    """The descriptor is shared: one limiter's trouble is no other's. The loop is told."""
+async def test_a_callback_that_fails_stops_no_other() -> None:
+    """The descriptor is shared, but an error of one limiter concerns no other. The loop's exception handler is told."""
     loop = asyncio.get_running_loop()
     told: list[BaseException] = []
     assert timers()
-    await all_closed()  # so that nothing else looks at them meanwhile
+    await all_closed()  # so that no other timer has them looked at meanwhile
     loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
-    rung: list[str] = []
+    fired: list[str] = []
     instant = time.monotonic_ns()
 
     def fail() -> None:
         raise ZeroDivisionError
 
     timers().call_at(instant, fail)
-    timers().call_at(instant, lambda: rung.append("same"))
-    timers().call_at(instant + 3_000_000, lambda: rung.append("later"))
-    await until(lambda: "later" in rung)
+    timers().call_at(instant, lambda: fired.append("same"))
+    timers().call_at(instant + 3_000_000, lambda: fired.append("later"))
+    await until(lambda: "later" in fired)
 
-    assert rung == ["same", "later"]
+    assert fired == ["same", "later"]
     assert [ZeroDivisionError] == [type(error) for error in told]
 
 
-async def test_all_in_line_cancelled_leaves_no_timer() -> None:
-    """Called off while it is set: nothing rings, and the descriptor goes."""
+async def test_when_all_waiters_are_cancelled_no_timer_is_left() -> None:
+    """Cancelled while it is set: no timer fires, and the descriptor is closed."""
     limiter = paced("1/min")
     assert limiter.try_acquire()
     tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(3)]
@@ -216,8 +216,8 @@ async def test_all_in_line_cancelled_leaves_no_timer() -> None:
     await all_closed()
 
 
-async def test_a_new_rate_sets_the_timer_anew() -> None:
-    """Set for a minute from now, and rung at once."""
+async def test_a_new_rate_sets_the_timer_again() -> None:
+    """Set for a minute from now, and fired at once."""
     limiter = paced("1/min")
     assert limiter.try_acquire()
     task = asyncio.ensure_future(limiter.acquire())
@@ -229,38 +229,38 @@ async def test_a_new_rate_sets_the_timer_anew() -> None:
 
 
 @pytest.mark.parametrize("period", [10**300, 2**64, 10**10])
-async def test_an_instant_beyond_what_the_kernel_takes_is_waited_for(period: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut to 64 bits it would be any instant, one in the past as well, and the loop would spin until the sun is cold."""
+async def test_an_instant_too_far_for_the_kernel_is_waited_for(period: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut to 64 bits it could be any instant, also one in the past, and the loop would spin for ever."""
     limiter = aiorate.Limiter(aiorate.TokenBucket(aiorate.Rate(1, per=period), burst=1), precise=True)
     assert limiter.try_acquire()
-    rung: list[int] = []
-    monkeypatch.setattr(os, "read", lambda fd, count: rung.append(fd))  # what follows when a descriptor has become readable
+    fired: list[int] = []
+    monkeypatch.setattr(os, "read", lambda fd, count: fired.append(fd))  # called when a descriptor has become readable
 
     task = asyncio.ensure_future(limiter.acquire())
     await turns(3)
     await asyncio.sleep(0.01)
 
-    assert rung == []
+    assert fired == []
     assert limiter.statistics().next_at > period / 2  # type: ignore[operator]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_timer_may_call_off_another_that_is_due() -> None:
-    """One limiter's grant may be what another waited for."""
-    rung: list[str] = []
+async def test_a_timer_may_cancel_another_that_is_due() -> None:
+    """A grant of one limiter may end the wait of another."""
+    fired: list[str] = []
     instant = time.monotonic_ns()
     timers().call_at(instant, lambda: other.cancel())
-    other = timers().call_at(instant, lambda: rung.append("other"))
-    timers().call_at(instant + 1, lambda: rung.append("last"))
+    other = timers().call_at(instant, lambda: fired.append("other"))
+    timers().call_at(instant + 1, lambda: fired.append("last"))
 
-    await until(lambda: "last" in rung)
+    await until(lambda: "last" in fired)
 
-    assert rung == ["last"]
+    assert fired == ["last"]
 
 
-async def test_a_kernel_that_has_no_more_descriptors_says_so() -> None:
-    """The error is the system's, with its number: not a -1 that is taken for a descriptor."""
+async def test_a_kernel_without_descriptors_raises_its_error() -> None:
+    """The error is the system's, with its number: a -1 is not taken for a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -270,8 +270,8 @@ async def test_a_kernel_that_has_no_more_descriptors_says_so() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_what_is_no_timer_is_not_set() -> None:
-    """A descriptor that somebody else has closed, and another took the number of."""
+async def test_a_descriptor_of_another_kind_is_not_set() -> None:
+    """Other code may have closed the descriptor, and its number may belong to another."""
     other = os.eventfd(0)
 
     with pytest.raises(OSError, match=r"timerfd_settime|Invalid argument"):
@@ -280,8 +280,8 @@ async def test_what_is_no_timer_is_not_set() -> None:
     os.close(other)
 
 
-async def test_timers_that_were_called_off_do_not_pile_up_behind_the_first() -> None:
-    """A pause that is made longer ten thousand times sets as many timers, all but one of which are for nobody."""
+async def test_cancelled_timers_do_not_pile_up_behind_the_first() -> None:
+    """A pause that is extended ten thousand times sets as many timers, and cancels all except one."""
     limiter, other = paced("1/day"), paced("1/h")
     waiting = [asyncio.ensure_future(each.acquire()) for each in (limiter, limiter, other, other)]
     await turns(2)

@@ -1,4 +1,4 @@
-"""The turnstile by itself, turn by turn: who goes on in which iteration of the loop, and what is left."""
+"""The turnstile by itself: which callers go on in which iteration of the loop, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Signal:
 
 
 class Loop:
-    """An event loop and its time, both moved by hand: one `turn` runs what was scheduled before it, in order."""
+    """An event loop and its time, both moved by hand: one `turn` runs the callbacks that were scheduled before it, in order."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -40,7 +40,7 @@ class Loop:
         self.body = 0
         """Nanoseconds that a caller takes once it has gone on."""
         self.slow: dict[int, int] = {}
-        """Those that take another time."""
+        """The nanoseconds of callers that take another time."""
         self._ready: list[Callable[[], None]] = []
 
     # The port of the turnstile.
@@ -64,7 +64,7 @@ class Loop:
     # What the tests call.
 
     def enter(self, callers: Iterable[int]) -> None:
-        """Have them find the loop starved."""
+        """Have these callers find the loop starved."""
         for number in callers:
             self._step(number, self.turnstile.wait())
 
@@ -73,7 +73,7 @@ class Loop:
         self.waiting.pop(signal)[1].close()
 
     def turn(self) -> list[int]:
-        """Returns who went on."""
+        """Run one iteration; returns the callers that went on."""
         ready, self._ready = self._ready, []
         before = len(self.went_on)
         for call in ready:
@@ -121,7 +121,7 @@ def test_a_caller_waits_for_one_iteration(loop: Loop) -> None:
 
 
 def test_callers_go_on_in_order_of_arrival(loop: Loop) -> None:
-    """However many are sent back because the loop was kept too long."""
+    """However many are sent back because the loop was kept busy for too long."""
     loop.body = 2 * MS
     loop.enter(range(3_000))
 
@@ -168,7 +168,7 @@ def test_each_caller_is_resumed_about_once(loop: Loop, body: int) -> None:
 
 @pytest.mark.parametrize("body", [MS // 4, MS, 6 * MS])
 def test_a_turn_resumes_few_in_vain(loop: Loop, body: int) -> None:
-    """Where each caller takes long, the cost of those who are resumed in vain is small beside that of a turn."""
+    """Where each caller takes long, resuming callers in vain costs little beside an iteration."""
     loop.body = body
     loop.enter(range(2_000))
 
@@ -177,8 +177,8 @@ def test_a_turn_resumes_few_in_vain(loop: Loop, body: int) -> None:
     assert loop.resumptions <= 2_000 + 70 * count + 2 * MOST
 
 
-def test_callers_that_take_whole_turns_delay_the_others_little(loop: Loop) -> None:
-    """A careless retry uses up each turn that it is let into: that is no reason to let the others through one by one."""
+def test_slow_callers_delay_the_others_little(loop: Loop) -> None:
+    """A careless retry uses up each iteration in which it runs; the others still go through in portions."""
     loop.slow = dict.fromkeys(range(0, 2_000, 100), 6 * MS)
     loop.enter(range(2_000))
 
@@ -186,14 +186,14 @@ def test_callers_that_take_whole_turns_delay_the_others_little(loop: Loop) -> No
 
 
 def test_quick_callers_need_few_turns(loop: Loop) -> None:
-    """Each turn of a loop costs as much as ten callers."""
+    """An iteration of a loop costs as much as ten callers."""
     loop.enter(range(20 * MOST))
 
     assert loop.turns_until_empty() <= 30
 
 
 def test_portions_grow_again(loop: Loop) -> None:
-    """One slow caller, or a pause of the garbage collector, slows the others for some turns only."""
+    """One slow caller, or a pause of the garbage collector, slows the others for some iterations only."""
     loop.body = 20 * MS
     loop.enter(range(20))
     loop.turns_until_empty()
@@ -203,8 +203,8 @@ def test_portions_grow_again(loop: Loop) -> None:
     assert loop.turns_until_empty() <= 50 + 60
 
 
-def test_a_cancelled_caller_has_no_place_any_more(loop: Loop) -> None:
-    """Neither one in the queue, nor one that was let through, nor one that was sent back."""
+def test_a_cancelled_caller_loses_its_place(loop: Loop) -> None:
+    """Whether it is in the queue, was let through, or was sent back."""
     loop.body = 3 * MS
     loop.enter(range(10))
     loop.turn()
@@ -222,34 +222,34 @@ def test_a_cancelled_caller_has_no_place_any_more(loop: Loop) -> None:
     assert loop.idle
 
 
-def test_others_who_use_up_every_turn_hold_nobody_up_for_ever(loop: Loop) -> None:
-    """Tasks of other limiters, which never come here, may run first in each turn: of every four, one lets a caller through."""
+def test_busy_tasks_delay_no_waiting_caller_for_ever(loop: Loop) -> None:
+    """Tasks of other limiters, which never wait here, may run first in each iteration: every fourth lets a caller through."""
     loop.enter(range(3))
 
     for _ in range(16):
-        loop.turnstile.held_for()  # a caller that finds a permit looks first
+        loop.turnstile.held_for()  # the loop is watched by a caller that finds a permit
         loop.now += 6 * MS
         loop.turn()
 
     assert [0, 1, 2] == loop.went_on
 
 
-def test_time_that_others_take_is_not_counted_against_callers(loop: Loop) -> None:
-    """A program that computes for 6 ms in each turn would let one caller through in each, instead of a thousand."""
+def test_time_that_other_tasks_take_does_not_count(loop: Loop) -> None:
+    """Otherwise a program that computes for 6 ms in each iteration would let one caller through in each, not a thousand."""
     loop.enter(range(3 * MOST))
 
     for _ in range(10):
-        loop.now += 6 * MS  # before any caller has looked
+        loop.now += 6 * MS  # before a caller has watched the loop
         loop.turn()
 
     assert not loop.waiting
 
 
-# How many a line may wake.
+# How many tasks a line may wake.
 
 
 def test_a_line_wakes_fewer_while_callers_wait(loop: Loop) -> None:
-    """Those whom it wakes would stand behind them; but never none, or a crowd of callers could stop the line."""
+    """Tasks that it wakes would wait behind the callers; but never none, or a crowd of callers could stop the line."""
     assert MOST == loop.turnstile.room(0)
 
     loop.enter(range(300))
@@ -260,15 +260,15 @@ def test_a_line_wakes_fewer_while_callers_wait(loop: Loop) -> None:
     assert MOST // 8 == loop.turnstile.room(0)
 
 
-# Whose it is.
+# One for each loop.
 
 
 class Native:
-    """A loop that is no more than an identity."""
+    """A loop that has only an identity."""
 
 
-def test_there_is_one_for_each_loop_while_it_is_used() -> None:
-    """All limiters of a loop share it, and a loop that nobody uses is let go."""
+def test_each_loop_has_one_while_it_is_used() -> None:
+    """All limiters of a loop share it, and without limiters it is freed."""
     native, other = Native(), Native()
     first = Turnstile.of(native, lambda native: Loop(), lambda: 0)
 
