@@ -43,7 +43,7 @@ class Compound(Scheduler):
     @property
     def max_permits(self) -> int | None:  # type: ignore[override]
         """The least `max_permits` of a part."""
-        least = None
+        least = None  # by hand, because every take asks: min() of a comprehension takes three times as long
         for part in self.parts:
             most = part.max_permits
             if most is not None and (least is None or most < least):

@@ -10,6 +10,7 @@ whole number of ticks (a nanosecond has ``rate.permits``, a permit lasts ``rate.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, ns_to_seconds
@@ -31,30 +32,27 @@ class _Smooth(Undoing):
 
     __slots__ = ("_next", "_spilled", "_stored")
 
-    _next: int | None  # next_free in ticks
-    _stored: int  # in units of the subclass
+    _starts_full: bool = False
+    _earn: int = 1  # what a tick of idle time adds to the store, in the unit of the store
 
     def _setup(self, rate: Rate, start: int | None) -> None:
         self.rate, self.receipts = rate, True
         self.forget_takes()
         self._spilled = 0
-        self._stored = self._at_first()
-        self._next = None if start is None else start * rate.permits
+        self._stored = self._most() if self._starts_full else 0
+        self._next: int | None = None if start is None else start * rate.permits  # next_free in ticks
 
-    # The subclass defines the store at first and at most, the gain of a tick of idle time, and the price of permits.
-
-    def _at_first(self) -> int:
-        return 0
-
+    @abstractmethod
     def _most(self) -> int:
-        raise NotImplementedError
+        """The size of the store."""
 
-    def _earned(self, ticks: int) -> int:
-        return ticks
-
+    @abstractmethod
     def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         """The store after a take of that many permits, and the ticks that they cost."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def _rescaled(self, stored: int, rate: Rate) -> int:
+        """The store at a new rate: the same fraction of its size."""
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
@@ -100,9 +98,6 @@ class _Smooth(Undoing):
         self.forget_takes()
         self._next, self._stored, self.rate = due, stored, rate
 
-    def _rescaled(self, stored: int, rate: Rate) -> int:
-        raise NotImplementedError
-
     def reset(self, now: int) -> None:
         """Owe nothing, with the store of a new scheduler."""
         self._setup(self.rate, now)
@@ -114,7 +109,7 @@ class _Smooth(Undoing):
     @property
     def spilled(self) -> int:
         """Nanoseconds of idle time that found the store full and are lost."""
-        return self._spilled // self._earned(self.rate.permits)
+        return self._spilled // (self.rate.permits * self._earn)
 
     @property
     def next_free(self) -> int | None:
@@ -138,7 +133,7 @@ class _Smooth(Undoing):
     def _synced(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
         """next_free and the store after the idle time up to ``since``, and the earned permits that found no room, in the store's unit."""
         free = booked_from(due, since, self.rate.permits)
-        stored += self._earned(free - due)
+        stored += (free - due) * self._earn
         most = self._most()
         return (free, stored, 0) if stored <= most else (free, most, stored - most)
 
@@ -230,6 +225,7 @@ class SmoothWarmingUp(_Smooth):
     """
 
     __slots__ = ("_cold_factor", "_earn", "_warmup")
+    _starts_full: bool = True
 
     def __init__(
         self,
@@ -267,14 +263,8 @@ class SmoothWarmingUp(_Smooth):
         check_window(window, largest)
         return largest + self.rate.permits_in(window)
 
-    def _at_first(self) -> int:
-        return self._most()
-
     def _most(self) -> int:
         return self._warmup * self.rate.permits * self._earn
-
-    def _earned(self, ticks: int) -> int:
-        return ticks * self._earn
 
     def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         left = stored - permits * self._per_permit
