@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.turnstile import Turnstile
     from aiorate.waiting.view import EventLoop
 
-__all__ = ["KINDS", "Kind", "port_of", "running_loop", "running_task", "turnstile_here", "view_here", "view_of"]
+__all__ = ["KINDS", "Kind", "port_of", "running_loop", "running_task", "starved_here", "turnstile_here", "view_here", "view_of"]
 
 
 class Kind(NamedTuple):
@@ -128,6 +128,15 @@ def view_here() -> EventLoop | None:
     if view is None or view.native is not native:
         view = _here.view = None if native is None else _kind_of(native).view(native, _RealTime(), False)
     return view
+
+
+def starved_here() -> bool:
+    """Whether the loop that runs in this thread is starved, by real time; False: no loop runs here."""
+    view = _here.view
+    if view is not None and monotonic_ns() < view.check_after:  # a loop that began to run since is not starved either
+        return False
+    view = view_here()
+    return view is not None and view.starved()
 
 
 def turnstile_here() -> Turnstile | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aiorate.waiting.asyncio.view import GRAIN_NS
 from aiorate.waiting.clock import TimedClock
-from aiorate.waiting.loops import running_loop, view_here
+from aiorate.waiting.loops import running_loop, starved_here, view_here
 from aiorate.waiting.process.timekeeper import Timekeeper
 from aiorate.waiting.turnstile import MOST
 
@@ -78,8 +78,7 @@ class ProcessLoop:
 
     def starved(self) -> bool:
         """By real time: how long other tasks are kept waiting does not depend on virtual time."""
-        view = None if self.manual else view_here()
-        return view is not None and view.starved()
+        return not self.manual and starved_here()
 
     def turn(self) -> Awaitable[object]:
         return self._here.turn()
