@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -247,3 +249,49 @@ def test_under_trio_the_shared_line_is_served() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
     assert at == [(0, "a"), (0.5, "b"), (1, "c"), (1.5, "d"), (2, "a"), (2.5, "b"), (3, "c"), (3.5, "d")]
+
+
+def limiter_of_keys(**options: Any) -> aiorate.KeyedLimiter[Any]:
+    """A limiter for each key, of one permit a second."""
+    return aiorate.KeyedLimiter(lambda key: aiorate.TokenBucket("1/s", burst=1), **options)
+
+
+@pytest.mark.asyncio
+async def test_repr_shows_the_number_of_keys_and_the_shared_limit() -> None:
+    """repr() adds no key."""
+    alone, shared = limiter_of_keys(), limiter_of_keys(shared=aiorate.TokenBucket("5/s", burst=5))
+    alone.try_acquire("ann")
+
+    assert repr(alone) == "<KeyedLimiter of 1 keys>"
+    assert repr(shared).startswith("<KeyedLimiter of 0 keys, shared=<Limiter 'shared' TokenBucket(")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, pickle.dumps])
+async def test_a_keyed_limiter_cannot_be_copied(twin: Any) -> None:
+    """A copy would grant the same permits again."""
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        twin(limiter_of_keys())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("own", [True, False])
+async def test_closing_closes_a_shared_limit_it_has_made(own: bool) -> None:
+    """A limiter that was passed in may have other users, and stays open. Afterwards nothing is granted and no key is added."""
+    elsewhere = aiorate.Limiter(aiorate.TokenBucket("5/s", burst=5))
+    limiters = limiter_of_keys(shared="5/s" if own else elsewhere)
+    limiters.try_acquire("ann")
+
+    await limiters.aclose()
+
+    shared = limiters.shared
+    assert shared is not None
+    if own:
+        with pytest.raises(aiorate.LimiterClosed):
+            shared.try_acquire()
+    else:
+        assert shared.try_acquire()
+    with pytest.raises(aiorate.LimiterClosed):
+        limiters.try_acquire("ann")
+    with pytest.raises(aiorate.LimiterClosed, match="adds no key"):
+        limiters.try_acquire("bob")

@@ -138,3 +138,23 @@ def test_a_key_with_waiters_of_a_closed_loop_is_evicted() -> None:
     del task
     gc.collect()
     assert 1 == keyed.evict()
+
+
+@pytest.mark.asyncio
+async def test_on_event_of_an_evicted_key_may_evict_the_others() -> None:
+    """Each key is dropped, and reported, once."""
+    told: list[str] = []
+
+    def on_event(event: aiorate.Event) -> None:
+        told.append(str(event.key))
+        limiters.evict()
+
+    clock = ManualClock()
+    limiters = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), on_event=on_event)
+    assert all(limiters.try_acquire(key) for key in ("ann", "bob", "cid"))
+    clock.advance(1)
+
+    assert 1 == limiters.evict()  # the callback dropped the others
+
+    assert ["ann", "bob", "cid"] == sorted(told)
+    assert len(limiters) == 0

@@ -1,4 +1,4 @@
-"""Bad arguments, strategies that fail, limiters that are in use already, and loops that end."""
+"""Keys with bad arguments, factories and strategies that fail, limiters that are in use already, and loops that end."""
 
 from __future__ import annotations
 
@@ -155,3 +155,43 @@ def test_waiters_of_a_past_loop_leave_both_lines(first: str) -> None:
     with pytest.raises(RuntimeError, match="moved to another event loop"):
         loop.run_until_complete(tasks[0])
     loop.close()
+
+
+@pytest.mark.asyncio
+async def test_a_factory_may_not_return_shared_or_a_coroutine() -> None:
+    """A key that is its own shared limit would pay twice; a coroutine means that the factory is an async function."""
+    shared = aiorate.Limiter("5/s")
+
+    async def later(key: str) -> str:
+        return "5/s"
+
+    with pytest.raises(ValueError, match="make one for each key"):
+        aiorate.KeyedLimiter[str](lambda key: shared, shared=shared).try_acquire("ann")
+    with pytest.raises(TypeError, match="it returned coroutine"):
+        aiorate.KeyedLimiter[str](later).try_acquire("ann")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="on_event"):
+        aiorate.KeyedLimiter(lambda key: "1/s", on_event="me")  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio
+async def test_a_failing_strategy_affects_only_its_own_key() -> None:
+    """The key is kept, and other keys never raise its error."""
+
+    class Broken(aiorate.TokenBucket):
+        __slots__ = ()
+
+        def rested(self, now: int) -> bool:
+            raise OSError("broken")
+
+    clock = ManualClock()
+    limiters = aiorate.KeyedLimiter[str](
+        lambda key: aiorate.Limiter((Broken if key == "bad" else aiorate.TokenBucket)("1/s", burst=1), clock=clock)
+    )
+    assert limiters.try_acquire("bad")
+    clock.set(clock.now() + 10_000_000_000)
+
+    assert all(limiters.try_acquire(key) for key in ("ann", "bob", "cid"))
+    clock.set(clock.now() + 10_000_000_000)
+    limiters.evict()
+
+    assert list(limiters) == ["bad"]
