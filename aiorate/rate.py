@@ -163,8 +163,7 @@ class Rate:
 
     def __str__(self) -> str:
         name, length = max(
-            ((n, ns) for n, ns in _UNITS.items() if self.period_ns % ns == 0 and n not in ("d", "week", "weeks")),
-            key=lambda unit: unit[1],
+            ((n, ns) for n, ns in _UNITS.items() if self.period_ns % ns == 0 and n not in ("d", "week", "weeks")), key=lambda unit: unit[1]
         )
         count = self.period_ns // length
         return f"{self.permits}/{'' if count == 1 else count}{name}"

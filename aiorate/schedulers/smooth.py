@@ -227,14 +227,7 @@ class SmoothWarmingUp(_Smooth):
     __slots__ = ("_cold_factor", "_earn", "_warmup")
     _starts_full: bool = True
 
-    def __init__(
-        self,
-        rate: Rate | str | Number,
-        warmup: Number,
-        cold_factor: Number = 3.0,
-        *,
-        start: int | None = None,
-    ) -> None:
+    def __init__(self, rate: Rate | str | Number, warmup: Number, cold_factor: Number = 3.0, *, start: int | None = None) -> None:
         check_start(start)
         num, den = exact(warmup, "SmoothWarmingUp(warmup)")
         if num <= 0:

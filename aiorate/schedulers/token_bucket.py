@@ -41,13 +41,7 @@ class TokenBucket(Undoing):
     _calm_until: int
 
     def __init__(
-        self,
-        rate: Rate | str | Number,
-        burst: int,
-        initial: int | None = None,
-        *,
-        start: int | None = None,
-        **unknown: Never,
+        self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None, **unknown: Never
     ) -> None:
         if unknown:
             raise wrong_arguments("TokenBucket", rate, (), unknown)

@@ -46,13 +46,7 @@ class TokenPool(Undoing):
     __slots__ = ("_a", "_calm_until", "_cost", "_earlier", "_full", "_last", "_over", "_peaks", "_plain", "_pool", "_ratio", "_unit", "_w")
 
     def __init__(
-        self,
-        rate: Rate | str | Number,
-        burst_ratio: Number = 1,
-        pool: int | None = None,
-        *,
-        start: int | None = None,
-        **unknown: Never,
+        self, rate: Rate | str | Number, burst_ratio: Number = 1, pool: int | None = None, *, start: int | None = None, **unknown: Never
     ) -> None:
         if unknown:
             raise wrong_arguments("TokenPool", rate, (), unknown)
@@ -292,6 +286,11 @@ class TokenPool(Undoing):
             a, w = a + moved, w - moved
         return a, w
 
+    def _fill(self, now: int) -> None:
+        last = now if self._last is None else self._last
+        pools, last = self._refilled(self._a, self._w, max(0, now - last) * self._unit), max(now, last)
+        (self._a, self._w), self._last = pools, last  # in one step: a signal handler may raise after a call
+
     def _fresh_for(self, a: int, w: int, need: int) -> int:
         """The fresh tokens after which the pool holds ``need``, which is at most full."""
         num, den = self._ratio
@@ -338,10 +337,7 @@ class TokenPool(Undoing):
         check_permits("charge()", permits)
         if self.take(permits, now) <= now:
             return
-        if self._last is None:
-            self._last = now
-        self._a, self._w = self._refilled(self._a, self._w, max(0, now - self._last) * self._unit)
-        self._last = max(now, self._last)
+        self._fill(now)
         self._peaks.note(now, self._a)
         self._a -= permits * self._cost
 
@@ -357,11 +353,7 @@ class TokenPool(Undoing):
 
     def _change(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
         if now is not None:
-            if self._last is None:
-                self._last = now
-            elif now > self._last:
-                self._a, self._w = self._refilled(self._a, self._w, (now - self._last) * self._unit)
-                self._last = now
+            self._fill(now)
             if rate != self.rate:
                 cost = self.rate.interval_ns
                 self._earlier = now, cost if self._earlier is None else min(cost, self._earlier[1])

@@ -6,6 +6,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from aiorate.rate import seconds_to_ns
+from aiorate.schedulers.interface import check_instant
 from aiorate.waiting.loops import running_loop, view_of
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from aiorate.rate import Number
 
-__all__ = ["ManualClock", "check_instant"]
+__all__ = ["ManualClock"]
 
 
 class ManualClock:
@@ -93,16 +94,10 @@ class _Timer:
         self.cancelled = True
 
 
-def check_instant(call: str, instant: int) -> None:
-    """Raise TypeError unless it is an instant."""
-    if isinstance(instant, bool) or not isinstance(instant, int):
-        raise TypeError(f"{call} must be an instant in whole ns, not {type(instant).__name__}.")
-
-
 async def _settle() -> None:
     native = running_loop()
     assert native is not None  # or nobody could await this
     loop = view_of(native, None, precise=False)
-    # From a timer to the last task that it wakes takes a few turns of the loop: driver, notice, waiter, and the waiter's owner.
+    # From a timer to the last task that it wakes takes a few iterations of the loop: driver, notice, waiter, and the waiter's owner.
     for _ in range(12):
         await loop.yield_once()

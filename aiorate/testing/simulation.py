@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.testing.clock import check_instant
+from aiorate.schedulers.interface import check_instant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
