@@ -97,11 +97,11 @@ class Store:
         self.kill()
         self._folder.cleanup()
 
-    def send(self, *words: str | int) -> str:
+    def send(self, *words: str | bytes | int) -> str:
         """The reply to one command, as text. Raises OSError for an error, and if the server does not reply."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=_LONGEST) as connection:
-            parts = [f"${len(str(word).encode())}\r\n{word}\r\n" for word in words]
-            connection.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
+            parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+            connection.sendall(b"".join([b"*%d\r\n" % len(parts), *[b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]]))
             return _reply(connection)
 
     def calls(self, *commands: str) -> int:

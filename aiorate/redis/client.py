@@ -158,7 +158,7 @@ class StoreClient:
     async def _ask(self) -> None:
         """Make one call for the sessions that want something, in order."""
         asking: list[StoreSession] = []
-        questions: list[tuple[str, list[str]]] = []
+        questions: list[tuple[str, list[str | bytes]]] = []
         for session in list(islice(self._wanting, _MOST)):
             del self._wanting[session]
             if session.client is not self:  # it asks in another event loop by now

@@ -9,7 +9,7 @@ from aiorate.redis.failures import Refusal, Unreachable, said_by_server
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Command = tuple[str | int, ...]
+    Command = tuple[str | bytes | int, ...]
 
 __all__ = ["GivenClient", "OwnConnection", "connection_to"]
 

@@ -118,32 +118,40 @@ class Demand:
     def question(self, line: Line, immediate: Immediate, reading: int, now: int) -> Question:
         """What to ask for now."""
         scheduler, question = self._scheduler, Question(horizon=self.horizon / _US)
-        requests = [(ticket, permits) for ticket, permits, _ in line if not ticket.cancelled()]
-        first = requests[0][1] if requests else 1
-        if scheduler.in_hand and self._enough(first, now):
-            return question
-        waiting, ready = sum([permits for _, permits in requests]), scheduler.ready(first, now)
+        first, waiting, ready = 0, 0, 0
+        for ticket, permits, _ in line:
+            if not ticket.cancelled():
+                first = first or permits
+                waiting += permits
+        if scheduler.in_hand:
+            first = first or 1
+            if self._enough(first, now):
+                return question
+            ready = scheduler.ready(first, now)
         expected = 0
         if self.lease:
             expected = self._expected(reading)
             if not waiting:  # a request was refused and does not wait
                 expected = max(expected, scheduler.refused)
-        # Of a burst, as many as the loop wakes in time. The rest stays in the store and is asked for next.
-        most = max(_PORTION, first, *[rate.permits_in(self.horizon) for rate in scheduler.rates])
-        at_once = immediate.ask(requests, ready, ready + most, not expected)
+        at_once = immediate.ask(line, ready, ready + self._most(first), not expected) if immediate else 0
         if at_once:
             question.within, question.unit, question.have = self.slack / _US, immediate.unit, immediate.have
             question.want = max(at_once - ready, 0)
         else:
             waited, spent = self._then
-            if waiting >= waited and scheduler.spent > spent:
+            if ready and waiting >= waited and scheduler.spent > spent:
                 # Grants since the last question did not make the line shorter. So they will not until the answer is here.
                 expected = max(expected, min(ready - scheduler.ahead(now + self.answer_ns), waiting))
-            question.want = min(max(waiting + expected - ready, 0), most)
-            if question.want:
+            missing = waiting + expected - ready
+            if missing > 0:
+                question.want = missing if missing <= _PORTION else min(missing, self._most(first))
                 self._then = waiting, scheduler.spent
         question.served = self._share.asked(question.want, reading, self.horizon)
         return question
+
+    def _most(self, first: int) -> int:
+        """How many slots to ask for at once: of a burst, as many as the loop wakes in time. The rest is asked for next."""
+        return max(_PORTION, first, *[rate.permits_in(self.horizon) for rate in self._scheduler.rates])
 
     def _expected(self, reading: int) -> int:
         """How many permits the next ``lease`` will take, if use goes on as it did since the last question."""

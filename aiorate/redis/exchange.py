@@ -41,6 +41,8 @@ class News:
         """Remove and return what the next question tells. The end of a pause and the next pause take two questions."""
         if self.pause_at is not None and self.pause_at <= reading:
             self.pause_at = None
+        if not self:
+            return _NOTHING
         taken = News(self.charged, self.resumes, None if self.resumes else self.pause_at)
         self.charged, self.resumes, self.pause_at = 0, False, self.pause_at if self.resumes else None
         return taken
@@ -57,6 +59,9 @@ class News:
         if self.resumes:
             return 0
         return -1 if self.pause_at is None else (self.pause_at - reading) / _US
+
+
+_NOTHING = News()
 
 
 class Sent(NamedTuple):

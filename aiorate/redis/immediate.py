@@ -13,7 +13,7 @@ from aiorate.waiting.line import outcome_of
 if TYPE_CHECKING:
     from aiorate.schedulers.slot_scheduler import SlotScheduler
     from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.line import Ticket
+    from aiorate.waiting.line import Line, Ticket
 
 __all__ = ["Immediate", "OneAnswer"]
 
@@ -50,6 +50,9 @@ class Immediate:
         self.have: int = 0
         """The slots of an incomplete multiple that are in hand already."""
 
+    def __bool__(self) -> bool:
+        return bool(self._patience)
+
     @property
     def any_unasked(self) -> bool:
         """Whether there are requests that no question has counted."""
@@ -67,16 +70,15 @@ class Immediate:
         """Forget all: after a fork they belong to the parent."""
         self._patience.clear()
 
-    def ask(self, requests: list[tuple[Ticket, int]], ready: int, most: int, alone: bool) -> int:
-        """Count ``requests``, all in line, for a question. Returns the permits to ask for on behalf of those here alone, or 0.
+    def ask(self, line: Line, ready: int, most: int, alone: bool) -> int:
+        """Count requests for a question. Returns the permits to ask for on behalf of these requests alone, or 0.
 
         0 if other requests stand in line, or if ``alone`` is False because slots are booked ahead anyway: then slots that these
         requests leave are useful to others. Otherwise a slot that comes too late would lapse, and so would the slots of a request
         that has only a part of what it needs. So the question counts the first requests of one size, and says that size. Of a crowd,
         it counts those that ask for ``most`` permits together, the ``ready`` ones included.
         """
-        if not self._patience:
-            return 0
+        requests = [(ticket, permits) for ticket, permits, _ in line if not ticket.cancelled()]
         alone = alone and all(ticket in self._patience for ticket, _ in requests)
         wanted, unit = 0, requests[0][1] if requests else 1
         for ticket, permits in requests:

@@ -35,8 +35,6 @@ class SharedPause:
 
     def follow(self, us: float, unsaid: bool) -> None:
         """The store pauses all processes for ``us``; 0: it does not. ``unsaid``: it has not heard of the latest pause."""
-        if not (us or self.on):
-            return
         timeline = self._dispatcher.timeline
         if us > 0:
             self.on = True

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha1
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -25,13 +26,12 @@ __all__ = ["SHA", "TEXT", "Answer", "BadAnswer", "Question", "limits_of", "read_
 TEXT = """\
 -- aiorate: assigns time slots at one or several rates, by GCRA. All durations are in microseconds.
 -- ARGV[1]: want, charge, pause (-1: none, 0: over), give back, horizon, served (-1: nothing is known), age, within (-1: any time),
--- unit, have, then interval and tolerance of each rate.
+-- unit, have, then interval and tolerance of each rate. Each is a little-endian double.
 -- ARGV[2]: the value that the client was told last, an age ago; empty if there was none.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local max, min = math.max, math.min
-local words = {}
-for word in string.gmatch(ARGV[1], '%S+') do words[#words + 1] = tonumber(word) end
+local words = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
 local want, charge, pause, back, horizon, served, age, within, unit, have = unpack(words)
 local remembered = ARGV[2]
 -- A longer duration counts for this one: 317 years, exact to 2 us.
@@ -39,15 +39,21 @@ local far = 1e16
 
 local form = 'aiorate/1'
 
+local function number(word)
+  local value = tonumber(word)
+  return value and value > -1e18 and value < 1e18 and value
+end
+
 local function read(text)
-  local values = {}
-  for word in string.gmatch(string.match(text, '^' .. form .. ' (.+)$') or '', '%S+') do
-    local value = tonumber(word)
-    if not (value and value > -1e18 and value < 1e18) then return nil end
-    values[#values + 1] = value
+  local written, paused, entitled, unused, rest = string.match(text, '^' .. form .. ' (%S+) (%S+) (%S+) (%S+) (.+)$')
+  written, paused, entitled, unused = number(written), number(paused), number(entitled), number(unused)
+  if not (written and paused and entitled and unused) then return nil end
+  local free = {}
+  for word in string.gmatch(rest, '%S+') do
+    free[#free + 1] = number(word)
+    if not free[#free] then return nil end
   end
-  if #values < 5 then return nil end
-  return {written = values[1], paused = values[2], entitled = values[3], unused = values[4], free = {unpack(values, 5)}}
+  return {written = written, paused = paused, entitled = entitled, unused = unused, free = free}
 end
 
 local text = redis.call('GET', KEYS[1])
@@ -70,7 +76,7 @@ local paused = last.paused - elapsed
 local rates, interval, tolerance, free = 0, {}, {}, {}
 -- How far ahead the slowest rate is booked, then and now, and how many permits went by that no rate needed.
 local was, is, slowest, unused = -far, -far, 0, far
-for place = 11, #words, 2 do
+for place = 11, #words - 1, 2 do
   rates = rates + 1
   interval[rates], tolerance[rates] = words[place], words[place + 1]
   local value, before, heard = -tolerance[rates], last.free[rates], known and known.free[rates]
@@ -150,6 +156,8 @@ SHA = sha1(TEXT.encode(), usedforsecurity=False).hexdigest()
 _SHOWN = 80
 _FORM = "aiorate/1"  # the first word of a value, as in the script
 _FAR = 1e18  # us
+_MOST = 10**300  # the script cuts a debt off long before
+_pack = Struct("<10d").pack
 
 
 class BadAnswer(Exception):
@@ -183,10 +191,11 @@ class Question:
     have: int = 0
     """The slots of an incomplete multiple that the client holds already."""
 
-    def words(self, limits: str) -> list[str]:
+    def words(self, limits: bytes) -> list[str | bytes]:
         """The script's arguments, with what `limits_of` returns. Few and long, because a client takes its time for each."""
-        numbers = f"{self.want} {self.charge} {self.pause} {self.back} {self.horizon} {self.served} {self.age}"
-        return [f"{numbers} {self.within} {self.unit} {self.have} {limits}", self.remembered]
+        charge = min(self.charge, _MOST)
+        numbers = self.want, charge, self.pause, self.back, self.horizon, self.served, self.age, self.within, self.unit, self.have
+        return [_pack(*numbers) + limits, self.remembered]
 
 
 class Answer(NamedTuple):
@@ -208,13 +217,13 @@ class Answer(NamedTuple):
     """When the first of them is, by each rate. It is at the latest of these, and so are those after it."""
 
 
-def limits_of(rates: Sequence[Rate], bursts: Sequence[int]) -> str:
+def limits_of(rates: Sequence[Rate], bursts: Sequence[int]) -> bytes:
     """Interval and tolerance of each rate, as the script takes them."""
-    words: list[str] = []
+    numbers: list[float] = []
     for rate, burst in zip(rates, bursts, strict=True):
         interval = rate.period_ns / (rate.permits * 1_000)
-        words += [repr(interval), repr((burst - 1) * interval)]
-    return " ".join(words)
+        numbers += [interval, (burst - 1) * interval]
+    return Struct(f"<{len(numbers)}d").pack(*numbers)
 
 
 def read_answer(reply: object, rates: int) -> Answer:
@@ -224,11 +233,10 @@ def read_answer(reply: object, rates: int) -> Answer:
     try:
         mark, _, *left = value.split(" ")
         granted, *first = slots.split(" ")
-        paused, entitled, unused, *nexts = map(float, left)
-        starts = list(map(float, first))
-        near = sum(map(abs, (paused, entitled, unused, *nexts, *starts))) < _FAR  # and none is infinite, or no number
-        if mark == _FORM and len(nexts) == len(starts) == rates and near and int(granted) >= 0:
-            return Answer(value, paused, entitled, unused, nexts, int(granted), starts)
+        numbers = [*map(float, left), *map(float, first)]
+        near = sum(map(abs, numbers)) < _FAR  # and none is infinite, or no number
+        if mark == _FORM and len(left) == rates + 3 and len(first) == rates and near and (count := int(granted)) >= 0:
+            return Answer(value, numbers[0], numbers[1], numbers[2], numbers[3:-rates], count, numbers[-rates:])
     except ValueError:
         pass
     raise BadAnswer(f"the store answered {text[:_SHOWN]!r} to aiorate's script")

@@ -77,7 +77,7 @@ class StoreSession(Watcher):
         self._outage: Outage = outage
         self._switch: FallbackSwitch = FallbackSwitch(dispatcher, scheduler, outage)
         self._pause: SharedPause = SharedPause(dispatcher, self._tell)
-        self._limits: tuple[tuple[Rate, ...], str] = ((), "")  # for those rates
+        self._limits: tuple[tuple[Rate, ...], bytes] = ((), b"")  # for those rates
         self._sent: Sent | None = None  # None: no question is under way
         self._news: News = News()  # what the store is yet to hear
         self._memory: Memory = Memory()
@@ -223,7 +223,7 @@ class StoreSession(Watcher):
     # What the client asks and hears.
 
     @property
-    def limits(self) -> str:
+    def limits(self) -> bytes:
         """Interval and tolerance of each rate, for the script."""
         rates, text = self._limits
         if rates is not self._scheduler.rates:
@@ -303,14 +303,16 @@ class StoreSession(Watcher):
         scheduler.book(starts, answer.granted, now, nexts, self._demand.answer_ns, sent.rates)
         if self._closed:  # while the question was under way; the next one returns these slots
             return
-        self._pause.follow(answer.paused, self._news.pause_at is not None)
+        if answer.paused or self._pause.on:
+            self._pause.follow(answer.paused, self._news.pause_at is not None)
         waited = bool(dispatcher.line)
         dispatcher.changed()
         if scheduler.lapsed > self._lapsed:
             if waited:
                 dispatcher.skip(scheduler.lapsed - self._lapsed)
             self._lapsed = scheduler.lapsed
-        self.immediate.refuse(coming=self.immediate.any_unasked and self._asks_on())
+        if self.immediate:
+            self.immediate.refuse(coming=self.immediate.any_unasked and self._asks_on())
 
     def _asks_on(self) -> bool:
         """Have the store asked for the line, unless the first in it has its slots and will be granted in the loop's next iteration."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiorate.redis.connections import Command
 
-    Asked = tuple[str, Sequence[str]]
+    Asked = tuple[str, Sequence[str | bytes]]
 
 __all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Store", "check_source", "node_of"]
 

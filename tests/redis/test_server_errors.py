@@ -15,20 +15,20 @@ import valkey.asyncio
 from helpers.driving import one_loop, until
 from helpers.stores import RealServer, port_of_cluster
 
-from aiorate import EngineUnavailable
+from aiorate import EngineUnavailable, Rate
 from aiorate.redis import RedisLimiter
 from aiorate.redis.connections import connection_to
 from aiorate.redis.failures import Refusal, Unreachable, code_of, failure_of
-from aiorate.redis.script import SHA, TEXT
+from aiorate.redis.script import SHA, TEXT, Question, limits_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 pytestmark = one_loop
 
-Command = tuple[str | int, ...]
+Command = tuple[str | bytes | int, ...]
 LIBRARIES = {"redis-py": (redis.asyncio, redis.asyncio.Redis), "valkey-py": (valkey.asyncio, valkey.asyncio.Valkey)}
-ASK_LIMITER: Command = ("EVAL", TEXT, 1, "aiorate:x", "1 0 -1 0 20000.0 -1 0.0 -1 1 0 100000.0 0.0", "")
+ASK_LIMITER: Command = ("EVAL", TEXT, 1, "aiorate:x", *Question(1, horizon=20_000).words(limits_of([Rate(10)], [1])))
 """What a limiter of the name "x" sends."""
 OUTAGES = ["READONLY", "MASTERDOWN", "OOM", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "BUSY", "UNKILLABLE", "TRYAGAIN"]
 REFUSALS = ["NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "ASK", "EXECABORT", "NOSCRIPT", "WRONGTYPE"]
