@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate
-from aiorate.schedulers.interface import check_ask, check_give_back, check_instant, check_permits, check_start, check_window
+from aiorate.schedulers.interface import check_ask, check_give_back, check_instant, check_optional, check_permits, check_window
 from aiorate.schedulers.window import Window, in_period, rate_per, whole_rate
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class CalendarWindow(Window):
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
         from datetime import tzinfo as tzinfo_type  # imported here, so that importing this module stays fast
 
-        check_start(start)
+        check_optional("start", start)
         if isinstance(tz, str):
             from zoneinfo import ZoneInfo
 

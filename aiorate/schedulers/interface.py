@@ -11,8 +11,8 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 4.  No window of any history holds more permits than `Scheduler.bound` says. A permit given back by its receipt counts as never
     granted. A permit given back without a receipt counts as one fewer at the instant at which it comes back.
 5.  A take that is given back at once, by receipt, leaves no trace. The takes of one instant that come back whole, later and with
-    nothing in between, leave none within 1 ns in any strategy of aiorate. Whatever comes back, nobody is sooner for it than without
-    the take, or than if it is kept.
+    nothing in between, leave none within 1 ns in any strategy of aiorate. After any return, no request is sooner than in the earlier
+    of two histories: without the take, and with the take kept.
 6.  Adding a constant to all instants changes nothing else.
 7.  A clock that goes back makes no progress and earns no credit.
 8.  No drift: the k-th grant under load is due at exactly its share of the schedule, after a thousand million grants too.
@@ -210,20 +210,18 @@ def check_ask(call: str, permits: int, now: int, since: int | None = None, most:
         return  # in a third of the time of the checks below
     check_permits(call, permits, most)
     check_instant(f"{call}(now)", now)
-    if since is not None:
-        check_instant(f"{call}(since)", since)
+    check_optional(f"{call}(since)", since)
 
 
 def check_give_back(permits: int, now: int, taken: int | None) -> None:
     """Raise TypeError or ValueError for wrong arguments of `Scheduler.give_back`."""
     check_permits("give_back()", permits)
     check_instant("give_back(now)", now)
-    if taken is not None:
-        check_instant("give_back(taken)", taken)
+    check_optional("give_back(taken)", taken)
 
 
 def check_permits(call: str, permits: int, most: int | None = None) -> None:
-    """Raise TypeError or ValueError unless permits is an int from 1 to most."""
+    """Raise TypeError or ValueError unless ``permits`` is an int from 1 to ``most``."""
     if isinstance(permits, bool) or not isinstance(permits, int):
         raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.")
     if permits < 1:
@@ -246,10 +244,10 @@ def check_instant(what: str, instant: int) -> None:
         raise TypeError(f"{what} must be an instant in whole ns, not {type(instant).__name__}.")
 
 
-def check_start(start: int | None) -> None:
+def check_optional(what: str, instant: int | None) -> None:
     """Raise TypeError unless it is an instant or None."""
-    if start is not None:
-        check_instant("start", start)
+    if instant is not None:
+        check_instant(what, instant)
 
 
 def check_ns(call: str, ns: int, least: int = 0) -> None:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate
-from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_start, check_window, wrong_arguments
+from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.window import Window, in_period, whole_rate
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class SlidingWindow(Window):
     def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
         if misplaced or unknown:
             raise wrong_arguments("SlidingWindow", rate, misplaced, unknown)
-        check_start(start)
+        check_optional("start", start)
         self.rate = whole_rate(Rate.of(rate), "SlidingWindow")
         # An entry for each instant of grants: the instant, and the number of permits granted up to then, the first ever included.
         # Those still in the window begin at `_first`. A list, because an empty deque would weigh as much as all the rest.

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate.schedulers.interface import booked_from, check_ask, check_permits, check_start, check_window, wrong_arguments
+from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class SmoothBursty(_Smooth):
     ) -> None:
         if unknown:
             raise wrong_arguments("SmoothBursty", rate, (), unknown)
-        check_start(start)
+        check_optional("start", start)
         if max_burst is not None and max_stored is not None:
             raise ValueError("SmoothBursty() takes max_burst (seconds) or max_stored (permits), not both.")
         self._max_burst = exact(1 if max_burst is None else max_burst, "SmoothBursty(max_burst)")
@@ -228,7 +228,7 @@ class SmoothWarmingUp(_Smooth):
     _starts_full: bool = True
 
     def __init__(self, rate: Rate | str | Number, warmup: Number, cold_factor: Number = 3.0, *, start: int | None = None) -> None:
-        check_start(start)
+        check_optional("start", start)
         num, den = exact(warmup, "SmoothWarmingUp(warmup)")
         if num <= 0:
             raise ValueError(f"SmoothWarmingUp(warmup={warmup!r}) must be more than 0 seconds. For no warm-up, use SmoothBursty.")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds, ratio_of
-from aiorate.schedulers.interface import booked_from, check_ask, check_permits, check_start, check_window, wrong_arguments
+from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class _Accumulator(Undoing):
         self._setup(Rate.of(rate), start)
 
     def _setup(self, rate: Rate, start: int | None) -> None:
-        check_start(start)
+        check_optional("start", start)
         self.rate, self.receipts = rate, True
         self.forget_takes()
         self._next = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, ceil_div
-from aiorate.schedulers.interface import check_ask, check_give_back, check_permits, check_start, check_window, wrong_arguments
+from aiorate.schedulers.interface import check_ask, check_give_back, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.peaks import Peaks
 from aiorate.schedulers.undo import Undoing
 
@@ -45,7 +45,7 @@ class TokenBucket(Undoing):
     ) -> None:
         if unknown:
             raise wrong_arguments("TokenBucket", rate, (), unknown)
-        check_start(start)
+        check_optional("start", start)
         check_permits("TokenBucket(burst)", burst)
         if initial is not None:
             if isinstance(initial, bool) or not isinstance(initial, int):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate, as_float, ceil_div, ns_to_seconds, ratio_of
-from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_permits, check_start, check_window, wrong_arguments
+from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.peaks import Peaks
 from aiorate.schedulers.undo import Undoing
 
@@ -50,7 +50,7 @@ class TokenPool(Undoing):
     ) -> None:
         if unknown:
             raise wrong_arguments("TokenPool", rate, (), unknown)
-        check_start(start)
+        check_optional("start", start)
         if pool is not None:
             check_ns("TokenPool(pool)", pool, least=1)
         self.receipts = True

@@ -1,4 +1,4 @@
-"""One of each strategy, for tests that all must pass."""
+"""One scheduler of each strategy, for tests that all strategies must pass."""
 
 from __future__ import annotations
 
