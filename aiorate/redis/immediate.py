@@ -38,37 +38,26 @@ class OneAnswer(Patience):
 class Immediate:
     """The requests with ``max_wait=0`` in a limiter's line, where other requests may stand too. ``slack`` is in ns."""
 
-    __slots__ = ("_dispatcher", "_patience", "_scheduler", "_slack", "have", "unit")
+    __slots__ = ("_dispatcher", "_scheduler", "_slack", "have", "unit", "waiting")
 
     def __init__(self, dispatcher: Dispatcher, scheduler: SlotScheduler, slack: int) -> None:
         self._dispatcher: Dispatcher = dispatcher
         self._scheduler: SlotScheduler = scheduler
         self._slack: int = slack
-        self._patience: dict[Ticket, OneAnswer] = {}
+        self.waiting: dict[Ticket, OneAnswer] = {}
+        """Those that are in line."""
         self.unit: int = 1
         """The size of a request: slots are useful in multiples of it."""
         self.have: int = 0
         """The slots of an incomplete multiple that are in hand already."""
 
     def __bool__(self) -> bool:
-        return bool(self._patience)
+        return bool(self.waiting)
 
     @property
     def any_unasked(self) -> bool:
         """Whether there are requests that no question has counted."""
-        return any(not patience.asked for patience in self._patience.values())
-
-    def add(self, ticket: Ticket, patience: OneAnswer) -> None:
-        """A request joined the line."""
-        self._patience[ticket] = patience
-
-    def remove(self, ticket: Ticket) -> None:
-        """A request was decided, or left the line."""
-        self._patience.pop(ticket, None)
-
-    def clear(self) -> None:
-        """Forget all: after a fork they belong to the parent."""
-        self._patience.clear()
+        return any(not patience.asked for patience in self.waiting.values())
 
     def ask(self, line: Line, ready: int, most: int, alone: bool) -> int:
         """Count requests for a question. Returns the permits to ask for on behalf of these requests alone, or 0.
@@ -79,13 +68,13 @@ class Immediate:
         it counts those that ask for ``most`` permits together, the ``ready`` ones included.
         """
         requests = [(ticket, permits) for ticket, permits, _ in line if not ticket.cancelled()]
-        alone = alone and all(ticket in self._patience for ticket, _ in requests)
+        alone = alone and all(ticket in self.waiting for ticket, _ in requests)
         wanted, unit = 0, requests[0][1] if requests else 1
         for ticket, permits in requests:
             if (alone and permits != unit) or (wanted and wanted + permits > most):
                 break
-            if ticket in self._patience:
-                self._patience[ticket].asked = True
+            if ticket in self.waiting:
+                self.waiting[ticket].asked = True
             wanted += permits
         if not alone:
             return 0
@@ -97,7 +86,7 @@ class Immediate:
 
         ``coming``: an answer is on its way, or will be, for those that no question has counted.
         """
-        if not self._patience:
+        if not self.waiting:
             return
         dispatcher, now = self._dispatcher, self._dispatcher.timeline.now()
         gate, first = dispatcher.gate, dispatcher.line.first()
@@ -105,7 +94,7 @@ class Immediate:
         due = 0 if held else self._scheduler.due_by(now + self._slack, now)
         over: list[tuple[Ticket, int, Patience]] = []
         for ticket, permits, _ in dispatcher.line:
-            patience = self._patience.get(ticket)
+            patience = self.waiting.get(ticket)
             if patience is None or permits <= due or (coming and not patience.asked):
                 due -= permits
             elif outcome_of(ticket) is None:

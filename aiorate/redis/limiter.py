@@ -100,11 +100,13 @@ class RedisLimiter(Limiter):
             raise TypeError(f"RedisLimiter(name) must be text, not {type(name).__name__}.")
         if not name:
             raise ValueError("RedisLimiter(name) must not be empty: processes with the same name share one limit.")
-        if not _can_be_encoded(name):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
             raise ValueError(
                 f"RedisLimiter(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate. Refuse such a key where"
                 " it comes in, or write name.encode(errors='replace').decode()."
-            )
+            ) from None
         rates = _rates(rate)
         bursts = _bursts(burst, len(rates))
         for each, most in zip(rates, bursts, strict=True):
@@ -178,7 +180,7 @@ class RedisLimiter(Limiter):
             return await super().acquire(permits, max_wait=max_wait)
         ticket, asked = dispatcher.join(permits, at, now, now)
         line, driver = dispatcher.line, dispatcher.driver
-        session.immediate.add(ticket, OneAnswer(permits, limit))
+        session.immediate.waiting[ticket] = OneAnswer(permits, limit)
         if not session.coming:
             session.immediate.refuse()
         try:
@@ -188,7 +190,7 @@ class RedisLimiter(Limiter):
             dispatcher.leave(line, ticket, permits)
             raise
         finally:
-            session.immediate.remove(ticket)
+            session.immediate.waiting.pop(ticket, None)
         waited, _, now = dispatcher.resumed(line, ticket.result(), asked)
         await yield_to_loop(dispatcher, permits, now)
         return ns_to_seconds(waited)
@@ -217,7 +219,7 @@ class RedisLimiter(Limiter):
     def apply(self, spec: RateSpec | str) -> None:
         super().apply(spec)
         if not self.dispatcher.closed:
-            self._session.reopen()
+            self._session.closed = False
 
     async def aclose(self) -> None:
         """Fail the requests in line with `LimiterClosed`, and return slots to the store unless it has assigned later ones since.
@@ -226,14 +228,6 @@ class RedisLimiter(Limiter):
         """
         await super().aclose()
         await self._session.aclose()
-
-
-def _can_be_encoded(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _rates(rate: OneRate | Sequence[OneRate]) -> list[Rate]:

@@ -17,8 +17,6 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from aiorate.rate import Rate
 
 __all__ = ["SHA", "TEXT", "Answer", "BadAnswer", "Question", "limits_of", "read_answer"]
@@ -217,7 +215,7 @@ class Answer(NamedTuple):
     """When the first of them is, by each rate. It is at the latest of these, and so are those after it."""
 
 
-def limits_of(rates: Sequence[Rate], bursts: Sequence[int]) -> bytes:
+def limits_of(rates: tuple[Rate, ...], bursts: tuple[int, ...]) -> bytes:
     """Interval and tolerance of each rate, as the script takes them."""
     numbers: list[float] = []
     for rate, burst in zip(rates, bursts, strict=True):

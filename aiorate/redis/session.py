@@ -23,7 +23,6 @@ from aiorate.waiting.loops import running_loop
 from aiorate.waiting.watcher import Watcher
 
 if TYPE_CHECKING:
-    from aiorate.rate import Rate
     from aiorate.redis.client import StoreClient
     from aiorate.redis.demand import Demand
     from aiorate.redis.outage import Outage
@@ -42,7 +41,6 @@ class StoreSession(Watcher):
 
     __slots__ = (
         "__weakref__",
-        "_closed",
         "_demand",
         "_dispatcher",
         "_lapsed",
@@ -59,6 +57,7 @@ class StoreSession(Watcher):
         "_switch",
         "_wanted_at",
         "client",
+        "closed",
         "immediate",
         "key",
     )
@@ -70,6 +69,8 @@ class StoreSession(Watcher):
         """The client that asks on behalf of this limiter; None: nothing was asked yet in this event loop."""
         self.immediate: Immediate = Immediate(dispatcher, scheduler, demand.slack)
         """Requests with ``max_wait=0``."""
+        self.closed: bool = False
+        """Whether nothing is asked, except to return slots."""
         self._source: object = source
         self._dispatcher: Dispatcher = dispatcher
         self._scheduler: SlotScheduler = scheduler
@@ -77,14 +78,13 @@ class StoreSession(Watcher):
         self._outage: Outage = outage
         self._switch: FallbackSwitch = FallbackSwitch(dispatcher, scheduler, outage)
         self._pause: SharedPause = SharedPause(dispatcher, self._tell)
-        self._limits: tuple[tuple[Rate, ...], bytes] = ((), b"")  # for those rates
+        self._limits: tuple[object, bytes] = (None, b"")  # for those rates
         self._sent: Sent | None = None  # None: no question is under way
         self._news: News = News()  # what the store is yet to hear
         self._memory: Memory = Memory()
         self._lapsed: int = 0  # ns of schedule that were reported as skipped
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to
-        self._closed: bool = False
         self._returned: asyncio.Future[None] | None = None  # while aclose() waits until the store has heard of slots that come back
         scheduler.link = self
         dispatcher.watcher = self
@@ -96,7 +96,7 @@ class StoreSession(Watcher):
         """Slots may be wanted at that instant. Returns whether the store will be asked."""
         dispatcher = self._dispatcher
         native = running_loop()
-        if native is None or self._closed:
+        if native is None or self.closed:
             return False  # try_acquire() and delay() outside a loop
         if self._silent and self._outage.degraded:
             self._scheduler.fallback = None  # the store was not asked for a while: requests wait until it is known whether it answers
@@ -137,7 +137,7 @@ class StoreSession(Watcher):
     def held_up(self) -> None:
         """A request waits for the end of a pause, which other processes may end earlier."""
         native = running_loop()
-        if isinstance(native, asyncio.AbstractEventLoop) and not self._closed:
+        if isinstance(native, asyncio.AbstractEventLoop) and not self.closed:
             self._pause.recheck_later(native)
 
     def shared(self) -> None:
@@ -157,12 +157,12 @@ class StoreSession(Watcher):
     def forked(self) -> None:
         """This is a child process now: the slots in hand and the connection are the parent's."""
         self._scheduler.clear()
-        self.immediate.clear()
+        self.immediate.waiting.clear()
         self.moved()
 
     def _tell(self) -> None:
         native = running_loop()
-        if native is not None and not self._closed:
+        if native is not None and not self.closed:
             self._wake(native)
 
     def _wake(self, native: object) -> None:
@@ -193,7 +193,7 @@ class StoreSession(Watcher):
     @property
     def coming(self) -> bool:
         """Whether an answer is on its way that may have slots for the next request."""
-        return self._scheduler.asking and not self._closed and self._dispatcher.timeline.held_at is None
+        return self._scheduler.asking and not self.closed and self._dispatcher.timeline.held_at is None
 
     async def aclose(self) -> None:
         """Tell the store what it is yet to hear, and return the slots in hand, if nobody has asked it since.
@@ -201,7 +201,7 @@ class StoreSession(Watcher):
         No task, no timer, and no connection that was opened here is left.
         """
         client = self.client
-        self._closed = True
+        self.closed = True
         self._switch.cancel()
         self._pause.cancel()
         if client is not None and client.loop is running_loop():
@@ -216,21 +216,15 @@ class StoreSession(Watcher):
         self._scheduler.clear()
         self.moved()
 
-    def reopen(self) -> None:
-        """Ask again."""
-        self._closed = False
-
     # What the client asks and hears.
 
     @property
     def limits(self) -> bytes:
         """Interval and tolerance of each rate, for the script."""
-        rates, text = self._limits
-        if rates is not self._scheduler.rates:
-            rates = self._scheduler.rates
-            text = limits_of(rates, self._scheduler.bursts)
-            self._limits = rates, text
-        return text
+        scheduler = self._scheduler
+        if self._limits[0] is not scheduler.rates:
+            self._limits = scheduler.rates, limits_of(scheduler.rates, scheduler.bursts)
+        return self._limits[1]
 
     @property
     def in_grace(self) -> bool:
@@ -242,10 +236,10 @@ class StoreSession(Watcher):
         dispatcher, scheduler, memory = self._dispatcher, self._scheduler, self._memory
         reading, now = dispatcher.timeline.read(), dispatcher.timeline.now()
         returns = self._returned is not None
-        if self._closed and not returns:
+        if self.closed and not returns:
             scheduler.unanswered()
             return None
-        if self._closed or dispatcher.timeline.held_at is not None:
+        if self.closed or dispatcher.timeline.held_at is not None:
             question = Question(horizon=self._demand.horizon / _US)
         else:
             question = self._demand.question(dispatcher.line, self.immediate, reading, now)
@@ -260,7 +254,7 @@ class StoreSession(Watcher):
             self._tell()  # in the next question
         question.charge, question.pause = news.charged, news.pause_us(reading)
         question.age, question.remembered = (reading - memory.at) / _US, memory.value
-        self._sent = Sent(question, reading, news, scheduler.rates, self._closed)
+        self._sent = Sent(question, reading, news, scheduler.rates, self.closed)
         return question
 
     def _nothing_to_ask(self, now: int) -> None:
@@ -301,7 +295,7 @@ class StoreSession(Watcher):
             self._demand.answered(answer)
         starts, nexts = _instants(answer.starts, now), _instants(answer.nexts, now)
         scheduler.book(starts, answer.granted, now, nexts, self._demand.answer_ns, sent.rates)
-        if self._closed:  # while the question was under way; the next one returns these slots
+        if self.closed:  # while the question was under way; the next one returns these slots
             return
         if answer.paused or self._pause.on:
             self._pause.follow(answer.paused, self._news.pause_at is not None)
@@ -368,7 +362,7 @@ class StoreSession(Watcher):
         self._scheduler.unanswered()
         if self._returned is not None:
             self._settle()
-        if not self._closed:
+        if not self.closed:
             self._dispatcher.fail(error)
             self._dispatcher.changed()
 

@@ -66,17 +66,17 @@ class SlotScheduler(Scheduler):
     __slots__ = (
         "_ask_below",
         "_asked_at",
-        "_bursts",
         "_in_hand",
         "_lapse",
         "_next_free",
-        "_rates",
         "_rehearsal",
         "answer_ns",
+        "bursts",
         "fallback",
         "link",
         "patient",
         "rate",
+        "rates",
         "refused",
         "spent",
     )
@@ -84,8 +84,10 @@ class SlotScheduler(Scheduler):
     books_since: bool = False
 
     def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], lapse: int) -> None:
-        self._rates: tuple[Rate, ...] = tuple(rates)
-        self._bursts: list[int] = list(bursts)
+        self.rates: tuple[Rate, ...] = tuple(rates)
+        """In order; another tuple once a rate is changed."""
+        self.bursts: tuple[int, ...] = tuple(bursts)
+        """One for each rate."""
         self._lapse: int = lapse
         self._in_hand: SlotsInHand = SlotsInHand()
         self._next_free: NextFree = NextFree(rates, bursts)  # after all slots that the store has assigned, as it said last
@@ -93,7 +95,7 @@ class SlotScheduler(Scheduler):
         self._asked_at: int | None = None  # since when slots are on their way
         self._rehearsal: bool = False
         self.receipts: bool = True
-        self.rate = _slowest(self._rates)
+        self.rate = _slowest(self.rates)
         self.answer_ns: int = _FIRST_ANSWER_NS
         """How long an answer of the store takes, as `book` said last."""
         self.spent: int = 0
@@ -117,7 +119,7 @@ class SlotScheduler(Scheduler):
         changed since.
         """
         if count:
-            self._in_hand.add(runs_of(starts, rates or self._rates, count, now, self._lapse))
+            self._in_hand.add(runs_of(starts, rates or self.rates, count, now, self._lapse))
         self._next_free.follow(nexts)
         self.answer_ns = answer_ns
         self._asked_at = None
@@ -254,11 +256,11 @@ class SlotScheduler(Scheduler):
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate by which this process has slots assigned. Raises RuntimeError where there are several."""
-        if len(self._rates) > 1:
+        if len(self.rates) > 1:
             raise RuntimeError("set_rate(): cannot change one of several rates. Create a new limiter of the same name with other rates.")
-        check_memory("set_rate()", rate, self._bursts[0])
+        check_memory("set_rate()", rate, self.bursts[0])
         self._next_free.set_rate(0, rate)
-        self._rates, self.rate = (rate,), rate
+        self.rates, self.rate = (rate,), rate
 
     def lag(self, now: int) -> int:
         """How late (ns) the first slot in hand is."""
@@ -271,11 +273,11 @@ class SlotScheduler(Scheduler):
         If requests are for several permits, ``largest`` more; and again for each further process that makes such requests.
         """
         check_window(window, largest)
-        lapses = [lapse_of(rate, self._lapse) for rate in self._rates]
+        lapses = [lapse_of(rate, self._lapse) for rate in self.rates]
         most = min(
             # A slot that a slower rate delayed may be later than those of a faster one, and there is one at a time.
             burst + rate.permits_in(window + lapse) + (max(lapses) > lapse)
-            for rate, burst, lapse in zip(self._rates, self._bursts, lapses, strict=True)
+            for rate, burst, lapse in zip(self.rates, self.bursts, lapses, strict=True)
         )
         return most + (largest if largest > 1 else 0)
 
@@ -298,18 +300,8 @@ class SlotScheduler(Scheduler):
         if self._asked_at is not None:
             self._asked_at -= ns
 
-    @property
-    def rates(self) -> tuple[Rate, ...]:
-        """All rates, in order; another tuple once one is changed."""
-        return self._rates
-
-    @property
-    def bursts(self) -> Sequence[int]:
-        """One for each rate."""
-        return self._bursts
-
     def __deepcopy__(self, memo: object) -> SlotScheduler:
-        twin = SlotScheduler(self._rates, self._bursts, self._lapse)
+        twin = SlotScheduler(self.rates, self.bursts, self._lapse)
         twin._in_hand, twin.patient = self._in_hand.copy(), self.patient
         twin._next_free = deepcopy(self._next_free)
         if self._asked_at is not None:
@@ -320,7 +312,7 @@ class SlotScheduler(Scheduler):
 
     def __repr__(self) -> str:
         rates = ", ".join(
-            [f"{rate}" if burst == 1 else f"{rate} burst {burst}" for rate, burst in zip(self._rates, self._bursts, strict=True)]
+            [f"{rate}" if burst == 1 else f"{rate} burst {burst}" for rate, burst in zip(self.rates, self.bursts, strict=True)]
         )
         return f"SlotScheduler({rates}, in_hand={self.in_hand})"
 

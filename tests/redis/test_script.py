@@ -24,7 +24,7 @@ class Client:
         self.store = store
         self.rates = [Rate.parse(rate) for rate in rates or ("1000/s",)]
         bursts = [burst] * len(self.rates) if isinstance(burst, int) else burst
-        self.limits = limits_of(self.rates, bursts)
+        self.limits = limits_of(tuple(self.rates), tuple(bursts))
         self.horizon = horizon
         self.key = f"aiorate:{name}"
         self.value, self.told_at = "", 0
@@ -296,7 +296,7 @@ def test_a_value_of_somebody_else_is_left_alone(store: RealServer, value: str) -
     """An error that says so, and nothing is overwritten."""
     store.send("SET", "aiorate:x", value)
 
-    question = Question(1, horizon=1.0).words(limits_of([Rate(1)], [1]))
+    question = Question(1, horizon=1.0).words(limits_of((Rate(1),), (1,)))
     with pytest.raises(OSError, match="WRONGTYPE"):
         store.send("EVAL", TIMED, 1, "aiorate:x", *question, EPOCH)
     assert value == store.send("GET", "aiorate:x")
@@ -307,7 +307,7 @@ def test_a_value_of_another_version_is_left_alone(store: RealServer, value: str)
     """Another release may read it otherwise: an error that names both versions, and nothing is overwritten."""
     store.send("SET", "aiorate:x", value)
 
-    question = Question(1, horizon=1.0).words(limits_of([Rate(1)], [1]))
+    question = Question(1, horizon=1.0).words(limits_of((Rate(1),), (1,)))
     with pytest.raises(OSError, match=f"-VERSION the key aiorate:x .* as {value.split()[0]}; this release reads aiorate/1"):
         store.send("EVAL", TIMED, 1, "aiorate:x", *question, EPOCH)
     assert value == store.send("GET", "aiorate:x")

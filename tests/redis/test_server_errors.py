@@ -28,7 +28,7 @@ pytestmark = one_loop
 
 Command = tuple[str | bytes | int, ...]
 LIBRARIES = {"redis-py": (redis.asyncio, redis.asyncio.Redis), "valkey-py": (valkey.asyncio, valkey.asyncio.Valkey)}
-ASK_LIMITER: Command = ("EVAL", TEXT, 1, "aiorate:x", *Question(1, horizon=20_000).words(limits_of([Rate(10)], [1])))
+ASK_LIMITER: Command = ("EVAL", TEXT, 1, "aiorate:x", *Question(1, horizon=20_000).words(limits_of((Rate(10),), (1,))))
 """What a limiter of the name "x" sends."""
 OUTAGES = ["READONLY", "MASTERDOWN", "OOM", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "BUSY", "UNKILLABLE", "TRYAGAIN"]
 REFUSALS = ["NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "ASK", "EXECABORT", "NOSCRIPT", "WRONGTYPE"]

@@ -191,7 +191,7 @@ async def test_all_limiters_of_a_client_share_a_task_and_a_connection(store: Rea
 
 async def test_the_script_is_sent_once_for_all_keys_of_a_call(store: RealServer) -> None:
     """A server that has lost it hears it once: 200 times one after the other would take longer than a call may."""
-    limits = limits_of([Rate(1000)], [1])
+    limits = limits_of((Rate(1000),), (1,))
     connection = Store(store.url)
     for _ in range(2):
         store.send("SCRIPT", "FLUSH")
