@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, Rate
-from aiorate.schedulers.interface import check_ask, check_give_back, check_instant, check_optional, check_permits, check_window
+from aiorate.schedulers.interface import check_give_back, check_instant, check_optional, check_permits, check_window
 from aiorate.schedulers.window import Window, in_period, rate_per, whole_rate
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class CalendarWindow(Window):
     of one window, n more may follow at once in the next.
     """
 
-    __slots__ = ("_began", "_ends", "_last", "_opens", "_origin", "_tz", "_used")
+    __slots__ = ("_began", "_ends", "_opens", "_origin", "_tz", "_used")
 
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
         from datetime import tzinfo as tzinfo_type  # imported here, so that importing this module stays fast
@@ -57,27 +57,18 @@ class CalendarWindow(Window):
         self.rate = _checked(Rate.of(rate))
         self._tz = tz
         self._origin = origin
-        self._last = start  # no grant before it
+        self._last = start
         # The window of the used permits: its first grant, its end, and its beginning if all windows before it are used up.
         self._began = self._ends = start
         self._opens: int | None = None
         self._used = 0
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        check_ask("take()", permits, now, since, self.rate.permits)
-        at, used = self._plan(permits, now)
-        if at > now:
-            return at
+    def _enter(self, permits: int, now: int) -> None:
         if self._ends is None or now >= self._ends:
-            self._began, self._ends = now, self._edge_after(now)
+            self._began, self._ends, self._used = now, self._edge_after(now), 0
         elif self._opens is not None:
             self._began = now
-        self._used, self._last, self._opens = used + permits, now, None
-        return max(at, now if since is None or since > now else since)
-
-    def peek(self, permits: int, now: int) -> int:
-        check_ask("peek()", permits, now, most=self.rate.permits)
-        return max(self._plan(permits, now)[0], now)
+        self._used, self._last, self._opens = self._used + permits, now, None
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Credit permits that are, or may be, this window's. The permits of an earlier window are gone."""
@@ -88,13 +79,13 @@ class CalendarWindow(Window):
     def charge(self, permits: int, now: int) -> None:
         """Count permits in this window as far as they fit, and the rest in the next ones."""
         check_permits("charge()", permits)
-        at, used = self._plan(1, now)
+        at = self._earliest(1, now)
         if self._ends is None or at >= self._ends:
-            self._began, self._ends = at, self._edge_after(at)
+            self._began, self._ends, self._used = at, self._edge_after(at), 0
         n, period = self.rate.permits, self.rate.period_ns
-        over = min(used + permits - n, permits)
+        over = min(self._used + permits - n, permits)
         if over <= 0:
-            self._used = used + permits
+            self._used += permits
         else:
             windows = -(-over // n)
             self._used = over - (windows - 1) * n
@@ -140,15 +131,11 @@ class CalendarWindow(Window):
             shortest = max(shortest - 2 * _HOUR, _HOUR)  # the least that a change of the clocks leaves
         return self.rate.permits * (1 + -(-window // shortest))
 
-    def _plan(self, permits: int, now: int) -> tuple[int, int]:
+    def _earliest(self, permits: int, now: int) -> int:
         if self._last is None:
             self._last = now
         at = max(self._last, now, now if self._opens is None else self._opens)
-        if self._ends is None or at >= self._ends:
-            return at, 0
-        if self._used + permits <= self.rate.permits:
-            return at, self._used
-        return self._ends, 0
+        return at if self._ends is None or at >= self._ends or self._used + permits <= self.rate.permits else self._ends
 
     def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
         """The first edge of a window after the instant."""

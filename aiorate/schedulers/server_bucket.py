@@ -35,11 +35,11 @@ class ServerBucket:
         "_earlier",
         "_full_in",
         "_gain",
+        "_known",
         "_level",
         "_most",
         "_peaks",
         "_recent",
-        "_recorded",
         "_since",
         "_size",
     )
@@ -49,7 +49,7 @@ class ServerBucket:
         self._level = self._most = left * full_in
         self._full_in = full_in
         self._recent = self._earlier = 0  # permits granted since `_since`, and in an equal time before it
-        self._recorded = at + _ON_THE_WAY_NS  # from then on, these are all the permits that may be on their way
+        self._known = at + _ON_THE_WAY_NS  # from then on, these are all the permits that may be on their way
         self._heed(left, size, size - left, full_in, now)
 
     def tell(self, left: int, size: int, full_in: int, now: int, at: int) -> None:
@@ -64,7 +64,7 @@ class ServerBucket:
             gain, full_in = self._gain, self._full_in
         said = left * full_in
         level = self._level * full_in // self._full_in  # rounded down
-        if at >= self._recorded:
+        if at >= self._known:
             level = max(level, said - (self._recent + self._earlier) * full_in)
         self._level = min(level, said)
         self._heed(left, size, gain, full_in, now)
@@ -139,4 +139,4 @@ class ServerBucket:
         """Follow a pause of ``ns``, during which the server's time went on."""
         self._at -= ns
         self._since -= ns
-        self._recorded -= ns
+        self._known -= ns

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate
-from aiorate.schedulers.interface import Scheduler, check_ask, check_give_back, check_optional, check_permits, check_window, wrong_arguments
+from aiorate.schedulers.interface import Scheduler, check_give_back, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.window import Window, in_period, whole_rate
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SlidingWindow(Window):
     for ``100 / 60``, a float of 17 digits.
     """
 
-    __slots__ = ("_first", "_gone", "_last", "_log", "_total")
+    __slots__ = ("_first", "_gone", "_log", "_total")
 
     def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
         if misplaced or unknown:
@@ -46,13 +46,9 @@ class SlidingWindow(Window):
         self._first = 0
         self._total = 0  # permits granted, the first ever included
         self._gone = 0  # the number of these that no longer count
-        self._last = start  # no grant before it
+        self._last = start
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        check_ask("take()", permits, now, since, self.rate.permits)
-        at = self._earliest(permits, now)
-        if at > now:
-            return at
+    def _enter(self, permits: int, now: int) -> None:
         self._forget(now)
         log, total = self._log, self._total + permits
         if log and log[-1][0] == now and self._first < len(log):
@@ -60,11 +56,6 @@ class SlidingWindow(Window):
         else:
             log += ((now, total),)
         self._total, self._last = total, now
-        return max(at, now if since is None or since > now else since)
-
-    def peek(self, permits: int, now: int) -> int:
-        check_ask("peek()", permits, now, most=self.rate.permits)
-        return max(self._earliest(permits, now), now)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Forget that many permits of the receipt's entry; without a receipt, of the oldest entries."""

@@ -6,8 +6,10 @@ rate was given with, so 100 per 60 s is not 5 per 3 s. Knows nothing of clocks, 
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from aiorate.rate import NS_PER_SECOND, Rate, as_float
-from aiorate.schedulers.interface import Scheduler
+from aiorate.schedulers.interface import Scheduler, check_ask
 
 __all__ = ["Window", "in_period", "rate_per", "whole_rate"]
 
@@ -19,14 +21,35 @@ _FLOATS = 10**14  # a product of floats is exact to one part in this
 class Window(Scheduler):
     """A number of permits per window. Requests are not paced, so a late one is not booked earlier."""
 
-    __slots__ = ("rate",)
+    __slots__ = ("_last", "rate")
     rate: Rate
+    _last: int | None  # no grant before it
     books_since: bool = False
 
     @property
     def max_permits(self) -> int | None:  # type: ignore[override]
         """The permits of a whole window."""
         return self.rate.permits
+
+    @abstractmethod
+    def _earliest(self, permits: int, now: int) -> int:
+        """The first instant that has room for that many permits."""
+
+    @abstractmethod
+    def _enter(self, permits: int, now: int) -> None:
+        """Count permits that are granted at ``now``."""
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        check_ask("take()", permits, now, since, self.rate.permits)
+        at = self._earliest(permits, now)
+        if at > now:
+            return at
+        self._enter(permits, now)
+        return max(at, now if since is None or since > now else since)
+
+    def peek(self, permits: int, now: int) -> int:
+        check_ask("peek()", permits, now, most=self.rate.permits)
+        return max(self._earliest(permits, now), now)
 
     def lag(self, now: int) -> int:
         """0: a window has no schedule."""
