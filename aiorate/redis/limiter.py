@@ -219,7 +219,7 @@ class RedisLimiter(Limiter):
     def apply(self, spec: RateSpec | str) -> None:
         super().apply(spec)
         if not self.dispatcher.closed:
-            self._session.closed = False
+            self._session.reopen()
 
     async def aclose(self) -> None:
         """Fail the requests in line with `LimiterClosed`, and return slots to the store unless it has assigned later ones since.

@@ -41,6 +41,7 @@ class StoreSession(Watcher):
 
     __slots__ = (
         "__weakref__",
+        "_closed",
         "_demand",
         "_dispatcher",
         "_lapsed",
@@ -57,7 +58,6 @@ class StoreSession(Watcher):
         "_switch",
         "_wanted_at",
         "client",
-        "closed",
         "immediate",
         "key",
     )
@@ -69,8 +69,7 @@ class StoreSession(Watcher):
         """The client that asks on behalf of this limiter; None: nothing was asked yet in this event loop."""
         self.immediate: Immediate = Immediate(dispatcher, scheduler, demand.slack)
         """Requests with ``max_wait=0``."""
-        self.closed: bool = False
-        """Whether nothing is asked, except to return slots."""
+        self._closed: bool = False  # nothing is asked, except to return slots
         self._source: object = source
         self._dispatcher: Dispatcher = dispatcher
         self._scheduler: SlotScheduler = scheduler
@@ -96,7 +95,7 @@ class StoreSession(Watcher):
         """Slots may be wanted at that instant. Returns whether the store will be asked."""
         dispatcher = self._dispatcher
         native = running_loop()
-        if native is None or self.closed:
+        if native is None or self._closed:
             return False  # try_acquire() and delay() outside a loop
         if self._silent and self._outage.degraded:
             self._scheduler.fallback = None  # the store was not asked for a while: requests wait until it is known whether it answers
@@ -137,7 +136,7 @@ class StoreSession(Watcher):
     def held_up(self) -> None:
         """A request waits for the end of a pause, which other processes may end earlier."""
         native = running_loop()
-        if isinstance(native, asyncio.AbstractEventLoop) and not self.closed:
+        if isinstance(native, asyncio.AbstractEventLoop) and not self._closed:
             self._pause.recheck_later(native)
 
     def shared(self) -> None:
@@ -162,7 +161,7 @@ class StoreSession(Watcher):
 
     def _tell(self) -> None:
         native = running_loop()
-        if native is not None and not self.closed:
+        if native is not None and not self._closed:
             self._wake(native)
 
     def _wake(self, native: object) -> None:
@@ -193,28 +192,34 @@ class StoreSession(Watcher):
     @property
     def coming(self) -> bool:
         """Whether an answer is on its way that may have slots for the next request."""
-        return self._scheduler.asking and not self.closed and self._dispatcher.timeline.held_at is None
+        return self._scheduler.asking and not self._closed and self._dispatcher.timeline.held_at is None
 
     async def aclose(self) -> None:
         """Tell the store what it is yet to hear, and return the slots in hand, if nobody has asked it since.
 
         No task, no timer, and no connection that was opened here is left.
         """
-        client = self.client
-        self.closed = True
+        client = self.client if self.client is not None and self.client.loop is running_loop() else None
+        self._closed = True
         self._switch.cancel()
         self._pause.cancel()
-        if client is not None and client.loop is running_loop():
+        if client is not None and self._returned is None and self._outage.began is None:
             unsaid = self._news or (self._sent is not None and self._sent.news)
-            has_slots = self._scheduler.last_run(self._dispatcher.timeline.now()) > 0
-            if self._returned is None and self._outage.began is None and (unsaid or has_slots):
+            if unsaid or self._scheduler.last_run(self._dispatcher.timeline.now()):
                 self._returned = client.loop.create_future()
                 client.wake(self)
-            if self._returned is not None:
-                await asyncio.shield(self._returned)  # for which another call may wait too
-            await client.detach(self)
-        self._scheduler.clear()
-        self.moved()
+        if client is not None and self._returned is not None:
+            await asyncio.shield(self._returned)  # for which another call may wait too
+        if self._closed:  # and not started again meanwhile
+            self._scheduler.clear()
+            self.moved()
+            if client is not None:
+                await client.detach(self)
+
+    def reopen(self) -> None:
+        """Ask again. An `aclose` that waits for the store ends."""
+        self._closed = False
+        self._settle()
 
     # What the client asks and hears.
 
@@ -236,10 +241,10 @@ class StoreSession(Watcher):
         dispatcher, scheduler, memory = self._dispatcher, self._scheduler, self._memory
         reading, now = dispatcher.timeline.read(), dispatcher.timeline.now()
         returns = self._returned is not None
-        if self.closed and not returns:
+        if self._closed and not returns:
             scheduler.unanswered()
             return None
-        if self.closed or dispatcher.timeline.held_at is not None:
+        if self._closed or dispatcher.timeline.held_at is not None:
             question = Question(horizon=self._demand.horizon / _US)
         else:
             question = self._demand.question(dispatcher.line, self.immediate, reading, now)
@@ -254,7 +259,7 @@ class StoreSession(Watcher):
             self._tell()  # in the next question
         question.charge, question.pause = news.charged, news.pause_us(reading)
         question.age, question.remembered = (reading - memory.at) / _US, memory.value
-        self._sent = Sent(question, reading, news, scheduler.rates, self.closed)
+        self._sent = Sent(question, reading, news, scheduler.rates, self._closed)
         return question
 
     def _nothing_to_ask(self, now: int) -> None:
@@ -295,7 +300,7 @@ class StoreSession(Watcher):
             self._demand.answered(answer)
         starts, nexts = _instants(answer.starts, now), _instants(answer.nexts, now)
         scheduler.book(starts, answer.granted, now, nexts, self._demand.answer_ns, sent.rates)
-        if self.closed:  # while the question was under way; the next one returns these slots
+        if self._closed:  # while the question was under way; the next one returns these slots
             return
         if answer.paused or self._pause.on:
             self._pause.follow(answer.paused, self._news.pause_at is not None)
@@ -362,7 +367,7 @@ class StoreSession(Watcher):
         self._scheduler.unanswered()
         if self._returned is not None:
             self._settle()
-        if not self.closed:
+        if not self._closed:
             self._dispatcher.fail(error)
             self._dispatcher.changed()
 

@@ -88,6 +88,22 @@ async def test_a_closed_limiter_that_is_only_configured_stays_closed(store: Real
     await process.stop()
 
 
+async def test_a_limiter_that_is_started_while_it_closes_stays_open(store: RealServer) -> None:
+    """An operator restarts it while the store is told of a charge: the next request is served."""
+    process = Process(store, latency=0.01)
+    process.limiter.charge(1)
+    closing = asyncio.create_task(process.limiter.aclose())
+    await asyncio.sleep(0.005)
+    process.limiter.apply("10,1,start")
+    async with asyncio.timeout(1):
+        await process.one()
+        await closing
+        await process.one()
+
+    assert 2 == len(process.granted)
+    await process.stop()
+
+
 async def test_slots_that_pass_while_it_closes_are_not_given_back(store: RealServer) -> None:
     """The task is busy with another limiter's call, and afterwards there is nothing left to return."""
     process = Process(store, "1000/s", horizon=0.02)
