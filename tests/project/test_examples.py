@@ -222,7 +222,7 @@ async def test_the_servers_count_errors_and_keep_clients_apart(name: str) -> Non
 def test_calls_to_a_model_use_the_limit_without_a_429(name: str) -> None:
     """No 429, and at least 95 % of the tightest limit.
 
-    A busy machine may send less than it is allowed to, though without a 429 too: up to three tries.
+    A busy machine may send less than it is allowed to, and calls may exceed max_wait there: up to three tries.
     """
     for _ in range(3):
         printed = _printed(name)
@@ -232,8 +232,8 @@ def test_calls_to_a_model_use_the_limit_without_a_429(name: str) -> None:
         shares = [float(share) for share in re.findall(r"([\d.]+)% of what the limit allowed", printed)]
 
         assert calls is not None
-        assert (calls[1], "0") == (calls[2], calls[3])
+        assert calls[3] == "0"
         assert used < 0.8 * reserved  # the estimates are too large, as usual
-        if max(shares) >= 95:
+        if calls[1] == calls[2] and max(shares) >= 95:
             return
     pytest.skip("something else kept this machine busy, three times")
