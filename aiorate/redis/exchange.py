@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from aiorate.rate import Rate
     from aiorate.redis.script import Question
 
-__all__ = ["Memory", "News", "Sent"]
+__all__ = ["NO_MEMORY", "Memory", "News", "Sent"]
 
 _US = 1_000  # ns
 
@@ -86,3 +86,6 @@ class Memory(NamedTuple):
     """Permits that went by unused, by the store's count."""
     with_slots: str = ""
     """The value when it assigned slots last. If that is still the value, they are the last of all."""
+
+
+NO_MEMORY = Memory()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aiorate.errors import EngineUnavailable
 from aiorate.rate import NS_PER_SECOND
 from aiorate.redis.client import client_of, sessions
-from aiorate.redis.exchange import Memory, News, Sent
+from aiorate.redis.exchange import NO_MEMORY, Memory, News, Sent
 from aiorate.redis.failures import said
 from aiorate.redis.immediate import Immediate
 from aiorate.redis.pauses import SharedPause
@@ -80,7 +80,7 @@ class StoreSession(Watcher):
         self._limits: tuple[object, bytes] = (None, b"")  # for those rates
         self._sent: Sent | None = None  # None: no question is under way
         self._news: News = News()  # what the store is yet to hear
-        self._memory: Memory = Memory()
+        self._memory: Memory = NO_MEMORY
         self._lapsed: int = 0  # ns of schedule that were reported as skipped
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to

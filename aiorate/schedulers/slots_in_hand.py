@@ -25,7 +25,7 @@ class SlotsInHand:
         """Slots, including those that have lapsed."""
         self.lapsed: int = 0
         """Nanoseconds of schedule that nobody used in time."""
-        self._rest: deque[SlotRun] = deque()
+        self._rest: list[SlotRun] = []  # a few at most: an empty deque would be a seventh of a limiter
         # The latest grants: instant, first slot, number of slots, and their run. Where 50 tasks ask without a pause, most grants may
         # still come back, and a tuple is 3 times as fast as a run.
         self._granted: deque[tuple[int, int, int, SlotRun]] = deque()
@@ -98,7 +98,7 @@ class SlotsInHand:
 
     def drop_first(self) -> None:
         """Go on to the next run: all slots of the first are used."""
-        self.first = self._rest.popleft() if self._rest else None
+        self.first = self._rest.pop(0) if self._rest else None
 
     def note(self, first: int, count: int, run: SlotRun, now: int) -> None:
         """Record a grant of ``count`` slots of that run, from ``first`` (ticks) on, which may come back until they lapse."""
@@ -132,7 +132,7 @@ class SlotsInHand:
         else:
             runs.insert(place, back)
         self.first = runs[0]
-        self._rest = deque(runs[1:])
+        self._rest = runs[1:]
 
     def shift(self, ns: int) -> None:
         """Move all slots ``ns`` earlier."""
