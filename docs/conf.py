@@ -19,7 +19,11 @@ myst_heading_anchors = 3
 default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True}
+autodoc_default_options = {
+    "members": True,
+    # What strategies share among themselves.
+    "exclude-members": "due, forget_takes, note_take, older_takes, parts, shares, stands, undo, undo_takes",
+}
 add_module_names = False
 toc_object_entries = False
 
