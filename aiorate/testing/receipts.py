@@ -103,4 +103,4 @@ def _compare(gave: History, twin: History, step: Step, kept: History | None = No
 
 
 EXACT_RECEIPTS: tuple[Callable[[Trial], None], ...] = (giving_back_later_leaves_no_trace, a_group_that_comes_back_leaves_no_trace)
-"""Laws that all strategies of aiorate keep. Another scheduler may lose late returns, and all but the latest take of an instant."""
+"""Laws that all strategies of aiorate keep. Another scheduler may lose late returns, and every take of an instant except the latest."""
