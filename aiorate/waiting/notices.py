@@ -1,0 +1,51 @@
+"""Notices: the events that a limiter logs, and passes to ``on_event``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate.events import Event
+    from aiorate.waiting.view import EventLoop
+
+__all__ = ["Notices"]
+
+
+class Notices:
+    """Events of one limiter. ``name`` is its name."""
+
+    __slots__ = ("_skipped", "name", "on_event")
+
+    def __init__(self, name: str | None, on_event: Callable[[Event], object] | None) -> None:
+        self.name: str | None = name
+        self.on_event: Callable[[Event], object] | None = on_event
+        self._skipped = 0  # permits of which no event has told yet
+
+    def tell(self, event: Event, loop: EventLoop | None) -> None:
+        """Log the event and call ``on_event``: after the critical section if there is one, because the callback may use the limiter."""
+        from aiorate.events import emit
+
+        if loop is None or loop.section is None:
+            emit(event, self.on_event)
+        else:
+            loop.section.after(partial(emit, event, self.on_event))
+
+    def skipped(self, permits: int, loop: EventLoop | None) -> None:
+        """Tell of skipped permits in the next iteration of the loop: the callback may change the limiter, which is deciding now."""
+        if not self._skipped and loop is not None:
+            loop.call_soon(partial(self._tell_of_skipped, loop))
+        self._skipped += permits
+
+    def forget(self) -> None:
+        """Tell nothing of permits skipped so far."""
+        self._skipped = 0
+
+    def _tell_of_skipped(self, loop: EventLoop) -> None:
+        permits, self._skipped = self._skipped, 0
+        if permits:
+            from aiorate.events import Event
+
+            self.tell(Event("skipped", self.name, permits=permits), loop)

@@ -1,0 +1,70 @@
+"""Refusals: the errors that a caller gets in place of permits. Knows nothing of rates, lines or loops."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
+from aiorate.rate import ns_to_seconds
+
+if TYPE_CHECKING:
+    from aiorate.waiting.dispatcher import Dispatcher
+
+__all__ = ["ACQUIRE", "CLOSED", "Refusals"]
+
+CLOSED = "the limiter is closed. Create a new one, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
+
+
+class Refusals:
+    """The errors of one method, ``call``. Durations are in ns; an unknown one is None."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+
+    def named(self, permits: int) -> str:
+        """The call with its argument, as errors name it."""
+        return f"{self._call}({permits})"
+
+    def closed(self) -> LimiterClosed:
+        """The limiter, or one that it shares, is closed."""
+        return LimiterClosed(f"{self._call}(): {CLOSED}")
+
+    def full(self, permits: int, most: int) -> LineFull:
+        """``most`` requests are waiting."""
+        return LineFull(f"{self.named(permits)}: the line is full (max_waiting={most}). Nothing was spent. Try later.")
+
+    def too_long(self, permits: int, limit: int, wait: int | None, dispatcher: Dispatcher, now: int) -> WaitTooLong:
+        """The request would wait for ``wait``, and may wait for ``limit``."""
+        seconds, most = inf if wait is None else ns_to_seconds(wait), ns_to_seconds(limit)
+        why = self.reason(permits, dispatcher, now)
+        return WaitTooLong(
+            f"{self.named(permits)} would wait {seconds:.6g} s{why}, but max_wait is {most:g} s."
+            " Nothing was spent. Try later, or raise max_wait.",
+            seconds,
+            most,
+        )
+
+    def reason(self, permits: int, dispatcher: Dispatcher, now: int) -> str:
+        """Why the request would wait, as a part of a sentence."""
+        return ""
+
+    def overdue(self, permits: int, limit: int, more: int | None) -> WaitTooLong:
+        """The request has waited for ``limit``, and would wait for ``more`` on top."""
+        seconds = ns_to_seconds(limit)
+        return WaitTooLong(
+            f"{self.named(permits)} was not granted within max_wait ({seconds:g} s). Nothing was spent. Try later, or raise max_wait.",
+            inf if more is None else ns_to_seconds(limit + more),
+            seconds,
+        )
+
+    def no_lease(self) -> RuntimeError:
+        """The request may not wait, and the store is asked only for requests that do."""
+        from aiorate.mistakes import NO_LEASE
+
+        return RuntimeError(f"{self._call}(max_wait=0): {NO_LEASE}")
+
+
+ACQUIRE = Refusals("acquire")
