@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from aiorate.errors import EngineUnavailable, LimiterClosed, LimiterError, LineFull, WaitTooLong
-from aiorate.limiter import SCOPES, Limiter
+from aiorate.limiter import Limiter
 from aiorate.rate import Rate
 from aiorate.waiting.clock import Clock
 
@@ -57,14 +57,6 @@ __all__ = [
     "WaitTooLong",
 ]
 
-
-def _spans_process(limiter: Limiter, clock: Clock | None, precise: bool) -> None:
-    from aiorate.process import ProcessLimiter
-
-    ProcessLimiter.adopt(limiter, clock, precise)
-
-
-SCOPES["process"] = _spans_process
 
 # Names that not every program needs are imported at their first use.
 _WHERE = {

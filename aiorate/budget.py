@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, kind_of
+from aiorate.errors import LimiterClosed, kind_of
 from aiorate.events import Event
 from aiorate.feedback import check_feedback
 from aiorate.limiter import Limiter, pause_to_ns
@@ -16,11 +16,13 @@ from aiorate.rate import Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
+from aiorate.waiting import changes
 from aiorate.waiting.clock import Clock
-from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.gate import Gate, Receipt
-from aiorate.waiting.request import stand_in_line, turn_if_starved, yield_to_loop
+from aiorate.waiting.max_waiting import MaxWaiting
+from aiorate.waiting.questions import available, estimate
+from aiorate.waiting.refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +58,18 @@ class Budget:
     arguments. For one event loop, as a `Limiter` is.
     """
 
-    __slots__ = ("__weakref__", "_clamped", "_dimensions", "_dispatcher", "_max_waiting", "_names", "_on_error", "_shared", "_unheeded")
+    __slots__ = (
+        "__weakref__",
+        "_clamped",
+        "_dimensions",
+        "_dispatcher",
+        "_max_waiting",
+        "_names",
+        "_on_error",
+        "_refusals",
+        "_shared",
+        "_unheeded",
+    )
 
     def __init__(
         self,
@@ -79,10 +92,11 @@ class Budget:
         self._names = (*own, *limiters)  # the shared one last
         self._dimensions = Dimensions(tuple(own.values()))
         self._dispatcher = Dispatcher(self._dimensions, seconds_to_ns(catch_up, "Budget(catch_up)"), False, clock, name)
-        self._dispatcher.on_event = on_event
+        self._dispatcher.notices.on_event = on_event
         if self._shared is not None:
-            self._dispatcher.share(Gate(self._shared.dispatcher, self._on_shared, _last_amount, self._shared))
-        self._max_waiting = max_waiting
+            changes.share(self._dispatcher, Gate(self._shared.dispatcher, self._on_shared, _last_amount, self._shared))
+        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher)
+        self._refusals = _Refusals(self._names, self._dimensions)
         self._on_error: OnError = on_error
         self._unheeded: set[str] = set()  # dimensions for which the nearly equal name of a quota was logged
         self._clamped: set[str] = set()  # dimensions for which a lowered estimate was reported
@@ -106,7 +120,7 @@ class Budget:
         for place, amount, lowered in zip(self._names, wanted, self._lowered(wanted), strict=True):
             if lowered < amount and place not in self._clamped:
                 self._clamped.add(place)
-                self._dispatcher.tell(Event("clamped", self._dispatcher.name, key=place, permits=lowered))
+                self._dispatcher.tell(Event("clamped", self._dispatcher.notices.name, key=place, permits=lowered))
         return Lease(self, Amounts(self._lowered(wanted)), limit, self._on_error if on_error is None else on_error)
 
     async def enter(self, amounts: Amounts, limit: int | None) -> tuple[float, int, str | None]:
@@ -117,63 +131,17 @@ class Budget:
         dispatcher = self._dispatcher
         if not dispatcher.line:
             self._dimensions.waited_for = None
-        try:
-            at, now = dispatcher.try_take(amounts)
-        except Exception:  # of a shared limit whose store is out of reach, for one
-            await turn_if_starved(dispatcher)
-            raise
+        ticket, _, now = dispatcher.ask(amounts, limit, self._max_waiting, self._refusals)
         dispatcher.keep_receipt()
+        if ticket is None:
+            return 0.0, now, None
         try:
-            if at > now and (limit is not None or self._max_waiting is not None or dispatcher.is_closed):
-                if dispatcher.loop_is_starved():  # by a caller that asks again and again, and is refused; as in Limiter.acquire()
-                    await dispatcher.let_loop_turn()
-                    at, now = dispatcher.try_take(amounts)
-                if at > now:
-                    self._admit(amounts, now, limit)
-            if at <= now:
-                await yield_to_loop(dispatcher, amounts, now)
-                return 0.0, now, None
-            patience = None if limit is None else Patience("reserve()", limit)
-            waited, _, granted_at = await stand_in_line(dispatcher, amounts, at, now, now, patience=patience)
+            waited, _, receipt = await dispatcher.wait(ticket, amounts, now)
         except BaseException:
             dispatcher.drop_receipt()
             raise
         place = amounts.waited_for
-        return ns_to_seconds(waited), granted_at, None if place is None or not waited else self._names[place]
-
-    def _admit(self, amounts: Amounts, now: int, limit: int | None) -> None:
-        """Raise unless the reservation may stand in line."""
-        dispatcher = self._dispatcher
-        if dispatcher.closed:
-            raise LimiterClosed(f"reserve(): {_CLOSED}")
-        if dispatcher.is_closed:
-            raise LimiterClosed(f"reserve(): the shared Limiter {self._names[-1]!r} is closed. Reopen it, or create a new Budget.")
-        if self._max_waiting is not None and dispatcher.full(self._max_waiting):
-            dispatcher.counters.refused += 1
-            raise LineFull(f"reserve(): the line is full (max_waiting={self._max_waiting}). Nothing was spent. Try later.")
-        if limit is not None:
-            wait = dispatcher.estimate(amounts, now)
-            if wait is None or wait > limit:
-                if not limit and dispatcher.shares_on_demand:
-                    from aiorate.mistakes import NO_LEASE
-
-                    raise RuntimeError(f"reserve(max_wait=0): {NO_LEASE}")
-                dispatcher.counters.refused += 1
-                seconds = float("inf") if wait is None else ns_to_seconds(wait)
-                raise WaitTooLong(
-                    f"reserve() would wait {seconds:.6g} s{self._reason(amounts, now)}, but max_wait is {ns_to_seconds(limit):g} s."
-                    " Nothing was spent. Try later, or raise max_wait.",
-                    seconds,
-                    ns_to_seconds(limit),
-                )
-
-    def _reason(self, amounts: Amounts, now: int) -> str:
-        if self._dispatcher.line:
-            return " in line"
-        if self._dispatcher.timeline.held_at is not None:
-            return " because the budget is paused"
-        place = self._dimensions.last(amounts, now)
-        return f" for {self._names[len(self._dimensions.parts) if place is None else place]}"
+        return ns_to_seconds(waited), receipt, None if place is None or not waited else self._names[place]
 
     def settle(self, amounts: Amounts, receipt: int, used: dict[str, int]) -> None:
         """Correct the amounts that a lease took. For `Lease`."""
@@ -191,7 +159,7 @@ class Budget:
                 self._shared.charge(more)
             elif self._shared is not None and more < 0:
                 assert isinstance(receipt, Receipt)  # as all have that passed a gate
-                self._shared.dispatcher.return_some(-more, receipt.shared)
+                self._shared.dispatcher.give_back(-more, receipt.shared, whole=False)
         dispatcher.changed()
 
     def release(self) -> None:
@@ -202,11 +170,11 @@ class Budget:
 
     def pause(self, seconds: Number | timedelta) -> None:
         """Grant nothing for ``seconds``, a number or a timedelta, as `Limiter.pause` does. A shared Limiter is not paused."""
-        self._dispatcher.pause(pause_to_ns(seconds))
+        changes.pause(self._dispatcher, pause_to_ns(seconds))
 
     def resume(self) -> None:
         """End a pause now, also one that a server asked for."""
-        self._dispatcher.resume()
+        changes.resume(self._dispatcher)
 
     def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said; None does nothing. A pause holds all; a quota lowers the dimension of its name, or of its unit.
@@ -220,7 +188,7 @@ class Budget:
         extra = seconds_to_ns(jitter, "observe(jitter)")
         dispatcher = self._dispatcher
         now, timeline = dispatcher.look(), dispatcher.timeline
-        news = dispatcher.pause_longer(ns, extra)
+        news = changes.pause_longer(dispatcher, ns, extra)
         names = {quota.name for quota in feedback.quotas}
         for quota in told:
             # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
@@ -232,14 +200,15 @@ class Budget:
             if number < len(self._dimensions.parts):
                 self._dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + timeline.held_for)
             elif self._shared is not None:
-                self._shared.dispatcher.cap(quota.name, quota.left, quota.size, quota.ns)
+                changes.cap(self._shared.dispatcher, quota.name, quota.left, quota.size, quota.ns)
         dispatcher.changed()
         if news:
-            dispatcher.tell(Event("paused", dispatcher.name, seconds=ns_to_seconds(news), source=feedback.source))
+            dispatcher.tell(Event("paused", dispatcher.notices.name, seconds=ns_to_seconds(news), source=feedback.source))
 
     async def aclose(self) -> None:
         """Close: reservations in line fail with `LimiterClosed`. A shared Limiter stays open, and leases may still be settled."""
-        await self._dispatcher.close(LimiterClosed("reserve(): the budget was closed while this reservation was waiting."))
+        changes.shut(self._dispatcher, LimiterClosed("reserve(): the budget was closed while this reservation was waiting."))
+        await changes.finish(self._dispatcher)
 
     # Looking.
 
@@ -263,7 +232,7 @@ class Budget:
             return 0
         number = self._names.index(dimension)
         if self._shared is not None and number == len(self._dimensions.parts):
-            return self._shared.dispatcher.available()
+            return available(self._shared.dispatcher)
         return self._dimensions.parts[number].available(now)
 
     def delay(self, **amounts: int) -> float:
@@ -273,7 +242,7 @@ class Budget:
         """
         dispatcher = self._dispatcher
         wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
-        wait = dispatcher.estimate(wanted, dispatcher.look())
+        wait = estimate(dispatcher, wanted, dispatcher.look())
         return float("inf") if wait is None or dispatcher.is_closed else ns_to_seconds(wait)
 
     def statistics(self) -> Statistics:
@@ -304,7 +273,8 @@ class Budget:
         near = next((place for place in self._names if place not in names and name and (place in name or name in place)), None)
         if near is not None and near not in self._unheeded:
             self._unheeded.add(near)
-            budget = f"budget {self._dispatcher.name!r}" if self._dispatcher.name else "budget"
+            own = self._dispatcher.notices.name
+            budget = f"budget {own!r}" if own else "budget"
             _logger.warning(
                 "%s: the server reports a quota %r, but no dimension has that name. If dimension %r is that quota, name it %r.",
                 *(budget, name, near, name),
@@ -332,7 +302,7 @@ class Budget:
         __exit__ = __aexit__ = _not_a_reservation
 
     def __repr__(self) -> str:
-        name = f" {self._dispatcher.name!r}" if self._dispatcher.name else ""
+        name = f" {self._dispatcher.notices.name!r}" if self._dispatcher.notices.name else ""
         limits = [*self._dimensions.parts, *([] if self._shared is None else [self._shared])]
         parts = ", ".join(f"{place}={limit!r}" for place, limit in zip(self._names, limits, strict=True))
         state = ", closed" if self._dispatcher.closed else ", paused" if self._dispatcher.timeline.paused else ""
@@ -340,6 +310,33 @@ class Budget:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Budget cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+
+
+class _Refusals(Refusals):
+    """Those of `Budget.reserve`, which say for which dimension a call would wait."""
+
+    __slots__ = ("_dimensions", "_names")
+
+    def __init__(self, names: tuple[str, ...], dimensions: Dimensions) -> None:
+        super().__init__("reserve")
+        self._names = names
+        self._dimensions = dimensions
+
+    def named(self, permits: int) -> str:
+        return "reserve()"
+
+    def closed(self, dispatcher: Dispatcher) -> LimiterClosed:
+        if dispatcher.closed:
+            return LimiterClosed(f"reserve(): {_CLOSED}")
+        return LimiterClosed(f"reserve(): the shared Limiter {self._names[-1]!r} is closed. Reopen it, or create a new Budget.")
+
+    def reason(self, permits: int, dispatcher: Dispatcher, now: int) -> str:
+        if dispatcher.line:
+            return " in line"
+        if dispatcher.timeline.held_at is not None:
+            return " because the budget is paused"
+        place = self._dimensions.last(permits, now)
+        return f" for {self._names[len(self._dimensions.parts) if place is None else place]}"
 
 
 class Lease:
@@ -471,7 +468,7 @@ def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | N
         )
     for place in limiters:
         limit = dimensions[place]
-        if isinstance(limit, Limiter) and limit.dispatcher.spans_loops:
+        if isinstance(limit, Limiter) and limit.dispatcher.section is not None:
             raise ValueError(f"Budget({place}): a Budget is for one event loop, and this Limiter has scope='process'. Use scope='loop'.")
         if isinstance(limit, Limiter):
             limit.check_shared(f"Budget({place})", "the Budget")

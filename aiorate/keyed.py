@@ -16,8 +16,9 @@ from aiorate.kept import Kept
 from aiorate.limiter import Limiter
 from aiorate.rate import Rate, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler
+from aiorate.waiting import changes
 from aiorate.waiting.gate import Gate
-from aiorate.waiting.group import Group
+from aiorate.waiting.questions import is_rested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -60,7 +61,6 @@ class KeyedLimiter(Generic[K]):
         "__weakref__",
         "_closed",
         "_factory",
-        "_group",
         "_idle",
         "_kept",
         "_max_keys",
@@ -98,13 +98,12 @@ class KeyedLimiter(Generic[K]):
         self._factory = factory
         self._max_keys = max_keys
         self._shared = shared if shared is None or isinstance(shared, Limiter) else _make_shared(shared, on_event)
-        if self._shared is not None and self._shared.dispatcher.spans_loops:
+        if self._shared is not None and self._shared.dispatcher.section is not None:
             raise ValueError("KeyedLimiter(shared): a KeyedLimiter is for one event loop, and this has scope='process'. Use scope='loop'.")
         if self._shared is not None:
             self._shared.check_shared("KeyedLimiter(shared)", "the limiters that the factory makes")
         self._owns_shared = self._shared is not shared  # whether the shared limit was made here
         self._kept: Kept[K, Limiter] = Kept()
-        self._group = Group()
         self._seen: dict[K, tuple[int, int]] = {}  # with idle: the permits granted to a key when it was checked, and the reading then
         self._closed: Limiter | None = None  # once closed: the limiter of all further keys
 
@@ -262,7 +261,7 @@ class KeyedLimiter(Generic[K]):
             if limiter is self._shared:
                 raise ValueError("it is the shared limiter: make one for each key.")
             gate = None if self._shared is None else Gate(self._shared.dispatcher, owner=self._shared)
-            limiter.dispatcher.share(gate, self._group)
+            changes.share(limiter.dispatcher, gate)
         except TypeError as error:
             if isinstance(made, CoroutineType):
                 made.close()  # or Python would also warn that it was never awaited
@@ -278,7 +277,7 @@ class KeyedLimiter(Generic[K]):
             return False
         dispatcher = limiter.dispatcher
         try:
-            rested = dispatcher.rested()
+            rested = is_rested(dispatcher)
         except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
             return False
         if not rested:
@@ -300,9 +299,9 @@ class KeyedLimiter(Generic[K]):
             self._kept.put_back(key, held)
             return False
         self._seen.pop(key, None)
-        dispatcher.dismiss()
+        changes.dismiss(dispatcher)
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
-            emit(Event("evicted", dispatcher.name, key=key), self._on_event)
+            emit(Event("evicted", dispatcher.notices.name, key=key), self._on_event)
         return True
 
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
+from aiorate.errors import LimiterClosed
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.places import Places
 from aiorate.schedulers.token_pool import TokenPool
+from aiorate.waiting import changes
 from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
-from aiorate.waiting.deadlines import Patience
-from aiorate.waiting.dispatcher import Dispatcher
-from aiorate.waiting.request import hold_place, refuse_holder, stand_in_line, turn_if_starved, yield_to_loop
+from aiorate.waiting.deciding import changing, looking
+from aiorate.waiting.dispatcher import NOT_ASKED, Dispatcher
+from aiorate.waiting.holder import hold_place, refuse_holder
+from aiorate.waiting.max_waiting import MaxWaiting
+from aiorate.waiting.questions import estimate
+from aiorate.waiting.refusals import ACQUIRE, CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -28,16 +32,15 @@ if TYPE_CHECKING:
     from aiorate.events import Event
     from aiorate.feedback import Feedback
     from aiorate.rate import Number
-    from aiorate.slots import Slot
+    from aiorate.slots import Slot, SlotCount
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
+    from aiorate.waiting.dispatcher import Answer
+    from aiorate.waiting.line import Ticket
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["CLOSED", "SCOPES", "Limiter", "pause_to_ns"]
-
-SCOPES: dict[str, Callable[[Limiter, Clock | None, bool], None]] = {}
-"""Functions that give a new limiter a scope wider than one event loop, by the scope's name. `aiorate` registers them."""
+__all__ = ["Limiter", "pause_to_ns"]
 
 _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit by digit for every limiter
 _LOOP: Literal["loop"] = "loop"  # compared by identity; an equal text takes the longer way
@@ -65,7 +68,7 @@ class Limiter:
     ``on_event`` is called in whichever thread decided. Cannot be copied or pickled: share it.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_dispatcher", "_max_waiting", "_room")
+    __slots__ = ("__weakref__", "_batch", "_dispatcher", "_max_waiting", "_places")
 
     def __init__(
         self,
@@ -111,22 +114,24 @@ class Limiter:
             self._check_scope(scope)
         ns = _CATCH_UP_NS if catch_up is _CATCH_UP else seconds_to_ns(catch_up, "Limiter(catch_up)")
         self._dispatcher = Dispatcher(scheduler, ns, precise, clock, name)
+        self._dispatcher.notices.on_event = on_event
         self._batch = self._dispatcher.batch
-        self._max_waiting = max_waiting
-        self._room: Limiter | None = None
+        self._places: Dispatcher | None = None
         if max_concurrency is not None:
             if type(max_concurrency) is int and max_concurrency < 1:
                 raise ValueError(f"Limiter(max_concurrency) must be 1 or more, or None (no bound); {max_concurrency} was given.")
             check_permits("Limiter(max_concurrency)", max_concurrency)
-            self._room = Limiter(Places(max_concurrency), clock=clock)
-        self._dispatcher.on_event = on_event
+            self._places = Dispatcher(Places(max_concurrency), 0, False, clock, None)
+        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher, self._places)
         if scope is not _LOOP and scope != _LOOP:
-            SCOPES[scope](self, clock, precise)
+            from aiorate.waiting.process.scope import widen
+
+            widen([self._dispatcher] if self._places is None else [self._places, self._dispatcher], clock, precise)
 
     def _check_scope(self, scope: str) -> None:
         if not isinstance(scope, str):
             raise TypeError(f"Limiter(scope) must be 'loop' or 'process', not {type(scope).__name__}.")
-        if scope != _LOOP and scope not in SCOPES:
+        if scope not in (_LOOP, "process"):
             raise ValueError(f"Limiter(scope) must be 'loop' or 'process'; {scope!r} was given.")
         if scope != _LOOP and type(self) is not Limiter:
             raise TypeError(f"{type(self).__name__}: a subclass of Limiter cannot have scope={scope!r}. Wrap a Limiter instead.")
@@ -141,13 +146,13 @@ class Limiter:
         is spent then. ValueError if ``permits`` can never be granted. Cancelled while waiting, or granted but not yet run: nothing is
         spent, and the next in line moves up at once.
         """
-        at = now = 0  # the scheduler has not been asked
+        dispatcher, limit = self._dispatcher, None
+        ticket: Ticket | None = None
         if permits is _ONE and max_wait is None:
             # The two shortest ways to a permit, without another call: one of an open batch, or one that the scheduler grants.
             if self._batch.remaining:
                 self._batch.remaining -= 1
                 return 0.0
-            dispatcher = self._dispatcher
             if self._batch.rest:
                 now = dispatcher.now()
                 if now < self._batch.good_until:
@@ -162,54 +167,44 @@ class Limiter:
                     if at <= now:
                         dispatcher.granted += 1
                         return 0.0
+                    if self._max_waiting is None:
+                        ticket, _, asked = dispatcher.join(1, at, now, now)
         else:
-            dispatcher = self._dispatcher
             if permits is not _ONE:
                 self._check("acquire()", permits)
             if max_wait is not None:
-                max_wait = duration_to_ns(max_wait, "acquire(max_wait)")
-        if not at:
-            try:
-                at, now = dispatcher.try_take(permits, None, max_wait is None and self._max_waiting is None)
-            except Exception:  # of a store that is out of reach, for one
-                await turn_if_starved(dispatcher)
-                raise
-        if at <= now:
-            if now >= dispatcher.check_loop_after:
-                await yield_to_loop(dispatcher, permits, now)
-            return 0.0
-        if max_wait is not None or self._max_waiting is not None or dispatcher.is_closed:
-            if dispatcher.loop_is_starved():  # by a caller that asks again and again, and is refused
-                await dispatcher.let_loop_turn()
-                at, now = dispatcher.try_take(permits)
-                if at <= now:
-                    return 0.0
-            self._admit(permits, now, max_wait)
-        patience = None if max_wait is None else Patience(f"acquire({permits})", max_wait)
-        ticket, asked = dispatcher.join(permits, at, now, now, None, patience)
-        line, driver = dispatcher.line, dispatcher.driver
-        # As stand_in_line(), which would cost each of 100 000 waiters more than the waiting itself.
+                limit = duration_to_ns(max_wait, "acquire(max_wait)")
+        if ticket is None:
+            ticket, _, asked = dispatcher.ask(permits, limit, self._max_waiting)
+            if ticket is None:
+                return 0.0
+        waiters = dispatcher.waiters
+        # As Dispatcher.wait(), without another coroutine.
         try:
             while not ticket.done():
-                await driver.wait(ticket)  # type: ignore[union-attr]  # which made the ticket
+                await waiters.driver.wait(ticket)
+            if waiters.loop.starved():
+                await waiters.loop.turn()
         except BaseException:
-            dispatcher.leave(line, ticket, permits)
+            dispatcher.leave(waiters, ticket, permits)
             raise
-        waited, at, now = dispatcher.resumed(line, ticket.result(), asked)
-        # Of many waiters that resume in one iteration of the loop, only the last may be sure that another follows at once.
-        if dispatcher.resuming and dispatcher.now() >= dispatcher.check_loop_after:
-            await yield_to_loop(dispatcher, permits, now)
-        return waited / NS_PER_SECOND
+        return dispatcher.resume(waiters, ticket, asked)[0] / NS_PER_SECOND
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are available at once and nobody is in line; never waits."""
-        dispatcher = self._dispatcher
         if permits is not _ONE:
             self._check("try_acquire()", permits)
         elif self._batch.remaining:
             self._batch.remaining -= 1
             return True
-        at, now = dispatcher.try_take(permits)
+        section = self._dispatcher.section
+        return self._try(permits) if section is None else section.run(self._try, permits)
+
+    def _try(self, permits: int) -> bool:
+        dispatcher = self._dispatcher
+        at, now = dispatcher.take(permits)
+        if at > now and dispatcher.clear_closed():
+            at, now = dispatcher.take(permits)
         if at <= now:
             return True
         dispatcher.find_loop()  # raises if another running loop uses the limiter
@@ -228,13 +223,20 @@ class Limiter:
         Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop is running, which it would block.
         Interrupted while waiting, as by Ctrl-C, nothing is spent.
         """
-        raise RuntimeError(
-            "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
-        )
+        if timeout is not None:
+            from aiorate.mistakes import NO_TIMEOUT
+
+            raise TypeError(NO_TIMEOUT)
+        if permits is not _ONE:
+            self._check("acquire_blocking()", permits)
+        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
+        from aiorate.waiting.process.scope import acquire_blocking
+
+        return acquire_blocking(self._dispatcher, permits, limit, self._max_waiting) / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit; the target is the seconds waited. With ``max_concurrency``, take a place first."""
-        if self._room is not None:
+        if self._places is not None:
             return await self.enter(1)
         if self._batch.remaining:
             self._batch.remaining -= 1
@@ -257,54 +259,53 @@ class Limiter:
 
         Cancelled or refused meanwhile, the place is left again. `leave` must follow.
         """
-        room = self._room
-        if room is None:
+        dispatcher, places = self._dispatcher, self._places
+        if places is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        dispatcher = self._dispatcher
-        inside = room.try_acquire()
-        if not inside:
-            dispatcher.look()
-            if (self._max_waiting is not None or dispatcher.is_closed) and dispatcher.loop_is_starved():  # as in acquire()
-                await dispatcher.let_loop_turn()
-                inside = room.try_acquire()
-        if inside:
-            hold_place(room.dispatcher)
-            try:
-                return await self.acquire(permits)
-            except BaseException:
-                self.leave()
-                raise
-        if dispatcher.is_closed:
-            raise LimiterClosed(f"acquire(): {CLOSED}")
-        if self._max_waiting is not None:
-            self._refuse_if_full(permits)
-        refuse_holder(room.dispatcher)
-        asked = dispatcher.timeline.read()
-        await room.acquire()
-        hold_place(room.dispatcher)
+        refuse_holder(places)
+        if dispatcher.is_closed and not places.closed:  # a limit that it shares is
+            return await self.acquire(permits)
+        ticket, _, asked = places.ask(1, None, self._max_waiting)
+        waited, most = ticket is not None, self._max_waiting
+        if ticket is not None:
+            await places.wait(ticket, 1, asked)
+            most = None  # already admitted, and still waiting
+        hold_place(places)
         try:
-            # Already admitted, and still waiting: max_waiting is not checked again.
-            at, now = dispatcher.try_take(permits)
-            if at > now:
-                if dispatcher.is_closed:
-                    raise LimiterClosed(f"acquire(): {CLOSED}")
-                return ns_to_seconds((await stand_in_line(dispatcher, permits, at, now, now, asked))[0])
-            waited = dispatcher.timeline.read() - asked
-            await yield_to_loop(dispatcher, permits, now)
+            ticket, _, reading = dispatcher.ask(permits, None, most)
+            if ticket is not None:
+                ns = (await dispatcher.wait(ticket, permits, asked if waited else reading))[0]
+            else:
+                ns = dispatcher.run(self._note_wait, asked) if waited else 0
         except BaseException:
             self.leave()
             raise
-        if waited > 0:
-            dispatcher.counters.note(waited)
-        return ns_to_seconds(max(waited, 0))
+        return ns_to_seconds(ns)
+
+    def _note_wait(self, asked: int) -> int:
+        """Count a request that waited only for its place; returns the ns."""
+        waited = max(self._dispatcher.timeline.read() - asked, 0)
+        if waited:
+            self._dispatcher.counters.note(waited)
+        return waited
 
     def leave(self) -> None:
-        """Leave the place that `enter` took: the next one waiting for it has it at once."""
-        if self._room is not None:
-            room = self._room.dispatcher
-            room.scheduler.give_back(1, 0)
-            room.serve_if_alive()  # not in a loop that was closed, as when its tasks are collected
+        """Leave the place that `enter` took: the next request waiting for it has it at once."""
+        places = self._places
+        if places is None:
+            return
+        section = places.section
+        if section is None:
+            self._leave()
+        else:
+            section.post(self._leave)  # deferred if this is a finalizer's, in the middle of a decision
+
+    def _leave(self) -> None:
+        places = self._places
+        assert places is not None
+        places.scheduler.give_back(1, 0)
+        places.serve_if_alive()  # not in a loop that was closed, as when its tasks are collected
 
     def of(self, permits: int) -> Weighted:
         """Take ``permits`` at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``."""
@@ -346,58 +347,23 @@ class Limiter:
 
         dispatcher, count = self._dispatcher, SlotCount(self._dispatcher)
         while True:
-            since = count.open()
-            try:
-                at, now = dispatcher.try_take(1, since)
-            except Exception:
-                await turn_if_starved(dispatcher)
-                raise
-            if at > now and (self._max_waiting is not None or dispatcher.is_closed) and dispatcher.loop_is_starved():  # as in acquire()
-                await dispatcher.let_loop_turn()
-                at, now = dispatcher.try_take(1, since)
-            if at <= now:
-                count.granted_at_once()
-            else:
-                self._admit(1, now, None)
-                _, at, now = await stand_in_line(dispatcher, 1, at, now, since)
-            await yield_to_loop(dispatcher, 1, now)
-            yield count.slot(at)
+            ticket, at, asked = dispatcher.run(self._ask_for_slot, count)
+            if ticket is not None:
+                _, at, _ = await dispatcher.wait(ticket, 1, asked)
+            yield dispatcher.run(count.slot, at)
 
-    def _admit(self, permits: int, now: int, limit: int | None, call: str = "acquire") -> None:
-        """Raise unless the request may stand in line. ``call`` is what the error names."""
-        dispatcher = self._dispatcher
-        if dispatcher.is_closed:
-            raise LimiterClosed(f"{call}(): {CLOSED}")
-        if self._max_waiting is not None:
-            self._refuse_if_full(permits, call)
-        if limit is not None:
-            wait = dispatcher.estimate(permits, now)
-            if wait is None or wait > limit:
-                if not limit and dispatcher.shares_on_demand:
-                    from aiorate.mistakes import NO_LEASE
-
-                    raise RuntimeError(f"{call}(max_wait=0): {NO_LEASE}")
-                dispatcher.counters.refused += 1
-                seconds = float("inf") if wait is None else ns_to_seconds(wait)
-                raise WaitTooLong(
-                    f"{call}({permits}) would wait {seconds:.6g} s, but max_wait is {ns_to_seconds(limit):g} s."
-                    " Nothing was spent. Try later, or raise max_wait.",
-                    seconds,
-                    ns_to_seconds(limit),
-                )
-
-    def _refuse_if_full(self, permits: int, call: str = "acquire") -> None:
-        assert self._max_waiting is not None
-        dispatcher = self._dispatcher
-        if dispatcher.full(self._max_waiting, None if self._room is None else self._room.dispatcher):
-            dispatcher.counters.refused += 1
-            raise LineFull(f"{call}({permits}): the line is full (max_waiting={self._max_waiting}). Nothing was spent. Try later.")
+    def _ask_for_slot(self, count: SlotCount) -> Answer:
+        answer = self._dispatcher.decide(1, None, self._max_waiting, since=count.open())
+        if answer[1] != NOT_ASKED:
+            count.granted_at_once()
+        return answer
 
     def _check(self, call: str, permits: int) -> None:
         check_permits(call, permits, self._dispatcher.max_permits)
 
     # Changing, for those in line too.
 
+    @changing
     def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
         """Change the rate at once, for those in line too; what is stored or owed is kept as the strategy says.
 
@@ -417,17 +383,18 @@ class Limiter:
                 raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
             scheduler = scheduler.members[member]
         scheduler.set_rate(new, dispatcher.look())
-        dispatcher.altered = True
-        dispatcher.rate_changed()
+        changes.rate_changed(dispatcher)
 
+    @changing
     def pause(self, seconds: Number | timedelta) -> None:
         """Grant nothing for ``seconds``, a number or a timedelta.
 
         Pauses merge by the later end; afterwards the line goes on where it was held up. Raises TypeError for text: a header such as
         ``Retry-After`` is read by `aiorate.http.read_feedback`, for `observe`.
         """
-        self._dispatcher.pause(pause_to_ns(seconds))
+        changes.pause(self._dispatcher, pause_to_ns(seconds))
 
+    @changing
     def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said, as `aiorate.http.read_feedback` reads it from a response; None does nothing.
 
@@ -444,19 +411,21 @@ class Limiter:
         ns, told = check_feedback("observe()", feedback)
         extra = seconds_to_ns(jitter, "observe(jitter)")
         dispatcher = self._dispatcher
-        news = dispatcher.pause_longer(ns, extra)
+        news = changes.pause_longer(dispatcher, ns, extra)
         for quota in told:
             if quota.unit == "requests":
-                dispatcher.cap(quota.name, quota.left, quota.size, quota.ns)
+                changes.cap(dispatcher, quota.name, quota.left, quota.size, quota.ns)
         if news:
             from aiorate.events import Event
 
-            dispatcher.tell(Event("paused", dispatcher.name, seconds=ns_to_seconds(news), source=feedback.source))
+            dispatcher.tell(Event("paused", dispatcher.notices.name, seconds=ns_to_seconds(news), source=feedback.source))
 
+    @changing
     def resume(self) -> None:
         """End a pause now, also one that a server asked for."""
-        self._dispatcher.resume()
+        changes.resume(self._dispatcher)
 
+    @changing
     def refund(self, permits: int) -> None:
         """Give permits back after the fact, never above capacity: those in line may move up. 0 does nothing.
 
@@ -464,8 +433,9 @@ class Limiter:
         """
         if _is_none("refund()", permits):
             return
-        self._dispatcher.refund(permits)
+        changes.refund(self._dispatcher, permits)
 
+    @changing
     def charge(self, permits: int) -> None:
         """Take permits after the fact: a debt that those in line and later callers wait for. 0 does nothing.
 
@@ -473,15 +443,17 @@ class Limiter:
         """
         if _is_none("charge()", permits):
             return
-        self._dispatcher.charge(permits)
+        changes.charge(self._dispatcher, permits)
 
+    @changing
     def reset(self) -> None:
         """Start over: as full or as empty as the strategy starts, no debt, no pause, counters at 0. Those in line stay in line."""
         self._dispatcher.look()
-        self._dispatcher.reset()
-        if self._room is not None:
-            self._room.dispatcher.counters.clear()
+        changes.reset(self._dispatcher)
+        if self._places is not None:
+            self._places.counters.clear()
 
+    @changing
     def apply(self, spec: RateSpec | str) -> None:
         """Apply rate, burst ratio and verb of a `RateSpec` (or its text); pools and schedules keep what they hold.
 
@@ -496,7 +468,6 @@ class Limiter:
         dispatcher = self._dispatcher
         now = dispatcher.look()
         dispatcher.scheduler.apply(new.rate, new.burst_ratio, now)
-        dispatcher.altered = True
         if new.verb == "restart":
             dispatcher.scheduler.restart(now)
         if new.verb == "stop":
@@ -504,33 +475,42 @@ class Limiter:
         elif new.verb != "configure":
             dispatcher.timeline.start()
             dispatcher.closed = False
-        dispatcher.rate_changed()
+            if self._places is not None:
+                self._places.closed = False
+        changes.rate_changed(dispatcher)
 
     async def aclose(self) -> None:
         """Close the limiter: requests in line fail with `LimiterClosed`; no task and no timer stays."""
         error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
-        if self._room is not None:
-            self._room.dispatcher.fail(error)
-            self._room.dispatcher.serve()
-        await self._dispatcher.close(error)
+        self._dispatcher.run(self._shut, error)
+        await changes.finish(self._dispatcher)
+
+    def _shut(self, error: LimiterClosed) -> None:
+        if self._places is not None:
+            changes.shut(self._places, error)
+        changes.shut(self._dispatcher, error)
 
     # Looking.
 
     @property
+    @looking
     def rate(self) -> Rate:
         """The rate in force."""
         return self._dispatcher.scheduler.rate
 
     @property
+    @looking
     def scheduler(self) -> Scheduler:
         """The strategy, to look at; change it through the limiter."""
         return self._dispatcher.strategy
 
     @property
+    @looking
     def lag(self) -> float:
         """Seconds behind schedule: the wait time of a load test."""
         return ns_to_seconds(self._dispatcher.scheduler.lag(self._dispatcher.look()))
 
+    @looking
     def delay(self, permits: int = 1) -> float:
         """Seconds that a request made now would wait, the line included; infinite while stopped. Changes nothing.
 
@@ -539,9 +519,10 @@ class Limiter:
         ``max_concurrency`` it is the wait of a request that has its place: when a place becomes free is unknown.
         """
         self._check("delay()", permits)
-        wait = self._dispatcher.estimate(permits, self._dispatcher.look())
+        wait = estimate(self._dispatcher, permits, self._dispatcher.look())
         return float("inf") if wait is None or self._dispatcher.is_closed else ns_to_seconds(wait)
 
+    @looking
     def bound(self, seconds: Number, largest: int = 1) -> int | None:
         """The guarantee: the most permits granted in any window of ``seconds``, if no request is for more than ``largest``.
 
@@ -553,12 +534,13 @@ class Limiter:
             raise ValueError(f"bound(seconds) must be greater than 0; {seconds!r} was given.")
         return self._dispatcher.scheduler.bound_when_late(window, largest, self._dispatcher.catch_up)
 
+    @looking
     def statistics(self) -> Statistics:
         """A snapshot of the counters."""
         from aiorate.statistics import snapshot
 
         self._dispatcher.look()
-        return snapshot(self._dispatcher, None if self._room is None else self._room.dispatcher)
+        return snapshot(self._dispatcher, self._places)
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -570,27 +552,28 @@ class Limiter:
 
         The error names ``instead`` as the place for ``max_waiting``.
         """
-        if self._room is not None:
-            places = self._room.dispatcher.max_permits
+        if self._places is not None:
+            places = self._places.max_permits
             raise ValueError(
                 f"{what}: a shared limiter cannot have max_concurrency={places}; only its permits are shared. Leave it out, and put"
                 f" `async with asyncio.Semaphore({places}):` around the calls, the same Semaphore for all."
             )
         if self._max_waiting is not None:
             raise ValueError(
-                f"{what}: a shared limiter cannot have max_waiting={self._max_waiting}; at most one request of each line waits in it."
+                f"{what}: a shared limiter cannot have max_waiting={self._max_waiting.most}; at most one request of each line waits in it."
                 f" Leave it out, and give max_waiting to {instead}."
             )
 
+    @looking
     def __repr__(self) -> str:
         dispatcher = self._dispatcher
-        name = f" {dispatcher.name!r}" if dispatcher.name else ""
+        name = f" {dispatcher.notices.name!r}" if dispatcher.notices.name else ""
         timeline = dispatcher.timeline
         state = ", closed" if dispatcher.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
         waiting, places = len(dispatcher.line), ""
-        if self._room is not None:
-            waiting += len(self._room.dispatcher.line)
-            places = f", {self._room.scheduler!r}"
+        if self._places is not None:
+            waiting += len(self._places.line)
+            places = f", {self._places.scheduler!r}"
         return f"<Limiter{name} {dispatcher.scheduler!r}{places}, {waiting} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:
@@ -605,9 +588,6 @@ def pause_to_ns(seconds: Number | timedelta) -> int:
             " observe(aiorate.http.read_feedback(status, headers))."
         )
     return duration_to_ns(seconds, "pause()")
-
-
-CLOSED = "the limiter is closed. Create a new one, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
 
 
 def _pool(rate: Rate | str | Number) -> TokenPool:

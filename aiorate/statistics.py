@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate.rate import ns_to_seconds
+from aiorate.waiting.questions import available, next_reading
 
 if TYPE_CHECKING:
     from aiorate.rate import Rate
@@ -54,27 +55,27 @@ class Statistics:
     """``local``; of a limit that processes share, ``shared``, or ``degraded`` while its store does not answer."""
 
 
-def snapshot(dispatcher: Dispatcher, room: Dispatcher | None = None) -> Statistics:
-    """The counters as they are now. ``room`` is the line of requests that wait for a place."""
+def snapshot(dispatcher: Dispatcher, places: Dispatcher | None = None) -> Statistics:
+    """The counters as they are now. ``places`` is the line of requests that wait for a place."""
     counters, timeline = dispatcher.counters, dispatcher.timeline
     paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
     next_at: float | None = None
     if dispatcher.line:
-        reading = dispatcher.next_reading()
+        reading = next_reading(dispatcher)
         next_at = float("inf") if reading is None else ns_to_seconds(reading)
     return Statistics(
         granted=dispatcher.granted - counters.given_back,
-        refused=counters.refused,
-        cancelled=counters.cancelled + (0 if room is None else room.counters.cancelled),
+        refused=counters.refused + (0 if places is None else places.counters.refused),
+        cancelled=counters.cancelled + (0 if places is None else places.counters.cancelled),
         refunded=counters.refunded,
-        waiting=dispatcher.line.count() + (0 if room is None else room.line.count()),
+        waiting=dispatcher.line.count() + (0 if places is None else places.line.count()),
         waited_total=ns_to_seconds(counters.waited_total),
         waited_max=ns_to_seconds(counters.waited_max),
         waited_p50=ns_to_seconds(counters.percentile(50)),
         waited_p90=ns_to_seconds(counters.percentile(90)),
         waited_p99=ns_to_seconds(counters.percentile(99)),
         charged=counters.charged,
-        available=dispatcher.available(),
+        available=available(dispatcher),
         skipped=counters.skipped,
         rate=dispatcher.scheduler.rate,
         paused_until=float("inf") if timeline.stopped else paused_until,

@@ -26,7 +26,7 @@ PORTION_NS = PORTION * _FAST_CALL_NS
 class Batch:
     """At most so many permits, doubled while calls come fast."""
 
-    __slots__ = ("_most", "_opened_at", "_size", "dry", "good_until", "opened", "remaining", "rest", "worthwhile")
+    __slots__ = ("_most", "_opened_at", "_size", "dry", "good_until", "opened", "remaining", "rest", "settling", "worthwhile")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.remaining: int = 0
@@ -41,6 +41,8 @@ class Batch:
         """Whether it took everything that lay ready."""
         self.worthwhile: bool = False
         """Whether permits ever come fast enough for one."""
+        self.settling: bool = False
+        """Whether the next iteration of the loop will settle it."""
         self._opened_at = 0
         self._size = 1
         self.measure(scheduler)

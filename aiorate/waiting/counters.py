@@ -8,16 +8,17 @@ _NO_WAITS: dict[int, int] = {}  # shared by all limiters for which nobody ever w
 
 
 class Counters:
-    """Plain numbers; who counts what is said where it happens."""
+    """Plain counters, updated by the dispatcher."""
 
     __slots__ = (
+        "altered",
         "cancelled",
         "charged",
         "given_back",
         "refunded",
         "refused",
+        "since",
         "skipped",
-        "untold",
         "unused",
         "waited_max",
         "waited_total",
@@ -26,14 +27,17 @@ class Counters:
 
     def __init__(self) -> None:
         self.clear()
+        self.since: int | None = None
+        """The instant of the last reset; None: there was none."""
+        self.altered: bool = False
+        """Whether the rate was changed since the limiter was made."""
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Begin again at 0."""
         self.given_back: int = 0  # permits that came back, by cancellation or refund
         self.refunded: int = 0  # permits
         self.charged: int = 0  # permits
-        self.skipped: int = 0  # permits that fell due while somebody waited and the loop was late, and are given up
-        self.untold: int = 0  # those of them that nobody has been told of yet
+        self.skipped: int = 0  # permits given up, which fell due while a request waited and the loop was late
         self.unused: int = 0  # the rest of a permit that was skipped, in ns x permits of the rate
         self.refused: int = 0  # requests
         self.cancelled: int = 0  # requests
@@ -42,7 +46,8 @@ class Counters:
         self.waits: dict[int, int] = _NO_WAITS  # how many are of a size; see `note`
 
     def note(self, waited: int) -> None:
-        """A request waited so many ns, more than 0. Its size is its first five binary digits and their place: below a thousand sizes."""
+        """Count a request that waited, more than 0 ns. The size of a wait is its first five binary digits and their place, so that there
+        are fewer than a thousand sizes."""
         self.waited_total += waited
         if waited > self.waited_max:
             self.waited_max = waited
@@ -53,7 +58,7 @@ class Counters:
         self.waits[size] = self.waits.get(size, 0) + 1
 
     def percentile(self, percent: int) -> int:
-        """A wait that so many percent of all that waited did not exceed, in ns; less than 1/16 too long."""
+        """The wait that ``percent`` of all that waited did not exceed, in ns; less than 1/16 too long."""
         left = -(-sum(self.waits.values()) * percent // 100)
         for size in sorted(self.waits):
             left -= self.waits[size]

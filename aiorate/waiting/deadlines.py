@@ -6,11 +6,8 @@ Knows nothing of rates or of how a waiter is woken.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from math import inf
 from typing import TYPE_CHECKING
 
-from aiorate.errors import WaitTooLong
-from aiorate.rate import ns_to_seconds
 from aiorate.waiting.line import outcome_of
 from aiorate.waiting.timer import Timer
 
@@ -18,30 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate.waiting.line import Ticket
+    from aiorate.waiting.refusals import Refusals
     from aiorate.waiting.view import EventLoop
 
-__all__ = ["Deadlines", "Patience"]
+    Overdue = tuple[Ticket, int, int, Refusals]  # its permits, its limit in ns, and its errors
+
+__all__ = ["Deadlines"]
 
 _SMALL = 32
-
-
-class Patience:
-    """How long a request waits at most, in ns, and the error after that. ``call`` is the call that the error names."""
-
-    __slots__ = ("_call", "limit")
-
-    def __init__(self, call: str, limit: int) -> None:
-        self._call = call
-        self.limit: int = limit
-
-    def error(self, more: int | None) -> WaitTooLong:
-        """The error for a request that would wait ``more`` ns; None: unknown."""
-        limit = ns_to_seconds(self.limit)
-        return WaitTooLong(
-            f"{self._call} was not granted within max_wait ({limit:g} s). Nothing was spent. Try later, or raise max_wait.",
-            inf if more is None else ns_to_seconds(self.limit + more),
-            limit,
-        )
 
 
 class Deadlines:
@@ -51,15 +32,15 @@ class Deadlines:
 
     def __init__(self, loop: EventLoop, on_time: Callable[[], None]) -> None:
         self._timer = Timer(loop, on_time)
-        self._heap: list[tuple[int, int, Ticket, int, Patience]] = []
+        self._heap: list[tuple[int, int, Ticket, int, int, Refusals]] = []
         self._count = 0  # of requests with the same deadline, the first to join gives up first
         self._gone: set[Ticket] = set()  # those that left the line without being done
         self._set_for: int | None = None  # the reading at which the timer fires at the latest; None: it is not set
 
-    def add(self, ticket: Ticket, permits: int, asked: int, patience: Patience, waiting: int) -> None:
-        """Add a request that joined the line when the clock read ``asked``; ``waiting`` requests are in line."""
+    def add(self, ticket: Ticket, permits: int, asked: int, limit: int, refusals: Refusals, waiting: int) -> None:
+        """Add a request that joined the line when the clock read ``asked``, for ``limit`` ns; ``waiting`` requests are in line."""
         self._count += 1
-        heappush(self._heap, (asked + patience.limit, self._count, ticket, permits, patience))
+        heappush(self._heap, (asked + limit, self._count, ticket, permits, limit, refusals))
         self.aim(waiting)
 
     def leave(self, ticket: Ticket, waiting: int) -> None:
@@ -67,14 +48,14 @@ class Deadlines:
         self._gone.add(ticket)
         self.aim(waiting)
 
-    def overdue(self, reading: int, most: int) -> list[tuple[Ticket, int, Patience]]:
+    def overdue(self, reading: int, most: int) -> list[Overdue]:
         """Remove and return at most ``most`` requests whose deadline was over when the clock read ``reading``."""
         self._set_for = None  # the timer has fired
-        over: list[tuple[Ticket, int, Patience]] = []
+        over: list[Overdue] = []
         while self._heap and self._heap[0][0] <= reading and len(over) < most:
-            _, _, ticket, permits, patience = heappop(self._heap)
+            _, _, ticket, permits, limit, refusals = heappop(self._heap)
             if not self._is_decided(ticket):
-                over.append((ticket, permits, patience))
+                over.append((ticket, permits, limit, refusals))
         return over
 
     def aim(self, waiting: int) -> None:

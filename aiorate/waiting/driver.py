@@ -23,7 +23,7 @@ __all__ = ["Driver"]
 class Driver(Protocol):
     """Wakes the waiters that hold tickets, and the dispatcher when the first in line is due."""
 
-    def ticket(self) -> Ticket:
+    def ticket(self, permits: int) -> Ticket:
         """Make a ticket for a request that joins the line. Its `set_result` wakes the waiter."""
         ...
 
@@ -33,6 +33,10 @@ class Driver(Protocol):
 
     def leave(self, ticket: Any) -> None:
         """Forget a ticket whose request leaves the line undecided: its task was cancelled."""
+        ...
+
+    def release(self, ticket: Any) -> bool:
+        """The waiter of a process-wide limiter goes on or leaves: keep nothing for it. False if it did before."""
         ...
 
     def arm(self, reading: int | None) -> None:

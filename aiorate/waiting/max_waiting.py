@@ -25,6 +25,7 @@ class MaxWaiting:
         line, places = self._dispatcher.line, self._places
         if places is None:
             return len(line) >= self.most and line.count() >= self.most
+        self._dispatcher.look()
         resuming = places.waiters.resuming
         if len(line) + len(places.line) + resuming < self.most:
             return False

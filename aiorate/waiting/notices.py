@@ -19,9 +19,9 @@ class Notices:
 
     __slots__ = ("_skipped", "name", "on_event")
 
-    def __init__(self, name: str | None, on_event: Callable[[Event], object] | None) -> None:
+    def __init__(self, name: str | None) -> None:
         self.name: str | None = name
-        self.on_event: Callable[[Event], object] | None = on_event
+        self.on_event: Callable[[Event], object] | None = None
         self._skipped = 0  # permits of which no event has told yet
 
     def tell(self, event: Event, loop: EventLoop | None) -> None:

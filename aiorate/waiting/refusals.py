@@ -28,7 +28,7 @@ class Refusals:
         """The call with its argument, as errors name it."""
         return f"{self._call}({permits})"
 
-    def closed(self) -> LimiterClosed:
+    def closed(self, dispatcher: Dispatcher) -> LimiterClosed:
         """The limiter, or one that it shares, is closed."""
         return LimiterClosed(f"{self._call}(): {CLOSED}")
 

@@ -94,6 +94,10 @@ class EventLoop(Protocol):
         """How many more tasks a line may wake in this iteration, after ``resuming`` that it woke and that have not gone on yet."""
         ...
 
+    def clear_closed(self) -> bool:
+        """Have requests of closed loops leave, where the view stands for many; True if there were any."""
+        ...
+
     def make_driver(self, dispatcher: Dispatcher) -> Driver:
         """Make the driver that wakes the requests in that dispatcher's line."""
         ...

@@ -133,7 +133,7 @@ def test_an_interrupt_while_joining_leaves_nobody_in_line() -> None:
 def test_an_unused_ticket_leaves_no_trace() -> None:
     """Interrupted before it joins the line, a request spends nothing and does not count as cancelled."""
     limiter = made(ManualClock())
-    driver = limiter.dispatcher.driver
+    driver = limiter.dispatcher.waiters.driver
     assert isinstance(driver, ProcessDriver)
     section = driver.loop.section
 

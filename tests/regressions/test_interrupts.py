@@ -141,7 +141,7 @@ def test_nobody_waits_for_ever_after_an_interrupt(strategy: str, action: str, er
             dispatcher = case.limiter.dispatcher
 
             assert all(isinstance(waited, float) for waited in outcomes), interrupt.where
-            assert (0, 0, 0) == (len(dispatcher.line), dispatcher.resuming, case.limiter.statistics().waiting), interrupt.where
+            assert (0, 0, 0) == (len(dispatcher.line), dispatcher.waiters.resuming, case.limiter.statistics().waiting), interrupt.where
             case.limiter.set_rate("10/s")
             case.clock.advance(1)
             assert case.at_most == case.take_all(), interrupt.where

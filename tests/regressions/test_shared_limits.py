@@ -47,7 +47,7 @@ def test_three_levels_go_on_after_a_thousand_waits(kind: str) -> None:
                     pass
 
             await asyncio.gather(*(call() for _ in range(3_000)))
-        assert 0 == top.dispatcher.resuming == tenant.dispatcher.resuming
+        assert 0 == top.dispatcher.waiters.resuming == tenant.dispatcher.waiters.resuming
         assert 3_000 == top.statistics().granted == tenant.statistics().granted
         return loop.time()
 

@@ -28,7 +28,7 @@ class Alarm:
         self._timer = Timer(loop, dispatcher.serve)
         self._loop = loop.native
 
-    def ticket(self) -> asyncio.Future[Outcome]:
+    def ticket(self, permits: int) -> asyncio.Future[Outcome]:
         return self._loop.create_future()
 
     def wait(self, ticket: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:
@@ -36,6 +36,9 @@ class Alarm:
 
     def leave(self, ticket: asyncio.Future[Outcome]) -> None:
         pass
+
+    def release(self, ticket: asyncio.Future[Outcome]) -> bool:
+        return True
 
     def arm(self, reading: int | None) -> None:
         self._timer.set(reading)

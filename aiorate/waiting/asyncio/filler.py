@@ -87,7 +87,7 @@ class FillerTicket:
 
     __slots__ = ("outcome", "row", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, permits: int) -> None:
         self.outcome: Outcome | None = None
         self.row: _Row | None = None
         self.task: asyncio.Task[Any] | None = None
@@ -159,6 +159,9 @@ class Filler:
                 self._wake_task()
         # Done. The line may keep the ticket for a while, but must not keep the task.
         ticket.outcome, ticket.row, ticket.task = _LEFT, None, None
+
+    def release(self, ticket: FillerTicket) -> bool:
+        return True
 
     def arm(self, reading: int | None) -> None:
         self._timer.set(reading)

@@ -119,12 +119,15 @@ class AsyncioLoop:
     def room(self, resuming: int) -> int:
         return self.turnstile.room(resuming)
 
+    def clear_closed(self) -> bool:
+        return False
+
     def make_driver(self, dispatcher: Dispatcher) -> Driver:
         """The Filler for a TokenPool, the Alarm for all other strategies."""
         if isinstance(dispatcher.strategy, TokenPool):
             from aiorate.waiting.asyncio.filler import Filler
 
-            return Filler(dispatcher, self, dispatcher.name)
+            return Filler(dispatcher, self, dispatcher.notices.name)
         from aiorate.waiting.asyncio.alarm import Alarm
 
         return Alarm(dispatcher, self)

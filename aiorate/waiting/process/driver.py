@@ -41,14 +41,16 @@ class ProcessDriver:
         self._clear_after = 0
         loop.drivers.append(self)
 
-    def ticket(self) -> ProcessTicket:
+    def ticket(self, permits: int) -> ProcessTicket:
         native = running_loop()
+        if native is None and self.loop.keeps_time_here:
+            raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
         inbox = self._inboxes.get(native)
         if inbox is None:
             # A loop has its first waiter: loops without waiters may be closed, so they are dropped.
             self._inboxes = {other: inbox for other, inbox in self._inboxes.items() if inbox.tickets}
             inbox = self._inboxes[native] = Inbox(ThreadPort() if native is None else port_of(native), self.loop.section, self.clear_closed)
-        ticket = ProcessTicket(inbox, inbox.port.signal(), inbox.port.owner())
+        ticket = ProcessTicket(inbox, permits, inbox.port.signal(), inbox.port.owner())
         inbox.tickets[ticket] = None
         return ticket
 
@@ -58,30 +60,13 @@ class ProcessDriver:
     def leave(self, ticket: ProcessTicket) -> None:
         ticket.gone = True
 
-    def _remove(self, ticket: ProcessTicket) -> bool:
+    def release(self, ticket: ProcessTicket) -> bool:
         """Forget a ticket whose owner no longer waits. False if it was forgotten before."""
         if ticket not in ticket.inbox.tickets:
             return False
         del ticket.inbox.tickets[ticket]
         ticket.signal = ticket.task = None  # the line may keep the ticket for a while, but must keep nothing else
         return True
-
-    def resume(self, ticket: ProcessTicket) -> tuple[int, int, int]:
-        """Called when the owner resumes. Returns as `Dispatcher.resumed`, or raises the request's error."""
-        assert ticket.line is not None  # it has joined
-        self._remove(ticket)
-        return self._dispatcher.resumed(ticket.line, ticket.result(), ticket.asked)
-
-    def withdraw(self, ticket: ProcessTicket) -> None:
-        """Undo the request: its owner was cancelled, or is gone. What was granted to it goes to the next."""
-        if not self._remove(ticket):
-            return
-        line = ticket.line
-        if line is None:  # its owner was interrupted while it joined the line, perhaps before it stood there
-            line = self._dispatcher.line
-            if ticket.outcome is None and all(other is not ticket for other, _, _ in line):
-                return
-        self._dispatcher.leave(line, ticket, ticket.permits)
 
     def wake_again(self) -> int:
         """Have the owners of all decided requests woken, whether or not they were before. Returns how many were granted."""
@@ -103,7 +88,7 @@ class ProcessDriver:
         for ticket in waiting:
             ticket.gone = True  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
         for ticket in lost:
-            self.withdraw(ticket)
+            self._dispatcher.leave_once(self._dispatcher.waiters, ticket, ticket.permits)
         return bool(lost)
 
     def arm(self, reading: int | None) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from aiorate.waiting.line import Line, Outcome
+    from aiorate.waiting.line import Outcome
     from aiorate.waiting.port import Port
     from aiorate.waiting.process.section import Section
 
@@ -26,19 +26,16 @@ _PORTION = 1_000
 class ProcessTicket:
     """What a waiter of any thread holds. It has the outcome as soon as that is decided; its owner is woken later."""
 
-    __slots__ = ("asked", "gone", "inbox", "line", "outcome", "permits", "signal", "task")
+    __slots__ = ("gone", "inbox", "outcome", "permits", "signal", "task")
 
-    def __init__(self, inbox: Inbox, signal: object, task: asyncio.Task[Any] | None) -> None:
+    def __init__(self, inbox: Inbox, permits: int, signal: object, task: asyncio.Task[Any] | None) -> None:
         self.inbox: Inbox = inbox
+        self.permits: int = permits
         self.signal: Any = signal
         self.task: asyncio.Task[Any] | None = task
         self.outcome: Outcome | None = None
         self.gone: bool = False
         """Whether its owner left without an outcome."""
-        self.line: Line | None = None
-        self.permits: int = 0
-        self.asked: int = 0
-        """The clock's reading at the request."""
 
     def done(self) -> bool:
         return self.gone or self.outcome is not None

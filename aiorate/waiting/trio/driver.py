@@ -76,7 +76,7 @@ class TrioDriver:
         self._armed: TrioTimer | None = None  # the timer that was set last
         self._watcher: TrioTicket | None = None  # whose owner fires it
 
-    def ticket(self) -> TrioTicket:
+    def ticket(self, permits: int) -> TrioTicket:
         return TrioTicket(self._loop.native)
 
     async def wait(self, ticket: TrioTicket) -> None:
@@ -97,6 +97,9 @@ class TrioDriver:
         if ticket is self._watcher:
             self._watcher = None
         ticket.event = ticket.scope = ticket.task = None  # the line may keep the ticket for a while, but must keep nothing else
+
+    def release(self, ticket: TrioTicket) -> bool:
+        return True
 
     def arm(self, reading: int | None) -> None:
         self._timer.set(reading)

@@ -131,6 +131,9 @@ class TrioLoop:
     def room(self, resuming: int) -> int:
         return self.turnstile.room(resuming)
 
+    def clear_closed(self) -> bool:
+        return False
+
     def make_driver(self, dispatcher: Dispatcher) -> Driver:
         from aiorate.waiting.trio.driver import TrioDriver
 

@@ -1,0 +1,155 @@
+"""Changes of a limiter at run time, which hold for the requests in line too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.schedulers.capped import Capped
+from aiorate.waiting.waiters import NOBODY
+
+if TYPE_CHECKING:
+    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.gate import Gate
+
+__all__ = ["cap", "charge", "dismiss", "finish", "pause", "pause_longer", "rate_changed", "refund", "reset", "resume", "share", "shut"]
+
+_KEY = "a key or a budget"
+_NEWS_NS = 1_000_000_000  # a pause that grows by less is not reported again: responses of many requests come one after the other
+
+
+def pause(dispatcher: Dispatcher, ns: int) -> None:
+    """Let time stand still for ``ns``. Pauses merge by the later end."""
+    dispatcher.look()
+    dispatcher.watcher.pausing(ns)  # which may refuse it
+    dispatcher.timeline.pause(ns, dispatcher.on_pause_end)
+    dispatcher.changed()
+
+
+def pause_longer(dispatcher: Dispatcher, ns: int, jitter: int) -> int:
+    """As `pause`, but only if it ends later than a present pause, and then longer by a random part of ``jitter`` ns.
+
+    Returns its length, or 0 if that is not worth an event: it ends no later, or hardly.
+    """
+    dispatcher.look()
+    timeline = dispatcher.timeline
+    before, until = timeline.paused_until, timeline.read() + ns
+    if ns <= 0 or (before is not None and until <= before):
+        return 0
+    if jitter:
+        from random import randrange
+
+        # Drawn once for responses that come together: the longest of many draws would be the same for every client.
+        ns += randrange(jitter)
+    pause(dispatcher, ns)
+    return ns if before is None or until - before >= _NEWS_NS else 0
+
+
+def resume(dispatcher: Dispatcher) -> None:
+    """End a pause now."""
+    dispatcher.look()
+    dispatcher.timeline.resume()
+    dispatcher.watcher.resumed()
+    dispatcher.changed()
+
+
+def cap(dispatcher: Dispatcher, name: str, left: int, size: int, ns: int) -> None:
+    """Heed what a server said is left of a quota; see `Capped.heed`. ``ns`` runs from now, during a pause too."""
+    now, scheduler = dispatcher.look(), dispatcher.scheduler
+    capped = scheduler if isinstance(scheduler, Capped) else Capped(scheduler)
+    if capped.heed(name, left, size, ns, now, now + dispatcher.timeline.held_for):
+        dispatcher.scheduler = capped
+        dispatcher.changed()
+
+
+def refund(dispatcher: Dispatcher, permits: int) -> None:
+    """Take back the permits, of any grant, here and in every shared limit."""
+    counters = dispatcher.counters
+    dispatcher.scheduler.give_back(permits, dispatcher.look())
+    counters.refunded += permits
+    counters.given_back += min(permits, dispatcher.granted - counters.given_back)
+    if dispatcher.gate is not None:
+        refund(dispatcher.gate.shared, permits)
+    dispatcher.changed()
+
+
+def charge(dispatcher: Dispatcher, permits: int) -> None:
+    """Take the permits after the fact, as a debt, here and in every shared limit."""
+    dispatcher.scheduler.charge(permits, dispatcher.look())
+    dispatcher.counters.charged += permits
+    if dispatcher.gate is not None:
+        charge(dispatcher.gate.shared, permits)
+    dispatcher.changed()
+
+
+def rate_changed(dispatcher: Dispatcher) -> None:
+    """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
+    counters, line = dispatcher.counters, dispatcher.line
+    counters.altered = True
+    counters.unused = 0  # a part of a permit, measured by the old rate
+    most = dispatcher.scheduler.max_permits
+    if most is not None:
+        for ticket, permits, _ in line:
+            if permits > most:
+                ticket.set_result(ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once now."))
+                line.leave(ticket, permits)
+    dispatcher.changed()
+
+
+def reset(dispatcher: Dispatcher) -> None:
+    """Everything as new, except the requests in line."""
+    timeline = dispatcher.timeline
+    timeline.start()
+    timeline.resume()
+    dispatcher.scheduler.reset(timeline.now())
+    dispatcher.counters.clear()
+    dispatcher.notices.forget()
+    dispatcher.granted = 0
+    dispatcher.counters.since = timeline.now()
+    dispatcher.changed()
+
+
+def shut(dispatcher: Dispatcher, error: BaseException) -> None:
+    """Fail every request in line, and grant nothing from now on."""
+    dispatcher.look()
+    dispatcher.closed = True
+    dispatcher.fail(error)
+    dispatcher.serve()
+
+
+async def finish(dispatcher: Dispatcher) -> None:
+    """After `shut`: return once no task and no timer is left."""
+    if dispatcher.waiters is not NOBODY:
+        await dispatcher.waiters.driver.aclose()
+
+
+def share(dispatcher: Dispatcher, gate: Gate | None) -> None:
+    """From now on it belongs to a key or a budget, and every grant takes from the shared limit behind the gate too, if there is one.
+
+    Raises ValueError if it does already, or if requests wait here for which the shared limit was never asked.
+    """
+    if dispatcher.section is not None:
+        raise ValueError("its scope is the process, and it cannot be one of several limits. Make one with scope='loop'.")
+    if dispatcher.gate is not None or dispatcher.strategy.owner is _KEY:
+        raise ValueError("the limiter belongs to another key already: make one for each key.")
+    dispatcher.strategy.owner = _KEY
+    if gate is None:
+        return
+    if dispatcher.waiters.head is not None or dispatcher.returnable:
+        raise ValueError("the limiter is in use already: make one that is not.")
+    shared = gate.shared
+    while shared is not dispatcher and shared.gate is not None:
+        shared = shared.gate.shared
+    if shared is dispatcher:
+        raise ValueError("it is the shared limiter, or one that this shares: make one for each key.")
+    if dispatcher.batch.opened:
+        dispatcher.settle(dispatcher.timeline.now())
+    dispatcher.gate = gate
+    dispatcher.watcher.shared()
+    dispatcher.update_fast_path()
+
+
+def dismiss(dispatcher: Dispatcher) -> None:
+    """Part with the driver, which refers to its dispatcher, so that both are freed at once. The next request that waits gets another."""
+    if dispatcher.waiters is not NOBODY:
+        dispatcher.waiters.retire()
+        dispatcher.waiters = NOBODY

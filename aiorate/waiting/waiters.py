@@ -1,0 +1,72 @@
+"""The requests of one limiter that wait in one event loop. Knows nothing of rates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.waiting.estimate import Estimate
+from aiorate.waiting.line import Line
+
+if TYPE_CHECKING:
+    from aiorate.waiting.deadlines import Deadlines
+    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.driver import Driver
+    from aiorate.waiting.line import Ticket
+    from aiorate.waiting.view import EventLoop
+
+__all__ = ["NOBODY", "Waiters"]
+
+
+class Waiters:
+    """A line, the driver that wakes the requests in it, their deadlines, and an estimate for the next one."""
+
+    __slots__ = ("deadlines", "driver", "due", "estimate", "head", "line", "loop", "resuming")
+
+    driver: Driver
+    loop: EventLoop
+
+    def __init__(self) -> None:
+        self.line: Line = Line()
+        self.estimate: Estimate = Estimate()
+        self.deadlines: Deadlines | None = None
+        """Of the requests with a ``max_wait``; None: there were none."""
+        self.head: Ticket | None = None
+        """The ticket for which the driver is armed; None: nobody waits."""
+        self.due: int | None = None
+        """The instant at which `head` is due; None: unknown, as while paused. Meaningless without `head`."""
+        self.resuming: int = 0
+        """Requests that were granted and whose tasks have not gone on yet."""
+
+    @classmethod
+    def of(cls, dispatcher: Dispatcher, loop: EventLoop) -> Waiters:
+        """The requests that are going to wait in that loop."""
+        waiters = cls()
+        waiters.loop, waiters.driver = loop, loop.make_driver(dispatcher)
+        return waiters
+
+    def leave(self, ticket: Ticket, permits: int) -> None:
+        """Remove a request that was not granted."""
+        self.line.leave(ticket, permits)
+        self.estimate.departed()
+        if self.deadlines is not None:
+            self.deadlines.leave(ticket, len(self.line))
+
+    def disband(self) -> None:
+        """The loop is no longer used: every request still waiting fails, if its loop can still wake it."""
+        if not self.loop.forked:  # else the waiting tasks are in another process
+            for ticket in self.line.clear():
+                try:
+                    ticket.set_result(RuntimeError("the limiter was moved to another event loop while this one stood still"))
+                except RuntimeError:  # a closed loop wakes nobody
+                    continue
+            self.retire()
+        if self.deadlines is not None:
+            self.deadlines.retire()
+
+    def retire(self) -> None:
+        """Part with the driver, which refers to the dispatcher, so that both are freed at once."""
+        self.driver.retire()
+
+
+NOBODY = Waiters()
+"""Shared by all limiters for which nobody has ever waited: a line weighs as much as the rest of a limiter. Has no driver and no loop."""
