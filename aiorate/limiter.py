@@ -20,7 +20,7 @@ from aiorate.waiting.dispatcher import NOT_ASKED, Dispatcher
 from aiorate.waiting.holder import hold_place, refuse_holder
 from aiorate.waiting.max_waiting import MaxWaiting
 from aiorate.waiting.questions import estimate
-from aiorate.waiting.refusals import ACQUIRE, CLOSED
+from aiorate.waiting.refusals import CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -178,6 +178,8 @@ class Limiter:
             ticket, _, asked = dispatcher.ask(permits, limit, self._max_waiting)
             if ticket is None:
                 return 0.0
+            if ticket.done():  # the loop has to turn first
+                return (await dispatcher.wait(ticket, permits, asked))[0] / NS_PER_SECOND
         waiters = dispatcher.waiters
         # As Dispatcher.wait(), without another coroutine.
         try:

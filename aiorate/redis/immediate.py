@@ -7,32 +7,34 @@ from typing import TYPE_CHECKING
 
 from aiorate.errors import WaitTooLong
 from aiorate.rate import ns_to_seconds
-from aiorate.waiting.deadlines import Patience
 from aiorate.waiting.line import outcome_of
+from aiorate.waiting.questions import shared_wait
+from aiorate.waiting.refusals import Refusals
 
 if TYPE_CHECKING:
     from aiorate.schedulers.slot_scheduler import SlotScheduler
+    from aiorate.waiting.deadlines import Overdue
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Line, Ticket
 
 __all__ = ["Immediate", "OneAnswer"]
 
 
-class OneAnswer(Patience):
-    """The patience of a request that waits for one answer of the store; ``limit`` is its ``max_wait`` in ns."""
+class OneAnswer(Refusals):
+    """A request that waits for one answer of the store, and its errors; ``limit`` is its ``max_wait`` in ns."""
 
-    __slots__ = ("_permits", "asked")
+    __slots__ = ("asked", "limit")
 
-    def __init__(self, permits: int, limit: int) -> None:
-        super().__init__(f"acquire({permits})", limit)
-        self._permits = permits
+    def __init__(self, limit: int) -> None:
+        super().__init__("acquire")
+        self.limit: int = limit
         self.asked: bool = False
         """Whether a question counted the request: its answer is on its way, or has come."""
 
-    def error(self, more: int | None) -> WaitTooLong:
-        seconds, limit = inf if more is None else ns_to_seconds(more), ns_to_seconds(self.limit)
-        why = f"acquire({self._permits}) would wait {seconds:.6g} s, but max_wait is {limit:g} s."
-        return WaitTooLong(f"{why} Nothing was spent. Try later, or raise max_wait.", seconds, limit)
+    def overdue(self, permits: int, limit: int, more: int | None) -> WaitTooLong:
+        seconds, most = inf if more is None else ns_to_seconds(more), ns_to_seconds(limit)
+        why = f"{self.named(permits)} would wait {seconds:.6g} s, but max_wait is {most:g} s."
+        return WaitTooLong(f"{why} Nothing was spent. Try later, or raise max_wait.", seconds, most)
 
 
 class Immediate:
@@ -89,15 +91,15 @@ class Immediate:
         if not self.waiting:
             return
         dispatcher, now = self._dispatcher, self._dispatcher.timeline.now()
-        gate, first = dispatcher.gate, dispatcher.line.first()
-        held = dispatcher.timeline.held_at is not None or (gate is not None and first is not None and gate.estimate(first[1]) != 0)
+        first = dispatcher.line.first()
+        held = dispatcher.timeline.held_at is not None or (first is not None and shared_wait(dispatcher, first[1]) != 0)
         due = 0 if held else self._scheduler.due_by(now + self._slack, now)
-        over: list[tuple[Ticket, int, Patience]] = []
+        over: list[Overdue] = []
         for ticket, permits, _ in dispatcher.line:
             patience = self.waiting.get(ticket)
             if patience is None or permits <= due or (coming and not patience.asked):
                 due -= permits
             elif outcome_of(ticket) is None:
-                over.append((ticket, permits, patience))
+                over.append((ticket, permits, patience.limit, patience))
         if over:
-            dispatcher.send_away(over)
+            dispatcher.time_out(over)

@@ -15,7 +15,6 @@ from aiorate.redis.session import StoreSession
 from aiorate.redis.store import check_source
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.slot_scheduler import SlotScheduler, check_memory
-from aiorate.waiting.request import turn_if_starved, yield_to_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -166,34 +165,16 @@ class RedisLimiter(Limiter):
         if (limit and limit >= session.answer_ns) or dispatcher.shares_on_demand:
             return await super().acquire(permits, max_wait=max_wait)
         check_permits("acquire()", permits, dispatcher.max_permits)
-        try:
-            at, now = dispatcher.try_take(permits)
-            if at > now and session.coming:
-                self._admit(permits, now, None)
-        except Exception:
-            await turn_if_starved(dispatcher)
-            raise
-        if at <= now:
-            await yield_to_loop(dispatcher, permits, now)
+        ticket, _, asked = dispatcher.ask(permits, None, self._max_waiting)
+        if ticket is None:
             return 0.0
-        if not session.coming:
-            return await super().acquire(permits, max_wait=max_wait)
-        ticket, asked = dispatcher.join(permits, at, now, now)
-        line, driver = dispatcher.line, dispatcher.driver
-        session.immediate.waiting[ticket] = OneAnswer(permits, limit)
+        session.immediate.waiting[ticket] = OneAnswer(limit)
         if not session.coming:
             session.immediate.refuse()
         try:
-            while not ticket.done():
-                await driver.wait(ticket)  # type: ignore[union-attr]  # which made the ticket
-        except BaseException:
-            dispatcher.leave(line, ticket, permits)
-            raise
+            return ns_to_seconds((await dispatcher.wait(ticket, permits, asked))[0])
         finally:
             session.immediate.waiting.pop(ticket, None)
-        waited, _, now = dispatcher.resumed(line, ticket.result(), asked)
-        await yield_to_loop(dispatcher, permits, now)
-        return ns_to_seconds(waited)
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if their slots are in hand and due, and nobody is in line; never waits, not even for the store.

@@ -58,6 +58,14 @@ _IN_USE = (
 )
 
 
+class _AskAgain(Exception):
+    """The outcome of a request that was refused in a starved loop."""
+
+    def __init__(self, ask: Callable[[], Answer]) -> None:
+        super().__init__()
+        self.ask: Callable[[], Answer] = ask
+
+
 class Dispatcher:
     """One scheduler, and the requests for it."""
 
@@ -135,12 +143,14 @@ class Dispatcher:
         refusals: Refusals = ACQUIRE,
         since: int | None = None,
         noted: list[Ticket] | None = None,
+        turned: bool = False,
     ) -> Answer:
         """Take the permits, or put the request in line for at most ``limit`` ns; raises the error if it may not wait there.
 
         Returns no ticket, the instant for which the request is scheduled, and its receipt, if it is granted at once; otherwise a ticket
-        for `wait`, `NOT_ASKED`, and the clock's reading. In a starved loop, grants and refusals come with a ticket too, so that the
-        caller lets the loop turn before it goes on. ``noted`` gets the ticket before the line does, for a caller that may be interrupted.
+        for `wait`, `NOT_ASKED`, and the clock's reading. In a starved loop, unless it has just ``turned``, grants and refusals come with
+        a ticket too: the caller lets the loop turn before it goes on, and a refused request is asked for again. ``noted`` gets the
+        ticket before the line does, for a caller that may be interrupted.
         """
         try:
             at, now = self.take(permits, since, limit is None and most is None)
@@ -148,13 +158,14 @@ class Dispatcher:
                 at, now = self.take(permits, since)
             if at > now and (limit is not None or most is not None or self.is_closed):
                 self._admit(permits, now, limit, most, refusals)
-        except Exception as error:
-            if self.loop is None or not self.loop.starved():
+        except Exception:
+            if turned or self.loop is None or not self.loop.starved():
                 raise
-            return self._decided(error, noted), NOT_ASKED, self.timeline.read()
+            again = partial(self.decide, permits, limit, most, refusals, since, turned=True)
+            return self._decided(_AskAgain(again), noted), NOT_ASKED, self.timeline.read()
         if at <= now:
             loop = self.loop
-            if loop is None or now + self.timeline.offset < loop.check_after or not loop.starved():
+            if turned or loop is None or now + self.timeline.offset < loop.check_after or not loop.starved():
                 return None, at, now
             self.keep_receipt()
             reading = self.timeline.read()
@@ -310,7 +321,12 @@ class Dispatcher:
         except BaseException:
             self.leave(waiters, ticket, permits)
             raise
-        return self.resume(waiters, ticket, asked)
+        try:
+            return self.resume(waiters, ticket, asked)
+        except _AskAgain as refused:
+            ask = refused.ask
+        again, at, receipt = self.run(ask)
+        return (0, at, receipt) if again is None else await self.wait(again, permits, asked)
 
     def resume(self, waiters: Waiters, ticket: Ticket, asked: int) -> tuple[int, int, int]:
         """Go on with a decided request, which was asked for when the clock read ``asked``, or raise its error.

@@ -11,7 +11,7 @@ from aiorate.waiting.rehearsal import wait_in_line
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
 
-__all__ = ["available", "estimate", "is_rested", "next_reading"]
+__all__ = ["available", "estimate", "is_rested", "next_reading", "shared_wait"]
 
 
 def estimate(dispatcher: Dispatcher, permits: int, now: int) -> int | None:
@@ -32,15 +32,14 @@ def estimate(dispatcher: Dispatcher, permits: int, now: int) -> int | None:
         if reading is None:
             return None
         wait = max(0, reading - timeline.read())
-    if gate is None:
-        return wait
-    shared = _shared_wait(dispatcher, permits)
+    shared = shared_wait(dispatcher, permits)
     return None if shared is None else max(wait, shared)
 
 
-def _shared_wait(dispatcher: Dispatcher, permits: int) -> int | None:
-    """Nanoseconds until the shared limit would grant them to a limiter whose own line is empty; None: unknown."""
-    assert dispatcher.gate is not None
+def shared_wait(dispatcher: Dispatcher, permits: int) -> int | None:
+    """Nanoseconds until the shared limit, if there is one, would grant them to a limiter whose own line is empty; None: unknown."""
+    if dispatcher.gate is None:
+        return 0
     shared, permits = dispatcher.gate.shared, dispatcher.gate.permits_of(permits)
     if not permits:
         return 0

@@ -47,15 +47,14 @@ waiting.loops
 waiting.process.driver
 waiting.process.view
 
-waiting.deadlines
-waiting.estimate waiting.group
-waiting.gate
-waiting.dispatcher
-waiting.request
+waiting.refusals waiting.notices waiting.max_waiting waiting.deciding
+waiting.deadlines waiting.estimate waiting.holder
+waiting.gate waiting.rehearsal waiting.waiters
+waiting.questions
+waiting.dispatcher waiting.changes waiting.process.scope
 
 statistics slots decorator kept
 limiter
-process
 keyed budget
 aiorate
 
@@ -184,9 +183,8 @@ def test_nothing_touches_the_private_names_of_another(module: str) -> None:
     own |= {"_replace"}  # the public method of a named tuple
     # asyncio's, and documented
     own |= {"_get_running_loop"} if module in ("aiorate.waiting.loops", "aiorate.waiting.asyncio.port") else set()
-    # The one class that derives from another of ours: it does what that one does, in a critical section.
-    own |= {"_dispatcher", "_admit"} if module == "aiorate.redis.limiter" else set()
-    own |= {"_dispatcher", "_room", "_max_waiting", "_check", "_admit", "_refuse_if_full"} if module == "aiorate.process" else set()
+    # The one class that derives from another of ours.
+    own |= {"_dispatcher", "_max_waiting"} if module == "aiorate.redis.limiter" else set()
 
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):

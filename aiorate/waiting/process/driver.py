@@ -43,7 +43,7 @@ class ProcessDriver:
 
     def ticket(self, permits: int) -> ProcessTicket:
         native = running_loop()
-        if native is None and self.loop.keeps_time_here:
+        if native is None and self.loop.in_timekeeper:
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
         inbox = self._inboxes.get(native)
         if inbox is None:
