@@ -15,7 +15,7 @@ from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting import changes
 from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
-from aiorate.waiting.deciding import changing, looking
+from aiorate.waiting.deciding import changing, deciding, looking
 from aiorate.waiting.dispatcher import NOT_ASKED, Dispatcher
 from aiorate.waiting.holder import hold_place, refuse_holder
 from aiorate.waiting.max_waiting import MaxWaiting
@@ -179,7 +179,7 @@ class Limiter:
             if ticket is None:
                 return 0.0
             if ticket.done():  # the loop has to turn first
-                return (await dispatcher.wait(ticket, permits, asked))[0] / NS_PER_SECOND
+                return ns_to_seconds((await dispatcher.wait(ticket, permits, asked))[0])
         waiters = dispatcher.waiters
         # As Dispatcher.wait(), without another coroutine.
         try:
@@ -190,7 +190,8 @@ class Limiter:
         except BaseException:
             dispatcher.leave(waiters, ticket, permits)
             raise
-        return dispatcher.resume(waiters, ticket, asked)[0] / NS_PER_SECOND
+        waited, _, _ = dispatcher.resume(waiters, ticket, asked)
+        return waited / NS_PER_SECOND
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are available at once and nobody is in line; never waits."""
@@ -234,7 +235,7 @@ class Limiter:
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
         from aiorate.waiting.process.scope import acquire_blocking
 
-        return acquire_blocking(self._dispatcher, permits, limit, self._max_waiting) / NS_PER_SECOND
+        return ns_to_seconds(acquire_blocking(self._dispatcher, permits, limit, self._max_waiting))
 
     async def __aenter__(self) -> float:
         """Acquire one permit; the target is the seconds waited. With ``max_concurrency``, take a place first."""
@@ -507,12 +508,12 @@ class Limiter:
         return self._dispatcher.strategy
 
     @property
-    @looking
+    @deciding
     def lag(self) -> float:
         """Seconds behind schedule: the wait time of a load test."""
         return ns_to_seconds(self._dispatcher.scheduler.lag(self._dispatcher.look()))
 
-    @looking
+    @deciding
     def delay(self, permits: int = 1) -> float:
         """Seconds that a request made now would wait, the line included; infinite while stopped. Changes nothing.
 
@@ -536,7 +537,7 @@ class Limiter:
             raise ValueError(f"bound(seconds) must be greater than 0; {seconds!r} was given.")
         return self._dispatcher.scheduler.bound_when_late(window, largest, self._dispatcher.catch_up)
 
-    @looking
+    @deciding
     def statistics(self) -> Statistics:
         """A snapshot of the counters."""
         from aiorate.statistics import snapshot

@@ -131,8 +131,8 @@ def share(dispatcher: Dispatcher, gate: Gate | None) -> None:
         raise ValueError("its scope is the process, and it cannot be one of several limits. Make one with scope='loop'.")
     if dispatcher.gate is not None or dispatcher.strategy.owner is _KEY:
         raise ValueError("the limiter belongs to another key already: make one for each key.")
-    dispatcher.strategy.owner = _KEY
     if gate is None:
+        dispatcher.strategy.owner = _KEY
         return
     if dispatcher.waiters.head is not None or dispatcher.returnable:
         raise ValueError("the limiter is in use already: make one that is not.")
@@ -143,6 +143,7 @@ def share(dispatcher: Dispatcher, gate: Gate | None) -> None:
         raise ValueError("it is the shared limiter, or one that this shares: make one for each key.")
     if dispatcher.batch.opened:
         dispatcher.settle(dispatcher.timeline.now())
+    dispatcher.strategy.owner = _KEY
     dispatcher.gate = gate
     dispatcher.watcher.shared()
     dispatcher.update_fast_path()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.dispatcher import Dispatcher
 
-__all__ = ["changing", "looking"]
+__all__ = ["changing", "deciding", "looking"]
 
 
 class _HasDispatcher(Protocol):
@@ -35,6 +35,17 @@ def changing(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[
             section.command(partial(method, self, *args, **options))
 
     return change
+
+
+def deciding(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """A method that decides about those in line, too. RuntimeError in the middle of a decision of this thread."""
+
+    @wraps(method)
+    def decide(self: S, /, *args: P.args, **options: P.kwargs) -> T:
+        section = self.dispatcher.section
+        return method(self, *args, **options) if section is None else section.run(method, self, *args, **options)
+
+    return decide
 
 
 def looking(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:

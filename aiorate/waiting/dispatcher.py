@@ -293,7 +293,8 @@ class Dispatcher:
         if self.loop is None or native is not self.loop.native:
             self.find_loop()
         if self.loop is None or (native is None and noted is None):
-            raise RuntimeError("acquire() can only wait in a running event loop; try_acquire() and delay() work without one.")
+            instead = "try_acquire() and delay() work without one." if self.section is None else "acquire_blocking() waits without one."
+            raise RuntimeError(f"acquire() can only wait in a running event loop; {instead}")
         if self.waiters is NOBODY:
             self.waiters = Waiters.of(self, self.loop)
         return self.waiters
@@ -368,15 +369,18 @@ class Dispatcher:
             self._leave(waiters, ticket, permits)
 
     def _leave(self, waiters: Waiters, ticket: Ticket, permits: int) -> None:
-        if outcome_of(ticket) is None:
+        outcome = outcome_of(ticket)
+        if outcome is None:
             self.counters.cancelled += 1
             if waiters is self.waiters:
                 waiters.driver.leave(ticket)
-        self.withdraw(waiters, ticket, permits)
+        self._withdraw(waiters, ticket, permits, outcome)
 
     def withdraw(self, waiters: Waiters, ticket: Ticket, permits: int) -> None:
-        """Remove a request from the line, or give its grant back. The next in line moves up at once."""
-        outcome = outcome_of(ticket)
+        """As `leave`, for the first of another line, of which no driver knows. The next in line moves up at once."""
+        self._withdraw(waiters, ticket, permits, outcome_of(ticket))
+
+    def _withdraw(self, waiters: Waiters, ticket: Ticket, permits: int, outcome: Outcome | None) -> None:
         if outcome is not None:
             if not isinstance(outcome, BaseException):
                 self.give_back(permits, outcome[1], waiters=waiters)

@@ -17,7 +17,6 @@ from helpers.threads import LoopThread, Recorded, TrioThread, in_thread, loop_th
 
 import aiorate
 from aiorate.testing import ManualClock
-from aiorate.waiting.process.driver import ProcessDriver
 
 # Cancelled.
 
@@ -133,11 +132,11 @@ def test_an_interrupt_while_joining_leaves_nobody_in_line() -> None:
 def test_an_unused_ticket_leaves_no_trace() -> None:
     """Interrupted before it joins the line, a request spends nothing and does not count as cancelled."""
     limiter = made(ManualClock())
-    driver = limiter.dispatcher.waiters.driver
-    assert isinstance(driver, ProcessDriver)
-    section = driver.loop.section
+    dispatcher = limiter.dispatcher
+    assert dispatcher.loop is not None
+    driver = dispatcher.loop.make_driver(dispatcher)
 
-    section.run(driver.withdraw, section.run(driver.ticket))
+    assert dispatcher.run(driver.release, dispatcher.run(driver.ticket, 1))
 
     assert (0, 0) == (limiter.statistics().waiting, limiter.statistics().cancelled)
 
