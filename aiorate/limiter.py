@@ -17,7 +17,7 @@ from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.deciding import changing, deciding, looking
 from aiorate.waiting.dispatcher import NOT_ASKED, Dispatcher
-from aiorate.waiting.holder import hold_place, refuse_holder
+from aiorate.waiting.holder import Entrance, hold_place
 from aiorate.waiting.max_waiting import MaxWaiting
 from aiorate.waiting.questions import estimate
 from aiorate.waiting.refusals import CLOSED
@@ -266,10 +266,9 @@ class Limiter:
         if places is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        refuse_holder(places)
         if dispatcher.is_closed and not places.closed:  # a limit that it shares is
             return await self.acquire(permits)
-        ticket, _, asked = places.ask(1, None, self._max_waiting)
+        ticket, _, asked = places.ask(1, None, Entrance(places, dispatcher, self._max_waiting))
         waited, most = ticket is not None, self._max_waiting
         if ticket is not None:
             await places.wait(ticket, 1, asked)

@@ -65,7 +65,7 @@ def snapshot(dispatcher: Dispatcher, places: Dispatcher | None = None) -> Statis
         next_at = float("inf") if reading is None else ns_to_seconds(reading)
     return Statistics(
         granted=dispatcher.granted - counters.given_back,
-        refused=counters.refused + (0 if places is None else places.counters.refused),
+        refused=counters.refused,
         cancelled=counters.cancelled + (0 if places is None else places.counters.cancelled),
         refunded=counters.refunded,
         waiting=dispatcher.line.count() + (0 if places is None else places.line.count()),

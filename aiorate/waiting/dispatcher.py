@@ -27,7 +27,7 @@ from aiorate.waiting.watcher import UNWATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import ParamSpec, TypeVar
+    from typing import ParamSpec, Protocol, TypeVar
 
     from aiorate.events import Event
     from aiorate.schedulers.interface import Scheduler
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from aiorate.waiting.deadlines import Overdue
     from aiorate.waiting.gate import Gate, Passes, Receipt
     from aiorate.waiting.line import Line, Outcome, Request, Ticket
-    from aiorate.waiting.max_waiting import MaxWaiting
     from aiorate.waiting.process.section import Section
     from aiorate.waiting.refusals import Refusals
     from aiorate.waiting.view import EventLoop
@@ -45,6 +44,14 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     Answer = tuple[Ticket | None, int, int]
+
+    class Admission(Protocol):
+        """What a request has to pass before it may wait."""
+
+        def check(self, permits: int, refusals: Refusals) -> None:
+            """Raise its error if it may not."""
+            ...
+
 
 __all__ = ["NOT_ASKED", "Dispatcher"]
 
@@ -128,7 +135,7 @@ class Dispatcher:
 
     # Ask.
 
-    def ask(self, permits: int, limit: int | None = None, most: MaxWaiting | None = None, refusals: Refusals = ACQUIRE) -> Answer:
+    def ask(self, permits: int, limit: int | None = None, most: Admission | None = None, refusals: Refusals = ACQUIRE) -> Answer:
         """As `decide`; where many threads ask, one at a time."""
         section = self.section
         if section is None:
@@ -139,7 +146,7 @@ class Dispatcher:
         self,
         permits: int,
         limit: int | None = None,
-        most: MaxWaiting | None = None,
+        most: Admission | None = None,
         refusals: Refusals = ACQUIRE,
         since: int | None = None,
         noted: list[Ticket] | None = None,
@@ -234,13 +241,12 @@ class Dispatcher:
                 gate.give_back(permits, receipt)
         return at
 
-    def _admit(self, permits: int, now: int, limit: int | None, most: MaxWaiting | None, refusals: Refusals) -> None:
+    def _admit(self, permits: int, now: int, limit: int | None, most: Admission | None, refusals: Refusals) -> None:
         """Raise the error of a request that may not wait in line."""
         if self.is_closed:
             raise refusals.closed(self)
-        if most is not None and most.reached():
-            self.counters.refused += 1
-            raise refusals.full(permits, most.most)
+        if most is not None:
+            most.check(permits, refusals)
         if limit is not None:
             wait = estimate(self, permits, now)
             if wait is None or wait > limit:

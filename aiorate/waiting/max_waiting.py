@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.refusals import Refusals
 
 __all__ = ["MaxWaiting"]
 
@@ -20,12 +21,16 @@ class MaxWaiting:
         self._dispatcher = dispatcher
         self._places = places
 
-    def reached(self) -> bool:
-        """Whether ``most`` requests wait already. One that is being cancelled does not count."""
+    def check(self, permits: int, refusals: Refusals) -> None:
+        """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
+        if self._reached():
+            self._dispatcher.counters.refused += 1
+            raise refusals.full(permits, self.most)
+
+    def _reached(self) -> bool:
         line, places = self._dispatcher.line, self._places
         if places is None:
             return len(line) >= self.most and line.count() >= self.most
-        self._dispatcher.look()
         resuming = places.waiters.resuming
         if len(line) + len(places.line) + resuming < self.most:
             return False

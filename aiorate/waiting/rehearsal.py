@@ -30,11 +30,11 @@ def wait_in_line(dispatcher: Dispatcher, gate: Gate, permits: int | None) -> int
         if level.timeline.stopped or (level is not dispatcher and level.closed):
             return None
         level = None if level.gate is None else level.gate.shared
-    rehearsal, first_at, _ = _rehearse(dispatcher)
+    rehearsal, first_at, _ = _rehearse(dispatcher, first_only=permits is None)
     return first_at if permits is None else rehearsal.next_due(permits)
 
 
-def _rehearse(dispatcher: Dispatcher, below: Gate | None = None) -> tuple[Rehearsal, int | None, int | None]:
+def _rehearse(dispatcher: Dispatcher, below: Gate | None = None, first_only: bool = False) -> tuple[Rehearsal, int | None, int | None]:
     """Grant everything in the line of that limit.
 
     Returns the rehearsal, and how many ns from now the first is granted, and the request that stands there for the line ``below``.
@@ -47,7 +47,7 @@ def _rehearse(dispatcher: Dispatcher, below: Gate | None = None) -> tuple[Rehear
     rehearsal = Rehearsal(dispatcher, above, int if gate is None else gate.permits_of)
     first_at: int | None = None
     below_at: int | None = None
-    head = dispatcher.line.head(ONE_BY_ONE)
+    head = dispatcher.line.head(1 if first_only else ONE_BY_ONE)
     for ticket, permits, since in head:
         if gate is not None and ticket is gate.first:
             at = rehearsal.take_standing(permits, standing_above or 0)  # far back in the shared line: some time from now
@@ -57,7 +57,8 @@ def _rehearse(dispatcher: Dispatcher, below: Gate | None = None) -> tuple[Rehear
             continue
         first_at = at if first_at is None else first_at
         below_at = at if below is not None and below.stands_as(ticket) else below_at
-    rehearsal.take_ahead(dispatcher.line.rest(head))
+    if not first_only:
+        rehearsal.take_ahead(dispatcher.line.rest(head))
     return rehearsal, first_at, below_at
 
 

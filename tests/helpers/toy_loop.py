@@ -186,7 +186,7 @@ class ToyDriver:
         self.loop = view.native
         self.timer = Timer(view, dispatcher.serve)
 
-    def ticket(self) -> ToyTicket:
+    def ticket(self, permits: int) -> ToyTicket:
         return ToyTicket(self.loop)
 
     def wait(self, ticket: ToyTicket) -> Signal:
@@ -194,6 +194,9 @@ class ToyDriver:
 
     def leave(self, ticket: ToyTicket) -> None:
         pass
+
+    def release(self, ticket: ToyTicket) -> bool:
+        return True
 
     def arm(self, reading: int | None) -> None:
         self.timer.set(reading)

@@ -99,7 +99,9 @@ def test_loops_in_many_threads_have_separate_kernel_timers() -> None:
 ROOT = str(Path(aiorate.__file__).parent)
 
 
-IMPORT_ALL = "import aiorate, aiorate.process, aiorate.redis, aiorate.waiting.process.section, aiorate.waiting.asyncio.timerfd"
+IMPORT_ALL = (
+    "import aiorate, aiorate.waiting.process.scope, aiorate.redis, aiorate.waiting.process.section, aiorate.waiting.asyncio.timerfd"
+)
 
 
 @pytest.mark.parametrize("platform", ["ios", "android", "wasi", "win32"])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["GRAIN_NS", "AsyncioLoop"]
 
 GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
+_NEVER = 1 << 198  # in place of a reading
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer; the clock is read again then
 
 
@@ -62,7 +63,7 @@ class AsyncioLoop:
         self.read: ReadClock = time if clock is None else clock.now
         self.monotonic: bool = self.read is monotonic_ns
         self.turnstile: Turnstile = Turnstile.of(native, AsyncioPort, monotonic_ns if self.monotonic else time)
-        self.check_after: int = 0
+        self.check_after: int = _NEVER if self.manual else 0
         self._kernel: KernelTimers | None = None
         if precise and self.monotonic:
             from aiorate.waiting.asyncio.timerfd import KernelTimers

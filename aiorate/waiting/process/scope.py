@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate.waiting.clock import Clock
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.dispatcher import Admission, Dispatcher
     from aiorate.waiting.line import Ticket
-    from aiorate.waiting.max_waiting import MaxWaiting
 
 __all__ = ["acquire_blocking", "widen"]
 
@@ -67,7 +66,7 @@ def _alive(known: Sequence[ref[Dispatcher]]) -> list[Dispatcher]:
     return [dispatcher for dispatcher in [reference() for reference in known] if dispatcher is not None]
 
 
-def acquire_blocking(dispatcher: Dispatcher, permits: int, limit: int | None, most: MaxWaiting | None) -> int:
+def acquire_blocking(dispatcher: Dispatcher, permits: int, limit: int | None, most: Admission | None) -> int:
     """Block this thread until the permits are granted; returns the ns waited. Interrupted meanwhile, the request is undone."""
     section = dispatcher.section
     if section is None:
