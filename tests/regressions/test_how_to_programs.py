@@ -65,7 +65,7 @@ async def test_the_program_for_anthropic_uses_most_of_the_limit() -> None:
 
 def test_programs_for_apis_and_bots_send_evenly() -> None:
     """A window sends all at once, and on a busy machine two batches of 30 met in one second: 60 at the server."""
-    limiter: Limiter = made_in("for 10 in a second", "limiter")["limiter"]
+    limiter: Limiter = made_in("for 10 per second", "limiter")["limiter"]
     bot = made_in("bot.send_message", "shared", "chats")
     chats: KeyedLimiter[int] = bot["chats"]
     assert chats.shared is not None
