@@ -2,3 +2,52 @@
 
 ``start`` of a strategy is the instant (ns) from which its schedule runs; None: the first instant that it is given.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiorate.schedulers.all_of import AllOf
+    from aiorate.schedulers.calendar_window import CalendarWindow
+    from aiorate.schedulers.interface import Scheduler
+    from aiorate.schedulers.sliding_window import SlidingWindow
+    from aiorate.schedulers.smooth import SmoothBursty, SmoothWarmingUp
+    from aiorate.schedulers.ticks import BurstCompensation, BurstRatio, TicksAccumulator
+    from aiorate.schedulers.token_bucket import TokenBucket
+    from aiorate.schedulers.token_pool import TokenPool
+
+__all__ = [
+    "AllOf",
+    "BurstCompensation",
+    "BurstRatio",
+    "CalendarWindow",
+    "Scheduler",
+    "SlidingWindow",
+    "SmoothBursty",
+    "SmoothWarmingUp",
+    "TicksAccumulator",
+    "TokenBucket",
+    "TokenPool",
+]
+
+_WHERE = {
+    "AllOf": "all_of",
+    "BurstCompensation": "ticks",
+    "BurstRatio": "ticks",
+    "CalendarWindow": "calendar_window",
+    "Scheduler": "interface",
+    "SlidingWindow": "sliding_window",
+    "SmoothBursty": "smooth",
+    "SmoothWarmingUp": "smooth",
+    "TicksAccumulator": "ticks",
+    "TokenBucket": "token_bucket",
+    "TokenPool": "token_pool",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
