@@ -36,7 +36,7 @@ class Driver(Protocol):
         ...
 
     def release(self, ticket: Any) -> bool:
-        """The waiter of a process-wide limiter goes on or leaves: keep nothing for it. False if it did before."""
+        """Forget a ticket whose waiter goes on or has left. False if it was forgotten before, which only ``scope="process"`` can tell."""
         ...
 
     def arm(self, reading: int | None) -> None:

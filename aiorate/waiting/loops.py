@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.port import Port
-    from aiorate.waiting.turnstile import Turnstile
     from aiorate.waiting.view import EventLoop
 
-__all__ = ["KINDS", "Kind", "port_of", "running_loop", "running_task", "starved_here", "turnstile_here", "view_here", "view_of"]
+__all__ = ["KINDS", "Kind", "port_of", "running_loop", "running_task", "starved_here", "view_here", "view_of"]
 
 
 class Kind(NamedTuple):
@@ -137,9 +136,3 @@ def starved_here() -> bool:
         return False
     view = view_here()
     return view is not None and view.starved()
-
-
-def turnstile_here() -> Turnstile | None:
-    """The turnstile of `view_here`; None: no loop runs here."""
-    view = view_here()
-    return None if view is None else view.turnstile

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.port import Port
 
-__all__ = ["LOOP_CHECK_NS", "MOST", "Turnstile"]
+__all__ = ["LOOP_CHECK_NS", "MOST", "NEVER", "Turnstile"]
 
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
+NEVER = 1 << 198  # in place of a reading: no caller ever needs to check the loop
 MOST = 1_000  # callers woken in one iteration of the loop; more would delay the next iteration for too long
 _LEAST = 64  # callers let through at least: resuming 64 in vain takes a fiftieth of 10 ms; among fewer, one slow caller would delay all
 _VAIN = 3  # iterations that other callers may use up; then a waiting caller goes on even in a starved loop
@@ -33,7 +34,6 @@ class Turnstile:
     __slots__ = (
         "__weakref__",
         "_armed",
-        "_check_after",
         "_passed",
         "_port",
         "_portion",
@@ -59,7 +59,6 @@ class Turnstile:
         self._too_long = False  # whether a caller found the loop starved since the portion was last measured
         self._since: int | None = None  # the first reading of the clock in this iteration
         self._armed = False  # whether a callback is posted for the next iteration
-        self._check_after = 0  # the reading before which `starved` need not look
 
     @classmethod
     def of(cls, native: object, port: Callable[[Any], Port], read: Callable[[], int]) -> Turnstile:
@@ -78,15 +77,6 @@ class Turnstile:
             since = self._since = now
             self._arm()
         return now - since  # called in another thread, where a call is about to fail, the loop may have run an iteration meanwhile
-
-    def starved(self) -> bool:
-        """Whether the loop has not run its other tasks for 5 to 10 ms, so that a caller must `wait` before it goes on."""
-        now = self._read()
-        if now < self._check_after:
-            return False
-        held_for = self.held_for()
-        self._check_after = now - held_for + LOOP_CHECK_NS
-        return held_for >= LOOP_CHECK_NS
 
     def room(self, resuming: int) -> int:
         """How many more tasks a line may wake in this iteration, after ``resuming`` that it woke and that have not gone on yet.

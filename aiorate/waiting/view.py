@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.driver import Driver
     from aiorate.waiting.process.section import Section
-    from aiorate.waiting.turnstile import Turnstile
 
 __all__ = ["EventLoop"]
 
@@ -30,7 +29,7 @@ class EventLoop(Protocol):
     grain: int
     """Nanoseconds that wake-ups are kept apart."""
     check_after: int
-    """The reading of the clock before which no caller needs to ask whether the loop is `starved`."""
+    """The reading of the clock before which no caller needs to ask whether the loop is `starved`. `NEVER`, if it is moved by hand."""
 
     @property
     def native(self) -> object:
@@ -40,11 +39,6 @@ class EventLoop(Protocol):
     @property
     def read(self) -> ReadClock:
         """Reads the clock that callers on this loop go by, in ns."""
-        ...
-
-    @property
-    def turnstile(self) -> Turnstile:
-        """Where callers wait until the loop has run its other tasks."""
         ...
 
     @property
@@ -95,7 +89,7 @@ class EventLoop(Protocol):
         ...
 
     def clear_closed(self) -> bool:
-        """Have requests of closed loops leave, where the view stands for many; True if there were any."""
+        """Have the requests of closed loops leave the lines, where the view stands for many loops. True if there were any."""
         ...
 
     def make_driver(self, dispatcher: Dispatcher) -> Driver:

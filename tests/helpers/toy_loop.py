@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aiorate.testing import ManualClock
 from aiorate.waiting.loops import Kind
 from aiorate.waiting.timer import Timer
-from aiorate.waiting.turnstile import LOOP_CHECK_NS, Turnstile
+from aiorate.waiting.turnstile import LOOP_CHECK_NS, NEVER, Turnstile
 from helpers.driving import SECOND
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class ToyView:
         self.timers: Any = clock if isinstance(clock, ManualClock) else native
         self.manual = self.timers is clock
         self.read: Callable[[], int] = (lambda: native.now) if clock is None else clock.now
-        self.check_after = 0
+        self.check_after = NEVER if self.manual else 0
         self.turnstile = Turnstile.of(native, ToyPort, lambda: native.now)
 
     @property
@@ -140,7 +140,7 @@ class ToyView:
 
     def starved(self) -> bool:
         now = self.read()
-        if now < self.check_after or self.manual or not self.running:
+        if now < self.check_after or not self.running:
             return False
         held_for = self.turnstile.held_for()
         self.check_after = now - held_for + LOOP_CHECK_NS

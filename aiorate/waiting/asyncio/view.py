@@ -13,7 +13,7 @@ from aiorate.rate import NS_PER_SECOND, ceil_div
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.asyncio.port import AsyncioPort
 from aiorate.waiting.clock import TimedClock
-from aiorate.waiting.turnstile import LOOP_CHECK_NS, Turnstile
+from aiorate.waiting.turnstile import LOOP_CHECK_NS, NEVER, Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["GRAIN_NS", "AsyncioLoop"]
 
 GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
-_NEVER = 1 << 198  # in place of a reading
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer; the clock is read again then
 
 
@@ -63,7 +62,7 @@ class AsyncioLoop:
         self.read: ReadClock = time if clock is None else clock.now
         self.monotonic: bool = self.read is monotonic_ns
         self.turnstile: Turnstile = Turnstile.of(native, AsyncioPort, monotonic_ns if self.monotonic else time)
-        self.check_after: int = _NEVER if self.manual else 0
+        self.check_after: int = NEVER if self.manual else 0
         self._kernel: KernelTimers | None = None
         if precise and self.monotonic:
             from aiorate.waiting.asyncio.timerfd import KernelTimers
@@ -108,7 +107,7 @@ class AsyncioLoop:
     def starved(self) -> bool:
         now = self.read()
         # Where no task of this loop runs, the caller belongs to a guest of the loop, such as a trio run.
-        if now < self.check_after or self.manual or running_asyncio() is not self.native or current_task() is None:
+        if now < self.check_after or running_asyncio() is not self.native or current_task() is None:
             return False
         held_for = self.turnstile.held_for()
         self.check_after = now - held_for + LOOP_CHECK_NS

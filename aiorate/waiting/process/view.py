@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from aiorate.waiting.driver import Driver
     from aiorate.waiting.process.driver import ProcessDriver
     from aiorate.waiting.process.section import Section
-    from aiorate.waiting.turnstile import Turnstile
     from aiorate.waiting.view import EventLoop
 
 __all__ = ["ProcessLoop"]
@@ -71,10 +70,6 @@ class ProcessLoop:
 
     def yield_once(self) -> Awaitable[object]:
         return self._here.yield_once()
-
-    @property
-    def turnstile(self) -> Turnstile:
-        return self._here.turnstile
 
     def starved(self) -> bool:
         """By real time: how long other tasks are kept waiting does not depend on virtual time."""

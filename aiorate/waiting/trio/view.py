@@ -17,7 +17,7 @@ from aiorate.waiting.clock import TimedClock
 from aiorate.waiting.trio.here import running_trio
 from aiorate.waiting.trio.port import TrioPort
 from aiorate.waiting.trio.timer import TrioTimer, keep_by_task
-from aiorate.waiting.turnstile import LOOP_CHECK_NS, Turnstile
+from aiorate.waiting.turnstile import LOOP_CHECK_NS, NEVER, Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,7 +64,7 @@ class TrioLoop:
         time = _reader(self._clock)
         self.read: ReadClock = time if clock is None else clock.now
         self.turnstile: Turnstile = Turnstile.of(native, TrioPort, monotonic_ns if self.read is monotonic_ns else time)
-        self.check_after: int = 0
+        self.check_after: int = NEVER if self.manual else 0
         self.monotonic: bool = False
         self.grain: int = _GRAIN_NS
 
@@ -119,7 +119,7 @@ class TrioLoop:
 
     def starved(self) -> bool:
         now = self.read()
-        if now < self.check_after or self.manual or running_trio(hosted=True) is not self._token:
+        if now < self.check_after or running_trio(hosted=True) is not self._token:
             return False
         held_for = self.turnstile.held_for()
         self.check_after = now - held_for + LOOP_CHECK_NS
