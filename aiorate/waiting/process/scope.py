@@ -77,7 +77,8 @@ def acquire_blocking(dispatcher: Dispatcher, permits: int, limit: int | None, mo
         raise RuntimeError("acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead.")
     noted: list[Ticket] = []  # whatever this thread is interrupted in, its ticket is known
     try:
-        ticket, _, asked = section.run(dispatcher.decide, permits, limit, most, _BLOCKING, None, noted)
+        # As if the loop had just turned: this thread has none.
+        ticket, _, asked = section.run(dispatcher.decide, permits, limit, most, _BLOCKING, None, noted, True)
         if ticket is None:
             return 0
         assert isinstance(ticket, ProcessTicket)  # as the driver makes
