@@ -190,7 +190,7 @@ class Limiter:
         except BaseException:
             dispatcher.leave(waiters, ticket, permits)
             raise
-        waited, _, _ = dispatcher.resume(waiters, ticket, asked)
+        waited, _, _ = dispatcher.resume(waiters, ticket, asked)  # pyright: ignore[reportPossiblyUnboundVariable]  # bound with the ticket
         return waited / NS_PER_SECOND
 
     def try_acquire(self, permits: int = 1) -> bool:
