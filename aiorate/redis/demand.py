@@ -102,8 +102,10 @@ class Demand:
 
     def is_met(self, line: Line, now: int) -> bool:
         """Whether the slots in hand suffice, so that the store need not be asked yet."""
+        if not self._scheduler.in_hand:
+            return False
         first = line.first()
-        return self._scheduler.in_hand > 0 and self._enough(1 if first is None else first[1], now)
+        return self._enough(1 if first is None else first[1], now)
 
     def _enough(self, first: int, now: int) -> bool:
         """Whether more than half of the slots that came last are left, and some last until others could be here.

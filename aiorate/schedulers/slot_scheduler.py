@@ -327,7 +327,7 @@ class SlotScheduler(Scheduler):
         exceeds the slots that have not lapsed by at most that.
         """
         lapsed = self._in_hand.lapsed_by(now)
-        return max(lapsed - (permits if self.patient else permits - 1), 0) if lapsed else 0
+        return lapsed and max(lapsed - (permits if self.patient else permits - 1), 0)
 
     def _due(self, permits: int, now: int) -> tuple[int, int]:
         """When the slots in hand that serve the request are due, and how many are missing."""

@@ -56,17 +56,20 @@ class SlotsInHand:
 
     def before(self, instant: int) -> int:
         """The number of slots that are due before that instant."""
+        if self.first is not None and not self._rest:
+            return self.first.before(instant)
         return sum([run.before(instant) for run in self.runs()])
 
     def lapsed_by(self, now: int) -> int:
         """The number of slots that have lapsed."""
         first = self.first
-        if first is None or first.due(0) >= now - first.lapse:
-            return 0
-        return sum([run.before(now - run.lapse) for run in self.runs()])
+        lapsed = 0 if first is None else first.before(now - first.lapse)
+        return sum([run.before(now - run.lapse) for run in self.runs()]) if lapsed and self._rest else lapsed
 
     def due(self, permits: int, skip: int, now: int) -> tuple[int, int]:
         """When the first ``permits`` slots after ``skip`` others are all due (``now`` if there are none), and how many are missing."""
+        if self.first is not None and skip + permits <= self.first.left:
+            return self.first.due(skip + permits - 1), 0
         missing = permits
         at: int | None = None
         for run in self.runs():
