@@ -144,7 +144,11 @@ class StoreSession(Watcher):
         self._scheduler.patient = True
 
     def moved(self) -> None:
-        """The event loop is gone, or another one is used: no question is under way."""
+        """The event loop is gone, or another one is used, which may have asked already."""
+        if self.client is not None and self.client.loop is not running_loop():
+            self._forget_question()
+
+    def _forget_question(self) -> None:
         self._switch.cancel()
         self._pause.cancel()
         sent, self._sent = self._sent, None
@@ -157,7 +161,7 @@ class StoreSession(Watcher):
         """This is a child process now: the slots in hand and the connection are the parent's."""
         self._scheduler.clear()
         self.immediate.waiting.clear()
-        self.moved()
+        self._forget_question()
 
     def _tell(self) -> None:
         native = running_loop()
@@ -167,7 +171,7 @@ class StoreSession(Watcher):
     def _wake(self, native: object) -> None:
         """Have the client of the running loop ask."""
         if self.client is not None and self.client.loop is not native:
-            self.moved()
+            self._forget_question()
         client = self.client
         if client is None or (client.provisional and self._sent is None):
             if not isinstance(native, asyncio.AbstractEventLoop):
@@ -212,7 +216,7 @@ class StoreSession(Watcher):
             await asyncio.shield(self._returned)  # for which another call may wait too
         if self._closed:  # and not started again meanwhile
             self._scheduler.clear()
-            self.moved()
+            self._forget_question()
             if client is not None:
                 await client.detach(self)
 
