@@ -19,9 +19,10 @@ from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting import changes
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.dispatcher import Dispatcher
-from aiorate.waiting.gate import Gate, Receipt
+from aiorate.waiting.gate import Gate
 from aiorate.waiting.max_waiting import MaxWaiting
-from aiorate.waiting.questions import available, estimate
+from aiorate.waiting.questions import available, estimate, is_closed, max_permits
+from aiorate.waiting.receipts import Receipt, drop, give_back, keep
 from aiorate.waiting.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -120,7 +121,9 @@ class Budget:
         for place, amount, lowered in zip(self._names, wanted, self._lowered(wanted), strict=True):
             if lowered < amount and place not in self._clamped:
                 self._clamped.add(place)
-                self._dispatcher.tell(Event("clamped", self._dispatcher.notices.name, key=place, permits=lowered))
+                self._dispatcher.notices.tell(
+                    Event("clamped", self._dispatcher.notices.name, key=place, permits=lowered), self._dispatcher.loop
+                )
         return Lease(self, Amounts(self._lowered(wanted)), limit, self._on_error if on_error is None else on_error)
 
     async def enter(self, amounts: Amounts, limit: int | None) -> tuple[float, int, str | None]:
@@ -132,13 +135,13 @@ class Budget:
         if not dispatcher.line:
             self._dimensions.waited_for = None
         ticket, _, now = dispatcher.ask(amounts, limit, self._max_waiting, self._refusals)
-        dispatcher.keep_receipt()
+        keep(dispatcher)
         if ticket is None:
             return 0.0, now, None
         try:
             waited, _, receipt = await dispatcher.wait(ticket, amounts, now)
         except BaseException:
-            dispatcher.drop_receipt()
+            drop(dispatcher)
             raise
         place = amounts.waited_for
         return ns_to_seconds(waited), receipt, None if place is None or not waited else self._names[place]
@@ -159,12 +162,12 @@ class Budget:
                 self._shared.charge(more)
             elif self._shared is not None and more < 0:
                 assert isinstance(receipt, Receipt)  # as all have that passed a gate
-                self._shared.dispatcher.give_back(-more, receipt.shared, whole=False)
+                give_back(self._shared.dispatcher, -more, receipt.shared, whole=False)
         dispatcher.changed()
 
     def release(self) -> None:
         """A lease has ended: its receipt is no longer needed. For `Lease`."""
-        self._dispatcher.drop_receipt()
+        drop(self._dispatcher)
 
     # Changing, for those in line too.
 
@@ -203,7 +206,9 @@ class Budget:
                 changes.cap(self._shared.dispatcher, quota.name, quota.left, quota.size, quota.ns)
         dispatcher.changed()
         if news:
-            dispatcher.tell(Event("paused", dispatcher.notices.name, seconds=ns_to_seconds(news), source=feedback.source))
+            dispatcher.notices.tell(
+                Event("paused", dispatcher.notices.name, seconds=ns_to_seconds(news), source=feedback.source), dispatcher.loop
+            )
 
     async def aclose(self) -> None:
         """Close: reservations in line fail with `LimiterClosed`. A shared Limiter stays open, and leases may still be settled."""
@@ -243,7 +248,7 @@ class Budget:
         dispatcher = self._dispatcher
         wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
         wait = estimate(dispatcher, wanted, dispatcher.look())
-        return float("inf") if wait is None or dispatcher.is_closed else ns_to_seconds(wait)
+        return float("inf") if wait is None or is_closed(dispatcher) else ns_to_seconds(wait)
 
     def statistics(self) -> Statistics:
         """A snapshot of the counters, in reservations: ``granted`` is how many were, ``available`` how many of 1 each there are now.
@@ -265,7 +270,7 @@ class Budget:
         """The amounts, none above the most that its dimension can grant at once."""
         most = [part.max_permits for part in self._dimensions.parts]
         if self._shared is not None:
-            most.append(self._shared.dispatcher.max_permits)
+            most.append(max_permits(self._shared.dispatcher))
         return tuple(amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True))
 
     def _say_unheeded(self, name: str, names: set[str]) -> None:

@@ -16,11 +16,13 @@ from aiorate.waiting import changes
 from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.deciding import changing, deciding, looking
-from aiorate.waiting.dispatcher import NOT_ASKED, Dispatcher
+from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.holder import Entrance, hold_place
 from aiorate.waiting.max_waiting import MaxWaiting
-from aiorate.waiting.questions import estimate
+from aiorate.waiting.moving import find_loop
+from aiorate.waiting.questions import estimate, is_closed, max_permits, shares_on_demand
 from aiorate.waiting.refusals import CLOSED
+from aiorate.waiting.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -206,14 +208,14 @@ class Limiter:
     def _try(self, permits: int) -> bool:
         dispatcher = self._dispatcher
         at, now = dispatcher.take(permits)
-        if at > now and dispatcher.clear_closed():
+        if at > now and dispatcher.loop is not None and dispatcher.loop.clear_closed():
             at, now = dispatcher.take(permits)
         if at <= now:
             return True
-        dispatcher.find_loop()  # raises if another running loop uses the limiter
-        if dispatcher.is_closed:
+        find_loop(dispatcher)  # raises if another running loop uses the limiter
+        if is_closed(dispatcher):
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
-        if dispatcher.shares_on_demand:
+        if shares_on_demand(dispatcher):
             from aiorate.mistakes import NO_LEASE
 
             raise RuntimeError(f"try_acquire(): {NO_LEASE}")
@@ -266,7 +268,7 @@ class Limiter:
         if places is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        if dispatcher.is_closed and not places.closed:  # a limit that it shares is
+        if is_closed(dispatcher) and not places.closed:  # a limit that it shares is
             return await self.acquire(permits)
         ticket, _, asked = places.ask(1, None, Entrance(places, dispatcher, self._max_waiting))
         waited, most = ticket is not None, self._max_waiting
@@ -361,7 +363,7 @@ class Limiter:
         return answer
 
     def _check(self, call: str, permits: int) -> None:
-        check_permits(call, permits, self._dispatcher.max_permits)
+        check_permits(call, permits, max_permits(self._dispatcher))
 
     # Changing, for those in line too.
 
@@ -420,7 +422,9 @@ class Limiter:
         if news:
             from aiorate.events import Event
 
-            dispatcher.tell(Event("paused", dispatcher.notices.name, seconds=ns_to_seconds(news), source=feedback.source))
+            dispatcher.notices.tell(
+                Event("paused", dispatcher.notices.name, seconds=ns_to_seconds(news), source=feedback.source), dispatcher.loop
+            )
 
     @changing
     def resume(self) -> None:
@@ -473,7 +477,7 @@ class Limiter:
         if new.verb == "restart":
             dispatcher.scheduler.restart(now)
         if new.verb == "stop":
-            dispatcher.timeline.stop(dispatcher.on_pause_end)
+            changes.stop(dispatcher)
         elif new.verb != "configure":
             dispatcher.timeline.start()
             dispatcher.closed = False
@@ -522,7 +526,7 @@ class Limiter:
         """
         self._check("delay()", permits)
         wait = estimate(self._dispatcher, permits, self._dispatcher.look())
-        return float("inf") if wait is None or self._dispatcher.is_closed else ns_to_seconds(wait)
+        return float("inf") if wait is None or is_closed(self._dispatcher) else ns_to_seconds(wait)
 
     @looking
     def bound(self, seconds: Number, largest: int = 1) -> int | None:
@@ -534,7 +538,7 @@ class Limiter:
         window = seconds_to_ns(seconds, "bound()")
         if window < 1:
             raise ValueError(f"bound(seconds) must be greater than 0; {seconds!r} was given.")
-        return self._dispatcher.scheduler.bound_when_late(window, largest, self._dispatcher.catch_up)
+        return self._dispatcher.scheduler.bound_when_late(window, largest, self._dispatcher.catch_up.limit)
 
     @deciding
     def statistics(self) -> Statistics:
@@ -555,7 +559,7 @@ class Limiter:
         The error names ``instead`` as the place for ``max_waiting``.
         """
         if self._places is not None:
-            places = self._places.max_permits
+            places = self._places.scheduler.max_permits
             raise ValueError(
                 f"{what}: a shared limiter cannot have max_concurrency={places}; only its permits are shared. Leave it out, and put"
                 f" `async with asyncio.Semaphore({places}):` around the calls, the same Semaphore for all."

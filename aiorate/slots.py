@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate.rate import ns_to_seconds
+from aiorate.waiting.notices import skip
 
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
@@ -41,19 +42,19 @@ class SlotCount:
         dispatcher = self._dispatcher
         self._opened, self._skipped = dispatcher.look(), dispatcher.counters.skipped
         self._spilled = dispatcher.scheduler.spilled
-        return self._opened if self._since is None else max(self._since, self._opened - dispatcher.catch_up)
+        return self._opened if self._since is None else max(self._since, self._opened - dispatcher.catch_up.limit)
 
     def granted_at_once(self) -> None:
         """Count the slots skipped before one that did not have to wait: nothing else has noticed them."""
         if self._index:
-            self._dispatcher.skip(self._dispatcher.scheduler.spilled - self._spilled)
+            skip(self._dispatcher, self._dispatcher.scheduler.spilled - self._spilled)
 
     def slot(self, at: int) -> Slot:
         """The slot that was granted for the instant ``at``."""
         dispatcher = self._dispatcher
         if self._index:
             self._index += max(0, dispatcher.counters.skipped - self._skipped)  # a reset() restarts their count
-            if at < self._opened - dispatcher.catch_up:
+            if at < self._opened - dispatcher.catch_up.limit:
                 at += dispatcher.scheduler.spilled - self._spilled  # the slot of that index, in place of the late one that was granted
         index, now, reading = self._index, dispatcher.look(), dispatcher.timeline.reading_at(at)
         self._index, self._since = index + 1, at

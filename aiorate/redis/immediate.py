@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiorate.errors import WaitTooLong
 from aiorate.rate import ns_to_seconds
+from aiorate.waiting.deadlines import expire
 from aiorate.waiting.line import outcome_of
 from aiorate.waiting.questions import shared_wait
 from aiorate.waiting.refusals import Refusals
@@ -102,4 +103,4 @@ class Immediate:
             elif outcome_of(ticket) is None:
                 over.append((ticket, permits, patience.limit, patience))
         if over:
-            dispatcher.time_out(over)
+            expire(dispatcher, over)

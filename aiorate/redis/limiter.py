@@ -15,6 +15,7 @@ from aiorate.redis.session import StoreSession
 from aiorate.redis.store import check_source
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.slot_scheduler import SlotScheduler, check_memory
+from aiorate.waiting.questions import max_permits, shares_on_demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -162,9 +163,9 @@ class RedisLimiter(Limiter):
     async def _acquire_within(self, permits: int, max_wait: Number | timedelta) -> float:
         limit = duration_to_ns(max_wait, "acquire(max_wait)")
         dispatcher, session = self._dispatcher, self._session
-        if (limit and limit >= session.answer_ns) or dispatcher.shares_on_demand:
+        if (limit and limit >= session.answer_ns) or shares_on_demand(dispatcher):
             return await super().acquire(permits, max_wait=max_wait)
-        check_permits("acquire()", permits, dispatcher.max_permits)
+        check_permits("acquire()", permits, max_permits(dispatcher))
         ticket, _, asked = dispatcher.ask(permits, None, self._max_waiting)
         if ticket is None:
             return 0.0

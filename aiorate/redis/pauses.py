@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND
+from aiorate.waiting.changes import on_pause_end
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle
@@ -41,7 +43,7 @@ class SharedPause:
             ns, until = ceil(us * _US), timeline.paused_until
             if not unsaid and until is not None and until > timeline.read() + ns:
                 timeline.resume()  # a longer one, which another process has ended
-            timeline.pause(ns, self._dispatcher.on_pause_end)
+            timeline.pause(ns, partial(on_pause_end, self._dispatcher))
         elif not unsaid:
             self.on = False
             timeline.resume()

@@ -20,6 +20,7 @@ from aiorate.redis.script import BadAnswer, Question, limits_of, read_answer
 from aiorate.redis.switch import FallbackSwitch
 from aiorate.schedulers.slot_scheduler import MOST_NS
 from aiorate.waiting.loops import running_loop
+from aiorate.waiting.notices import skip
 from aiorate.waiting.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ class StoreSession(Watcher):
         dispatcher.changed()
         if scheduler.lapsed > self._lapsed:
             if waited:
-                dispatcher.skip(scheduler.lapsed - self._lapsed)
+                skip(dispatcher, scheduler.lapsed - self._lapsed)
             self._lapsed = scheduler.lapsed
         if self.immediate:
             self.immediate.refuse(coming=self.immediate.any_unasked and self._asks_on())

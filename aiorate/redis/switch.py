@@ -53,7 +53,9 @@ class FallbackSwitch:
             self.await_end_of_grace(loop)  # a timer may be early
             return
         self._scheduler.fallback = fallback
-        dispatcher.tell(Event("degraded", dispatcher.notices.name, source=f"{outage.why}; on_unavailable={outage.policy!r}"))
+        dispatcher.notices.tell(
+            Event("degraded", dispatcher.notices.name, source=f"{outage.why}; on_unavailable={outage.policy!r}"), dispatcher.loop
+        )
         dispatcher.changed()
 
     def nobody_waits(self) -> None:
@@ -67,7 +69,9 @@ class FallbackSwitch:
         self.cancel()
         self._scheduler.fallback = None
         if ns:
-            self._dispatcher.tell(Event("restored", self._dispatcher.notices.name, seconds=ns_to_seconds(ns)))
+            self._dispatcher.notices.tell(
+                Event("restored", self._dispatcher.notices.name, seconds=ns_to_seconds(ns)), self._dispatcher.loop
+            )
 
     def cancel(self) -> None:
         """Cancel the timer."""

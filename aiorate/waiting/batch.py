@@ -12,9 +12,16 @@ Nothing else depends on the batch: it can be left out.
 
 from __future__ import annotations
 
-from aiorate.schedulers.interface import Scheduler
+from functools import partial
+from typing import TYPE_CHECKING
 
-__all__ = ["PORTION", "PORTION_NS", "Batch"]
+from aiorate.schedulers.interface import Scheduler
+from aiorate.waiting.loops import running_loop
+
+if TYPE_CHECKING:
+    from aiorate.waiting.dispatcher import Dispatcher
+
+__all__ = ["PORTION", "PORTION_NS", "Batch", "open_batch"]
 
 _FAST_CALL_NS = 2_000  # calls no further apart are worth a batch
 _WORTH_NS = 200_000
@@ -86,3 +93,19 @@ class Batch:
             # Not before it was opened: a clock that went back would have it refused, and the permits would be free.
             scheduler.take(used, max(now, self._opened_at), since)
         return used
+
+
+def open_batch(dispatcher: Dispatcher, now: int) -> None:
+    """Open the batch of a dispatcher, unless calls are slow; the next iteration of the loop settles it."""
+    batch, loop = dispatcher.batch, dispatcher.loop
+    if batch.open(dispatcher.scheduler, now) and not batch.settling and loop is not None:
+        batch.settling = True
+        loop.call_soon(partial(_on_iteration, dispatcher))
+
+
+def _on_iteration(dispatcher: Dispatcher) -> None:
+    batch, loop = dispatcher.batch, dispatcher.loop
+    batch.settling = False
+    if batch.opened and loop is not None and running_loop() is loop.native:
+        dispatcher.settle(dispatcher.timeline.now())
+        dispatcher.update_fast_path()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.capped import Capped
@@ -11,7 +12,22 @@ if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.gate import Gate
 
-__all__ = ["cap", "charge", "dismiss", "finish", "pause", "pause_longer", "rate_changed", "refund", "reset", "resume", "share", "shut"]
+__all__ = [
+    "cap",
+    "charge",
+    "dismiss",
+    "finish",
+    "on_pause_end",
+    "pause",
+    "pause_longer",
+    "rate_changed",
+    "refund",
+    "reset",
+    "resume",
+    "share",
+    "shut",
+    "stop",
+]
 
 _KEY = "a key or a budget"
 _NEWS_NS = 1_000_000_000  # a pause that grows by less is not reported again: responses of many requests come one after the other
@@ -21,8 +37,14 @@ def pause(dispatcher: Dispatcher, ns: int) -> None:
     """Let time stand still for ``ns``. Pauses merge by the later end."""
     dispatcher.look()
     dispatcher.watcher.pausing(ns)  # which may refuse it
-    dispatcher.timeline.pause(ns, dispatcher.on_pause_end)
+    dispatcher.timeline.pause(ns, partial(on_pause_end, dispatcher))
     dispatcher.changed()
+
+
+def on_pause_end(dispatcher: Dispatcher, held_for: int) -> None:
+    """Time goes on after it has stood still for ``held_for`` ns."""
+    dispatcher.now = dispatcher.timeline.now  # the next caller stands behind the line that outlasted the pause
+    dispatcher.scheduler.shift(held_for)
 
 
 def pause_longer(dispatcher: Dispatcher, ns: int, jitter: int) -> int:
@@ -42,6 +64,11 @@ def pause_longer(dispatcher: Dispatcher, ns: int, jitter: int) -> int:
         ns += randrange(jitter)
     pause(dispatcher, ns)
     return ns if before is None or until - before >= _NEWS_NS else 0
+
+
+def stop(dispatcher: Dispatcher) -> None:
+    """Let time stand still until it is started."""
+    dispatcher.timeline.stop(partial(on_pause_end, dispatcher))
 
 
 def resume(dispatcher: Dispatcher) -> None:
@@ -134,7 +161,7 @@ def share(dispatcher: Dispatcher, gate: Gate | None) -> None:
     if gate is None:
         dispatcher.strategy.owner = _KEY
         return
-    if dispatcher.waiters.head is not None or dispatcher.returnable:
+    if dispatcher.waiters.head is not None or dispatcher.counters.returnable:
         raise ValueError("the limiter is in use already: make one that is not.")
     shared = gate.shared
     while shared is not dispatcher and shared.gate is not None:

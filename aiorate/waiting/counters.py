@@ -17,6 +17,7 @@ class Counters:
         "given_back",
         "refunded",
         "refused",
+        "returnable",
         "since",
         "skipped",
         "unused",
@@ -29,6 +30,8 @@ class Counters:
         self.clear()
         self.since: int | None = None
         """The instant of the last reset; None: there was none."""
+        self.returnable: int = 0
+        """Grants that may still come back by receipt."""
         self.altered: bool = False
         """Whether the rate was changed since the limiter was made."""
 

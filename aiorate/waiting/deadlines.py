@@ -5,24 +5,29 @@ Knows nothing of rates or of how a waiter is woken.
 
 from __future__ import annotations
 
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from aiorate.waiting.line import outcome_of
+from aiorate.waiting.questions import estimate, look_from_top
 from aiorate.waiting.timer import Timer
+from aiorate.waiting.turnstile import MOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Ticket
     from aiorate.waiting.refusals import Refusals
     from aiorate.waiting.view import EventLoop
 
     Overdue = tuple[Ticket, int, int, Refusals]  # its permits, its limit in ns, and its errors
 
-__all__ = ["Deadlines"]
+__all__ = ["Deadlines", "expire", "limit_wait"]
 
 _SMALL = 32
+_ESTIMATED = 32  # requests that time out in one wake-up whose errors say how long each would have waited
 
 
 class Deadlines:
@@ -83,3 +88,40 @@ class Deadlines:
 
     def _is_decided(self, ticket: Ticket) -> bool:
         return ticket.done() or ticket in self._gone or outcome_of(ticket) is not None
+
+
+def limit_wait(dispatcher: Dispatcher, ticket: Ticket, permits: int, asked: int, limit: int, refusals: Refusals) -> None:
+    """Have a request in line fail ``limit`` ns after the reading ``asked``."""
+    waiters = dispatcher.waiters
+    try:
+        if waiters.deadlines is None:
+            waiters.deadlines = Deadlines(waiters.loop, partial(_on_time, dispatcher))
+        waiters.deadlines.add(ticket, permits, asked, limit, refusals, len(waiters.line))
+    except BaseException:  # no timer
+        dispatcher.leave_once(waiters, ticket, permits)
+        raise
+
+
+def _on_time(dispatcher: Dispatcher) -> None:
+    """Grant what is due, and fail the requests whose time is over."""
+    look_from_top(dispatcher)
+    waiters = dispatcher.waiters
+    if waiters.deadlines is None:  # the line is that of another loop
+        return
+    # As many at most as are woken in one iteration of the loop; the timer is due at once for the others.
+    most = len(waiters.line) if waiters.loop.manual else MOST
+    expire(dispatcher, waiters.deadlines.overdue(dispatcher.timeline.read(), most))
+    waiters.deadlines.aim(len(waiters.line))
+
+
+def expire(dispatcher: Dispatcher, over: Sequence[Overdue]) -> None:
+    """Fail undecided requests in line, which wait no longer."""
+    for ticket, permits, _, _ in over:
+        dispatcher.counters.refused += 1
+        dispatcher.waiters.leave(ticket, permits)
+    more: int | None = 0
+    for place, (ticket, permits, limit, refusals) in enumerate(over):
+        if place < _ESTIMATED:
+            more = estimate(dispatcher, permits, dispatcher.timeline.now())
+        ticket.set_result(refusals.overdue(permits, limit, more))
+    dispatcher.serve_unless_first()

@@ -7,10 +7,15 @@ request among those of all keys; and both limits are spent in one step, or neith
 from __future__ import annotations
 
 from asyncio import InvalidStateError
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.errors import LimiterClosed
 from aiorate.waiting.line import outcome_of
+from aiorate.waiting.moving import find_loop
+from aiorate.waiting.questions import is_closed, max_permits
+from aiorate.waiting.receipts import Receipt, give_back, keep
+from aiorate.waiting.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,23 +24,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.line import Outcome, Ticket
     from aiorate.waiting.waiters import Waiters
 
-__all__ = ["Gate", "Passes", "Receipt"]
-
-
-class Receipt(int):
-    """The instant of a grant in its own line, with the receipt of the shared limit, whose pauses are separate."""
-
-    shared: int
-    """The instant of the grant there; where that limit shares another in turn, a receipt as well."""
-    waiters: Waiters | None
-    """The shared line in which the request stood, and which waits to hear that its task went on; None: it did not stand there."""
-    late: int
-    """How many ns late the wake-up was at which the shared limit granted it, if it stood there."""
-
-    def __new__(cls, granted_at: int, shared: int, waiters: Waiters | None = None, late: int = 0) -> Receipt:
-        receipt = super().__new__(cls, granted_at)
-        receipt.shared, receipt.waiters, receipt.late = shared, waiters, late
-        return receipt
+__all__ = ["Gate", "Passes"]
 
 
 class Passes:
@@ -104,9 +93,9 @@ class _Pass:
 class Gate:
     """The way from one line through the shared limit. At most one request of the line stands there: the first.
 
-    ``permits_of`` says how many shared permits a request takes. ``serve`` is called in place of the argument of `pass_through`; the
-    gate does not keep that argument: it belongs to the dispatcher that has the gate, and without such a circle a limiter that is
-    evicted is freed at once. ``owner`` is kept as long as the gate: a key of others that nobody holds is evicted.
+    ``permits_of`` says how many shared permits a request takes. ``serve`` is called in place of the dispatcher's own once the shared
+    limit has decided. The gate does not keep the dispatcher, so that a limiter that is evicted is freed at once. ``owner`` is kept as
+    long as the gate, because a key of others that nobody holds would be evicted.
     """
 
     __slots__ = ("_owner", "_pass", "_serve", "permits_of", "shared")
@@ -128,39 +117,52 @@ class Gate:
         self._serve = serve
         self._pass: _Pass | None = None  # of the request that stands in the shared line
 
-    def ask(self, permits: int, now: int, late: int) -> Receipt | None:
-        """Take the shared permits at once, for a request that comes ``late`` ns late; None: they are not available."""
-        permits = self.permits_of(permits)
-        if not permits:
-            return Receipt(now, self.shared.timeline.now())
-        at, receipt = self.shared.take(permits, late=late)
-        return Receipt(now, receipt) if at <= receipt else None
+    def take(self, dispatcher: Dispatcher, permits: int, now: int, since: int | None, late: int) -> tuple[int, int]:
+        """Take the permits in both limits, or in neither, for a request that comes ``late`` ns late. Returns as `Dispatcher.take`."""
+        at = dispatcher.scheduler.peek(permits, now)
+        if at > now:
+            return at, now
+        shared = self.permits_of(permits)
+        if shared:
+            shared_at, shared_receipt = self.shared.take(shared, late=late)
+            if shared_at > shared_receipt:
+                return NOT_ASKED, now
+        else:
+            shared_receipt = self.shared.timeline.now()
+        at = NOT_ASKED
+        try:
+            at = dispatcher.scheduler.take(permits, now, since)
+        finally:
+            if at > now and shared:  # a strategy may fail
+                keep(self.shared)
+                give_back(self.shared, shared, shared_receipt)
+        return at, Receipt(now, shared_receipt)
 
-    def pass_through(self, ticket: Ticket, permits: int, now: int, serve: Callable[[], None], late: int) -> Receipt | BaseException | None:
-        """The shared permits for the first of its line, which is due there, and was so for ``late`` ns before anybody looked.
+    def pass_through(self, dispatcher: Dispatcher, ticket: Ticket, permits: int, now: int, late: int) -> Receipt | BaseException | None:
+        """The shared permits for the first in line, which is due here, and was so for ``late`` ns before anybody looked; or its error.
 
-        None: it stands in the shared line; ``serve`` is called once it was decided there, and has to come back with it.
+        None: it stands in the shared line. Once it was decided there, the line of this dispatcher is served, and comes back with it.
         """
         standing = self._pass
         if standing is None or standing.owner is not ticket:
             self.withdraw()
             shared, permits = self.shared, self.permits_of(permits)
             if not permits:
-                shared.keep_receipt()
+                keep(shared)
                 return Receipt(now, shared.timeline.now())
-            if shared.is_closed:
+            if is_closed(shared):
                 return LimiterClosed("acquire(): the limit that is shared with others is closed.")
-            most = shared.max_permits
+            most = max_permits(shared)
             if most is not None and permits > most:  # since its rate was changed
                 return ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once of the limit that is shared.")
             at, receipt = shared.take(permits, late=late)
             if at <= receipt:
-                shared.keep_receipt()
+                keep(shared)
                 return Receipt(now, receipt)
             assert shared.passes is not None  # made with the gate
             standing = _Pass(ticket, permits, shared.passes)
-            shared.stand(standing, permits, at, receipt - min(late, shared.catch_up))
-            standing.waiters, standing.serve, self._pass = shared.waiters, self._serve or serve, standing
+            shared.stand(standing, permits, at, receipt - min(late, shared.catch_up.limit))
+            standing.waiters, standing.serve, self._pass = shared.waiters, self._serve or partial(_serve, dispatcher), standing
         outcome = outcome_of(standing)
         if outcome is None:
             return None
@@ -175,7 +177,7 @@ class Gate:
         if standing is not None:
             assert standing.waiters is not None  # it has joined
             standing.serve = None
-            self.shared.withdraw(standing.waiters, standing, standing.permits)
+            self.shared.withdraw(standing.waiters, standing, standing.permits, outcome_of(standing))
 
     @property
     def first(self) -> Ticket | None:
@@ -186,26 +188,8 @@ class Gate:
         """Whether that ticket of the shared line is this line's."""
         return ticket is self._pass
 
-    # What may come back: the same is done in the shared limit.
 
-    def keep_receipt(self) -> None:
-        """One more grant may come back."""
-        self.shared.keep_receipt()
-
-    def drop_receipt(self, receipt: int | None) -> None:
-        """One grant stands; None: any for which `keep_receipt` was called."""
-        if isinstance(receipt, Receipt):
-            waiters, receipt.waiters = receipt.waiters, None  # it may be kept once more, and does not stand there then
-            self.shared.drop_receipt(receipt.shared, waiters)
-        else:
-            self.shared.drop_receipt()
-
-    def give_back(self, permits: int, receipt: int, whole: bool = True) -> None:
-        """Take back shared permits by receipt: those of a whole grant, or ``permits`` of them."""
-        assert isinstance(receipt, Receipt)
-        if whole:
-            permits = self.permits_of(permits)
-        if permits:
-            self.shared.give_back(permits, receipt.shared, receipt.waiters if whole else None, whole)
-        elif whole:
-            self.shared.drop_receipt(receipt.shared, receipt.waiters)
+def _serve(dispatcher: Dispatcher) -> None:
+    """The first in line was decided by the limit that is shared."""
+    find_loop(dispatcher)
+    dispatcher.serve_if_alive()

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.refusals import Refusals
 
-__all__ = ["MaxWaiting"]
+__all__ = ["Admission", "MaxWaiting"]
+
+
+class Admission(Protocol):
+    """What a request has to pass before it may wait."""
+
+    def check(self, permits: int, refusals: Refusals) -> None:
+        """Raise its error if it may not."""
+        ...
 
 
 class MaxWaiting:

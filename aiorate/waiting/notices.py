@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate.events import Event
+    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.view import EventLoop
 
-__all__ = ["Notices"]
+__all__ = ["Notices", "skip"]
 
 
 class Notices:
@@ -49,3 +50,12 @@ class Notices:
             from aiorate.events import Event
 
             self.tell(Event("skipped", self.name, permits=permits), loop)
+
+
+def skip(dispatcher: Dispatcher, ns: int) -> None:
+    """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it."""
+    counters = dispatcher.counters
+    permits, counters.unused = dispatcher.scheduler.rate.permits_and_rest(ns, counters.unused)
+    counters.skipped += permits
+    if permits:
+        dispatcher.notices.skipped(permits, dispatcher.loop)

@@ -6,12 +6,66 @@ from typing import TYPE_CHECKING
 
 from aiorate.schedulers.interface import NOBODY_KNOWS
 from aiorate.waiting.estimate import ahead
+from aiorate.waiting.moving import find_loop
 from aiorate.waiting.rehearsal import wait_in_line
 
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.max_waiting import Admission
+    from aiorate.waiting.refusals import Refusals
 
-__all__ = ["available", "estimate", "is_rested", "next_reading", "shared_wait"]
+__all__ = [
+    "admit",
+    "available",
+    "estimate",
+    "is_closed",
+    "is_rested",
+    "look_from_top",
+    "max_permits",
+    "next_reading",
+    "shared_wait",
+    "shares_on_demand",
+]
+
+
+def admit(dispatcher: Dispatcher, permits: int, now: int, limit: int | None, most: Admission | None, refusals: Refusals) -> None:
+    """Raise the error of a request that was refused and may not wait in line, or not for ``limit`` ns."""
+    if is_closed(dispatcher):
+        raise refusals.closed(dispatcher)
+    if most is not None:
+        most.check(permits, refusals)
+    if limit is not None:
+        wait = estimate(dispatcher, permits, now)
+        if wait is None or wait > limit:
+            if not limit and shares_on_demand(dispatcher):
+                raise refusals.no_lease()
+            dispatcher.counters.refused += 1
+            raise refusals.too_long(permits, limit, wait, dispatcher, now)
+
+
+def is_closed(dispatcher: Dispatcher) -> bool:
+    """Whether the limiter is closed, or a limit that it shares is."""
+    return dispatcher.closed or (dispatcher.gate is not None and is_closed(dispatcher.gate.shared))
+
+
+def shares_on_demand(dispatcher: Dispatcher) -> bool:
+    """Whether a limit that it shares has permits only for requests that wait."""
+    shared = None if dispatcher.gate is None else dispatcher.gate.shared
+    return shared is not None and (shared.watcher.on_demand or shares_on_demand(shared))
+
+
+def max_permits(dispatcher: Dispatcher) -> int | None:
+    """The largest request that can ever be granted; None: any."""
+    own = dispatcher.scheduler.max_permits
+    shared = None if dispatcher.gate is None else max_permits(dispatcher.gate.shared)
+    return own if shared is None or (own is not None and own < shared) else shared
+
+
+def look_from_top(dispatcher: Dispatcher) -> None:
+    """Grant all that is due, first in the limits that are shared."""
+    if dispatcher.gate is not None:
+        look_from_top(dispatcher.gate.shared)
+    dispatcher.look()
 
 
 def estimate(dispatcher: Dispatcher, permits: int, now: int) -> int | None:
@@ -21,7 +75,7 @@ def estimate(dispatcher: Dispatcher, permits: int, now: int) -> int | None:
         return wait_in_line(dispatcher, gate, permits)
     scheduler = dispatcher.scheduler
     if waiters.line:
-        instant = waiters.estimate.instant(scheduler, timeline, waiters.line, permits, now, dispatcher.catch_up)
+        instant = waiters.estimate.instant(scheduler, timeline, waiters.line, permits, now, dispatcher.catch_up.limit)
     else:
         instant = max((ahead(scheduler, timeline) if timeline.pause_length else scheduler).peek(permits, now), now)
     if instant >= NOBODY_KNOWS:
@@ -43,7 +97,7 @@ def shared_wait(dispatcher: Dispatcher, permits: int) -> int | None:
     shared, permits = dispatcher.gate.shared, dispatcher.gate.permits_of(permits)
     if not permits:
         return 0
-    return None if shared.is_closed else estimate(shared, permits, shared.look())
+    return None if is_closed(shared) else estimate(shared, permits, shared.look())
 
 
 def next_reading(dispatcher: Dispatcher) -> int | None:
@@ -72,10 +126,10 @@ def available(dispatcher: Dispatcher) -> int:
 def is_rested(dispatcher: Dispatcher) -> bool:
     """Whether nothing would be lost, and nothing granted sooner, with a new limiter in its place."""
     if dispatcher.loop is None:
-        dispatcher.find_loop()  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
+        find_loop(dispatcher)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
     elif dispatcher.waiters.head is not None and dispatcher.loop.closed:
-        dispatcher.find_loop()  # its waiters are gone
-    if dispatcher.returnable or dispatcher.counters.altered or dispatcher.is_held:
+        find_loop(dispatcher)  # its waiters are gone
+    if dispatcher.counters.returnable or dispatcher.counters.altered or dispatcher.is_held:
         return False
     now = dispatcher.timeline.now()
     if dispatcher.batch.opened:

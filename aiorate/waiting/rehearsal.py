@@ -74,7 +74,7 @@ class Rehearsal:
         timeline = dispatcher.timeline
         self._held_at = timeline.now()
         self._scheduler = ahead(dispatcher.scheduler, timeline)
-        self._catch_up = dispatcher.catch_up
+        self._catch_up = dispatcher.catch_up.limit
         self._behind = timeline.offset + timeline.pause_length
         self._begin = timeline.read()
         self._joined = self._held_at

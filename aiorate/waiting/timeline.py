@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.clock import Clock, ReadClock
 
-__all__ = ["Timeline"]
+__all__ = ["NOT_ASKED", "Timeline"]
+
+NOT_ASKED = 1 << 200
+"""In place of an instant: the scheduler was not asked, because of a line, a pause, a stop or a close."""
 
 
 class Timeline:

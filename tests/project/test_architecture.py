@@ -36,7 +36,7 @@ schedulers.dimensions
 schedulers
 
 waiting waiting.asyncio waiting.trio waiting.process
-waiting.line waiting.batch waiting.counters waiting.callback waiting.watcher waiting.clock waiting.view waiting.driver waiting.port
+waiting.line waiting.counters waiting.callback waiting.watcher waiting.clock waiting.view waiting.driver waiting.port
 waiting.asyncio.port waiting.trio.here waiting.trio.port waiting.process.port
 waiting.turnstile waiting.asyncio.timerfd waiting.trio.timer waiting.process.section
 waiting.process.inbox waiting.process.timekeeper
@@ -44,14 +44,16 @@ waiting.timeline waiting.timer
 waiting.asyncio.alarm waiting.asyncio.filler waiting.trio.driver
 waiting.asyncio.view waiting.trio.view
 waiting.loops
-waiting.process.driver
+waiting.batch waiting.process.driver
 waiting.process.view
 
-waiting.refusals waiting.notices waiting.max_waiting waiting.deciding
-waiting.deadlines waiting.estimate waiting.holder
-waiting.gate waiting.rehearsal waiting.waiters
+waiting.refusals waiting.notices waiting.max_waiting waiting.deciding waiting.catch_up
+waiting.estimate waiting.holder waiting.receipts
+waiting.rehearsal waiting.waiters
+waiting.moving
 waiting.questions
-waiting.dispatcher waiting.changes waiting.process.scope
+waiting.deadlines waiting.gate waiting.changes
+waiting.dispatcher waiting.process.scope
 
 statistics slots decorator kept
 limiter

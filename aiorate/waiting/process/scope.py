@@ -11,6 +11,7 @@ from weakref import ref
 
 from aiorate.waiting.line import outcome_of
 from aiorate.waiting.loops import running_loop
+from aiorate.waiting.moving import move_to
 from aiorate.waiting.process.driver import ProcessDriver
 from aiorate.waiting.process.inbox import ProcessTicket
 from aiorate.waiting.process.section import Section
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate.waiting.clock import Clock
-    from aiorate.waiting.dispatcher import Admission, Dispatcher
+    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Ticket
+    from aiorate.waiting.max_waiting import Admission
 
 __all__ = ["acquire_blocking", "widen"]
 
@@ -43,7 +45,7 @@ def widen(dispatchers: Sequence[Dispatcher], clock: Clock | None, precise: bool)
 def _enter(dispatchers: Sequence[Dispatcher], section: Section, clock: Clock | None, precise: bool) -> None:
     loop = ProcessLoop(section, clock, precise, dispatchers[-1].notices.name)
     for dispatcher in dispatchers:
-        dispatcher.move_to(loop)
+        move_to(dispatcher, loop)
 
 
 def _after_fork(known: Sequence[ref[Dispatcher]], section: Section, clock: Clock | None, precise: bool) -> None:
@@ -59,7 +61,16 @@ def _after_interrupt(known: Sequence[ref[Dispatcher]]) -> None:
         if dispatcher.waiters is not NOBODY:
             driver = dispatcher.waiters.driver
             assert isinstance(driver, ProcessDriver)  # as its view makes
-            dispatcher.go_on(driver.wake_again())
+            _go_on(dispatcher, driver.wake_again())
+
+
+def _go_on(dispatcher: Dispatcher, resuming: int) -> None:
+    """Serve after an interrupted decision. ``resuming`` grants have not gone on yet."""
+    waiters = dispatcher.waiters
+    dispatcher.counters.returnable += resuming - waiters.resuming
+    waiters.resuming = resuming
+    waiters.line.recount()
+    dispatcher.serve(again=True)
 
 
 def _alive(known: Sequence[ref[Dispatcher]]) -> list[Dispatcher]:

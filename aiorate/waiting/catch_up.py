@@ -1,0 +1,32 @@
+"""Catch-up: a late event loop costs no rate, up to a limit. All times are instants and durations in ns."""
+
+from __future__ import annotations
+
+__all__ = ["CatchUp"]
+
+_SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
+
+
+class CatchUp:
+    """How much a limiter makes up for, and the last late wake-up, if it left nobody in line."""
+
+    __slots__ = ("late", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit: int = limit
+        """The most that is made up for."""
+        self.late: tuple[int, int] | None = None
+        """The instant up to which a late wake-up served the schedule, and that of the wake-up; None: it was not late."""
+
+    def since(self, now: int) -> int | None:
+        """Since when to book just after a late wake-up.
+
+        What delayed the wake-up also delayed the callers right after it; they are booked from the same instant, at most `limit` back.
+        """
+        if self.late is None:
+            return None
+        since, woken_at = self.late
+        if now - woken_at > _SAME_WAKE_UP_NS:
+            self.late = None
+            return None
+        return max(since, now - self.limit)
