@@ -16,14 +16,14 @@ from aiorate.waiting.batch import Batch, open_batch
 from aiorate.waiting.catch_up import CatchUp
 from aiorate.waiting.counters import Counters
 from aiorate.waiting.deadlines import limit_wait
+from aiorate.waiting.granting import grant
 from aiorate.waiting.line import outcome_of
 from aiorate.waiting.moving import find_loop, waiters_here
-from aiorate.waiting.notices import Notices, skip
+from aiorate.waiting.notices import Notices
 from aiorate.waiting.questions import admit
-from aiorate.waiting.receipts import drop, give_back, give_back_shared, keep
+from aiorate.waiting.receipts import drop, give_back, keep
 from aiorate.waiting.refusals import ACQUIRE
 from aiorate.waiting.timeline import NOT_ASKED, Timeline
-from aiorate.waiting.turnstile import MOST
 from aiorate.waiting.waiters import NOBODY
 from aiorate.waiting.watcher import UNWATCHED
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from aiorate.waiting.line import Line, Outcome, Request, Ticket
     from aiorate.waiting.max_waiting import Admission
     from aiorate.waiting.process.section import Section
-    from aiorate.waiting.receipts import Receipt
     from aiorate.waiting.refusals import Refusals
     from aiorate.waiting.view import EventLoop
     from aiorate.waiting.waiters import Waiters
@@ -352,10 +351,12 @@ class Dispatcher:
                 if request is not None:
                     self.watcher.held_up()
             elif request is not None:
-                request = self._grant(request, now)
+                request = grant(self, request, now)
         except Exception as error:
             if again or not self._cut():
-                self._fail(error)
+                waiters.fail(error)
+                if self.gate is not None:
+                    self.gate.withdraw()
             request = None
         if request is not None:
             self._await_head(request[0], waiters.due, again)
@@ -369,92 +370,12 @@ class Dispatcher:
             waiters.deadlines.aim(len(waiters.line))
         self._serve_passes()
 
-    def _grant(self, request: Request | None, now: int) -> Request | None:
-        """Grant what is due, from that request on. Returns the next one, which is due at ``waiters.due``, or None."""
-        waiters, scheduler, gate, loop = self.waiters, self.scheduler, self.gate, self.loop
-        line, earliest, reading = waiters.line, now - self.catch_up.limit, now + self.timeline.offset
-        due = now if waiters.due is None else waiters.due
-        spilled = scheduler.spilled if due < earliest else None  # too late to make up for all
-        behind = min(max(now - due, 0), self.catch_up.limit)
-        room = MOST if loop is None or loop.manual else loop.room(waiters.resuming)
-        woken, receipt, served = 0, now, now
-        passed: Receipt | None = None  # granted by the shared limit, and not granted here yet
-        permits = 0
-        try:
-            while request is not None:
-                ticket, permits, since = request
-                if woken >= room and loop is not None and not loop.manual:
-                    waiters.due = now  # that is, as soon as the loop has turned
-                    break
-                if self.passes is not None:
-                    self.passes.late = behind
-                stood = False
-                if gate is not None:
-                    answer = self._pass(gate, request, now, behind)
-                    if answer is None:
-                        break
-                    if isinstance(answer, BaseException):
-                        ticket.set_result(answer)
-                        request = line.pop_first()
-                        continue
-                    receipt = passed = answer
-                    stood = answer.waiters is not None
-                    if stood:  # no catch-up for time spent behind other lines, only for a late wake-up
-                        since = now - answer.late
-                        if self.passes is not None:
-                            self.passes.late = min(answer.late, self.catch_up.limit)
-                at = scheduler.take(permits, now, since if since > earliest else earliest)
-                if at > now:
-                    waiters.due = at
-                    break
-                if not woken:
-                    scheduler.receipts = True
-                woken += 1
-                self.granted += permits
-                ticket.set_result((at, receipt, reading))
-                passed = None
-                served = max(at, since) if stood else at
-                request = line.pop_first()
-            else:
-                waiters.due = None
-                if served < now:
-                    self.catch_up.late = served, now
-        finally:  # a strategy may fail in the middle
-            waiters.resuming += woken
-            self.counters.returnable += woken
-            if gate is not None and passed is not None:
-                give_back_shared(gate, permits, passed)
-        if spilled is not None:
-            skip(self, scheduler.spilled - spilled)
-            waiters.estimate.forget()
-        return request
-
-    def _pass(self, gate: Gate, request: Request, now: int, behind: int) -> Receipt | BaseException | None:
-        """The shared limit's grant for the first in line, or its error; None: it has to wait, until ``waiters.due`` or in that line."""
-        ticket, permits, _ = request
-        at = self.scheduler.peek(permits, now)
-        if at > now:
-            gate.withdraw()
-            self.waiters.due = at
-            return None
-        answer = gate.pass_through(self, ticket, permits, now, behind)
-        if answer is None:
-            self.waiters.due = None
-        return answer
-
     def _await_head(self, ticket: Ticket, due: int | None, again: bool = False) -> None:
         """Have the driver look when that ticket, the first in line, is due; during a pause, when time goes on."""
-        waiters, timeline = self.waiters, self.timeline
-        if due is not None and due >= NOBODY_KNOWS:
-            due = None
-        waiters.head, waiters.due = ticket, due
+        waiters = self.waiters
+        waiters.head, waiters.due = ticket, None if due is None or due >= NOBODY_KNOWS else due
         try:
-            if due is None:
-                waiters.driver.arm(None if timeline.stopped else timeline.paused_until)
-            elif timeline.held_at is None:
-                waiters.driver.arm(due + timeline.offset)
-            else:
-                waiters.driver.arm(timeline.reading_at(due))
+            waiters.arm(self.timeline)
         except Exception as error:  # a broken clock
             if again or not self._cut():
                 waiters.driver.arm(None)
@@ -472,23 +393,11 @@ class Dispatcher:
 
     def fail(self, error: BaseException) -> None:
         """Fail every request in line: nobody hangs, and the limiter works on."""
-        self._fail(error)
-        self._serve_passes()
-
-    def _fail(self, error: BaseException) -> None:
-        waiters = self.waiters
-        request = waiters.line.first()
-        while request is not None:  # one by one: if this is interrupted, no request is out of the line and undecided
-            request[0].set_result(again(error))
-            request = waiters.line.pop_first()
+        self.waiters.fail(error)
         if self.gate is not None:
             self.gate.withdraw()
-        if waiters is not NOBODY:
-            waiters.head = None
-            waiters.estimate.forget()
         self.update_fast_path()
-
-    # The event loop.
+        self._serve_passes()
 
     @property
     def section(self) -> Section | None:
@@ -564,16 +473,3 @@ class Dispatcher:
     def settle(self, now: int) -> None:
         """Book what was handed out of the batch."""
         self.granted += self.batch.settle(self.scheduler, now, self.catch_up.since(now))
-
-
-def again(error: BaseException) -> BaseException:
-    """Another instance of the error: raised in many tasks, a single one would collect the frames of them all."""
-    from copy import copy
-
-    try:
-        twin = copy(error)
-    except Exception:  # its class wants other arguments than it has kept
-        twin = RuntimeError(f"{type(error).__name__}: {error}")
-    if twin is not error:
-        twin.__cause__ = error.__cause__
-    return twin

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.driver import Driver
     from aiorate.waiting.line import Ticket
+    from aiorate.waiting.timeline import Timeline
     from aiorate.waiting.view import EventLoop
 
 __all__ = ["NOBODY", "Waiters"]
@@ -51,6 +52,24 @@ class Waiters:
         if self.deadlines is not None:
             self.deadlines.leave(ticket, len(self.line))
 
+    def arm(self, timeline: Timeline) -> None:
+        """Have the driver look when the first in line is due; during a pause, when time goes on."""
+        if self.due is None:
+            self.driver.arm(None if timeline.stopped else timeline.paused_until)
+        elif timeline.held_at is None:
+            self.driver.arm(self.due + timeline.offset)
+        else:
+            self.driver.arm(timeline.reading_at(self.due))
+
+    def fail(self, error: BaseException) -> None:
+        """Fail every request in line."""
+        request = self.line.first()
+        while request is not None:  # one by one: if this is interrupted, no request is out of the line and undecided
+            request[0].set_result(again(error))
+            request = self.line.pop_first()
+        self.head = None
+        self.estimate.forget()
+
     def disband(self) -> None:
         """The loop is no longer used: every request still waiting fails, if its loop can still wake it."""
         if not self.loop.forked:  # else the waiting tasks are in another process
@@ -70,3 +89,16 @@ class Waiters:
 
 NOBODY = Waiters()
 """Shared by all limiters for which nobody has ever waited: a line weighs as much as the rest of a limiter. Has no driver and no loop."""
+
+
+def again(error: BaseException) -> BaseException:
+    """Another instance of the error: raised in many tasks, a single one would collect the frames of them all."""
+    from copy import copy
+
+    try:
+        twin = copy(error)
+    except Exception:  # its class wants other arguments than it has kept
+        twin = RuntimeError(f"{type(error).__name__}: {error}")
+    if twin is not error:
+        twin.__cause__ = error.__cause__
+    return twin

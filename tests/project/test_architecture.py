@@ -52,7 +52,7 @@ waiting.estimate waiting.holder waiting.receipts
 waiting.rehearsal waiting.waiters
 waiting.moving
 waiting.questions
-waiting.deadlines waiting.gate waiting.changes
+waiting.deadlines waiting.gate waiting.changes waiting.granting
 waiting.dispatcher waiting.process.scope
 
 statistics slots decorator kept

@@ -1,0 +1,92 @@
+"""Grants to the requests in line, in order, as far as they are due. Knows nothing of how a rate is computed, or of loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate.waiting.notices import skip
+from aiorate.waiting.receipts import give_back_shared
+from aiorate.waiting.turnstile import MOST
+
+if TYPE_CHECKING:
+    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.gate import Gate
+    from aiorate.waiting.line import Request
+    from aiorate.waiting.receipts import Receipt
+
+__all__ = ["grant"]
+
+
+def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request | None:
+    """Grant what is due, from that request on. Returns the next one, which is due at ``waiters.due``, or None."""
+    waiters, scheduler, gate, loop = dispatcher.waiters, dispatcher.scheduler, dispatcher.gate, dispatcher.loop
+    line, earliest, reading = waiters.line, now - dispatcher.catch_up.limit, now + dispatcher.timeline.offset
+    due = now if waiters.due is None else waiters.due
+    spilled = scheduler.spilled if due < earliest else None  # too late to make up for all
+    behind = min(max(now - due, 0), dispatcher.catch_up.limit)
+    room = MOST if loop is None or loop.manual else loop.room(waiters.resuming)
+    woken, receipt, served = 0, now, now
+    passed: Receipt | None = None  # granted by the shared limit, and not granted here yet
+    permits = 0
+    try:
+        while request is not None:
+            ticket, permits, since = request
+            if woken >= room and loop is not None and not loop.manual:
+                waiters.due = now  # that is, as soon as the loop has turned
+                break
+            if dispatcher.passes is not None:
+                dispatcher.passes.late = behind
+            stood = False
+            if gate is not None:
+                answer = _pass(dispatcher, gate, request, now, behind)
+                if answer is None:
+                    break
+                if isinstance(answer, BaseException):
+                    ticket.set_result(answer)
+                    request = line.pop_first()
+                    continue
+                receipt = passed = answer
+                stood = answer.waiters is not None
+                if stood:  # no catch-up for time spent behind other lines, only for a late wake-up
+                    since = now - answer.late
+                    if dispatcher.passes is not None:
+                        dispatcher.passes.late = min(answer.late, dispatcher.catch_up.limit)
+            at = scheduler.take(permits, now, since if since > earliest else earliest)
+            if at > now:
+                waiters.due = at
+                break
+            if not woken:
+                scheduler.receipts = True
+            woken += 1
+            dispatcher.granted += permits
+            ticket.set_result((at, receipt, reading))
+            passed = None
+            served = max(at, since) if stood else at
+            request = line.pop_first()
+        else:
+            waiters.due = None
+            if served < now:
+                dispatcher.catch_up.late = served, now
+    finally:  # a strategy may fail in the middle
+        waiters.resuming += woken
+        dispatcher.counters.returnable += woken
+        if gate is not None and passed is not None:
+            give_back_shared(gate, permits, passed)
+    if spilled is not None:
+        skip(dispatcher, scheduler.spilled - spilled)
+        waiters.estimate.forget()
+    return request
+
+
+def _pass(dispatcher: Dispatcher, gate: Gate, request: Request, now: int, behind: int) -> Receipt | BaseException | None:
+    """The shared limit's grant for the first in line, or its error; None: it has to wait, until ``waiters.due`` or in that line."""
+    ticket, permits, _ = request
+    at = dispatcher.scheduler.peek(permits, now)
+    if at > now:
+        gate.withdraw()
+        dispatcher.waiters.due = at
+        return None
+    answer = gate.pass_through(dispatcher, ticket, permits, now, behind)
+    if answer is None:
+        dispatcher.waiters.due = None
+    return answer
