@@ -139,7 +139,7 @@ class Budget:
         if ticket is None:
             return 0.0, now, None
         try:
-            waited, _, receipt = await dispatcher.wait(ticket, amounts, now)
+            waited, _, receipt = await dispatcher.wait(ticket, amounts, now, limit, self._max_waiting, self._refusals)
         except BaseException:
             drop(dispatcher)
             raise

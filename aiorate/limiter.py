@@ -21,7 +21,7 @@ from aiorate.waiting.holder import Entrance, hold_place
 from aiorate.waiting.max_waiting import MaxWaiting
 from aiorate.waiting.moving import find_loop
 from aiorate.waiting.questions import estimate, is_closed, max_permits, shares_on_demand
-from aiorate.waiting.refusals import CLOSED
+from aiorate.waiting.refusals import ACQUIRE, CLOSED, NOT_FOR_THREADS
 from aiorate.waiting.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from aiorate.slots import Slot, SlotCount
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
-    from aiorate.waiting.dispatcher import Answer
     from aiorate.waiting.line import Ticket
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -48,6 +47,7 @@ _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit 
 _LOOP: Literal["loop"] = "loop"  # compared by identity; an equal text takes the longer way
 _NO_RATE = ""  # compared by identity: none was given
 _OPTIONS = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency", "on_event", "scope")
+_blocking: Callable[[Dispatcher, int, int | None, MaxWaiting | None], int] | None = None  # once it is needed
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
@@ -70,7 +70,7 @@ class Limiter:
     ``on_event`` is called in whichever thread decided. Cannot be copied or pickled: share it.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_dispatcher", "_max_waiting", "_places")
+    __slots__ = ("__weakref__", "_batch", "_dispatcher", "_entrance", "_max_waiting", "_places")
 
     def __init__(
         self,
@@ -125,9 +125,12 @@ class Limiter:
             check_permits("Limiter(max_concurrency)", max_concurrency)
             self._places = Dispatcher(Places(max_concurrency), 0, False, clock, None)
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher, self._places)
+        self._entrance = None if self._places is None else Entrance(self._places, self._dispatcher, self._max_waiting)
         if scope is not _LOOP and scope != _LOOP:
-            from aiorate.waiting.process.scope import widen
+            global _blocking
+            from aiorate.waiting.process.scope import acquire_blocking, widen
 
+            _blocking = acquire_blocking  # an import statement would cost each call 0.5 us
             widen([self._dispatcher] if self._places is None else [self._places, self._dispatcher], clock, precise)
 
     def _check_scope(self, scope: str) -> None:
@@ -148,13 +151,13 @@ class Limiter:
         is spent then. ValueError if ``permits`` can never be granted. Cancelled while waiting, or granted but not yet run: nothing is
         spent, and the next in line moves up at once.
         """
-        dispatcher, limit = self._dispatcher, None
-        ticket: Ticket | None = None
         if permits is _ONE and max_wait is None:
             # The two shortest ways to a permit, without another call: one of an open batch, or one that the scheduler grants.
             if self._batch.remaining:
                 self._batch.remaining -= 1
                 return 0.0
+            limit = ticket = None
+            dispatcher = self._dispatcher
             if self._batch.rest:
                 now = dispatcher.now()
                 if now < self._batch.good_until:
@@ -172,6 +175,7 @@ class Limiter:
                     if self._max_waiting is None:
                         ticket, _, asked = dispatcher.join(1, at, now, now)
         else:
+            dispatcher, limit, ticket = self._dispatcher, None, None
             if permits is not _ONE:
                 self._check("acquire()", permits)
             if max_wait is not None:
@@ -181,7 +185,7 @@ class Limiter:
             if ticket is None:
                 return 0.0
             if ticket.done():  # the loop has to turn first
-                return ns_to_seconds((await dispatcher.wait(ticket, permits, asked))[0])
+                return ns_to_seconds((await dispatcher.wait(ticket, permits, asked, limit, self._max_waiting))[0])
         waiters = dispatcher.waiters
         # As Dispatcher.wait(), without another coroutine.
         try:
@@ -235,9 +239,9 @@ class Limiter:
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
-        from aiorate.waiting.process.scope import acquire_blocking
-
-        return ns_to_seconds(acquire_blocking(self._dispatcher, permits, limit, self._max_waiting))
+        if _blocking is None:
+            raise RuntimeError(NOT_FOR_THREADS)
+        return ns_to_seconds(_blocking(self._dispatcher, permits, limit, self._max_waiting))
 
     async def __aenter__(self) -> float:
         """Acquire one permit; the target is the seconds waited. With ``max_concurrency``, take a place first."""
@@ -268,18 +272,18 @@ class Limiter:
         if places is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        if is_closed(dispatcher) and not places.closed:  # a limit that it shares is
+        if dispatcher.gate is not None and not places.closed and is_closed(dispatcher):  # a limit that it shares is
             return await self.acquire(permits)
-        ticket, _, asked = places.ask(1, None, Entrance(places, dispatcher, self._max_waiting))
+        ticket, _, asked = places.ask(1, None, self._entrance)
         waited, most = ticket is not None, self._max_waiting
         if ticket is not None:
-            await places.wait(ticket, 1, asked)
+            await places.wait(ticket, 1, asked, None, self._entrance)
             most = None  # already admitted, and still waiting
         hold_place(places)
         try:
             ticket, _, reading = dispatcher.ask(permits, None, most)
             if ticket is not None:
-                ns = (await dispatcher.wait(ticket, permits, asked if waited else reading))[0]
+                ns = (await dispatcher.wait(ticket, permits, asked if waited else reading, None, most))[0]
             else:
                 ns = dispatcher.run(self._note_wait, asked) if waited else 0
         except BaseException:
@@ -351,16 +355,17 @@ class Limiter:
 
         dispatcher, count = self._dispatcher, SlotCount(self._dispatcher)
         while True:
-            ticket, at, asked = dispatcher.run(self._ask_for_slot, count)
+            since, ticket, at, asked = dispatcher.run(self._ask_for_slot, count)
             if ticket is not None:
-                _, at, _ = await dispatcher.wait(ticket, 1, asked)
+                _, at, _ = await dispatcher.wait(ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
             yield dispatcher.run(count.slot, at)
 
-    def _ask_for_slot(self, count: SlotCount) -> Answer:
-        answer = self._dispatcher.decide(1, None, self._max_waiting, since=count.open())
-        if answer[1] != NOT_ASKED:
+    def _ask_for_slot(self, count: SlotCount) -> tuple[int, Ticket | None, int, int]:
+        since = count.open()
+        ticket, at, asked = self._dispatcher.decide(1, None, self._max_waiting, ACQUIRE, since)
+        if at != NOT_ASKED:
             count.granted_at_once()
-        return answer
+        return since, ticket, at, asked
 
     def _check(self, call: str, permits: int) -> None:
         check_permits(call, permits, max_permits(self._dispatcher))

@@ -16,6 +16,7 @@ from aiorate.redis.store import check_source
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.slot_scheduler import SlotScheduler, check_memory
 from aiorate.waiting.questions import max_permits, shares_on_demand
+from aiorate.waiting.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -166,9 +167,12 @@ class RedisLimiter(Limiter):
         if (limit and limit >= session.answer_ns) or shares_on_demand(dispatcher):
             return await super().acquire(permits, max_wait=max_wait)
         check_permits("acquire()", permits, max_permits(dispatcher))
-        ticket, _, asked = dispatcher.ask(permits, None, self._max_waiting)
+        ticket, at, asked = dispatcher.ask(permits, None, self._max_waiting)
         if ticket is None:
             return 0.0
+        if ticket.done() and at == NOT_ASKED and dispatcher.loop is not None:  # refused in a starved loop
+            await dispatcher.loop.turn()
+            return await self._acquire_within(permits, max_wait)
         session.immediate.waiting[ticket] = OneAnswer(limit)
         if not session.coming:
             session.immediate.refuse()

@@ -11,9 +11,13 @@ from aiorate.rate import ns_to_seconds
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
 
-__all__ = ["ACQUIRE", "CLOSED", "Refusals"]
+__all__ = ["ACQUIRE", "CLOSED", "NOT_FOR_THREADS", "Refusals"]
 
 CLOSED = "the limiter is closed. Create a new one, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
+
+NOT_FOR_THREADS = (
+    "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
+)
 
 
 class Refusals:

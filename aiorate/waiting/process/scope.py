@@ -16,7 +16,7 @@ from aiorate.waiting.process.driver import ProcessDriver
 from aiorate.waiting.process.inbox import ProcessTicket
 from aiorate.waiting.process.section import Section
 from aiorate.waiting.process.view import ProcessLoop
-from aiorate.waiting.refusals import Refusals
+from aiorate.waiting.refusals import NOT_FOR_THREADS, Refusals
 from aiorate.waiting.waiters import NOBODY
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ def acquire_blocking(dispatcher: Dispatcher, permits: int, limit: int | None, mo
     """Block this thread until the permits are granted; returns the ns waited. Interrupted meanwhile, the request is undone."""
     section = dispatcher.section
     if section is None:
-        raise RuntimeError(
-            "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
-        )
+        raise RuntimeError(NOT_FOR_THREADS)
     if running_loop() is not None:
         raise RuntimeError("acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead.")
     noted: list[Ticket] = []  # whatever this thread is interrupted in, its ticket is known
