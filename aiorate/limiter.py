@@ -241,7 +241,8 @@ class Limiter:
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
         if _blocking is None:
             raise RuntimeError(NOT_FOR_THREADS)
-        return ns_to_seconds(_blocking(self._dispatcher, permits, limit, self._max_waiting))
+        waited = _blocking(self._dispatcher, permits, limit, self._max_waiting)
+        return waited / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit; the target is the seconds waited. With ``max_concurrency``, take a place first."""
@@ -368,7 +369,8 @@ class Limiter:
         return since, ticket, at, asked
 
     def _check(self, call: str, permits: int) -> None:
-        check_permits(call, permits, max_permits(self._dispatcher))
+        dispatcher = self._dispatcher
+        check_permits(call, permits, dispatcher.scheduler.max_permits if dispatcher.gate is None else max_permits(dispatcher))
 
     # Changing, for those in line too.
 

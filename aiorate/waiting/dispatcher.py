@@ -133,10 +133,10 @@ class Dispatcher:
 
     def ask(self, permits: int, limit: int | None = None, most: Admission | None = None, refusals: Refusals = ACQUIRE) -> Answer:
         """As `decide`; where many threads ask, one at a time."""
-        section = self.section
-        if section is None:
+        loop = self.loop
+        if loop is None or loop.section is None:
             return self.decide(permits, limit, most, refusals)
-        return section.run(self.decide, permits, limit, most, refusals)
+        return loop.section.run(self.decide, permits, limit, most, refusals)
 
     def decide(
         self,
@@ -157,18 +157,19 @@ class Dispatcher:
         """
         try:
             at, now = self.take(permits, since, limit is None and most is None)
-            if at > now and self.loop is not None and self.loop.section is not None and self.loop.clear_closed():
-                at, now = self.take(permits, since)
-            if at > now and (limit is not None or most is not None or self.closed or self.gate is not None):
-                if not turned and self.loop is not None and self.loop.starved():
-                    return _TURN, NOT_ASKED, now
-                admit(self, permits, now, limit, most, refusals)
+            loop = self.loop
+            if at > now:
+                if loop is not None and loop.section is not None and loop.clear_closed():
+                    at, now = self.take(permits, since)
+                if at > now and (limit is not None or most is not None or self.closed or self.gate is not None):
+                    if not turned and loop is not None and loop.starved():
+                        return _TURN, NOT_ASKED, now
+                    admit(self, permits, now, limit, most, refusals)
         except Exception:
             if turned or self.loop is None or not self.loop.starved():
                 raise
             return _TURN, NOT_ASKED, 0
         if at <= now:
-            loop = self.loop
             if turned or loop is None or now + self.timeline.offset < loop.check_after or not loop.starved():
                 return None, at, now
             keep(self)
@@ -216,7 +217,8 @@ class Dispatcher:
                 open_batch(self, now)
         elif at != NOT_ASKED:
             self.catch_up.late = None
-        self.update_fast_path()
+        if at > now or self.fast_until <= now:
+            self.update_fast_path()
         return at, receipt
 
     def join(
@@ -484,8 +486,7 @@ class Dispatcher:
 
     def update_fast_path(self) -> None:
         """Open or close the fast path, after anything that matters to it."""
-        timeline, loop = self.timeline, self.loop
-        scheduler = self.scheduler
+        timeline, loop, scheduler = self.timeline, self.loop, self.scheduler
         if type(scheduler) is Capped and timeline.held_at is None and scheduler.ended(timeline.now()):
             self.scheduler = scheduler.inner
             self.batch.measure(self.scheduler)
