@@ -181,7 +181,9 @@ class Limiter:
             if max_wait is not None:
                 limit = duration_to_ns(max_wait, "acquire(max_wait)")
         if ticket is None:
-            ticket, _, asked = dispatcher.ask(permits, limit, self._max_waiting)
+            loop = dispatcher.loop
+            ask = dispatcher.decide if loop is None or loop.section is None else dispatcher.ask  # ask() is one call more
+            ticket, _, asked = ask(permits, limit, self._max_waiting)
             if ticket is None:
                 return 0.0
             if ticket.done():  # the loop has to turn first

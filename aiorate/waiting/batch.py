@@ -21,7 +21,7 @@ from aiorate.waiting.loops import running_loop
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
 
-__all__ = ["PORTION", "PORTION_NS", "Batch", "open_batch"]
+__all__ = ["PORTION", "PORTION_NS", "Batch", "settle_soon"]
 
 _FAST_CALL_NS = 2_000  # calls no further apart are worth a batch
 _WORTH_NS = 200_000
@@ -95,10 +95,10 @@ class Batch:
         return used
 
 
-def open_batch(dispatcher: Dispatcher, now: int) -> None:
-    """Open the batch of a dispatcher, unless calls are slow; the next iteration of the loop settles it."""
+def settle_soon(dispatcher: Dispatcher) -> None:
+    """Have the next iteration of the loop settle the batch that was opened."""
     batch, loop = dispatcher.batch, dispatcher.loop
-    if batch.open(dispatcher.scheduler, now) and not batch.settling and loop is not None:
+    if not batch.settling and loop is not None:
         batch.settling = True
         loop.call_soon(partial(_on_iteration, dispatcher))
 

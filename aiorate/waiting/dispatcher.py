@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiorate.schedulers.capped import Capped
 from aiorate.schedulers.interface import NOBODY_KNOWS
-from aiorate.waiting.batch import Batch, open_batch
+from aiorate.waiting.batch import Batch, settle_soon
 from aiorate.waiting.catch_up import CatchUp
 from aiorate.waiting.counters import Counters
 from aiorate.waiting.deadlines import limit_wait
@@ -213,8 +213,9 @@ class Dispatcher:
             at, receipt = self.gate.take(self, permits, now, since, late)
         if at <= now:
             self.granted += permits
-            if self.batch.worthwhile and self.gate is None and loop is not None and loop.section is None:
-                open_batch(self, now)
+            worthwhile = self.batch.worthwhile and self.gate is None and loop is not None and loop.section is None
+            if worthwhile and self.batch.open(self.scheduler, now):
+                settle_soon(self)
         elif at != NOT_ASKED:
             self.catch_up.late = None
         if at > now or self.fast_until <= now:
