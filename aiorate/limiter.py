@@ -16,7 +16,7 @@ from aiorate.waiting import changes
 from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.clock import Clock
 from aiorate.waiting.deciding import changing, deciding, looking
-from aiorate.waiting.dispatcher import Dispatcher
+from aiorate.waiting.dispatcher import TURN, Dispatcher
 from aiorate.waiting.holder import Entrance, hold_place
 from aiorate.waiting.max_waiting import MaxWaiting
 from aiorate.waiting.moving import find_loop
@@ -173,7 +173,7 @@ class Limiter:
                         dispatcher.granted += 1
                         return 0.0
                     if self._max_waiting is None:
-                        ticket, _, asked = dispatcher.join(1, at, now, now)
+                        ticket, at, now = dispatcher.join(1, at, now, now)
         else:
             dispatcher, limit, ticket = self._dispatcher, None, None
             if permits is not _ONE:
@@ -181,13 +181,17 @@ class Limiter:
             if max_wait is not None:
                 limit = duration_to_ns(max_wait, "acquire(max_wait)")
         if ticket is None:
-            loop = dispatcher.loop
-            ask = dispatcher.decide if loop is None or loop.section is None else dispatcher.ask  # ask() is one call more
-            ticket, _, asked = ask(permits, limit, self._max_waiting)
+            if dispatcher.loop is None or dispatcher.loop.section is None:
+                ticket, at, now = dispatcher.decide(permits, limit, self._max_waiting)
+            else:
+                ticket, at, now = dispatcher.ask(permits, limit, self._max_waiting)
             if ticket is None:
                 return 0.0
-            if ticket.done():  # the loop has to turn first
-                return ns_to_seconds((await dispatcher.wait(ticket, permits, asked, limit, self._max_waiting))[0])
+            if ticket is TURN and dispatcher.loop is not None:
+                await dispatcher.loop.turn()
+                ticket, at, now = dispatcher.run(dispatcher.decide, permits, limit, self._max_waiting, ACQUIRE, None, None, True)
+                if ticket is None:
+                    return 0.0
         waiters = dispatcher.waiters
         # As Dispatcher.wait(), without another coroutine.
         try:
@@ -198,7 +202,7 @@ class Limiter:
         except BaseException:
             dispatcher.leave(waiters, ticket, permits)
             raise
-        waited, _, _ = dispatcher.resume(waiters, ticket, asked)  # pyright: ignore[reportPossiblyUnboundVariable]  # bound with the ticket
+        waited, at, now = dispatcher.resume(waiters, ticket, now)
         return waited / NS_PER_SECOND
 
     def try_acquire(self, permits: int = 1) -> bool:
@@ -208,16 +212,21 @@ class Limiter:
         elif self._batch.remaining:
             self._batch.remaining -= 1
             return True
-        section = self._dispatcher.section
-        return self._try(permits) if section is None else section.run(self._try, permits)
+        loop = self._dispatcher.loop
+        if loop is not None and loop.section is not None:
+            return loop.section.run(self._try, permits)
+        at, now = self._dispatcher.take(permits)
+        return at <= now or self._refuse_try()
 
     def _try(self, permits: int) -> bool:
         dispatcher = self._dispatcher
         at, now = dispatcher.take(permits)
         if at > now and dispatcher.loop is not None and dispatcher.loop.clear_closed():
             at, now = dispatcher.take(permits)
-        if at <= now:
-            return True
+        return at <= now or self._refuse_try()
+
+    def _refuse_try(self) -> bool:
+        dispatcher = self._dispatcher
         find_loop(dispatcher)  # raises if another running loop uses the limiter
         if is_closed(dispatcher):
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
