@@ -197,7 +197,8 @@ class Dispatcher:
         loop = self.loop
         if loop is None or not loop.monotonic:
             find_loop(self)
-            loop, now = self.loop, timeline.now()
+            if self.loop is not loop:
+                loop, now = self.loop, timeline.now()  # by another clock
         elif now + timeline.offset >= loop.check_after and loop.section is None:
             find_loop(self)
             loop = self.loop

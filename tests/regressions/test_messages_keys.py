@@ -171,7 +171,7 @@ async def test_a_scope_of_keys_names_the_way_between_threads() -> None:
     budget = Budget(requests="1/s")
     async with budget.reserve():
         error = await asyncio.to_thread(error_in_another_loop, budget)
-    assert "run_coroutine_threadsafe(), which is the way for a KeyedLimiter and a Budget" in error
+    assert "A KeyedLimiter or Budget must be called in its own loop, through asyncio.run_coroutine_threadsafe()" in error
 
 
 def error_in_another_loop(budget: Budget) -> str:
