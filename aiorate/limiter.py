@@ -197,7 +197,7 @@ class Limiter:
         try:
             while not ticket.done():
                 await waiters.driver.wait(ticket)
-            if waiters.loop.starved():
+            if (waiters.resuming > 1 or at != NOT_ASKED) and waiters.loop.starved():
                 await waiters.loop.turn()
         except BaseException:
             dispatcher.leave(waiters, ticket, permits)

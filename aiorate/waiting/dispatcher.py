@@ -155,6 +155,11 @@ class Dispatcher:
         a ticket too: the caller lets the loop turn before it goes on, and a refused request is asked for again. ``noted`` gets the
         ticket before the line does, for a caller that may be interrupted.
         """
+        loop = self.loop
+        behind = self.waiters.head is not None and limit is None and most is None and self.gate is None and not self.closed
+        if behind and loop is not None and loop.section is None:  # there is nothing else to ask
+            now = self.timeline.now()
+            return self.join(permits, NOT_ASKED, now, now if since is None else since)
         try:
             at, now = self.take(permits, since, limit is None and most is None)
             loop = self.loop
@@ -204,7 +209,7 @@ class Dispatcher:
             loop = self.loop
         if self.waiters.head is not None or self.closed or timeline.held_at is not None:
             find_loop(self)  # a line of another loop, or of the process before a fork, does not count
-            if self.is_held:
+            if self.waiters.head is not None or self.closed or timeline.held_at is not None:
                 return NOT_ASKED, now
         if batch.opened:
             self.settle(now)
@@ -298,29 +303,29 @@ class Dispatcher:
             if again is None:
                 return 0, at, now
             ticket, asked = again, asked or now
-        waiters = self.waiters
+        waiters, decided = self.waiters, ticket.done()
         try:
             while not ticket.done():
                 await waiters.driver.wait(ticket)
-            if waiters.loop.starved():
+            # Of tasks that resume in one iteration, only the last may be sure that another follows.
+            if (decided or waiters.resuming > 1) and waiters.loop.starved():
                 await waiters.loop.turn()
         except BaseException:
             self.leave(waiters, ticket, permits)
             raise
         return self.resume(waiters, ticket, asked)
 
-    def resume(self, waiters: Waiters, ticket: Ticket, asked: int) -> tuple[int, int, int]:
+    def resume(self, waiters: Waiters, ticket: Ticket, asked: int, inside: bool = False) -> tuple[int, int, int]:
         """Go on with a decided request, which was asked for when the clock read ``asked``, or raise its error.
 
-        Returns the nanoseconds waited, the instant for which the request was scheduled, and its receipt.
+        Returns the nanoseconds waited, the instant for which the request was scheduled, and its receipt. ``inside``: in the critical
+        section, if there is one.
         """
         section = waiters.loop.section
         if section is not None:
-            return section.run(self._resume, waiters, ticket, asked)
-        return self._resume(waiters, ticket, asked)
-
-    def _resume(self, waiters: Waiters, ticket: Ticket, asked: int) -> tuple[int, int, int]:
-        waiters.driver.release(ticket)
+            if not inside:
+                return section.run(self.resume, waiters, ticket, asked, True)
+            waiters.driver.release(ticket)
         outcome = ticket.result()
         if isinstance(outcome, BaseException):
             raise outcome
