@@ -8,16 +8,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from aiorate.errors import LimiterClosed, kind_of
+from aiorate.errors import LimiterClosed, check_count, kind_of
 from aiorate.events import Event
 from aiorate.feedback import check_feedback
 from aiorate.limiter import Limiter, pause_to_ns
+from aiorate.options import check_options
 from aiorate.rate import Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.dimensions import Amounts, Dimensions
-from aiorate.schedulers.interface import Scheduler, check_permits
+from aiorate.schedulers.interface import Scheduler
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting import changes
-from aiorate.waiting.clock import Clock
 from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.gate import Gate
 from aiorate.waiting.max_waiting import MaxWaiting
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from aiorate.feedback import Feedback
     from aiorate.rate import Number
     from aiorate.statistics import Statistics
+    from aiorate.waiting.clock import Clock
 
     OnError = Literal["keep", "refund"]
 
@@ -85,7 +86,8 @@ class Budget:
     ) -> None:
         if misplaced:
             raise TypeError(f"Budget() takes dimensions by name. For {misplaced[0]!r}, write {_by_name(misplaced[0])}.")
-        _check_options(on_error, max_waiting, clock, name, on_event)
+        _check_on_error("Budget(on_error)", on_error)
+        check_options("Budget", max_waiting, clock, name, on_event)
         _check_dimensions(dimensions)
         limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
         own = {place: _strategy(place, limit) for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
@@ -150,7 +152,7 @@ class Budget:
         """Correct the amounts that a lease took. For `Lease`."""
         for place, amount in used.items():
             self._check_name("settle", place)
-            _check_amount(f"settle({place})", amount)
+            check_count(f"settle({place})", amount)
         dispatcher = self._dispatcher
         now = dispatcher.look()
         for place, amount in used.items():
@@ -205,10 +207,7 @@ class Budget:
             elif self._shared is not None:
                 changes.cap(self._shared.dispatcher, quota.name, quota.left, quota.size, quota.ns)
         dispatcher.changed()
-        if news:
-            dispatcher.notices.tell(
-                Event("paused", dispatcher.notices.name, seconds=ns_to_seconds(news), source=feedback.source), dispatcher.loop
-            )
+        changes.tell_of_pause(dispatcher, news, feedback)
 
     async def aclose(self) -> None:
         """Close: reservations in line fail with `LimiterClosed`. A shared Limiter stays open, and leases may still be settled."""
@@ -263,7 +262,7 @@ class Budget:
     def _amounts(self, call: str, amounts: dict[str, int]) -> tuple[int, ...]:
         for place, amount in amounts.items():
             self._check_name(call, place)
-            _check_amount(f"{call}({place})", amount)
+            check_count(f"{call}({place})", amount)
         return tuple(amounts.get(place, 1) for place in self._names)
 
     def _lowered(self, amounts: tuple[int, ...]) -> tuple[int, ...]:
@@ -427,13 +426,6 @@ class Lease:
         raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
 
 
-def _check_amount(what: str, amount: int) -> None:
-    if isinstance(amount, bool) or not isinstance(amount, int):
-        raise TypeError(f"{what} must be an int of 0 or more, not {kind_of(amount)}.")
-    if amount < 0:
-        raise ValueError(f"{what} must be 0 or more; {amount} was given.")
-
-
 def _last_amount(permits: int) -> int:
     assert isinstance(permits, Amounts)
     return permits.of[-1]
@@ -479,18 +471,6 @@ def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | N
             limit.check_shared(f"Budget({place})", "the Budget")
     if len(limiters) == len(dimensions):
         raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
-
-
-def _check_options(on_error: object, max_waiting: int | None, clock: object, name: object, on_event: object) -> None:
-    _check_on_error("Budget(on_error)", on_error)
-    if max_waiting is not None and (max_waiting != 0 or type(max_waiting) is not int):
-        check_permits("Budget(max_waiting)", max_waiting)
-    if clock is not None and not isinstance(clock, Clock):
-        raise TypeError(f"Budget(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"Budget(name) must be text, not {type(name).__name__}.")
-    if on_event is not None and not callable(on_event):
-        raise TypeError(f"Budget(on_event) must be a function of an aiorate.Event, not {type(on_event).__name__}.")
 
 
 def _check_named(call: str, names: tuple[str, ...], misplaced: tuple[object, ...]) -> None:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from aiorate.errors import LimiterClosed
+from aiorate.errors import LimiterClosed, check_count
+from aiorate.options import check_options
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
-from aiorate.schedulers.places import Places
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting import changes
 from aiorate.waiting.batch import PORTION, PORTION_NS
-from aiorate.waiting.clock import Clock
 from aiorate.waiting.deciding import changing, deciding, looking
 from aiorate.waiting.dispatcher import TURN, Dispatcher
-from aiorate.waiting.holder import Entrance, hold_place
+from aiorate.waiting.entrance import Entrance
 from aiorate.waiting.max_waiting import MaxWaiting
 from aiorate.waiting.moving import find_loop
 from aiorate.waiting.questions import estimate, is_closed, max_permits, shares_on_demand
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from aiorate.slots import Slot, SlotCount
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
+    from aiorate.waiting.clock import Clock
     from aiorate.waiting.line import Ticket
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -70,7 +70,7 @@ class Limiter:
     ``on_event`` is called in whichever thread decided. Cannot be copied or pickled: share it.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_dispatcher", "_entrance", "_max_waiting", "_places")
+    __slots__ = ("__weakref__", "_batch", "_dispatcher", "_entrance", "_max_waiting")
 
     def __init__(
         self,
@@ -98,40 +98,30 @@ class Limiter:
             kind = rate_or_scheduler.__name__
             raise TypeError(f"Limiter({kind}): pass a strategy with its rate, such as {kind}('10/s'), not the class.")
         scheduler = rate_or_scheduler if isinstance(rate_or_scheduler, Scheduler) else _pool(rate_or_scheduler)
-        if max_waiting is not None and max_waiting != 0:
-            if type(max_waiting) is int and max_waiting < 0:
-                raise ValueError(f"Limiter(max_waiting) must be 0 or more, or None (no bound); {max_waiting} was given.")
-            check_permits("Limiter(max_waiting)", max_waiting)
-        elif max_waiting is not None and type(max_waiting) is not int:
-            raise TypeError(f"Limiter(max_waiting) must be an int of 0 or more, not {type(max_waiting).__name__}.")
+        if max_waiting is not None or clock is not None or name is not None or on_event is not None:
+            check_options("Limiter", max_waiting, clock, name, on_event)
         if not isinstance(precise, bool):
             raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
-        if clock is not None and not isinstance(clock, Clock):
-            raise TypeError(f"Limiter(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"Limiter(name) must be text, not {type(name).__name__}.")
-        if on_event is not None and not callable(on_event):
-            raise TypeError(f"Limiter(on_event) must be a function of an aiorate.Event, not {type(on_event).__name__}.")
         if scope is not _LOOP:
             self._check_scope(scope)
         ns = _CATCH_UP_NS if catch_up is _CATCH_UP else seconds_to_ns(catch_up, "Limiter(catch_up)")
         self._dispatcher = Dispatcher(scheduler, ns, precise, clock, name)
         self._dispatcher.notices.on_event = on_event
         self._batch = self._dispatcher.batch
-        self._places: Dispatcher | None = None
+        self._entrance: Entrance | None = None
         if max_concurrency is not None:
-            if type(max_concurrency) is int and max_concurrency < 1:
-                raise ValueError(f"Limiter(max_concurrency) must be 1 or more, or None (no bound); {max_concurrency} was given.")
-            check_permits("Limiter(max_concurrency)", max_concurrency)
-            self._places = Dispatcher(Places(max_concurrency), 0, False, clock, None)
-        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher, self._places)
-        self._entrance = None if self._places is None else Entrance(self._places, self._dispatcher, self._max_waiting)
+            check_count("Limiter(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
+            self._entrance = Entrance(max_concurrency, self._dispatcher, clock)
+        places = None if self._entrance is None else self._entrance.places
+        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher, places)
+        if self._entrance is not None:
+            self._entrance.most = self._max_waiting
         if scope is not _LOOP and scope != _LOOP:
             global _blocking
             from aiorate.waiting.process.scope import acquire_blocking, widen
 
             _blocking = acquire_blocking  # an import statement would cost each call 0.5 us
-            widen([self._dispatcher] if self._places is None else [self._places, self._dispatcher], clock, precise)
+            widen([self._dispatcher] if places is None else [places, self._dispatcher], clock, precise)
 
     def _check_scope(self, scope: str) -> None:
         if not isinstance(scope, str):
@@ -257,7 +247,7 @@ class Limiter:
 
     async def __aenter__(self) -> float:
         """Acquire one permit; the target is the seconds waited. With ``max_concurrency``, take a place first."""
-        if self._places is not None:
+        if self._entrance is not None:
             return await self.enter(1)
         if self._batch.remaining:
             self._batch.remaining -= 1
@@ -280,52 +270,16 @@ class Limiter:
 
         Cancelled or refused meanwhile, the place is left again. `leave` must follow.
         """
-        dispatcher, places = self._dispatcher, self._places
-        if places is None:
+        entrance = self._entrance
+        if entrance is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        if dispatcher.gate is not None and not places.closed and is_closed(dispatcher):  # a limit that it shares is
-            return await self.acquire(permits)
-        ticket, _, asked = places.ask(1, None, self._entrance)
-        waited, most = ticket is not None, self._max_waiting
-        if ticket is not None:
-            await places.wait(ticket, 1, asked, None, self._entrance)
-            most = None  # already admitted, and still waiting
-        hold_place(places)
-        try:
-            ticket, _, reading = dispatcher.ask(permits, None, most)
-            if ticket is not None:
-                ns = (await dispatcher.wait(ticket, permits, asked if waited else reading, None, most))[0]
-            else:
-                ns = dispatcher.run(self._note_wait, asked) if waited else 0
-        except BaseException:
-            self.leave()
-            raise
-        return ns_to_seconds(ns)
-
-    def _note_wait(self, asked: int) -> int:
-        """Count a request that waited only for its place; returns the ns."""
-        waited = max(self._dispatcher.timeline.read() - asked, 0)
-        if waited:
-            self._dispatcher.counters.note(waited)
-        return waited
+        return ns_to_seconds(await entrance.enter(permits))
 
     def leave(self) -> None:
         """Leave the place that `enter` took: the next request waiting for it has it at once."""
-        places = self._places
-        if places is None:
-            return
-        section = places.section
-        if section is None:
-            self._leave()
-        else:
-            section.post(self._leave)  # deferred if this is a finalizer's, in the middle of a decision
-
-    def _leave(self) -> None:
-        places = self._places
-        assert places is not None
-        places.scheduler.give_back(1, 0)
-        places.serve_if_alive()  # not in a loop that was closed, as when its tasks are collected
+        if self._entrance is not None:
+            self._entrance.leave()
 
     def of(self, permits: int) -> Weighted:
         """Take ``permits`` at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``."""
@@ -393,19 +347,7 @@ class Limiter:
         ``member`` is the index of the `AllOf`'s member to change. Requests in line that are now larger than can be granted fail with
         a ValueError.
         """
-        new = Rate.of(rate)
-        dispatcher = self._dispatcher
-        scheduler = dispatcher.scheduler
-        if member is not None:
-            if isinstance(member, bool) or not isinstance(member, int):
-                raise TypeError(f"set_rate(member) must be the index of a member, an int, not {type(member).__name__}.")
-            if not scheduler.members:
-                raise ValueError(f"set_rate(member={member}): this strategy has a single rate and no members. Leave member= out.")
-            if not 0 <= member < len(scheduler.members):
-                raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
-            scheduler = scheduler.members[member]
-        scheduler.set_rate(new, dispatcher.look())
-        changes.rate_changed(dispatcher)
+        changes.set_rate(self._dispatcher, Rate.of(rate), member)
 
     @changing
     def pause(self, seconds: Number | timedelta) -> None:
@@ -426,23 +368,8 @@ class Limiter:
         makes a pause longer by a random part of that many seconds, for when many clients would come back at once. Raises TypeError and
         ValueError for anything else, and changes nothing then.
         """
-        if feedback is None:
-            return
-        from aiorate.feedback import check_feedback
-
-        ns, told = check_feedback("observe()", feedback)
-        extra = seconds_to_ns(jitter, "observe(jitter)")
-        dispatcher = self._dispatcher
-        news = changes.pause_longer(dispatcher, ns, extra)
-        for quota in told:
-            if quota.unit == "requests":
-                changes.cap(dispatcher, quota.name, quota.left, quota.size, quota.ns)
-        if news:
-            from aiorate.events import Event
-
-            dispatcher.notices.tell(
-                Event("paused", dispatcher.notices.name, seconds=ns_to_seconds(news), source=feedback.source), dispatcher.loop
-            )
+        if feedback is not None:
+            changes.observe(self._dispatcher, feedback, seconds_to_ns(jitter, "observe(jitter)"))
 
     @changing
     def resume(self) -> None:
@@ -474,8 +401,8 @@ class Limiter:
         """Start over: as full or as empty as the strategy starts, no debt, no pause, counters at 0. Those in line stay in line."""
         self._dispatcher.look()
         changes.reset(self._dispatcher)
-        if self._places is not None:
-            self._places.counters.clear()
+        if self._entrance is not None:
+            self._entrance.places.counters.clear()
 
     @changing
     def apply(self, spec: RateSpec | str) -> None:
@@ -489,19 +416,9 @@ class Limiter:
         new = RateSpec.parse(spec) if isinstance(spec, str) else spec
         if not isinstance(new, RateSpec):
             raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")
-        dispatcher = self._dispatcher
-        now = dispatcher.look()
-        dispatcher.scheduler.apply(new.rate, new.burst_ratio, now)
-        if new.verb == "restart":
-            dispatcher.scheduler.restart(now)
-        if new.verb == "stop":
-            changes.stop(dispatcher)
-        elif new.verb != "configure":
-            dispatcher.timeline.start()
-            dispatcher.closed = False
-            if self._places is not None:
-                self._places.closed = False
-        changes.rate_changed(dispatcher)
+        changes.apply(self._dispatcher, new)
+        if self._entrance is not None and not self._dispatcher.closed:
+            self._entrance.places.closed = False
 
     async def aclose(self) -> None:
         """Close the limiter: requests in line fail with `LimiterClosed`; no task and no timer stays."""
@@ -510,8 +427,8 @@ class Limiter:
         await changes.finish(self._dispatcher)
 
     def _shut(self, error: LimiterClosed) -> None:
-        if self._places is not None:
-            changes.shut(self._places, error)
+        if self._entrance is not None:
+            changes.shut(self._entrance.places, error)
         changes.shut(self._dispatcher, error)
 
     # Looking.
@@ -564,7 +481,7 @@ class Limiter:
         from aiorate.statistics import snapshot
 
         self._dispatcher.look()
-        return snapshot(self._dispatcher, self._places)
+        return snapshot(self._dispatcher, None if self._entrance is None else self._entrance.places)
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -576,8 +493,8 @@ class Limiter:
 
         The error names ``instead`` as the place for ``max_waiting``.
         """
-        if self._places is not None:
-            places = self._places.scheduler.max_permits
+        if self._entrance is not None:
+            places = self._entrance.places.scheduler.max_permits
             raise ValueError(
                 f"{what}: a shared limiter cannot have max_concurrency={places}; only its permits are shared. Leave it out, and put"
                 f" `async with asyncio.Semaphore({places}):` around the calls, the same Semaphore for all."
@@ -595,9 +512,9 @@ class Limiter:
         timeline = dispatcher.timeline
         state = ", closed" if dispatcher.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
         waiting, places = len(dispatcher.line), ""
-        if self._places is not None:
-            waiting += len(self._places.line)
-            places = f", {self._places.scheduler!r}"
+        if self._entrance is not None:
+            waiting += len(self._entrance.places.line)
+            places = f", {self._entrance.places.scheduler!r}"
         return f"<Limiter{name} {dispatcher.scheduler!r}{places}, {waiting} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:

@@ -5,28 +5,34 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aiorate.rate import ns_to_seconds
 from aiorate.schedulers.capped import Capped
 from aiorate.waiting.waiters import NOBODY
 
 if TYPE_CHECKING:
+    from aiorate.feedback import Feedback
+    from aiorate.rate import Rate
+    from aiorate.spec import RateSpec
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.gate import Gate
 
 __all__ = [
+    "apply",
     "cap",
     "charge",
     "dismiss",
     "finish",
+    "observe",
     "on_pause_end",
     "pause",
     "pause_longer",
-    "rate_changed",
     "refund",
     "reset",
     "resume",
+    "set_rate",
     "share",
     "shut",
-    "stop",
+    "tell_of_pause",
 ]
 
 _KEY = "a key or a budget"
@@ -66,11 +72,6 @@ def pause_longer(dispatcher: Dispatcher, ns: int, jitter: int) -> int:
     return ns if before is None or until - before >= _NEWS_NS else 0
 
 
-def stop(dispatcher: Dispatcher) -> None:
-    """Let time stand still until it is started."""
-    dispatcher.timeline.stop(partial(on_pause_end, dispatcher))
-
-
 def resume(dispatcher: Dispatcher) -> None:
     """End a pause now."""
     dispatcher.look()
@@ -108,7 +109,57 @@ def charge(dispatcher: Dispatcher, permits: int) -> None:
     dispatcher.changed()
 
 
-def rate_changed(dispatcher: Dispatcher) -> None:
+def set_rate(dispatcher: Dispatcher, rate: Rate, member: int | None) -> None:
+    """Change the rate, or that of the member with that index. Raises TypeError and ValueError for an index that is none."""
+    scheduler = dispatcher.scheduler
+    if member is not None:
+        if isinstance(member, bool) or not isinstance(member, int):
+            raise TypeError(f"set_rate(member) must be the index of a member, an int, not {type(member).__name__}.")
+        if not scheduler.members:
+            raise ValueError(f"set_rate(member={member}): this strategy has a single rate and no members. Leave member= out.")
+        if not 0 <= member < len(scheduler.members):
+            raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
+        scheduler = scheduler.members[member]
+    scheduler.set_rate(rate, dispatcher.look())
+    _rate_changed(dispatcher)
+
+
+def apply(dispatcher: Dispatcher, spec: RateSpec) -> None:
+    """Apply rate, burst ratio and verb."""
+    now = dispatcher.look()
+    dispatcher.scheduler.apply(spec.rate, spec.burst_ratio, now)
+    if spec.verb == "restart":
+        dispatcher.scheduler.restart(now)
+    if spec.verb == "stop":
+        dispatcher.timeline.stop(partial(on_pause_end, dispatcher))
+    elif spec.verb != "configure":
+        dispatcher.timeline.start()
+        dispatcher.closed = False
+    _rate_changed(dispatcher)
+
+
+def observe(dispatcher: Dispatcher, feedback: Feedback, jitter: int) -> None:
+    """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas of requests."""
+    from aiorate.feedback import check_feedback
+
+    ns, told = check_feedback("observe()", feedback)
+    news = pause_longer(dispatcher, ns, jitter)
+    for quota in told:
+        if quota.unit == "requests":
+            cap(dispatcher, quota.name, quota.left, quota.size, quota.ns)
+    tell_of_pause(dispatcher, news, feedback)
+
+
+def tell_of_pause(dispatcher: Dispatcher, ns: int, feedback: Feedback) -> None:
+    """Tell of a pause of ``ns`` that a server asked for; 0 is not worth an event."""
+    if ns:
+        from aiorate.events import Event
+
+        notices = dispatcher.notices
+        notices.tell(Event("paused", notices.name, seconds=ns_to_seconds(ns), source=feedback.source), dispatcher.loop)
+
+
+def _rate_changed(dispatcher: Dispatcher) -> None:
     """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
     counters, line = dispatcher.counters, dispatcher.line
     counters.altered = True

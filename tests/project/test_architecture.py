@@ -48,12 +48,13 @@ waiting.batch waiting.process.driver
 waiting.process.view
 
 waiting.refusals waiting.notices waiting.max_waiting waiting.deciding waiting.catch_up
-waiting.estimate waiting.holder waiting.receipts
+waiting.estimate waiting.receipts options
 waiting.rehearsal waiting.waiters
 waiting.moving
 waiting.questions
 waiting.deadlines waiting.gate waiting.changes waiting.granting
 waiting.dispatcher waiting.process.scope
+waiting.entrance
 
 statistics slots decorator kept
 limiter

@@ -1,0 +1,20 @@
+"""Checks of the options that limiters and budgets have in common."""
+
+from __future__ import annotations
+
+from aiorate.errors import check_count, kind_of
+from aiorate.waiting.clock import Clock
+
+__all__ = ["check_options"]
+
+
+def check_options(of: str, max_waiting: object, clock: object, name: object, on_event: object) -> None:
+    """Raise TypeError or ValueError, which names the class ``of``, for options that it cannot have."""
+    if max_waiting is not None:
+        check_count(f"{of}(max_waiting)", max_waiting, ", or None (no bound)")
+    if clock is not None and not isinstance(clock, Clock):
+        raise TypeError(f"{of}(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{of}(name) must be text, not {kind_of(name)}.")
+    if on_event is not None and not callable(on_event):
+        raise TypeError(f"{of}(on_event) must be a function of an aiorate.Event, not {kind_of(on_event)}.")

@@ -1,0 +1,94 @@
+"""The entrance of ``max_concurrency``: a request takes a place, then its permits, so that no permit is spent while it waits for a place.
+
+Knows nothing of rates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from aiorate.schedulers.places import Places
+from aiorate.waiting.dispatcher import Dispatcher
+from aiorate.waiting.loops import running_task
+from aiorate.waiting.questions import is_closed
+
+if TYPE_CHECKING:
+    from aiorate.waiting.clock import Clock
+    from aiorate.waiting.max_waiting import MaxWaiting
+    from aiorate.waiting.refusals import Refusals
+
+__all__ = ["Entrance"]
+
+
+class Entrance:
+    """Places for ``size`` requests at a time; ``dispatcher`` is that of the permits, to which requests go on."""
+
+    __slots__ = ("_dispatcher", "_scheduler", "most", "places")
+
+    def __init__(self, size: int, dispatcher: Dispatcher, clock: Clock | None) -> None:
+        self._dispatcher = dispatcher
+        self._scheduler = Places(size)
+        self.places: Dispatcher = Dispatcher(self._scheduler, 0, False, clock, None)
+        """The dispatcher of the places."""
+        self.most: MaxWaiting | None = None
+        """The largest number of requests that may wait, for a place or for permits."""
+
+    async def enter(self, permits: int) -> int:
+        """Wait for a place, and then for the permits; returns the ns waited for both. Cancelled or refused, the place is left again."""
+        dispatcher, places, most = self._dispatcher, self.places, self.most
+        if dispatcher.gate is not None and not places.closed and is_closed(dispatcher):  # a limit that it shares is: no place is needed
+            return await self._take_permits(permits, most, None)
+        ticket, _, asked = places.ask(1, None, self)
+        waited = None if ticket is None else asked
+        if ticket is not None:
+            await places.wait(ticket, 1, asked, None, self)
+            most = None  # already admitted, and still waiting
+        if self._scheduler.max_permits == 1:  # one of several may be left by another task
+            task = running_task()
+            self._scheduler.holder = None if task is None else ref(task)
+        try:
+            return await self._take_permits(permits, most, waited)
+        except BaseException:
+            self.leave()
+            raise
+
+    async def _take_permits(self, permits: int, most: MaxWaiting | None, since: int | None) -> int:
+        """Wait for the permits; returns the ns waited since the reading ``since``, which is None if it did not wait for a place."""
+        dispatcher = self._dispatcher
+        ticket, _, asked = dispatcher.ask(permits, None, most)
+        if ticket is not None:
+            return (await dispatcher.wait(ticket, permits, asked if since is None else since, None, most))[0]
+        return 0 if since is None else dispatcher.run(self._note_wait, since)
+
+    def _note_wait(self, since: int) -> int:
+        """Count a request that waited only for its place."""
+        waited = max(self._dispatcher.timeline.read() - since, 0)
+        if waited:
+            self._dispatcher.counters.note(waited)
+        return waited
+
+    def check(self, permits: int, refusals: Refusals) -> None:
+        """Raise LineFull, or RuntimeError if the running task holds the only place: it would wait for itself for ever."""
+        self._dispatcher.look()  # it may hold on to a closed loop, and so to tasks that hold places
+        if self.most is not None:
+            self.most.check(permits, refusals)
+        holder = self._scheduler.holder
+        task = None if holder is None else running_task()
+        if holder is not None and task is not None and holder() is task:
+            raise RuntimeError(
+                "async with limiter: this task is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
+                " for another permit inside, await limiter.acquire()."
+            )
+
+    def leave(self) -> None:
+        """Leave a place: the next request waiting for it has it at once."""
+        section = self.places.section
+        if section is None:
+            self._leave()
+        else:
+            section.post(self._leave)  # deferred if this is a finalizer's, in the middle of a decision
+
+    def _leave(self) -> None:
+        self._scheduler.give_back(1, 0)
+        self.places.serve_if_alive()  # not in a loop that was closed, as when its tasks are collected
