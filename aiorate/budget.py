@@ -1,6 +1,7 @@
 """Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle the actual use.
 
-Knows nothing of how a rate is computed, of event loops, or of HTTP.
+Knows nothing of how a rate is computed, of event loops, or of HTTP. A Budget and its Lease are one file, because neither is of use
+without the other.
 """
 
 from __future__ import annotations

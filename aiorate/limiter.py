@@ -1,6 +1,7 @@
 """The Limiter: what users call. It checks what is asked, in seconds and permits; the dispatcher decides.
 
-It computes no schedule and sets no timer. Knows nothing of HTTP.
+It computes no schedule and sets no timer. Knows nothing of HTTP. Half of its lines are the documentation of the public calls, which
+belongs to the class that users look up.
 """
 
 from __future__ import annotations
@@ -147,6 +148,7 @@ class Limiter:
                 self._batch.remaining -= 1
                 return 0.0
             limit = ticket = None
+            at = now = 0
             dispatcher = self._dispatcher
             if self._batch.rest:
                 now = dispatcher.now()
@@ -166,6 +168,7 @@ class Limiter:
                         ticket, at, now = dispatcher.join(1, at, now, now)
         else:
             dispatcher, limit, ticket = self._dispatcher, None, None
+            at = now = 0
             if permits is not _ONE:
                 self._check("acquire()", permits)
             if max_wait is not None:

@@ -2,7 +2,8 @@
 
 A request is asked for once. It is granted at once, refused, or gets a ticket and joins the line; `Dispatcher.serve` decides about the
 line whenever anything changes. All decisions are synchronous. Knows nothing of how a rate is computed (it never multiplies or
-divides), of seconds, of the wording of errors, or of what kind of loop runs.
+divides), of seconds, of the wording of errors, or of what kind of loop runs. One file, longer than others: each of the five steps relies
+on the state in which the others leave the line.
 """
 
 from __future__ import annotations
