@@ -230,7 +230,7 @@ class Dispatcher:
                 settle_soon(self)
         elif at != NOT_ASKED:
             self.catch_up.late = None
-        if not batch.worthwhile:  # else the fast path is closed
+        if not batch.worthwhile and (loop is None or loop.section is None):  # else the fast path is closed
             self.update_fast_path()
         return at, receipt
 
