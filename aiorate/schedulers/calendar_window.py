@@ -32,6 +32,7 @@ class CalendarWindow(Window):
     """
 
     __slots__ = ("_began", "_ends", "_opens", "_origin", "_tz", "_used")
+    rate: Rate
 
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
         from datetime import tzinfo as tzinfo_type  # imported here, so that importing this module stays fast

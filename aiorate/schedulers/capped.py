@@ -74,6 +74,7 @@ class Capped(Compound):
     """
 
     __slots__ = ("_buckets", "_windows", "inner")
+    parts: tuple[Scheduler, ...]
 
     def __init__(self, inner: Scheduler, left: int | None = None, now: int = 0, until: int = 0) -> None:
         self.inner: Scheduler = inner

@@ -33,7 +33,8 @@ class Amounts(int):
     def __add__(self, other: int) -> Amounts:
         return self._joined(other, 1)
 
-    __radd__ = __add__
+    def __radd__(self, other: int) -> Amounts:
+        return self._joined(other, 1)
 
     def __sub__(self, other: int) -> Amounts:
         return self._joined(other, -1)
@@ -51,6 +52,7 @@ class Dimensions(Compound):
     """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`."""
 
     __slots__ = ("waited_for",)
+    parts: tuple[Scheduler, ...]
     max_permits: int | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
     """None: a request counts as 1. Its amounts are compared with those of the parts."""
 

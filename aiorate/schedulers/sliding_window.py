@@ -34,6 +34,7 @@ class SlidingWindow(Window):
     """
 
     __slots__ = ("_first", "_gone", "_log", "_total")
+    rate: Rate
 
     def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
         if misplaced or unknown:

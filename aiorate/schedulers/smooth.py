@@ -31,6 +31,8 @@ class _Smooth(Undoing):
     """What both strategies share: `next_free`, and a store that fills while `next_free` lies in the past."""
 
     __slots__ = ("_next", "_spilled", "_stored")
+    rate: Rate
+    receipts: bool
 
     _starts_full: bool = False
     _earn: int = 1  # what a tick of idle time adds to the store, in the unit of the store

@@ -33,6 +33,8 @@ class _Accumulator(Undoing):
     """One integer, the accumulator. The subclass defines, by `_base`, where the slot of a late request begins."""
 
     __slots__ = ("_next",)
+    rate: Rate
+    receipts: bool
     _next: int | None
 
     def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
@@ -248,6 +250,7 @@ class BurstRatio(_Accumulator):
     """
 
     __slots__ = ("_paced", "_ratio", "_unit")
+    rate: Rate
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
         self._ratio = ratio_of(ratio, "BurstRatio(ratio")

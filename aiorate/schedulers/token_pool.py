@@ -44,6 +44,7 @@ class TokenPool(Undoing):
     """
 
     __slots__ = ("_a", "_calm_until", "_cost", "_earlier", "_full", "_last", "_over", "_peaks", "_plain", "_pool", "_ratio", "_unit", "_w")
+    rate: Rate
 
     def __init__(
         self, rate: Rate | str | Number, burst_ratio: Number = 1, pool: int | None = None, *, start: int | None = None, **unknown: Never

@@ -80,7 +80,7 @@ class Rehearsal:
         self._joined = self._held_at
         self._above = above
         self._permits_above = permits_above
-        self.last = 0
+        self.last: int = 0
         """When the latest of the requests is granted."""
 
     def allows(self, permits: int) -> bool:
