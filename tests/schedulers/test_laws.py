@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -314,4 +315,4 @@ def test_a_bad_scheduler_is_caught_by_the_right_law(bad: Callable[[], aiorate.Sc
 
     law, _, rest = str(caught.value).partition(":")
     assert law in BAD[bad]
-    assert "The history:\n  peek(" in rest
+    assert re.search(r"The history:\n  [a-z_]+\(", rest)  # which call comes first depends on the example
