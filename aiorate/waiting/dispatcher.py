@@ -23,7 +23,7 @@ from aiorate.waiting.line import outcome_of
 from aiorate.waiting.loops import running_loop
 from aiorate.waiting.moving import find_loop, waiters_here
 from aiorate.waiting.notices import Notices
-from aiorate.waiting.questions import admit
+from aiorate.waiting.questions import admit, is_closed
 from aiorate.waiting.receipts import drop, give_back, keep
 from aiorate.waiting.refusals import ACQUIRE
 from aiorate.waiting.timeline import NOT_ASKED, Timeline
@@ -167,9 +167,9 @@ class Dispatcher:
             if at > now:
                 if loop is not None and loop.section is not None and loop.clear_closed():
                     at, now = self.take(permits, since)
-                if at > now and (limit is not None or most is not None or self.closed or self.gate is not None):
+                if at > now and (limit is not None or most is not None or is_closed(self)):
                     if not turned and loop is not None and loop.starved():
-                        return TURN, NOT_ASKED, now
+                        return TURN, NOT_ASKED, 0
                     admit(self, permits, now, limit, most, refusals)
         except Exception:
             if turned or self.loop is None or not self.loop.starved():
@@ -180,8 +180,10 @@ class Dispatcher:
                 return None, at, now
             keep(self)
             reading = self.timeline.read()
-            ticket = self._decided((at, now, reading), noted)
-            self.waiters.resuming += 1
+            waiters = waiters_here(self, noted)
+            ticket = waiters.driver.ticket(permits)
+            ticket.set_result((at, now, reading))
+            waiters.resuming += 1
             return ticket, at, reading
         return self.join(permits, at, now, now if since is None else since, limit, refusals, noted)
 
@@ -273,12 +275,6 @@ class Dispatcher:
                 self.serve()
             else:
                 self._await_head(ticket, at)
-
-    def _decided(self, outcome: Outcome, noted: list[Ticket] | None) -> Ticket:
-        """A ticket of a request that never was in line."""
-        ticket = waiters_here(self, noted).driver.ticket(1)
-        ticket.set_result(outcome)
-        return ticket
 
     # Wait, resume, leave.
 
