@@ -1,7 +1,7 @@
 """The script that assigns time slots, its questions and its answers. One key, one round trip, only the server's clock.
 
 The value of the key is text: ``aiorate/1``, the server's time (us since the epoch) at which it was written, how long a pause went on
-then, what each busy client was entitled to since the beginning (see ``fairness.py``), how many permits went by unused, and for each
+then, what each busy client was entitled to since the beginning (see ``demand.py``), how many permits went by unused, and for each
 rate how far ahead its next free slot was. Times are in us and relative, so nothing depends on what the clock says, only on how far it
 moves. Where it went back, no time has passed. A client remembers the value that it was told last, and sends it along.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiorate.rate import ns_to_seconds
 from aiorate.schedulers.capped import Capped
+from aiorate.schedulers.interface import Scheduler
 from aiorate.waiting.waiters import NOBODY
 
 if TYPE_CHECKING:
@@ -175,7 +176,11 @@ def _rate_changed(dispatcher: Dispatcher) -> None:
 
 def reset(dispatcher: Dispatcher) -> None:
     """Everything as new, except the requests in line."""
-    timeline = dispatcher.timeline
+    timeline, parts = dispatcher.timeline, [dispatcher.strategy]
+    for part in parts:  # the list grows meanwhile
+        if type(part).reset is Scheduler.reset:
+            part.reset(0)  # raises, before anything changes
+        parts += part.members
     timeline.start()
     timeline.resume()
     dispatcher.scheduler.reset(timeline.now())

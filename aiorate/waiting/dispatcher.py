@@ -27,7 +27,7 @@ from aiorate.waiting.questions import admit, is_closed
 from aiorate.waiting.receipts import drop, give_back, keep
 from aiorate.waiting.refusals import ACQUIRE
 from aiorate.waiting.timeline import NOT_ASKED, Timeline
-from aiorate.waiting.waiters import NOBODY
+from aiorate.waiting.waiters import NOBODY, Waiters
 from aiorate.waiting.watcher import UNWATCHED
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from aiorate.waiting.process.section import Section
     from aiorate.waiting.refusals import Refusals
     from aiorate.waiting.view import EventLoop
-    from aiorate.waiting.waiters import Waiters
     from aiorate.waiting.watcher import Watcher
 
     P = ParamSpec("P")
@@ -265,7 +264,9 @@ class Dispatcher:
 
     def stand(self, ticket: Ticket, permits: int, at: int, since: int) -> None:
         """Put a ticket in line that was refused until ``at``: that of a task, or that of the first of another line."""
-        waiters = waiters_here(self) if self.waiters is NOBODY else self.waiters
+        if self.waiters is NOBODY and self.loop is not None:  # the first of another line comes in a loop that stands still, too
+            self.waiters = Waiters.of(self, self.loop)
+        waiters = self.waiters
         waiters.line.join(ticket, permits, since)
         if waiters.estimate.kept:
             waiters.estimate.joined(permits, since, self.catch_up.limit)
@@ -386,8 +387,14 @@ class Dispatcher:
                 waiters.due = None
                 if request is not None:
                     self.watcher.held_up()
+            elif waiters.granting:  # a finalizer's, in the middle of a decision
+                waiters.interrupted = True
+                return
             elif request is not None:
                 request = grant(self, request, now)
+                while waiters.interrupted:
+                    waiters.interrupted = False
+                    request = grant(self, waiters.line.first(), now)
         except Exception as error:
             if again or not self._cut():
                 waiters.fail(error)

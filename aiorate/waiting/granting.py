@@ -1,4 +1,7 @@
-"""Grants to the requests in line, in order, as far as they are due. Knows nothing of how a rate is computed, or of loops."""
+"""Grants to the requests in line, in order, as far as they are due.
+
+Knows nothing of how a rate is computed, or of what kind of loop runs.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
     woken, receipt, served = 0, now, now
     passed: Receipt | None = None  # granted by the shared limit, and not granted here yet
     permits = 0
+    waiters.granting = True
     try:
         while request is not None:
             ticket, permits, since = request
@@ -68,6 +72,7 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
             if served < now:
                 dispatcher.catch_up.late = served, now
     finally:  # a strategy may fail in the middle
+        waiters.granting = False
         waiters.resuming += woken
         dispatcher.counters.returnable += woken
         if gate is not None and passed is not None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.schedulers.places import Places
+
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.gate import Gate
@@ -60,17 +62,20 @@ def give_back(dispatcher: Dispatcher, permits: int, receipt: int, waiters: Waite
     now = dispatcher.timeline.now()
     if dispatcher.batch.opened:
         dispatcher.settle(now)
-    current = waiters is None or waiters is dispatcher.waiters
-    if current and (counters.since is None or receipt > counters.since):
-        counters.given_back += permits
-        dispatcher.scheduler.give_back(permits, now, int(receipt))
-    if whole:
-        counters.cancelled += 1
-        _forget(dispatcher, waiters)
-    if gate is not None:
-        give_back_shared(gate, permits, receipt, whole)
-    dispatcher.waiters.estimate.departed()
-    dispatcher.serve_if_alive()
+    # A place that was taken in an earlier loop stays taken until it is left; a permit there is of no further interest.
+    current = waiters is None or waiters is dispatcher.waiters or type(dispatcher.scheduler) is Places
+    try:
+        if current and (counters.since is None or receipt > counters.since):
+            counters.given_back += permits
+            dispatcher.scheduler.give_back(permits, now, int(receipt))
+    finally:  # a strategy may fail
+        if whole:
+            counters.cancelled += 1
+            _forget(dispatcher, waiters)
+        if gate is not None:
+            give_back_shared(gate, permits, receipt, whole)
+        dispatcher.waiters.estimate.departed()
+        dispatcher.serve_if_alive()
 
 
 def give_back_shared(gate: Gate, permits: int, receipt: int, whole: bool = True) -> None:

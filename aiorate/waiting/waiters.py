@@ -21,7 +21,7 @@ __all__ = ["NOBODY", "Waiters"]
 class Waiters:
     """A line, the driver that wakes the requests in it, their deadlines, and an estimate for the next one."""
 
-    __slots__ = ("deadlines", "driver", "due", "estimate", "head", "line", "loop", "resuming")
+    __slots__ = ("deadlines", "driver", "due", "estimate", "granting", "head", "interrupted", "line", "loop", "resuming")
 
     driver: Driver
     loop: EventLoop
@@ -37,6 +37,10 @@ class Waiters:
         """The instant at which `head` is due; None: unknown, as while paused. Meaningless without `head`."""
         self.resuming: int = 0
         """Requests that were granted and whose tasks have not gone on yet."""
+        self.granting: bool = False
+        """Whether requests are being granted: the garbage collector may run the end of another request in the middle of that."""
+        self.interrupted: bool = False
+        """Whether it did, and something may have changed."""
 
     @classmethod
     def of(cls, dispatcher: Dispatcher, loop: EventLoop) -> Waiters:

@@ -69,6 +69,7 @@ def _go_on(dispatcher: Dispatcher, resuming: int) -> None:
     waiters = dispatcher.waiters
     dispatcher.counters.returnable += resuming - waiters.resuming
     waiters.resuming = resuming
+    waiters.granting = waiters.interrupted = False
     waiters.line.recount()
     dispatcher.serve(again=True)
 
