@@ -1,1 +1,1 @@
-"""The waiting room of a limiter: who waits, until when, and how they are woken. Nothing here knows how a rate is computed."""
+"""The waiting requests of a limiter: their line, and how they are woken. Nothing here knows how a rate is computed."""

@@ -1,11 +1,11 @@
 """The batch: grants that an earlier reading of the clock already proves, handed out by counting down.
 
-A permit that lies ready now stays ready until it is taken. So while calls come fast, the clock is read and the scheduler is asked
+A permit that is available stays available until it is taken. So while calls come fast, the clock is read and the scheduler is asked
 once for many of them: at a million permits a second a call takes 110 ns instead of 350 ns, and 100 workers need half a core.
 
-What was handed out is booked as taken at the next reading, at the end of the loop's turn at the latest. A booking is never earlier
-than the grant, so the scheduler never has more to give than it should, and its bound holds. It may have less, by what would have
-flowed into a full pool since; so no batch is worth more than 200 us, unless the strategy makes up for everything.
+Permits handed out are booked as taken at the next reading, at the end of the loop's iteration at the latest. A booking is never earlier
+than the grant, so the scheduler never has more to give than it should, and its bound holds. It may have less, by the time that would
+have flowed into a full pool since; so no batch is worth more than 200 us, unless the strategy makes up for everything.
 
 Nothing else depends on the batch: it can be left out.
 """
@@ -26,18 +26,18 @@ __all__ = ["PORTION", "PORTION_NS", "Batch", "settle_soon"]
 _FAST_CALL_NS = 2_000  # calls no further apart are worth a batch
 _WORTH_NS = 200_000
 _MOST = 256
-PORTION = 64  # permits handed out without a look at the clock: so many slow bodies may run before the first slow call is seen
+PORTION = 64  # permits handed out without reading the clock: as many slow bodies may run before the first slow call is seen
 PORTION_NS = PORTION * _FAST_CALL_NS
 
 
 class Batch:
-    """At most so many permits, doubled while calls come fast."""
+    """A number of permits, doubled while calls come fast."""
 
     __slots__ = ("_most", "_opened_at", "_size", "dry", "good_until", "opened", "remaining", "rest", "settling", "worthwhile")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.remaining: int = 0
-        """Permits that may be handed out by counting down, without a look at the clock."""
+        """Permits that may be handed out by counting down, without reading the clock."""
         self.rest: int = 0
         """Those that may follow in portions of `PORTION`, while calls stay fast: each before `good_until`."""
         self.good_until: int = 0
@@ -45,7 +45,7 @@ class Batch:
         self.opened: int = 0
         """Permits it was opened with; 0: none is open."""
         self.dry: bool = False
-        """Whether it took everything that lay ready."""
+        """Whether it took everything that was available."""
         self.worthwhile: bool = False
         """Whether permits ever come fast enough for one."""
         self.settling: bool = False

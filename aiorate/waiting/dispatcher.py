@@ -453,7 +453,7 @@ class Dispatcher:
         return call(*args, **options) if section is None else section.run(call, *args, **options)
 
     def _cut(self) -> bool:
-        """A decision failed where many threads ask, so that `go_on` comes next; False: one loop asks, and there was no signal."""
+        """A decision failed where many threads ask, so that `go_on` comes next; False: one loop asks, where no signal interrupts."""
         section = self.section
         if section is not None:
             section.cut()

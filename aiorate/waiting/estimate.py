@@ -1,4 +1,4 @@
-"""The estimate: when would a request be granted that joined the line now?
+"""The estimate: when would a request that joins the line now be granted?
 
 Everybody in line is served in a rehearsal of the scheduler, each at the instant at which that is due. The rehearsal is kept while it
 stays true, and a newcomer is added to it, so that in a long line a request with ``max_wait`` costs the same as in a short one.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ONE_BY_ONE", "Estimate", "ahead"]
 
 ONE_BY_ONE = 32
-"""Requests that any question may rehearse. Of those behind them, it may be that only the sum of their permits counts."""
+"""Requests that any question may rehearse. Requests behind them may count only by the sum of their permits."""
 _PAID = 16  # requests that may be rehearsed once more for each question, and for each request that left
 _FIRST = 1 << 30  # and the first question after the line was empty: those who joined it have paid for that
 
@@ -25,7 +25,7 @@ class Estimate:
     """A rehearsal of the line, if one was asked for.
 
     It is true until something changes for those in line, and then it is repeated. A line of more than 32 is not rehearsed for every
-    question: a question and a request that leaves pay for 16 requests, one that joins pays for itself. Until so much is paid, the first
+    question: a question and a request that leaves pay for 16 requests, one that joins pays for itself. Until that is paid, the first
     32 are rehearsed, and those behind them as if they took their permits together, which makes no difference where each asks for one.
     """
 
@@ -36,16 +36,16 @@ class Estimate:
         """Whether there is a rehearsal to which newcomers are added."""
         self._scheduler: Scheduler | None = None
         self._last = 0  # the instant at which the last in line is granted
-        self._stale = False  # whether somebody has left since
+        self._stale = False  # whether a request has left since
         self._allowed = _FIRST  # requests that may be rehearsed
 
     def forget(self) -> None:
-        """Something changed for everybody in line."""
+        """Something changed for all requests in line."""
         self._scheduler = None
         self.kept = False
 
     def emptied(self) -> None:
-        """Nobody waits any more."""
+        """The line is empty."""
         self.forget()
         self._allowed = _FIRST
 
@@ -84,7 +84,7 @@ class Estimate:
 
 
 def _add(rehearsal: Scheduler, permits: int, last: int, since: int, catch_up: int) -> int:
-    """One more is granted after that instant; returns when."""
+    """Grant one more request, after the instant ``last``; returns when."""
     most = rehearsal.max_permits
     if most is not None and permits > most:
         return last
@@ -94,7 +94,7 @@ def _add(rehearsal: Scheduler, permits: int, last: int, since: int, catch_up: in
 
 
 def ahead(scheduler: Scheduler, timeline: Timeline) -> Scheduler:
-    """The scheduler as it will be when the present pause is over: those that follow the calendar care."""
+    """The scheduler as it will be when the present pause is over, which matters to one that follows the calendar."""
     rehearsal = scheduler.rehearse()
     if timeline.pause_length:
         rehearsal.shift(timeline.pause_length)

@@ -1,6 +1,6 @@
 """The gate: how a request that is first in its own line, and due there, passes a limit that many lines share.
 
-It stands in the line of the shared limit only from that moment on, and only the first of its own line does. So a busy key is one
+It stands in the line of the shared limit only from that moment on, and only the first of that line does. So a busy key is one
 request among those of all keys; and both limits are spent in one step, or neither. Knows nothing of rates or keys.
 """
 

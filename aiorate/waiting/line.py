@@ -1,4 +1,4 @@
-"""The waiting line: requests in order of arrival, each with a ticket that says what became of it.
+"""The waiting line: requests in order of arrival, each with a ticket that holds its outcome.
 
 Cut out once, because order and cancellation are hard. Knows nothing of rates, time or how a waiter is woken.
 As in trio's ParkingLot and anyio's CapacityLimiter: no request passes a line, and one that leaves it leaves no hole.
@@ -25,10 +25,10 @@ _FIRST = 1 << 30  # the first question is answered exactly
 
 
 class Ticket(Protocol):
-    """What a waiter holds: as much of `asyncio.Future` as it takes to say what became of the request."""
+    """What a waiter holds: the part of `asyncio.Future` that tells the outcome of a request."""
 
     def done(self) -> bool:
-        """Whether its owner has nothing to wait for any more."""
+        """Whether its owner may go on."""
         ...
 
     def cancelled(self) -> bool:
@@ -48,7 +48,7 @@ Request = tuple[Ticket, int, int]  # its permits, and the instant since when it 
 
 
 def outcome_of(ticket: Ticket) -> Outcome | None:
-    """What became of it; None: nothing yet, or nothing before its owner was cancelled."""
+    """The outcome; None: not decided, or not before its owner was cancelled."""
     try:
         return ticket.result()
     except (InvalidStateError, CancelledError):
@@ -66,20 +66,20 @@ class Line:
 
     def __init__(self) -> None:
         self.total: int = 0
-        """The permits of all who wait."""
+        """The permits of all waiting requests."""
         self._queue: deque[Ticket | int] = deque()
         self._countable = _FIRST
-        self._gone = 0  # entries in the queue whose owner has left; negative: popped entries whose owner has not left yet
-        self._absent: set[Ticket] = set()  # those that left without being done
+        self._gone = 0  # requests in the queue that have left, less those that were popped and have yet to leave
+        self._absent: set[Ticket] = set()  # tickets that left without being done
 
     def __len__(self) -> int:
-        """How many wait, those included that were cancelled but have not run since."""
+        """The number of waiting requests, cancelled ones included until their tasks have run."""
         return len(self._queue) // 3 - self._gone
 
     def count(self) -> int:
-        """How many wait and have not been cancelled.
+        """The number of waiting requests that have not been cancelled.
 
-        A long line is not counted again for every question. Those who were cancelled may then still be included until they have run.
+        A long line is not counted again for every question. Cancelled requests may then be included until their tasks have run.
         """
         self._countable += _AT_ONCE
         length = len(self)
@@ -89,9 +89,9 @@ class Line:
         return sum(not ticket.cancelled() for ticket, _, _ in self)
 
     def head(self, most: int) -> list[Request]:
-        """The first of them, so many at most."""
+        """The first requests, at most ``most``."""
         found: list[Request] = []
-        if most < 1 or self.first() is None:  # which drops those before it who wait no more
+        if most < 1 or self.first() is None:  # which drops the requests before it that have left
             return found
         entries = iter(self._queue)
         left = most + _SMALL
@@ -108,7 +108,7 @@ class Line:
         return found
 
     def rest(self, head: list[Request]) -> int:
-        """The permits of all who wait, less those of the first."""
+        """The permits of all waiting requests, less those in ``head``."""
         rest = self.total
         for _, permits, _ in head:
             rest -= permits
@@ -125,7 +125,7 @@ class Line:
                 yield request  # type: ignore[misc]
 
     def first(self) -> Request | None:
-        """The next to be served; None: nobody waits."""
+        """The next request to serve; None: nobody waits."""
         queue = self._queue
         while queue:
             ticket: Ticket = queue[0]  # type: ignore[assignment]
@@ -137,12 +137,12 @@ class Line:
         return None
 
     def join(self, ticket: Ticket, permits: int, since: int) -> None:
-        """Stand at the end."""
+        """Add a request at the end."""
         self._queue.extend((ticket, permits, since))
         self.total += permits
 
     def pop_first(self) -> Request | None:
-        """Let the first go; returns the next."""
+        """Remove the first request; returns the next."""
         queue = self._queue
         self.total -= queue[1]  # type: ignore[operator]
         del queue[0], queue[0], queue[0]  # not popleft(): a signal handler may raise after a call, and leave a part of a request
@@ -153,7 +153,7 @@ class Line:
         return self.first()
 
     def leave(self, ticket: Ticket, permits: int) -> None:
-        """Go without having been served."""
+        """Remove a request that was not served."""
         self.total -= permits
         self._countable += _AT_ONCE
         if not ticket.done():
@@ -161,11 +161,11 @@ class Line:
             self._absent.add(ticket)
         self._gone += 1
         if self._gone > _SMALL and 6 * self._gone > len(self._queue):
-            # More holes than requests: close up, so that those who gave up cost nothing while the first waits for long.
+            # More holes than requests: close up, so that cancelled requests cost nothing during a long wait of the first.
             self._keep([entry for request in self for entry in request])
 
     def clear(self) -> list[Ticket]:
-        """Send everybody away; returns them in order."""
+        """Remove every request; returns their tickets in order."""
         tickets: list[Ticket] = []
         for ticket, permits, _ in self:
             tickets.append(ticket)
@@ -175,7 +175,7 @@ class Line:
         return tickets
 
     def recount(self) -> None:
-        """Count anew, where a request may have been decided and not let go of."""
+        """Count again, after an interrupt: a request may have been decided and not removed."""
         self._keep([entry for request in self for entry in request])
         self._gone = 0
         self.total = 0

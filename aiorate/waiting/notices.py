@@ -41,7 +41,7 @@ class Notices:
         self._skipped += permits
 
     def forget(self) -> None:
-        """Tell nothing of permits skipped so far."""
+        """Drop the permits skipped until now, of which no event has told."""
         self._skipped = 0
 
     def _tell_of_skipped(self, loop: EventLoop) -> None:

@@ -1,4 +1,4 @@
-"""Rehearsals of limits that share others: when would the requests in their lines be granted, and one more after them?
+"""Rehearsals of limits that share others: when would the waiting requests be granted, and one more after them?
 
 The lines are rehearsed as they stand now. Other lines may bring more, so it may take longer. Knows nothing of loops or keys.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["wait_in_line"]
 
-_ROUNDS = 64  # how often two limits may name later instants by turns: enough for all that keep the laws
+_ROUNDS = 64  # how often two limits may name later instants in turn: enough for schedulers that keep the laws
 
 
 def wait_in_line(dispatcher: Dispatcher, gate: Gate, permits: int | None) -> int | None:
@@ -63,7 +63,7 @@ def _rehearse(dispatcher: Dispatcher, below: Gate | None = None, first_only: boo
 
 
 class Rehearsal:
-    """A rehearsal of a scheduler in which requests are granted that have yet to be, and of those above it.
+    """A rehearsal of a scheduler, and of those above it, in which waiting requests are granted.
 
     Time is in nanoseconds from now.
     """
@@ -84,21 +84,21 @@ class Rehearsal:
         """When the latest of the requests is granted."""
 
     def allows(self, permits: int) -> bool:
-        """Whether so many are ever granted."""
+        """Whether ``permits`` can ever be granted."""
         most = self._scheduler.max_permits
         if most is not None and permits > most:
             return False
         return self._above is None or self._above.allows(self._permits_above(permits))
 
     def due_own(self, permits: int, wait: int) -> int:
-        """When so many are due here, asked from then on; 0 are at once."""
+        """When ``permits`` are due here for a request that asks from ``wait`` on; 0 permits are due at once."""
         if not permits:
             return wait
         at = self._scheduler.peek(permits, self.instant(wait))
         return max(wait, at + self._behind - self._begin)
 
     def due(self, permits: int, wait: int) -> int:
-        """When so many are due here and above, asked from then on."""
+        """When ``permits`` are due here and above for a request that asks from ``wait`` on."""
         permits_above = self._permits_above(permits)
         if self._above is None or not permits_above:
             return self.due_own(permits, wait)
@@ -110,20 +110,20 @@ class Rehearsal:
         return wait
 
     def next_due(self, permits: int) -> int:
-        """When so many are due to the next in line, which joins the lines above when it is due here."""
+        """When ``permits`` are due to the next in line, which joins the lines above when it is due here."""
         wait = self.due_own(permits, self.last)
         if self._above is not None:
             self._above.join(wait)
         return self.due(permits, wait)
 
     def join(self, wait: int) -> None:
-        """The next request joins the line then, and those above."""
+        """The next request joins this line at ``wait``, and then the lines above."""
         self._joined = self.instant(wait)
         if self._above is not None:
             self._above.join(wait)
 
     def take(self, permits: int, wait: int, since: int | None = None) -> int:
-        """Grant them then, when they are due here and above, to a request that stands in line since that instant; returns when."""
+        """Grant ``permits`` at ``wait``, when they are due here and above, to a request in line since ``since``; returns when."""
         if since is None and self._above is not None and self.due_own(permits, self.last) < wait:
             since = self.instant(wait)  # it stands in line above by then: not late here
         if self._above is not None:
@@ -131,17 +131,17 @@ class Rehearsal:
         return self.take_own(permits, wait, since)
 
     def take_next(self, permits: int, since: int) -> int:
-        """Grant them to the next in line, which stands there since that instant; returns when."""
+        """Grant ``permits`` to the next in line, which has been there since ``since``; returns when."""
         due_here, wait = self.due_own(permits, self.last), self.next_due(permits)
         return self.take(permits, wait, since if wait == due_here else self.instant(wait))  # the limits above held it up: not late here
 
     def take_standing(self, permits: int, wait: int) -> int:
-        """Grant them to the first in line, which is granted above by then; returns when."""
+        """Grant ``permits`` to the first in line, which is granted above by ``wait``; returns when."""
         wait = self.due_own(permits, wait)
         return self.take_own(permits, wait, self.instant(wait))
 
     def take_own(self, permits: int, wait: int, since: int | None = None) -> int:
-        """As `take`, where it is taken above already."""
+        """As `take`, where the permits above are taken already."""
         if not permits:
             return wait
         now = self.instant(wait)
@@ -151,12 +151,12 @@ class Rehearsal:
         return wait
 
     def take_ahead(self, permits: int) -> None:
-        """Have so many taken by then, and those that come next wait for them; 0 is nothing."""
+        """Have the line take ``permits``, for which later requests wait; 0 does nothing."""
         if permits:
             self._scheduler.take_ahead(permits, self.instant(self.last))
             if self._above is not None:
                 self._above.take_ahead(self._permits_above(permits))
 
     def instant(self, wait: int) -> int:
-        """The limiter's own time then."""
+        """The limiter's own time after ``wait``."""
         return max(self._begin + wait - self._behind, self._held_at)

@@ -1,6 +1,6 @@
 """The limiter's own time, which stands still while it is paused.
 
-Two time scales: a *reading* is the clock's, an *instant* is the limiter's own time. Knows nothing of rates or of who waits.
+Two time scales: a *reading* is the clock's, an *instant* is the limiter's own time. Knows nothing of rates or of requests.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Timeline:
         self.offset: int = 0
         """How many ns the limiter's time is behind the clock."""
         self.begun: bool = False
-        """Whether an instant was given already, from which time must go on."""
+        """Whether an instant was given already: time must go on from there."""
         self.paused_until: int | None = None
-        """The reading at which a pause ends; None: not paused, as far as was asked."""
+        """The reading at which a pause ends; None: not paused when it was last asked."""
         self.stopped: bool = False
         """Whether nothing moves until it is started."""
         self.held_at: int | None = None
@@ -52,7 +52,7 @@ class Timeline:
         return self.paused_until is not None and self.read() < self.paused_until
 
     def follow(self, read: ReadClock) -> None:
-        """Go by another clock, from where time is."""
+        """Switch clocks without a jump in limiter time."""
         if read is not self.read:
             if self.begun:
                 change = read() - self.read()
@@ -64,18 +64,18 @@ class Timeline:
 
     @property
     def held_for(self) -> int:
-        """How many ns time has stood still so far; 0: it moves."""
+        """Nanoseconds for which time has stood still until now; 0: it moves."""
         return 0 if self.held_at is None else self.read() - self.held_at - self.offset
 
     @property
     def pause_length(self) -> int:
-        """How many ns time will have stood still; 0: it moves, or nobody can say."""
+        """Nanoseconds for which time will have stood still; 0: it moves, or the end is unknown."""
         if self.held_at is None or self.stopped:
             return 0
         return (self.read() if self.paused_until is None else self.paused_until) - self.held_at - self.offset
 
     def reading_at(self, instant: int) -> int | None:
-        """What the clock reads at that instant; None: nobody can say before it is started."""
+        """The reading of the clock at that instant; None: unknown until it is started."""
         if self.held_at is None:
             return instant + self.offset
         if self.stopped:
@@ -83,7 +83,7 @@ class Timeline:
         return instant - self.held_at + (self.read() if self.paused_until is None else self.paused_until)
 
     def pause(self, ns: int, released: Callable[[int], None]) -> None:
-        """Stand still for so long from now; pauses merge by the later end. Afterwards ``released`` is told how long it was in all."""
+        """Stand still for ``ns`` from now; pauses merge by the later end. Afterwards ``released`` gets the total length in ns."""
         now, until = self.now(), self.read() + ns
         self._released = released
         if self.paused_until is None or until > self.paused_until:
@@ -102,7 +102,7 @@ class Timeline:
         self.stopped = True
 
     def start(self) -> None:
-        """End a stop; a pause goes on to its own end."""
+        """End a stop; a pause goes on until its end."""
         self.now()
         self.stopped = False
         self._end()
