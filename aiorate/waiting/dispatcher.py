@@ -411,14 +411,20 @@ class Dispatcher:
             self.update_fast_path()
         if waiters.deadlines is not None:
             waiters.deadlines.aim(len(waiters.line))
-        self._serve_passes()
+        if self.passes is not None:  # only now that everything here is in order again
+            self.passes.serve()
 
     def _await_head(self, ticket: Ticket, due: int | None, again: bool = False) -> None:
         """Have the driver look when that ticket, the first in line, is due; during a pause, when time goes on."""
-        waiters = self.waiters
+        waiters, timeline = self.waiters, self.timeline
         waiters.head, waiters.due = ticket, None if due is None or due >= NOBODY_KNOWS else due
         try:
-            waiters.arm(self.timeline)
+            if waiters.due is None:
+                waiters.driver.arm(None if timeline.stopped else timeline.paused_until)
+            elif timeline.held_at is None:
+                waiters.driver.arm(waiters.due + timeline.offset)
+            else:
+                waiters.driver.arm(timeline.reading_at(waiters.due))
         except Exception as error:  # a broken clock
             if again or not self._cut():
                 waiters.driver.arm(None)
@@ -429,18 +435,14 @@ class Dispatcher:
         if self.loop is not None and not self.loop.closed:
             self.serve()
 
-    def _serve_passes(self) -> None:
-        """Serve the lines whose first requests were decided here; only once everything here is in order again."""
-        if self.passes is not None:
-            self.passes.serve()
-
     def fail(self, error: BaseException) -> None:
         """Fail every request in line: nobody hangs, and the limiter works on."""
         self.waiters.fail(error)
         if self.gate is not None:
             self.gate.withdraw()
         self.update_fast_path()
-        self._serve_passes()
+        if self.passes is not None:  # only now that everything here is in order again
+            self.passes.serve()
 
     @property
     def section(self) -> Section | None:

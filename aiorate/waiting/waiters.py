@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.driver import Driver
     from aiorate.waiting.line import Ticket
-    from aiorate.waiting.timeline import Timeline
     from aiorate.waiting.view import EventLoop
 
 __all__ = ["NOBODY", "Waiters"]
@@ -55,15 +54,6 @@ class Waiters:
         self.estimate.departed()
         if self.deadlines is not None:
             self.deadlines.leave(ticket, len(self.line))
-
-    def arm(self, timeline: Timeline) -> None:
-        """Have the driver look when the first in line is due; during a pause, when time goes on."""
-        if self.due is None:
-            self.driver.arm(None if timeline.stopped else timeline.paused_until)
-        elif timeline.held_at is None:
-            self.driver.arm(self.due + timeline.offset)
-        else:
-            self.driver.arm(timeline.reading_at(self.due))
 
     def fail(self, error: BaseException) -> None:
         """Fail every request in line."""
