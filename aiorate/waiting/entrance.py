@@ -11,6 +11,7 @@ from weakref import ref
 from aiorate.schedulers.places import Places
 from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.loops import running_task
+from aiorate.waiting.moving import find_loop
 from aiorate.waiting.questions import is_closed
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Entrance:
     async def enter(self, permits: int) -> int:
         """Wait for a place, and then for the permits; returns the ns waited for both. Cancelled or refused, the place is left again."""
         dispatcher, places, most = self._dispatcher, self.places, self.most
+        find_loop(dispatcher)  # before places are asked for: it may hold on to a closed loop, and so to tasks that hold places
         if dispatcher.gate is not None and not places.closed and is_closed(dispatcher):  # a limit that it shares is: no place is needed
             return await self._take_permits(permits, most, None)
         ticket, _, asked = places.ask(1, None, self)
@@ -70,7 +72,7 @@ class Entrance:
 
     def check(self, permits: int, refusals: Refusals) -> None:
         """Raise LineFull, or RuntimeError if the running task holds the only place: it would wait for itself for ever."""
-        self._dispatcher.look()  # it may hold on to a closed loop, and so to tasks that hold places
+        self._dispatcher.look()
         if self.most is not None:
             self.most.check(permits, refusals)
         holder = self._scheduler.holder
