@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate.testing import ManualClock
 from aiorate.waiting.loops import Kind
+from aiorate.waiting.one_loop import OneLoop
 from aiorate.waiting.timer import Timer
-from aiorate.waiting.turnstile import LOOP_CHECK_NS, NEVER, Turnstile
+from aiorate.waiting.turnstile import NEVER, Turnstile
 from helpers.driving import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator
 
     from aiorate.waiting.clock import Clock, Handle
     from aiorate.waiting.dispatcher import Dispatcher
@@ -102,7 +103,7 @@ class ToyLoop:
         signal.waiting.append(lambda: self._step(coroutine))
 
 
-class ToyView:
+class ToyView(OneLoop):
     """The toy loop as limiters see it."""
 
     section = None
@@ -115,8 +116,7 @@ class ToyView:
         self.timers: Any = clock if isinstance(clock, ManualClock) else native
         self.manual = self.timers is clock
         self.read: Callable[[], int] = (lambda: native.now) if clock is None else clock.now
-        self.check_after = NEVER if self.manual else 0
-        self.turnstile = Turnstile.of(native, ToyPort, lambda: native.now)
+        super().__init__(Turnstile.of(native, ToyPort, lambda: native.now), NEVER if self.manual else 0)
 
     @property
     def running(self) -> bool:
@@ -142,18 +142,7 @@ class ToyView:
         now = self.read()
         if now < self.check_after or not self.running:
             return False
-        held_for = self.turnstile.held_for()
-        self.check_after = now - held_for + LOOP_CHECK_NS
-        return held_for >= LOOP_CHECK_NS
-
-    def turn(self) -> Awaitable[object]:
-        return self.turnstile.wait()
-
-    def room(self, resuming: int) -> int:
-        return self.turnstile.room(resuming)
-
-    def clear_closed(self) -> bool:
-        return False
+        return self.watch(now)
 
     def make_driver(self, dispatcher: Dispatcher) -> ToyDriver:
         return ToyDriver(dispatcher, self)

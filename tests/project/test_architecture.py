@@ -40,7 +40,7 @@ waiting.line waiting.counters waiting.callback waiting.watcher waiting.clock wai
 waiting.asyncio.port waiting.trio.here waiting.trio.port waiting.process.port
 waiting.turnstile waiting.asyncio.timerfd waiting.trio.timer waiting.process.section
 waiting.process.inbox waiting.process.timekeeper
-waiting.timeline waiting.timer
+waiting.timeline waiting.timer waiting.one_loop
 waiting.asyncio.alarm waiting.asyncio.filler waiting.trio.driver
 waiting.asyncio.view waiting.trio.view
 waiting.loops

@@ -13,7 +13,8 @@ from aiorate.rate import NS_PER_SECOND, ceil_div
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting.asyncio.port import AsyncioPort
 from aiorate.waiting.clock import TimedClock
-from aiorate.waiting.turnstile import LOOP_CHECK_NS, NEVER, Turnstile
+from aiorate.waiting.one_loop import OneLoop
+from aiorate.waiting.turnstile import NEVER, Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,7 +31,7 @@ GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer; the clock is read again then
 
 
-class AsyncioLoop:
+class AsyncioLoop(OneLoop):
     """An asyncio event loop, uvloop's included."""
 
     __slots__ = (
@@ -39,13 +40,11 @@ class AsyncioLoop:
         "_kernel",
         "_process",
         "_rounds_up",
-        "check_after",
         "grain",
         "manual",
         "monotonic",
         "native",
         "read",
-        "turnstile",
     )
 
     section: Section | None = None
@@ -61,8 +60,7 @@ class AsyncioLoop:
         time: ReadClock = monotonic_ns if own or uvloop else lambda: round(native.time() * NS_PER_SECOND)
         self.read: ReadClock = time if clock is None else clock.now
         self.monotonic: bool = self.read is monotonic_ns
-        self.turnstile: Turnstile = Turnstile.of(native, AsyncioPort, monotonic_ns if self.monotonic else time)
-        self.check_after: int = NEVER if self.manual else 0
+        super().__init__(Turnstile.of(native, AsyncioPort, monotonic_ns if self.monotonic else time), NEVER if self.manual else 0)
         self._kernel: KernelTimers | None = None
         if precise and self.monotonic:
             from aiorate.waiting.asyncio.timerfd import KernelTimers
@@ -109,18 +107,7 @@ class AsyncioLoop:
         # Where no task of this loop runs, the caller belongs to a guest of the loop, such as a trio run.
         if now < self.check_after or running_asyncio() is not self.native or current_task() is None:
             return False
-        held_for = self.turnstile.held_for()
-        self.check_after = now - held_for + LOOP_CHECK_NS
-        return held_for >= LOOP_CHECK_NS
-
-    def turn(self) -> Awaitable[object]:
-        return self.turnstile.wait()
-
-    def room(self, resuming: int) -> int:
-        return self.turnstile.room(resuming)
-
-    def clear_closed(self) -> bool:
-        return False
+        return self.watch(now)
 
     def make_driver(self, dispatcher: Dispatcher) -> Driver:
         """The Filler for a TokenPool, the Alarm for all other strategies."""

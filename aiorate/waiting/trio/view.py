@@ -14,10 +14,11 @@ import trio
 from aiorate.rate import NS_PER_SECOND
 from aiorate.waiting.callback import call_back
 from aiorate.waiting.clock import TimedClock
+from aiorate.waiting.one_loop import OneLoop
 from aiorate.waiting.trio.here import running_trio
 from aiorate.waiting.trio.port import TrioPort
 from aiorate.waiting.trio.timer import TrioTimer, keep_by_task
-from aiorate.waiting.turnstile import LOOP_CHECK_NS, NEVER, Turnstile
+from aiorate.waiting.turnstile import NEVER, Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,7 +34,7 @@ _GRAIN_NS = 1_000_000
 _LONGEST_TIMER_NS = 86_400 * NS_PER_SECOND  # a deadline is a float; the clock is read again then
 
 
-class TrioLoop:
+class TrioLoop(OneLoop):
     """One ``trio.run()``. Trio has no timers outside a task: one is fired by a waiter that watches it, or by a system task."""
 
     __slots__ = (
@@ -43,12 +44,10 @@ class TrioLoop:
         "_process",
         "_timers",
         "_token",
-        "check_after",
         "grain",
         "manual",
         "monotonic",
         "read",
-        "turnstile",
     )
 
     section: Section | None = None
@@ -63,8 +62,8 @@ class TrioLoop:
         self.manual: bool = self._timers is not None
         time = _reader(self._clock)
         self.read: ReadClock = time if clock is None else clock.now
-        self.turnstile: Turnstile = Turnstile.of(native, TrioPort, monotonic_ns if self.read is monotonic_ns else time)
-        self.check_after: int = NEVER if self.manual else 0
+        turnstile = Turnstile.of(native, TrioPort, monotonic_ns if self.read is monotonic_ns else time)
+        super().__init__(turnstile, NEVER if self.manual else 0)
         self.monotonic: bool = False
         self.grain: int = _GRAIN_NS
 
@@ -121,18 +120,7 @@ class TrioLoop:
         now = self.read()
         if now < self.check_after or running_trio(hosted=True) is not self._token:
             return False
-        held_for = self.turnstile.held_for()
-        self.check_after = now - held_for + LOOP_CHECK_NS
-        return held_for >= LOOP_CHECK_NS
-
-    def turn(self) -> Awaitable[object]:
-        return self.turnstile.wait()
-
-    def room(self, resuming: int) -> int:
-        return self.turnstile.room(resuming)
-
-    def clear_closed(self) -> bool:
-        return False
+        return self.watch(now)
 
     def make_driver(self, dispatcher: Dispatcher) -> Driver:
         from aiorate.waiting.trio.driver import TrioDriver
