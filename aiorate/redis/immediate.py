@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
-from aiorate.errors import WaitTooLong
-from aiorate.rate import ns_to_seconds
 from aiorate.waiting.deadlines import expire
 from aiorate.waiting.line import outcome_of
 from aiorate.waiting.questions import shared_wait
 from aiorate.waiting.refusals import Refusals
 
 if TYPE_CHECKING:
+    from aiorate.errors import WaitTooLong
     from aiorate.schedulers.slot_scheduler import SlotScheduler
     from aiorate.waiting.deadlines import Overdue
     from aiorate.waiting.dispatcher import Dispatcher
@@ -33,9 +31,7 @@ class OneAnswer(Refusals):
         """Whether a question counted the request: its answer is on its way, or has come."""
 
     def overdue(self, permits: int, limit: int, more: int | None) -> WaitTooLong:
-        seconds, most = inf if more is None else ns_to_seconds(more), ns_to_seconds(limit)
-        why = f"{self.named(permits)} would wait {seconds:.6g} s, but max_wait is {most:g} s."
-        return WaitTooLong(f"{why} Nothing was spent. Try later, or raise max_wait.", seconds, most)
+        return self.would_wait(permits, limit, more)
 
 
 class Immediate:

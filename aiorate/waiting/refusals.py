@@ -42,8 +42,11 @@ class Refusals:
 
     def too_long(self, permits: int, limit: int, wait: int | None, dispatcher: Dispatcher, now: int) -> WaitTooLong:
         """The request would wait for ``wait``, and may wait for ``limit``."""
+        return self.would_wait(permits, limit, wait, self.reason(permits, dispatcher, now))
+
+    def would_wait(self, permits: int, limit: int, wait: int | None, why: str = "") -> WaitTooLong:
+        """As `too_long`, with the reason ``why`` as a part of a sentence."""
         seconds, most = inf if wait is None else ns_to_seconds(wait), ns_to_seconds(limit)
-        why = self.reason(permits, dispatcher, now)
         return WaitTooLong(
             f"{self.named(permits)} would wait {seconds:.6g} s{why}, but max_wait is {most:g} s."
             " Nothing was spent. Try later, or raise max_wait.",
