@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from aiorate.waiting.notices import skip
 from aiorate.waiting.receipts import give_back_shared
-from aiorate.waiting.turnstile import MOST
 
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
@@ -27,7 +26,7 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
     due = now if waiters.due is None else waiters.due
     spilled = scheduler.spilled if due < earliest else None  # too late to make up for all
     behind = min(max(now - due, 0), dispatcher.catch_up.limit)
-    room = MOST if loop is None or loop.manual else loop.room(waiters.resuming)
+    room = None if loop is None or loop.manual else loop.room(waiters.resuming)  # None: wake all
     woken, receipt, served = 0, now, now
     passed: Receipt | None = None  # granted by the shared limit, and not granted here yet
     permits = 0
@@ -35,7 +34,7 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
     try:
         while request is not None:
             ticket, permits, since = request
-            if woken >= room and loop is not None and not loop.manual:
+            if room is not None and woken >= room:
                 waiters.due = now  # that is, as soon as the loop has turned
                 break
             if dispatcher.passes is not None:
