@@ -1,8 +1,9 @@
-"""What an installation brings: the library and its demo, and nothing that only tests or benchmarks need."""
+"""What an installation brings: the library and its demo, the compiled extension where there can be one, and no tests or benchmarks."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -19,12 +20,20 @@ BROUGHT_BY_USERS = {"httpx", "hypothesis", "trio", "valkey"}
 """What an adapter or ``aiorate.testing`` serves and never installs."""
 
 
+def build(folder: Path, target: str = "wheel", **variables: str) -> tuple[Path, list[str]]:
+    """What hatchling builds, and the lines that it writes to stderr besides the result's name. AIORATE_PURE is unset by default."""
+    environment = {name: value for name, value in os.environ.items() if name != "AIORATE_PURE"} | variables
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=LONG)
+    (path,) = folder.iterdir()
+    return path, [line for line in done.stderr.splitlines() if not line.endswith(path.name)]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=LONG)
-    (path,) = folder.iterdir()
+    path, lines = build(tmp_path_factory.mktemp("wheel"), AIORATE_PURE="1")
+    assert path.name.endswith("-py3-none-any.whl")
+    assert lines == []
     return ZipFile(path)
 
 
