@@ -30,7 +30,7 @@ __all__ = ["SCENARIOS", "main", "measure", "scenario"]
 COMMAND = "python tests/benchmarks"
 # A module for each scenario, which is imported to run or to list it.
 SCENARIOS = (
-    *("uncontended", "ready", "drain", "herd", "sustained", "precision", "memory", "imports"),
+    *("uncontended", "drain", "herd", "sustained", "precision", "memory", "imports", "ready"),
     *("cancelling", "conformance", "scale", "keys", "threads", "processes"),
 )
 SUBJECTS: tuple[Subject, ...] = (*FLOORS, *AIORATE, *PEERS)
