@@ -10,6 +10,7 @@
 * *full, mean*: the mean of all laps. After 5 ms or more, a limiter looks whether the loop has turned, here in one lap of five, and
   more often on a busy machine. The median hides that, and the mean shows it.
 * *dearest/cheapest*: over all rates, states and strategies of one call, without the means.
+* For comparison: a coroutine that only reads the clock, whose cost depends on the machine, and a limiter that reads none.
 * *CPU a permit* and *delivered*: the hundred workers of *sustained* for a second, between two seconds of asynciolimiter's leaky
   bucket, which is the floor here. The limiter with a pool is ``Limiter(rate)``.
 
@@ -27,16 +28,18 @@ from time import perf_counter_ns, thread_time_ns
 from types import FunctionType
 from typing import Any
 
+import aiorate
 from benchmarks.measure import Failed, Measured, Plan, alternate, in_tens, part, run_in
 from benchmarks.peers import PEERS
 from benchmarks.subjects import FLOORS, Calls, Subject
 from benchmarks.sustained import hundred_workers
 
-__all__ = ["NAME", "TITLE", "filled", "half_used", "run"]
+__all__ = ["NAME", "TITLE", "filled", "half_used", "plain", "run"]
 
 NAME = "ready"
 TITLE = "Ready: a permit that is available at once"
 STRATEGIES = ("aiorate TokenBucket", "aiorate TokenPool")
+COMPARED = ("floor: empty coroutine + clock", "asynciolimiter-leaky")
 SLOW, FAST = 1_000, 1_000_000
 CALLERS = (1, 100)
 TURN = 256  # calls of a task before it lets the loop turn
@@ -120,6 +123,9 @@ def _call(plan: Plan, loop: str, strategies: Sequence[Subject], call: Call, call
         jobs[loop, case, f"{each.name}, {in_tens(SLOW)}/s in use"] = _dense(loop, call, callers, half_used(each, SLOW), repeats)
         jobs[loop, case, f"{each.name}, {in_tens(FAST)}/s full"] = _dense(loop, call, callers, filled(each, FAST), repeats)
         jobs[loop, case, f"{each.name}, {in_tens(FAST)}/s in use"] = _dense(loop, call, callers, half_used(each, FAST), repeats)
+    for each in plan.subjects:
+        if each.name in COMPARED and call.of(each.make(SLOW, STORE)) is not None:
+            jobs[loop, case, each.name.removeprefix("floor: ")] = _dense(loop, call, callers, plain(each), repeats)
     for (_, _, name), values in alternate(plan, jobs).items():
         yield Measured.of(NAME, loop, name, case, RATIO, part(values, 0))
         if name.endswith(SLOW_FULL):
@@ -130,7 +136,7 @@ def _spread(loop: str, found: Iterable[Measured]) -> Iterator[Measured]:
     """For each call and number of callers, the dearest figure divided by the cheapest."""
     medians: dict[str, list[float]] = {}
     for each in found:
-        if each.samples and not each.subject.endswith(MEAN):
+        if each.samples and each.subject.startswith("aiorate") and not each.subject.endswith(MEAN):
             medians.setdefault(each.case, []).append(each.median)
     for case, figures in medians.items():
         yield Measured(NAME, loop, "aiorate", case, SPREAD, (max(figures) / min(figures),))
@@ -145,6 +151,15 @@ def half_used(subject: Subject, rate: int) -> Limiters:
         if not (limiter.try_acquire() and limiter.try_acquire(STORE // 2)):
             raise Failed("no store to take from")
         return [calls] * RING
+
+    return make
+
+
+def plain(subject: Subject) -> Limiters:
+    """A limiter of another library with as large a store, or a floor."""
+
+    async def make() -> list[Calls]:
+        return [subject.make(SLOW, STORE)] * RING
 
     return make
 
@@ -185,8 +200,8 @@ def _dense(loop: str, call: Call, callers: int, limiters: Limiters, repeats: int
 
 def _check_use(ring: Sequence[Calls]) -> None:
     """Raise if the one limiter of a lap has become full or empty. Several are full after each lap."""
-    limiter: Any = ring[0].limiter
-    if ring[0] is ring[-1] and not 0 < limiter.statistics().available < STORE:
+    limiter = ring[0].limiter
+    if ring[0] is ring[-1] and isinstance(limiter, aiorate.Limiter) and not 0 < limiter.statistics().available < STORE:
         raise Failed("full or empty")
 
 

@@ -98,6 +98,21 @@ def test_the_dearest_is_compared_with_the_cheapest(monkeypatch: pytest.MonkeyPat
     assert {row.samples for row in rows if row.subject.endswith(ready.MEAN)} == {(20.0,)}
 
 
+def test_others_are_measured_where_they_have_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of a clock differs between machines. The spread is aiorate's alone."""
+    monkeypatch.setattr(ready, "CALLS", ready.CALLS[:2])
+    monkeypatch.setattr(ready, "run_in", lambda *_: (2.0, 2.0))
+    monkeypatch.setattr(ready, "hundred_workers", lambda *_: lambda: (1.0, 1.0))
+    others = [subject for subject in main.SUBJECTS if subject.name in ready.COMPARED]
+
+    rows = list(ready.run(plan(*others)))
+
+    found = {(row.subject, row.case) for row in rows}
+    assert found == {
+        (name, f"await acquire(), {callers}") for name in ("empty coroutine + clock", LEAKY) for callers in ("1 caller", "100 callers")
+    }
+
+
 def test_workers_are_compared_by_permit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limiter that delivers half the rate at half the cost is not a cheap one."""
     monkeypatch.setattr(ready, "CALLS", ())
