@@ -14,7 +14,6 @@ from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, sec
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting import changes
-from aiorate.waiting.batch import PORTION, PORTION_NS
 from aiorate.waiting.deciding import changing, deciding, looking
 from aiorate.waiting.dispatcher import TURN, Dispatcher
 from aiorate.waiting.entrance import Entrance
@@ -71,7 +70,7 @@ class Limiter:
     ``on_event`` is called in whichever thread decided. Cannot be copied or pickled: share it.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_dispatcher", "_entrance", "_max_waiting")
+    __slots__ = ("__weakref__", "_dispatcher", "_entrance", "_max_waiting", "_meter")
 
     def __init__(
         self,
@@ -108,7 +107,7 @@ class Limiter:
         ns = _CATCH_UP_NS if catch_up is _CATCH_UP else seconds_to_ns(catch_up, "Limiter(catch_up)")
         self._dispatcher = Dispatcher(scheduler, ns, precise, clock, name)
         self._dispatcher.notices.on_event = on_event
-        self._batch = self._dispatcher.batch
+        self._meter = self._dispatcher.meter
         self._entrance: Entrance | None = None
         if max_concurrency is not None:
             check_count("Limiter(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
@@ -142,49 +141,24 @@ class Limiter:
         is spent then. ValueError if ``permits`` can never be granted. Cancelled while waiting, or granted but not yet run: nothing is
         spent, and the next in line moves up at once.
         """
-        if permits is _ONE and max_wait is None:
-            # The two shortest ways to a permit, without another call: one of an open batch, or one that the scheduler grants.
-            if self._batch.remaining:
-                self._batch.remaining -= 1
-                return 0.0
-            limit = ticket = None
-            at = now = 0
-            dispatcher = self._dispatcher
-            if self._batch.rest:
-                now = dispatcher.now()
-                if now < self._batch.good_until:
-                    self._batch.rest -= PORTION
-                    self._batch.remaining = PORTION - 1
-                    self._batch.good_until = now + PORTION_NS
-                    return 0.0
-            if dispatcher.fast_until:
-                now = dispatcher.now()
-                if now < dispatcher.fast_until:
-                    at = dispatcher.scheduler.take(1, now)
-                    if at <= now:
-                        dispatcher.granted += 1
-                        return 0.0
-                    if self._max_waiting is None:
-                        ticket, at, now = dispatcher.join(1, at, now, now)
+        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)")
+        if permits is not _ONE:
+            self._check("acquire()", permits)
+        elif self._meter.grab():
+            return 0.0
+        dispatcher = self._dispatcher
+        section = None if dispatcher.loop is None else dispatcher.loop.section
+        if section is None:  # as Dispatcher.ask(), without another call
+            ticket, at, now = dispatcher.decide(permits, limit, self._max_waiting)
         else:
-            dispatcher, limit, ticket = self._dispatcher, None, None
-            at = now = 0
-            if permits is not _ONE:
-                self._check("acquire()", permits)
-            if max_wait is not None:
-                limit = duration_to_ns(max_wait, "acquire(max_wait)")
+            ticket, at, now = section.run(dispatcher.decide, permits, limit, self._max_waiting)
         if ticket is None:
-            if dispatcher.loop is None or dispatcher.loop.section is None:
-                ticket, at, now = dispatcher.decide(permits, limit, self._max_waiting)
-            else:
-                ticket, at, now = dispatcher.ask(permits, limit, self._max_waiting)
+            return 0.0
+        if ticket is TURN and dispatcher.loop is not None:
+            await dispatcher.loop.turn()
+            ticket, at, now = dispatcher.run(dispatcher.decide, permits, limit, self._max_waiting, ACQUIRE, None, None, True)
             if ticket is None:
                 return 0.0
-            if ticket is TURN and dispatcher.loop is not None:
-                await dispatcher.loop.turn()
-                ticket, at, now = dispatcher.run(dispatcher.decide, permits, limit, self._max_waiting, ACQUIRE, None, None, True)
-                if ticket is None:
-                    return 0.0
         waiters = dispatcher.waiters
         # As Dispatcher.wait(), without another coroutine.
         try:
@@ -202,8 +176,7 @@ class Limiter:
         """Take the permits if they are available at once and nobody is in line; never waits."""
         if permits is not _ONE:
             self._check("try_acquire()", permits)
-        elif self._batch.remaining:
-            self._batch.remaining -= 1
+        elif self._meter.grab(True):
             return True
         loop = self._dispatcher.loop
         if loop is not None and loop.section is not None:
@@ -250,12 +223,9 @@ class Limiter:
 
     async def __aenter__(self) -> float:
         """Acquire one permit; the target is the seconds waited. With ``max_concurrency``, take a place first."""
-        if self._entrance is not None:
-            return await self.enter(1)
-        if self._batch.remaining:
-            self._batch.remaining -= 1
+        if self._entrance is None and self._meter.grab():
             return 0.0
-        return await self.acquire()
+        return await self.enter(1)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the place, if there is a limit of concurrency. A permit is used up by starting."""

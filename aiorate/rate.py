@@ -56,11 +56,13 @@ class Rate:
     any other type.
     """
 
-    __slots__ = ("is_whole", "period_ns", "permits")
+    __slots__ = ("is_whole", "period_ns", "permits", "ticks")
     permits: int
     """Permits per period, a whole number."""
     period_ns: int
     """Length of the period in nanoseconds, a whole number."""
+    ticks: tuple[int, int]
+    """For exact arithmetic: the least whole numbers of ticks for a nanosecond and for a permit."""
     is_whole: bool
     """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
 
@@ -118,8 +120,11 @@ class Rate:
     def _keep(self, n: int, n_den: int, ns: int, ns_den: int) -> None:
         """Keep n per ns, both fractions. Windows count by these numbers, so the scale is the least that makes both whole."""
         scale = lcm(n_den // gcd(n, n_den), ns_den // gcd(ns, ns_den))
-        _set(self, "permits", n * scale // n_den)
-        _set(self, "period_ns", ns * scale // ns_den)
+        permits, period_ns = n * scale // n_den, ns * scale // ns_den
+        least = gcd(permits, period_ns)
+        _set(self, "permits", permits)
+        _set(self, "period_ns", period_ns)
+        _set(self, "ticks", (permits // least, period_ns // least))
         _set(self, "is_whole", scale == 1)
 
     @property

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from aiorate.meter import Meter
     from aiorate.rate import Number, Rate
 
 __all__ = ["NOBODY_KNOWS", "Scheduler"]
@@ -53,14 +54,17 @@ class Scheduler(ABC):
     """The largest single request that can ever be granted; None: any."""
     books_since: bool = True
     """Whether `take` honours ``since``. If not, the limiter's guarantee needs no allowance for a late event loop."""
-    makes_up: bool = False
-    """Whether the strategy makes up for all missed time, so that a permit in stock may be booked later without a loss."""
     members: tuple[Scheduler, ...] = ()
     """The schedulers of which this one consists."""
     owner: str
     """The limiter to which it belongs; see `claim`."""
     receipts: bool
     """Whether permits may come back by receipt. While a limiter sets it to False, the scheduler need not keep a record of takes."""
+
+    @property
+    def meter(self) -> Meter | None:
+        """The meter that takes single permits as `take` does; None: the strategy has none."""
+        return None
 
     @property
     def spilled(self) -> int:

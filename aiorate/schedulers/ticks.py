@@ -1,8 +1,8 @@
 """Strategies that pace by a ticks accumulator: TicksAccumulator, BurstCompensation, BurstRatio.
 
 The ticks accumulator is the start of the next free slot. A request takes that slot and moves the accumulator on by its own
-length, so its size delays only later requests (it pays later). Time is counted in ticks: a nanosecond has ``rate.permits`` of
-them and a permit lasts ``rate.period_ns``, so nothing is ever divided or rounded.
+length, so its size delays only later requests (it pays later). Time is counted in ticks, of which a nanosecond and a permit have
+whole numbers (`Rate.ticks`), so nothing is ever divided or rounded.
 
 The three strategies treat unused time in different ways. Only the slots of the latest instant can be given back, as with
 compare-and-swap. An older slot is lost, because it has delayed later requests already.
@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.meter import BENT, ENDLESS, Meter
 from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds, ratio_of
 from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window, wrong_arguments
-from aiorate.schedulers.undo import Undoing
+from aiorate.schedulers.metered import Metered
 
 if TYPE_CHECKING:
     from typing import Never
@@ -29,13 +30,16 @@ _ONE = 1
 _COUNTED = 1000
 
 
-class _Accumulator(Undoing):
+class _Accumulator(Metered):
     """One integer, the accumulator. The subclass defines, by `_base`, where the slot of a late request begins."""
 
-    __slots__ = ("_next",)
+    __slots__ = ("_cost", "_unit")
     rate: Rate
     receipts: bool
-    _next: int | None
+    _unit: int
+    """The ticks of a nanosecond."""
+    _cost: int
+    """The ticks of a permit."""
 
     def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
         if misplaced or unknown:
@@ -44,55 +48,64 @@ class _Accumulator(Undoing):
 
     def _setup(self, rate: Rate, start: int | None) -> None:
         check_optional("start", start)
+        self.line = Meter()
         self.rate, self.receipts = rate, True
+        self._unit, self._cost = self._ticks(rate)
+        self.line.numbers = self._numbers(rate)
         self.forget_takes()
-        self._next = None
         if start is not None:
             self._begin(start)
 
     @property
-    def _unit(self) -> int:
-        """The ticks of a nanosecond."""
-        return self.rate.permits
-
-    @property
     def ticks(self) -> int | None:
         """The accumulator: the instant (ns, rounded up) of the next free slot; None before the first call."""
-        return None if self._next is None else ceil_div(self._next, self._unit)
+        return None if self.line.due is None else ceil_div(self.line.due, self._unit)
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        slot = self._next
+        line = self.line
+        slot = line.due
         if slot is None:
             slot = self._begin(now)
-        at = -(-slot // self.rate.permits)  # rounded up
+        at = -(-slot // self._unit)  # rounded up
         if at <= now:
+            if line.last is not None:
+                self.collect()
             base = self._base(slot, now if since is None or since > now else since)
             # A record: the accumulator before it, and the beginning of its slot.
             if self._latest is None or self._latest[0] != now:
                 self._latest = (now, slot, base, permits)
             else:
                 self.note_take((now, slot, base, permits), joins=base == slot)
-            self._next = base + permits * self.rate.period_ns
+            line.due = base + permits * self._cost
         return at
+
+    metered_take = take
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now)
-        return ceil_div(self._due(now), self.rate.permits)
+        return ceil_div(self._due(now), self._unit)
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
+        if self.line.last is not None:
+            self.collect()
+        super().give_back(permits, now, taken)
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
         _, slot, base, _ = record
         if kept:
-            self._next = base + kept * self.rate.period_ns
+            self.line.due = base + kept * self._cost
         else:
-            self._next = slot
+            self.line.due = slot
             self._regain(base - slot)
 
     def charge(self, permits: int, now: int) -> None:
         """Take slots for that many permits, the first of them not before now. Later requests wait for them."""
         check_permits("charge()", permits)
         slot = self._due(now)
+        self.collect()
         self.forget_takes()
         self._spend(permits, slot, now)
 
@@ -100,32 +113,46 @@ class _Accumulator(Undoing):
         """The next slot keeps its instant, the ones after it follow at the new rate."""
         rate = Rate.of(rate)
         slot = self._due(now)
+        self.collect()
         self.forget_takes()
-        # Rounded up: no slot comes earlier than before. Both in one step: a signal handler may raise after a call.
-        self._next, self.rate = ceil_div(slot * rate.permits, self.rate.permits), rate
+        line, numbers = self.line, self._numbers(rate)
+        unit, cost = self._ticks(rate)
+        due = ceil_div(slot * unit, self._unit)  # rounded up: no slot comes earlier than before
+        # All in one step: a signal handler may raise after a call.
+        line.numbers, line.due, self.rate, self._unit, self._cost = numbers, due, rate, unit, cost
 
     def restart(self, now: int) -> None:
         """Forget the backlog: no slot is due before now."""
-        self._next = max(self._due(now), now * self._unit)
+        self.collect()
         self.forget_takes()
+        self.line.due = max(self._due(now), now * self._unit)
 
     def reset(self, now: int) -> None:
         """Have the next slot begin now."""
+        self.collect()
         self._begin(now)
         self.forget_takes()
 
     def lag(self, now: int) -> int:
         return 0 if self.ticks is None else max(0, now - self.ticks)
 
+    def _numbers(self, rate: Rate) -> tuple[int, int, float, int]:
+        """The line's numbers at that rate."""
+        return *self._ticks(rate), ENDLESS, 0
+
+    def _ticks(self, rate: Rate) -> tuple[int, int]:
+        """The ticks of a nanosecond and of a permit."""
+        return rate.ticks
+
     def _begin(self, now: int) -> int:
-        self._next = now * self._unit
-        return self._next
+        due = self.line.due = now * self._unit
+        return due
 
     def _due(self, now: int) -> int:
-        return self._begin(now) if self._next is None else self._next
+        return self._begin(now) if self.line.due is None else self.line.due
 
     def _spend(self, permits: int, slot: int, since: int) -> None:
-        self._next = self._base(slot, since) + permits * self.rate.period_ns
+        self.line.due = self._base(slot, since) + permits * self._cost
 
     def _base(self, slot: int, since: int) -> int:
         """The beginning of a slot for a request in line since ``since``."""
@@ -152,7 +179,6 @@ class TicksAccumulator(_Accumulator):
 
     __slots__ = ()
     books_since: bool = False
-    makes_up: bool = True
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """None: after a pause, all the permits that it held up may go at once."""
@@ -160,11 +186,11 @@ class TicksAccumulator(_Accumulator):
         return None
 
     def stock(self, now: int) -> int:
-        """The slots that are due by now. The original keeps a last-seen time for them, which saves reading the clock."""
-        if self._next is None:
+        """The slots that are due by now."""
+        if self.line.due is None:
             return 0
-        behind = now * self.rate.permits - self._next
-        return 0 if behind < 0 else behind // self.rate.period_ns + 1
+        behind = now * self._unit - self.line.due
+        return 0 if behind < 0 else behind // self._cost + 1
 
 
 class BurstCompensation(_Accumulator):
@@ -197,7 +223,8 @@ class BurstCompensation(_Accumulator):
     @property
     def spilled(self) -> int:
         """Nanoseconds of schedule given up."""
-        return self._spilled // self.rate.permits
+        self.collect()
+        return self._spilled // self._unit
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """With strictness 1 ``largest + rate x window``. Otherwise None: a burst of any size may follow a long pause."""
@@ -208,8 +235,8 @@ class BurstCompensation(_Accumulator):
     def available(self, now: int) -> int:
         """The slots that are due by now, at most 1000. Each gives up its part of the gap that is left."""
         num, den = self._strictness
-        unit, cost = self.rate.permits, self.rate.period_ns
-        behind, ready = 0 if self._next is None else now * unit - self._next, 0
+        unit, cost = self._unit, self._cost
+        behind, ready = 0 if self.line.due is None else now * unit - self.line.due, 0
         while behind >= 0 and ready < _COUNTED:
             gap = behind if behind >= unit else 0  # within the instant, as in booked_from()
             behind -= -(-gap * num // den) + cost
@@ -218,17 +245,32 @@ class BurstCompensation(_Accumulator):
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate."""
-        self._spilled = self._spilled * Rate.of(rate).permits // self.rate.permits
+        self.collect()
+        self._spilled = self._spilled * Rate.of(rate).ticks[0] // self._unit
         super().set_rate(rate, now)
 
     def reset(self, now: int) -> None:
         """Have the next slot begin now."""
-        self._spilled = 0
         super().reset(now)
+        self._spilled = 0
+
+    @property
+    def is_straight(self) -> bool:
+        num, den = self._strictness
+        return num in (0, den)
+
+    def heed(self, last: int, cut: int, peak: int) -> None:
+        self._spilled += cut
+
+    def _numbers(self, rate: Rate) -> tuple[int, int, float, int]:
+        num, den = self._strictness
+        # As booked_from(): a slot that is due within the instant is on time.
+        unit, cost = rate.ticks
+        return (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else BENT
 
     def _base(self, slot: int, since: int) -> int:
         num, den = self._strictness
-        gap = booked_from(slot, since, self.rate.permits) - slot
+        gap = booked_from(slot, since, self._unit) - slot
         # Rounded up: the schedule never gains a fraction of a tick.
         closed = -(-gap * num // den)
         self._spilled += closed
@@ -249,16 +291,14 @@ class BurstRatio(_Accumulator):
     up for, and stays as lag. The dynamic limiter of EngineBlock, without its grace operations, which let requests start early.
     """
 
-    __slots__ = ("_paced", "_ratio", "_unit")
+    __slots__ = ("_paced", "_ratio")
     rate: Rate
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
         self._ratio = ratio_of(ratio, "BurstRatio(ratio")
         rate = Rate.of(rate)
-        # Both schedules count in ticks. A ns has rate.permits x ratio's numerator of them, so both intervals are whole.
-        self._unit: int = rate.permits * self._ratio[0]
         self._paced: int = 0
-        self._setup(rate, start)  # `_next` is the ideal schedule
+        self._setup(rate, start)  # the line is the ideal schedule
 
     @property
     def ratio(self) -> float:
@@ -268,7 +308,7 @@ class BurstRatio(_Accumulator):
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        ideal = self._begin(now) if self._next is None else self._next
+        ideal = self._due(now)
         start = max(ideal, self._paced)
         at = -(-start // self._unit)  # rounded up
         if at > now:
@@ -282,6 +322,21 @@ class BurstRatio(_Accumulator):
         self._move(ideal, base, permits)
         return -(-ideal // self._unit)
 
+    @property
+    def is_straight(self) -> bool:
+        return False
+
+    def _ticks(self, rate: Rate) -> tuple[int, int]:
+        # Both schedules count in ticks. A ns has the ratio's numerator times as many, so both intervals are whole.
+        unit, cost = rate.ticks
+        return unit * self._ratio[0], cost
+
+    def _numbers(self, rate: Rate) -> tuple[int, int, float, int]:
+        return BENT
+
+    def stands(self, record: tuple[int, ...]) -> bool:
+        return True
+
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now)
         ideal = self._due(now)
@@ -290,7 +345,7 @@ class BurstRatio(_Accumulator):
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
         _, ideal, paced, base, _ = record
-        self._next, self._paced = ideal, paced
+        self.line.due, self._paced = ideal, paced
         if kept:
             self._move(ideal, base, kept)
 
@@ -308,26 +363,27 @@ class BurstRatio(_Accumulator):
         return largest + window * self.rate.permits * num // (self.rate.period_ns * den)
 
     def _begin(self, now: int) -> int:
-        self._next = self._paced = now * self._unit
-        return self._next
+        self.line.due = self._paced = now * self._unit
+        return self._paced
 
     def _spend(self, permits: int, slot: int, since: int) -> None:
         self._move(slot, booked_from(max(slot, self._paced), since, self._unit), permits)
 
     def _move(self, ideal: int, base: int, permits: int) -> None:
         num, den = self._ratio
-        self._next = ideal + permits * self.rate.period_ns * num
-        self._paced = base + permits * self.rate.period_ns * den
+        self.line.due = ideal + permits * self._cost * num
+        self._paced = base + permits * self._cost * den
 
     def _change(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
         if now is not None:
             self._due(now)
-        unit, ideal, paced = rate.permits * ratio[0], self._next, self._paced
+        (unit, cost), ideal, paced = rate.ticks, self.line.due, self._paced
+        unit *= ratio[0]
         if ideal is not None:
             ideal, paced = ceil_div(ideal * unit, self._unit), ceil_div(paced * unit, self._unit)
         self.forget_takes()
-        # All in one step: a signal handler may raise after a call.
-        self.rate, self._ratio, self._unit, self._next, self._paced = rate, ratio, unit, ideal, paced  # pyright: ignore[reportIncompatibleMethodOverride]
+        line = self.line  # all in one step: a signal handler may raise after a call
+        line.due, self._paced, self.rate, self._ratio, self._unit, self._cost = ideal, paced, rate, ratio, unit, cost  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def _parameters(self) -> str:
         return f", ratio={self.ratio:g}"

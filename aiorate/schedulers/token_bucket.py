@@ -1,7 +1,8 @@
 """TokenBucket: a bucket of permits that fills at the rate. A request takes its permits out or waits for them.
 
-The state is one number, the instant at which the bucket is empty. The level at a later instant is ``(instant - empty) / interval``.
-The virtual scheduling form of GCRA, ITU-T I.371, whose theoretical arrival time is that instant plus ``burst x interval``.
+The state is one number, the instant at which the bucket holds one permit, its next. A level L at a later instant means that it was
+``L - 1`` intervals ago. The virtual scheduling form of GCRA, ITU-T I.371, whose theoretical arrival time is that instant plus
+``(burst - 1) x interval``.
 It makes the same grants as golang.org/x/time/rate without the truncation there.
 Knows nothing of clocks, loops or waiters.
 """
@@ -10,10 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.meter import Meter
 from aiorate.rate import Rate, ceil_div
 from aiorate.schedulers.interface import check_ask, check_give_back, check_optional, check_permits, check_window, wrong_arguments
+from aiorate.schedulers.metered import Metered
 from aiorate.schedulers.peaks import Peaks
-from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
     from typing import Never
@@ -22,11 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenBucket"]
 
-_ONE = 1
-_NEVER = 1 << 200
 
-
-class TokenBucket(Undoing):
+class TokenBucket(Metered):
     """Pay now: up to ``burst`` permits at once, then one per interval.
 
     ``burst`` and ``initial`` are whole numbers of permits. The bucket starts with ``initial``, by default full. Any window holds at
@@ -34,11 +33,10 @@ class TokenBucket(Undoing):
     nearly twice the rate in the first period. A request for more than ``burst`` can never be granted.
     """
 
-    __slots__ = ("_brim", "_calm_until", "_cost", "_empty", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits")
+    __slots__ = ("_brim", "_cost", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits")
     burst: int
     """Size of the bucket in permits."""
     _brim: int
-    _calm_until: int
 
     def __init__(
         self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None, **unknown: Never
@@ -52,89 +50,88 @@ class TokenBucket(Undoing):
                 raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, the burst, not {type(initial).__name__}.")
             if not 0 <= initial <= burst:
                 raise ValueError(f"TokenBucket(initial={initial}) must be from 0 to {burst}, the burst.")
+        self.line = Meter()
         self.burst = burst
         self.max_permits: int | None = burst
         self.receipts = True
         self._peaks = Peaks()
         self._spilled = 0
         self._initial = burst if initial is None else initial
-        self._measure(Rate.of(rate))
-        self._empty: int | None = None
+        self._measure(Rate.of(rate), None)
         if start is not None:
             self._begin(start)
 
     @property
     def spilled(self) -> int:
         """Nanoseconds of schedule that found the bucket full while a request stood in line, and are lost."""
-        return self._spilled // self.rate.permits
+        return self._spilled // self._unit
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if permits is _ONE and since is None and type(now) is int and now < self._calm_until and not self.receipts:
-            # Not full yet, and no record to keep: one addition, in half the time of the code below.
-            after = self._empty + self._cost  # type: ignore[operator]  # only once it has begun
-            if after <= now * self._unit:
-                self._empty = after
-                return now
         if type(now) is not int or type(permits) is not int or not 0 < permits <= self.burst or not (since is None or type(since) is int):
             check_ask("take()", permits, now, since, self.burst)
-        empty = self._empty
-        if empty is None:
-            empty = self._begin(now)
-        unit = self._unit
-        after = empty + permits * self._cost
+        line, unit, cost = self.line, self._unit, self._cost
+        due = line.due
+        if due is None:
+            due = self._begin(now)
+        last = due if permits == 1 else due + (permits - 1) * cost  # when the last of them is due
         ticks = now * unit
-        if after > ticks:
-            return -(-after // unit)  # rounded up
+        if last > ticks:
+            return -(-last // unit)  # rounded up
+        if since is None and not self.receipts and ticks - due + cost < self._brim:  # not full, and no record to keep
+            line.due = last + cost
+            return now
+        if line.last is not None:
+            self.collect()
         if since is None or since >= now:
             at = now
         else:
-            at = -(-after // unit)
+            at = -(-last // unit)
             if at < since:
                 at = since
             ticks = since * unit
-        found = ticks - empty  # the level when the request joined the line
-        begun, spilled = empty, self._spilled
+        found = ticks - due + cost  # the level when the request joined the line
+        begun, spilled = due, self._spilled
         if found >= self._brim:  # the bucket was full, and the permits since then are lost
             gone = found - self._brim + unit
             found = self._brim
             begun += gone
-            after += gone
             if ticks != now * unit:
                 self._spilled += gone
-        self._empty = after
+        line.due = begun + permits * cost
         if self.receipts:
             peaks = self._peaks
             if now != peaks.at or found > peaks.level:
                 peaks.note(now, found)
             latest = self._latest
-            # A record: the instant of emptiness and the loss before the take, and that instant without its permits.
+            # A record: the next permit and the loss before the take, and the first that was taken.
             if latest is None or latest[0] != now:
-                self._latest = (now, empty, spilled, begun, permits)
-            elif begun == empty == latest[3] + latest[4] * self._cost:
+                self._latest = (now, due, begun, spilled, permits)
+            elif begun == due == latest[2] + latest[4] * cost:
                 self._latest = (now, latest[1], latest[2], latest[3], latest[4] + permits)  # in a third of the time of a slice
             else:
-                self.note_take((now, empty, spilled, begun, permits), joins=False)
-        else:
-            self._calm_until = (after + self._brim) // unit
+                self.note_take((now, due, begun, spilled, permits), joins=False)
         return at
+
+    metered_take = take
 
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now, most=self.burst)
-        empty = self._begin(now) if self._empty is None else self._empty
-        return max(now, ceil_div(empty + permits * self._cost, self._unit))
+        return max(now, ceil_div(self._due(now) + (permits - 1) * self._cost, self._unit))
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put permits back as far as there is room; by receipt, as far as there was room for them at every take since."""
         check_give_back(permits, now, taken)
-        if self._empty is None:
+        line = self.line
+        if line.due is None:
             return
-        self._calm_until = -_NEVER
+        if line.last is not None:
+            self.collect()
         if taken is None:
-            level = now * self._unit - self._empty
+            level = now * self._unit - line.due + self._cost
             # The level is cut off a whole ns above full (see _measure), so a credit may reach that far too.
             credit = min(permits * self._cost, self._brim - 1 - level)
             if credit > 0:
-                self._empty -= credit
+                line.due -= credit
                 self._peaks.note(now, level + credit)
             return
         permits = self.undo_takes(permits, taken)
@@ -144,48 +141,54 @@ class TokenBucket(Undoing):
             if peak is not None and peak + credit >= self._brim:
                 # With the credit, that take would have found a full bucket. It may have found one already, or up to a ns more than full.
                 credit = 0 if peak >= self._brim else self._brim - self._unit - peak
-            self._empty -= credit
+            line.due -= credit
             self._peaks.raise_since(taken, credit)
 
+    def heed(self, last: int, cut: int, peak: int) -> None:
+        self._peaks.note(last, self._brim if cut else min(peak + self._cost, self._brim))
+
     def stands(self, record: tuple[int, ...]) -> bool:
-        return self._empty == record[3] + record[4] * self._cost
+        return self.line.due == record[2] + record[4] * self._cost
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
-        _, empty, spilled, begun, _ = record
+        _, due, begun, spilled, _ = record
         if kept:
-            self._empty = begun + kept * self._cost
+            self.line.due = begun + kept * self._cost
         else:
-            self._empty, self._spilled = empty, spilled
+            self.line.due, self._spilled = due, spilled
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits out at once. The level may fall below zero."""
         check_permits("charge()", permits)
-        empty = self._begin(now) if self._empty is None else self._empty
-        level = now * self._unit - empty
+        self.collect()
+        due = self._due(now)
+        level = now * self._unit - due + self._cost
         if level >= self._brim:
             level = self.burst * self._cost
-            empty = now * self._unit - level
+            due = now * self._unit - level + self._cost
         self._peaks.note(now, level)
-        self._empty = empty + permits * self._cost
+        self.line.due = due + permits * self._cost
 
     def stock(self, now: int) -> int:
         """The permits in the bucket."""
-        return 0 if self._empty is None else max(0, min((now * self._unit - self._empty) // self._cost, self.burst))
+        due = self.line.due
+        return 0 if due is None else max(0, min((now * self._unit - due) // self._cost + 1, self.burst))
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The bucket keeps its level in permits, and so does a debt."""
         rate = Rate.of(rate)
-        empty = self._begin(now) if self._empty is None else self._empty
-        missing = max(0, empty + self.burst * self._cost - now * self._unit)
-        self._spilled = self._spilled * rate.permits // self._unit
-        self._peaks.scale(rate.period_ns, self._cost)
+        self.collect()
+        missing = max(0, self._due(now) + (self.burst - 1) * self._cost - now * self._unit)
+        unit, cost = rate.ticks
+        self._spilled = self._spilled * unit // self._unit
+        self._peaks.scale(cost, self._cost)
         # Rounded up: this gives no fraction of a permit.
-        missing = ceil_div(missing * rate.period_ns, self._cost)
-        self._measure(rate)
-        self._empty = now * self._unit + missing - self.burst * self._cost
+        missing = ceil_div(missing * cost, self._cost)
+        self._measure(rate, now * unit + missing - (self.burst - 1) * cost)
 
     def reset(self, now: int) -> None:
         """Hold ``initial`` permits again."""
+        self.collect()
         self._spilled = 0
         self._peaks.clear()
         self._begin(now)
@@ -199,21 +202,22 @@ class TokenBucket(Undoing):
         check_window(window, largest)
         return self.burst + self.rate.permits_in(window)
 
-    def _measure(self, rate: Rate) -> None:
-        # In ticks: a nanosecond has rate.permits of them and a permit lasts rate.period_ns, so nothing is ever divided.
-        self.rate = rate
-        self._unit = rate.permits
-        self._cost = rate.period_ns
+    def _measure(self, rate: Rate, due: int | None) -> None:
         self.forget_takes()
-        self._calm_until = -_NEVER  # an instant before which the bucket is not full
+        unit, cost = rate.ticks
+        kept = (self.burst - 1) * cost
         # The level is cut off a whole nanosecond above full. Less lies within the instant, and cutting it off would be drift.
-        self._brim = self.burst * rate.period_ns + rate.permits
+        brim, numbers = kept + cost + unit, (unit, cost, kept + unit - 1, kept)
+        line = self.line  # all in one step: a signal handler may raise after a call
+        self.rate, self._unit, self._cost, self._brim, line.numbers, line.due = rate, unit, cost, brim, numbers, due
+
+    def _due(self, now: int) -> int:
+        return self._begin(now) if self.line.due is None else self.line.due
 
     def _begin(self, start: int) -> int:
-        self._calm_until = -_NEVER
         self.forget_takes()
-        self._empty = start * self._unit - self._initial * self._cost
-        return self._empty
+        due = self.line.due = start * self._unit - (self._initial - 1) * self._cost
+        return due
 
     def __repr__(self) -> str:
         return f"TokenBucket({str(self.rate)!r}, burst={self.burst})"

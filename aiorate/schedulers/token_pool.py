@@ -4,18 +4,19 @@ A token is a nanosecond of schedule. Fresh tokens fill the active pool, and the 
 1 lets waiting tokens return, in proportion to the time that has just passed. Consumers see one pool, active and burst together.
 Knows nothing of clocks, loops or waiters. From the token pools of EngineBlock and nosqlbench, 2018 to 2023.
 
-Inside, a nanosecond is ``rate.permits x ratio's denominator`` units and a permit costs ``rate.period_ns x ratio's denominator``
-units. Both are whole numbers, so no number of refills loses anything to rounding.
+Inside, a nanosecond and the cost of a permit are the rate's `ticks` times the ratio's denominator, in units. Both are whole numbers,
+so no number of refills loses anything to rounding.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.meter import BENT, Meter
 from aiorate.rate import Rate, as_float, ceil_div, ns_to_seconds, ratio_of
 from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_optional, check_permits, check_window, wrong_arguments
+from aiorate.schedulers.metered import Metered
 from aiorate.schedulers.peaks import Peaks
-from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
     from typing import Never
@@ -24,12 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenPool"]
 
-_ONE = 1
-_NEVER = 1 << 200
 _LEAST_POOL_NS = 1_000_000
 
 
-class TokenPool(Undoing):
+class TokenPool(Metered):
     """Pay now from a pool of two permits or 1 ms of them, whichever is more, times ``burst_ratio``.
 
     ``burst_ratio`` is the fastest rate divided by the plain rate (1 or more): while there is a backlog, permits come at
@@ -43,7 +42,7 @@ class TokenPool(Undoing):
     the two ways only.
     """
 
-    __slots__ = ("_a", "_calm_until", "_cost", "_earlier", "_full", "_last", "_over", "_peaks", "_plain", "_pool", "_ratio", "_unit", "_w")
+    __slots__ = ("_cost", "_earlier", "_full", "_last", "_over", "_peaks", "_pool", "_ratio", "_unit", "_w")
     rate: Rate
 
     def __init__(
@@ -54,27 +53,51 @@ class TokenPool(Undoing):
         check_optional("start", start)
         if pool is not None:
             check_ns("TokenPool(pool)", pool, least=1)
+        self.line = Meter()
         self.receipts = True
         self._peaks = Peaks()
         self._pool = pool
         self._last = start  # the instant up to which the pool is refilled
+        self._w = 0  # waiting tokens, in units
         self._size(Rate.of(rate), ratio_of(burst_ratio, "TokenPool(burst_ratio"))
-        # Active (with burst) and waiting tokens, in units.
-        self._a = self._cost  # one permit, so that the first caller does not wait
-        self._w = 0
+        self.line.due = 0 if start is None else start * self._unit  # holds one permit, so that the first caller does not wait
         self._earlier: tuple[int, int] | None = None  # the instant before which a permit cost less, and its cost then in ns
 
     def _size(self, rate: Rate, ratio: tuple[int, int]) -> None:
         """Derive the sizes of the pools. Their contents stay."""
         num, den = ratio
         self.rate, self._ratio = rate, ratio
-        self._unit, self._cost = (rate.permits * den, rate.period_ns * den) if den > 1 else (rate.permits, rate.period_ns)
+        unit, cost = rate.ticks
+        if den > 1:
+            unit, cost = unit * den, cost * den
+        self._unit, self._cost = unit, cost
         # max_active is truncated if a permit is a fraction of a ns, but two whole permits must still fit in.
-        self._full = self._pool * self._unit if self._pool else max(_LEAST_POOL_NS * self._unit, 2 * self._cost)
-        self._over = self._full // den * num if num > den else self._full
+        full = self._full = self._pool * unit if self._pool else max(_LEAST_POOL_NS * unit, 2 * cost)
+        self._over = full // den * num if num > den else full
         self.forget_takes()
-        self._plain = False  # whether the active pool is at most full, and no tokens return to it
-        self._calm_until = -_NEVER  # an instant before which the active pool is not full
+        self.line.numbers = (unit, cost, full - cost, full - cost) if self.is_straight else BENT
+
+    @property
+    def is_straight(self) -> bool:
+        return self._over == self._full and self._cost < self._full
+
+    def _pools(self) -> tuple[int, int, int]:
+        """The instant up to which they are refilled, 0 before the first, and the active (with burst) and waiting tokens then."""
+        if self.line.last is not None:
+            self.collect()
+        last = self._last or 0
+        assert self.line.due is not None
+        return last, last * self._unit - self.line.due + self._cost, self._w
+
+    def _due(self, last: int, active: int) -> int:
+        """The tick at which a pool that holds so much at that instant holds one permit."""
+        return last * self._unit - active + self._cost
+
+    def heed(self, last: int, cut: int, peak: int) -> None:
+        if self._last is None or last > self._last:
+            self._last = last
+        self._w += cut
+        self._peaks.note(last, peak + self._cost)
 
     # The original's figures, in ns.
 
@@ -101,12 +124,12 @@ class TokenPool(Undoing):
     @property
     def active(self) -> int:
         """Tokens in the active and burst pool, in ns rounded down. Below 0 it is a debt."""
-        return self._a // self._unit
+        return self._pools()[1] // self._unit
 
     @property
     def waiting(self) -> int:
         """The backlog: tokens that found no room in the active pool, in ns rounded down."""
-        return self._w // self._unit
+        return self._pools()[2] // self._unit
 
     @property
     def spilled(self) -> int:
@@ -123,33 +146,33 @@ class TokenPool(Undoing):
         """
         check_ns("refill()", ns)
         unit = self._unit
-        self._calm_until = -_NEVER
-        add = min(ns * unit, max(self.max_active * unit - self._a, 0))
-        self._a += add
-        self._w += ns * unit - add
+        last, a, w = self._pools()
+        add = min(ns * unit, max(self.max_active * unit - a, 0))
+        a, w = a + add, w + ns * unit - add
         # Truncated floating point, as in the original: a tiny refill may return nothing.
         allowed = int(min(as_float(ns, self.max_active), 1.0) * (self.max_over_active - self.max_active))
-        moved = min(self.max_over_active * unit - self._a, allowed * unit, self._w)
-        self._a += moved
-        self._w -= moved
+        moved = min(self.max_over_active * unit - a, allowed * unit, w)
+        self._w, self.line.due = w - moved, self._due(last, a + moved)
         return self.active + self.waiting
 
     def take_up_to(self, ns: int) -> int:
         """Take ``ns`` tokens, or all if there are fewer; returns the number taken."""
         check_ns("take_up_to()", ns)
-        taken = min(ns, max(self.active, 0))
-        self._a -= taken * self._unit
+        last, a, _ = self._pools()
+        taken = min(ns, max(a // self._unit, 0))
+        self.line.due = self._due(last, a - taken * self._unit)
         return taken
 
     def restart(self, now: int | None = None) -> int:  # type: ignore[override]  # the original returns a number
         """Empty both pools and forget the time until now. A debt stays. Returns the active + waiting ns before it."""
         had = self.active + self.waiting
-        self._a, self._w = min(self._a, 0), 0
-        self._calm_until = -_NEVER
+        last, a, _ = self._pools()
         self.forget_takes()
         if now is not None and self._last is not None:
-            self._last = max(self._last, now)
+            last = max(last, now)
             self._peaks.note(now, self._over)  # as if full: an earlier take is not put back into the emptied pool
+        due = self._due(last, min(a, 0))
+        self._w, self._last, self.line.due = 0, None if self._last is None else last, due
         return had
 
     def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
@@ -159,66 +182,69 @@ class TokenPool(Undoing):
     # The scheduler.
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if permits is _ONE and since is None and type(now) is int and now < self._calm_until and not self.receipts:
-            # Not full yet, and no record to keep: a sum, in half the time of the code below.
-            a = self._a + (now - self._last) * self._unit - self._cost  # type: ignore[operator]  # in force only once it has begun
-            if a >= 0:
-                self._a, self._last = a, now
-                return now
         if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        last = self._last
-        if self._plain and last is not None and last <= now:
-            # Inlined for a pool to which no tokens return, in a third of the time of the code below.
-            a, cost, full = self._a, permits * self._cost, self._full
-            if since is None or since >= now:
-                # No request waited: the overflow is backlog.
-                a += (now - last) * self._unit
-                if a >= full and (a - full >= self._unit or cost < full):  # otherwise filled within this ns, as in booked_from()
-                    return self._taken(permits, now, now, full, a - full)
-                if a >= cost or a >= full:
-                    return self._taken(permits, now, now, a)
-                return now - (a - cost if cost < full else a - full) // self._unit  # rounded up
-            # While a request waits, the pool is refilled only as far as the request needs.
-            if since > last:
-                a += (since - last) * self._unit
-                last = since
+        line, full, unit, last = self.line, self._full, self._unit, self._last
+        if self._over == full and last is not None and last <= now:
+            if since is None and not self.receipts:
+                due, need = line.due, permits * self._cost
+                if need <= now * unit - due + self._cost < full:  # type: ignore[operator]  # not full, and no record to keep
+                    self._last, line.due = now, due + need  # type: ignore[operator]
+                    return now
+            if line.last is not None:
+                last = self._pools()[0]
+            a = last * unit - line.due + self._cost  # type: ignore[operator]  # it has begun
             if a <= full:
-                missing = (cost if cost < full else full) - a
-                if missing > 0:
-                    ns = -(-missing // self._unit)  # rounded up
-                    last += ns
-                    if last > now:
-                        return last
-                    a += ns * self._unit
-                return self._taken(permits, now, last, a)
+                # Inlined for a pool to which no tokens return, in a third of the time of the code below.
+                cost = permits * self._cost
+                if since is None or since >= now:
+                    # No request waited: the overflow is backlog.
+                    a += (now - last) * unit
+                    if a >= full and (a - full >= unit or cost < full):  # otherwise filled within this ns, as in booked_from()
+                        return self._taken(permits, now, now, full, a - full)
+                    if a >= cost or a >= full:
+                        return self._taken(permits, now, now, a)
+                    return now - (a - cost if cost < full else a - full) // unit  # rounded up
+                # While a request waits, the pool is refilled only as far as the request needs.
+                if since > last:
+                    a += (since - last) * unit
+                    last = since
+                if a <= full:
+                    missing = (cost if cost < full else full) - a
+                    if missing > 0:
+                        ns = -(-missing // unit)  # rounded up
+                        last += ns
+                        if last > now:
+                            return last
+                        a += ns * unit
+                    return self._taken(permits, now, last, a)
+        if line.last is not None:
+            self.collect()
         at, last, a, w = self._plan(permits, now, now if since is None or since > now else since)
         if at <= now:
-            self._plain = self._over == self._full
             self._taken(permits, now, last, a, w - self._w)
         return at
 
+    metered_take = take
+
     def _taken(self, permits: int, now: int, last: int, level: int, spilled: int = 0) -> int:
         """Take from a pool that is refilled up to ``last`` and holds ``level``. ``spilled`` tokens join the waiting ones first."""
-        if not self.receipts:
-            self._last, self._a = last, level - permits * self._cost
-            if spilled:
-                self._w += spilled
-            if self._plain:
-                self._calm_until = last + (self._full - self._a) // self._unit
-            return last
-        peaks = self._peaks
-        if now != peaks.at or level > peaks.level:
-            peaks.note(now, level)
-        latest, before, a, w = self._latest, self._last, self._a, self._w + spilled
-        # A record: the pools before the take, and after their refill. Written out, because slices take as long as all the rest.
-        if latest is None or latest[0] != now:
-            self._latest = (now, before, a, self._w, last, level, w, permits)  # type: ignore[assignment]  # it was refilled once
-        elif last == before == latest[4] and not spilled and level == a == latest[5] - latest[7] * self._cost and w == latest[6]:
-            self._latest = (now, latest[1], latest[2], latest[3], last, latest[5], w, latest[7] + permits)
-        else:
-            self.note_take((now, before, a, self._w, last, level, w, permits), joins=False)  # type: ignore[arg-type]
-        self._last, self._a, self._w = last, level - permits * self._cost, w
+        line, cost, w = self.line, self._cost, self._w + spilled
+        begun = last * self._unit - level + cost
+        if self.receipts:
+            peaks = self._peaks
+            if now != peaks.at or level > peaks.level:
+                peaks.note(now, level)
+            latest, due, before = self._latest, line.due, self._last
+            # A record: the line before the take and after its refill, and the rest of the pools before and after.
+            # Written out, because slices take as long as all the rest.
+            if latest is None or latest[0] != now:
+                self._latest = (now, due, begun, before, self._w, last, w, permits)  # type: ignore[assignment]  # it has begun
+            elif last == before == latest[5] and not spilled and begun == due == latest[2] + latest[7] * cost and w == latest[6]:
+                self._latest = (now, latest[1], latest[2], latest[3], latest[4], last, w, latest[7] + permits)
+            else:
+                self.note_take((now, due, begun, before, self._w, last, w, permits), joins=False)  # type: ignore[arg-type]
+        self._last, self._w, line.due = last, w, begun + permits * cost
         return last
 
     def peek(self, permits: int, now: int) -> int:
@@ -227,10 +253,9 @@ class TokenPool(Undoing):
 
     def _plan(self, permits: int, now: int, since: int) -> tuple[int, int, int, int]:
         """The instant of the request, and the pools at that instant: the instant of their refill, active, waiting."""
-        last = self._last
-        if last is None:
-            last = self._last = now
-        a, w = self._a, self._w
+        if self._last is None:
+            self._begin(now)
+        last, a, w = self._pools()
         if a > self._over:  # the pool has shrunk: the excess waits, or a new rate would give a free burst
             a, w = self._over, w + a - self._over
         need = permits * self._cost
@@ -287,10 +312,19 @@ class TokenPool(Undoing):
             a, w = a + moved, w - moved
         return a, w
 
+    def _begin(self, now: int) -> None:
+        assert self.line.due is not None
+        due = self.line.due + now * self._unit
+        self._last, self.line.due = now, due
+
     def _fill(self, now: int) -> None:
-        last = now if self._last is None else self._last
-        pools, last = self._refilled(self._a, self._w, max(0, now - last) * self._unit), max(now, last)
-        (self._a, self._w), self._last = pools, last  # in one step: a signal handler may raise after a call
+        if self._last is None:
+            self._begin(now)
+        last, a, w = self._pools()
+        a, w = self._refilled(a, w, max(0, now - last) * self._unit)
+        last = max(now, last)
+        due = self._due(last, a)
+        self._last, self._w, self.line.due = last, w, due  # in one step: a signal handler may raise after a call
 
     def _fresh_for(self, a: int, w: int, need: int) -> int:
         """The fresh tokens after which the pool holds ``need``, which is at most full."""
@@ -306,10 +340,13 @@ class TokenPool(Undoing):
         By receipt, tokens without room join the waiting ones.
         """
         check_give_back(permits, now, taken)
-        self._calm_until = -_NEVER
+        if self.line.last is not None:
+            self.collect()
         if taken is None:
-            self._a += max(0, min(permits * self._cost, self._over - self._a))
-            self._peaks.note(now, self._a)
+            last, a, _ = self._pools()
+            a += max(0, min(permits * self._cost, self._over - a))
+            self.line.due = self._due(last, a)
+            self._peaks.note(now, a)
             return
         permits = self.undo_takes(permits, taken)
         if permits:
@@ -317,21 +354,21 @@ class TokenPool(Undoing):
             if self._earlier is not None and taken < self._earlier[0]:
                 tokens = min(tokens, permits * self._earlier[1] * self._unit)
             # Above full, the tokens would have slowed the return of others. So the credit ends at full.
+            last, a, w = self._pools()
             peak = self._peaks.since(taken)
-            credit = max(0, min(tokens, self._full - (self._a if peak is None else max(self._a, peak))))
-            self._a += credit
-            self._w += tokens - credit
+            credit = max(0, min(tokens, self._full - (a if peak is None else max(a, peak))))
+            due = self._due(last, a + credit)
+            self._w, self.line.due = w + tokens - credit, due
             self._peaks.raise_since(taken, credit)
 
     def stands(self, record: tuple[int, ...]) -> bool:
-        return (self._last, self._a, self._w) == (record[4], record[5] - record[7] * self._cost, record[6])
+        return (self.line.due, self._w) == (record[2] + record[7] * self._cost, record[6])
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
-        self._plain = False  # until the next take, because the active pool may be more than full
         if kept:
-            self._last, self._a, self._w = record[4], record[5] - kept * self._cost, record[6]
+            self._last, self._w, self.line.due = record[5], record[6], record[2] + kept * self._cost
         else:
-            _, self._last, self._a, self._w, *_ = record
+            self._last, self._w, self.line.due = record[3], record[4], record[1]
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits at once. The pool may owe them."""
@@ -339,14 +376,16 @@ class TokenPool(Undoing):
         if self.take(permits, now) <= now:
             return
         self._fill(now)
-        self._peaks.note(now, self._a)
-        self._a -= permits * self._cost
+        last, a, _ = self._pools()
+        self._peaks.note(now, a)
+        self.line.due = self._due(last, a - permits * self._cost)
 
     def stock(self, now: int) -> int:
         """The permits in the pool."""
-        if self._last is None or now < self._last:
+        last, a, w = self._pools()
+        if self._last is None or now < last:
             return 0
-        return max(0, self._refilled(self._a, self._w, (now - self._last) * self._unit)[0] // self._cost)
+        return max(0, self._refilled(a, w, (now - last) * self._unit)[0] // self._cost)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The pools keep their nanoseconds, and a debt its duration."""
@@ -358,31 +397,32 @@ class TokenPool(Undoing):
             if rate != self.rate:
                 cost = self.rate.interval_ns
                 self._earlier = now, cost if self._earlier is None else min(cost, self._earlier[1])
+        last, a, w = self._pools()
         old = self._unit
         self._size(rate, ratio)
         # Rounded down: this gives no credit, and a debt grows by less than a unit.
-        self._a, self._w = self._a * self._unit // old, self._w * self._unit // old
+        self._w, self.line.due = w * self._unit // old, self._due(last, a * self._unit // old)
         self._peaks.scale(self._unit, old)
 
     def reset(self, now: int) -> None:
         """Hold one permit and no backlog, as at first."""
-        self._last, self._a, self._w, self._earlier = now, self._cost, 0, None
-        self._calm_until = -_NEVER
+        self.collect()
         self.forget_takes()
         self._peaks.clear()
+        self._w, self._earlier, self._last, self.line.due = 0, None, now, now * self._unit
 
     def lag(self, now: int) -> int:
         """The waiting pool, in ns."""
-        last = now if self._last is None else self._last
-        return self._refilled(self._a, self._w, max(0, now - last) * self._unit)[1] // self._unit
+        last, a, w = self._pools()
+        return self._refilled(a, w, 0 if self._last is None else max(0, now - last) * self._unit)[1] // self._unit
 
     def bound(self, window: int, largest: int = 1) -> int:
         """``max(pool, largest) + burst_ratio x rate x window``. The pool is in permits and includes the burst pool."""
         check_window(window, largest)
         owed = max(0, largest * self._cost - self._full)  # the part of a larger request that is granted on credit
-        return (self._over + owed + window * self.rate.permits * self._ratio[0]) // self._cost
+        return (self._over + owed + window * self.rate.ticks[0] * self._ratio[0]) // self._cost
 
     def __repr__(self) -> str:
         # In permits and seconds, after the latest call.
-        available, lag = as_float(self._a, self._cost), ns_to_seconds(self.waiting)
+        available, lag = as_float(self._pools()[1], self._cost), ns_to_seconds(self.waiting)
         return f"TokenPool({str(self.rate)!r}, burst_ratio={self.burst_ratio:g}, available={available:g}, lag={lag:g})"

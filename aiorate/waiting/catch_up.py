@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from aiorate.meter import FAR
+
 __all__ = ["CatchUp"]
 
 _SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
@@ -30,3 +32,10 @@ class CatchUp:
             self.late = None
             return None
         return max(since, now - self.limit)
+
+    def span(self, until: int) -> tuple[int, int]:
+        """The instant since which to book, `FAR` if that is now, and the instant, at most ``until``, before which that stays so."""
+        if self.late is None:
+            return FAR, until
+        since, woken_at = self.late
+        return since, min(until, woken_at + _SAME_WAKE_UP_NS, since + self.limit)

@@ -50,7 +50,6 @@ def pause(dispatcher: Dispatcher, ns: int) -> None:
 
 def on_pause_end(dispatcher: Dispatcher, held_for: int) -> None:
     """Time goes on after it has stood still for ``held_for`` ns."""
-    dispatcher.now = dispatcher.timeline.now  # the next caller stands behind the line that outlasted the pause
     dispatcher.scheduler.shift(held_for)
 
 
@@ -186,7 +185,7 @@ def reset(dispatcher: Dispatcher) -> None:
     dispatcher.scheduler.reset(timeline.now())
     dispatcher.counters.clear()
     dispatcher.notices.forget()
-    dispatcher.granted = 0
+    dispatcher.taken = dispatcher.meter.grabs = 0
     dispatcher.counters.since = timeline.now()
     dispatcher.changed()
 
@@ -224,12 +223,10 @@ def share(dispatcher: Dispatcher, gate: Gate | None) -> None:
         shared = shared.gate.shared
     if shared is dispatcher:
         raise ValueError("it is the shared limiter, or one that this shares: make one for each key.")
-    if dispatcher.batch.opened:
-        dispatcher.settle(dispatcher.timeline.now())
     dispatcher.strategy.owner = _KEY
     dispatcher.gate = gate
     dispatcher.watcher.shared()
-    dispatcher.update_fast_path()
+    dispatcher.open_meter()
 
 
 def dismiss(dispatcher: Dispatcher) -> None:

@@ -12,9 +12,10 @@ from asyncio import InvalidStateError
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aiorate.meter import FAR
 from aiorate.schedulers.capped import Capped
 from aiorate.schedulers.interface import NOBODY_KNOWS
-from aiorate.waiting.batch import Batch, settle_soon
+from aiorate.waiting.asking import AskingMeter
 from aiorate.waiting.catch_up import CatchUp
 from aiorate.waiting.counters import Counters
 from aiorate.waiting.deadlines import limit_wait
@@ -27,6 +28,7 @@ from aiorate.waiting.questions import admit, is_closed
 from aiorate.waiting.receipts import drop, give_back, keep
 from aiorate.waiting.refusals import ACQUIRE
 from aiorate.waiting.timeline import NOT_ASKED, Timeline
+from aiorate.waiting.turnstile import LOOP_CHECK_NS
 from aiorate.waiting.waiters import NOBODY, Waiters
 from aiorate.waiting.watcher import UNWATCHED
 
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
+    from aiorate.meter import Meter
     from aiorate.schedulers.interface import Scheduler
-    from aiorate.waiting.clock import Clock, ReadClock
+    from aiorate.waiting.clock import Clock
     from aiorate.waiting.gate import Gate, Passes
     from aiorate.waiting.line import Line, Outcome, Request, Ticket
     from aiorate.waiting.max_waiting import Admission
@@ -79,19 +82,17 @@ class Dispatcher:
 
     __slots__ = (
         "__weakref__",
-        "batch",
         "catch_up",
         "closed",
         "counters",
-        "fast_until",
         "gate",
-        "granted",
         "loop",
+        "meter",
         "notices",
-        "now",
         "options",
         "passes",
         "scheduler",
+        "taken",
         "timeline",
         "waiters",
         "watcher",
@@ -106,16 +107,14 @@ class Dispatcher:
         self.watcher: Watcher = UNWATCHED
         """Told of pauses and of the event loop."""
         self.timeline: Timeline = Timeline(clock)
-        self.now: ReadClock = self.timeline.read
-        """The shortest way to the instant, while nothing is held up."""
-        self.fast_until: int = 0
-        """Before that instant a request may go straight to the scheduler.
+        own = scheduler.meter
+        self.meter: Meter | AskingMeter = AskingMeter(scheduler) if own is None else own
+        """The shortest way to a permit that lies ready.
 
-        No line, no pause, no batch, no late wake-up to make up for; not closed; and the loop was seen to run its other tasks.
+        It is open while there is no line, pause, close, shared limit or quota of a server, and the loop was seen to run its other tasks.
         """
-        self.granted: int = 0
-        """Permits, in all."""
-        self.batch: Batch = Batch(scheduler)
+        self.taken: int = 0
+        """Permits granted otherwise than by the meter."""
         self.counters: Counters = Counters()
         self.closed: bool = False
         self.loop: EventLoop | None = None
@@ -161,7 +160,7 @@ class Dispatcher:
             now = self.timeline.now()
             return self.join(permits, NOT_ASKED, now, now if since is None else since)
         try:
-            at, now = self.take(permits, since, limit is None and most is None)
+            at, now = self.take(permits, since)
             loop = self.loop
             if at > now:
                 if loop is not None and loop.section is not None and loop.clear_closed():
@@ -186,20 +185,19 @@ class Dispatcher:
             return ticket, at, reading
         return self.join(permits, at, now, now if since is None else since, limit, refusals, noted)
 
-    def take(self, permits: int, since: int | None = None, patient: bool = False, late: int = 0) -> tuple[int, int]:
+    def take(self, permits: int, since: int | None = None, late: int = 0) -> tuple[int, int]:
         """Take the permits if nobody is in line, the limiter is open and not paused, and they are due.
 
         Returns the instant for which the request is scheduled, as `Scheduler.take` does, and the instant now, which is its receipt if
-        it is granted. The first is `NOT_ASKED` if the scheduler was not asked. A patient caller, which would wait in line without a
-        limit, may be refused a permit that has just fallen due. The first of another line may come ``late`` ns late, of which
-        ``catch_up`` counts here.
+        it is granted. The first is `NOT_ASKED` if the scheduler was not asked. The first of another line may come ``late`` ns late, of
+        which ``catch_up`` counts here.
         """
-        timeline, batch = self.timeline, self.batch
-        now = self.now() if timeline.held_at is None else timeline.now()
-        if now < self.fast_until and not late:
+        timeline = self.timeline
+        now = timeline.read() - timeline.offset if timeline.held_at is None else timeline.now()
+        if now < self.meter.until and self.catch_up.late is None:
             at = self.scheduler.take(permits, now, since)
             if at <= now:
-                self.granted += permits
+                self.taken += permits
             return at, now
         loop = self.loop
         if loop is None or not loop.monotonic:
@@ -213,10 +211,6 @@ class Dispatcher:
             find_loop(self)  # a line of another loop, or of the process before a fork, does not count
             if self.waiters.head is not None or self.closed or timeline.held_at is not None:
                 return NOT_ASKED, now
-        if batch.opened:
-            self.settle(now)
-        if patient and batch.dry and batch.outstayed(now) and loop is not None and not loop.manual:
-            return now + 1, now
         if late:
             since = now - min(late, self.catch_up.limit)
         elif since is None and self.catch_up.late is not None:
@@ -226,13 +220,11 @@ class Dispatcher:
         else:
             at, receipt = self.gate.take(self, permits, now, since, late)
         if at <= now:
-            self.granted += permits
-            if batch.worthwhile and self.gate is None and loop is not None and loop.section is None and batch.open(self.scheduler, now):
-                settle_soon(self)
+            self.taken += permits
         elif at != NOT_ASKED:
             self.catch_up.late = None
-        if not batch.worthwhile and (loop is None or loop.section is None):  # else the fast path is closed
-            self.update_fast_path()
+        if loop is None or loop.section is None:  # else it is shut for good
+            self.open_meter(now)
         return at, receipt
 
     def join(
@@ -271,7 +263,7 @@ class Dispatcher:
         if waiters.estimate.kept:
             waiters.estimate.joined(permits, since, self.catch_up.limit)
         if waiters.head is None:
-            self.fast_until = 0
+            self.meter.until = self.meter.try_until = 0
             if at == NOT_ASKED:
                 self.serve()
             else:
@@ -408,7 +400,7 @@ class Dispatcher:
             waiters.estimate.emptied()
             waiters.driver.arm(None)
         if waiters.head is None:
-            self.update_fast_path()
+            self.open_meter()
         if waiters.deadlines is not None:
             waiters.deadlines.aim(len(waiters.line))
         if self.passes is not None:  # only now that everything here is in order again
@@ -440,7 +432,7 @@ class Dispatcher:
         self.waiters.fail(error)
         if self.gate is not None:
             self.gate.withdraw()
-        self.update_fast_path()
+        self.open_meter()
         if self.passes is not None:  # only now that everything here is in order again
             self.passes.serve()
 
@@ -485,36 +477,33 @@ class Dispatcher:
         if self.loop is not None and self.loop.section is not None:
             self.loop.clear_closed()
         now = self.timeline.now()
-        if self.batch.opened:
-            self.settle(now)
         waiters = self.waiters
         if waiters.line and (waiters.due is None or waiters.due <= now):
             self.serve()
-        self.update_fast_path()
+        self.open_meter()
         return now
 
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
-        self.batch.measure(self.scheduler)
         self.waiters.estimate.forget()
         self.catch_up.late = None
         self.serve()
 
-    # The fast path, and batches.
+    @property
+    def granted(self) -> int:
+        """Permits granted in all."""
+        return self.taken + self.meter.grabs
 
-    def update_fast_path(self) -> None:
-        """Open or close the fast path, after anything that matters to it."""
-        timeline, loop, scheduler = self.timeline, self.loop, self.scheduler
-        if type(scheduler) is Capped and timeline.held_at is None and scheduler.ended(timeline.now()):
-            self.scheduler = scheduler.inner
-            self.batch.measure(self.scheduler)
-        self.now = timeline.now if timeline.offset else timeline.read
-        self.fast_until = 0
-        if loop is None or self.gate is not None or self.batch.worthwhile or not loop.monotonic or loop.section is not None:
+    def open_meter(self, now: int | None = None) -> None:
+        """Open or shut the meter, after anything that matters to it; for callers that only try, too, if it is ``now`` known who calls."""
+        meter, timeline, loop = self.meter, self.timeline, self.loop
+        if type(self.scheduler) is Capped and timeline.held_at is None and self.scheduler.ended(timeline.now()):
+            self.scheduler = self.scheduler.inner
+        meter.until = meter.try_until = 0
+        if loop is None or not loop.steady or timeline.held_at is not None:
             return
-        if self.waiters.head is None and self.catch_up.late is None and timeline.held_at is None and not self.closed:
-            self.fast_until = loop.check_after - timeline.offset
-
-    def settle(self, now: int) -> None:
-        """Book what was handed out of the batch."""
-        self.granted += self.batch.settle(self.scheduler, now, self.catch_up.since(now))
+        if self.waiters.head is None and not self.closed and self.gate is None and type(self.scheduler) is not Capped:
+            meter.read, meter.offset = timeline.read, timeline.offset
+            meter.since, meter.until = self.catch_up.span(min(loop.check_after - timeline.offset, FAR))
+            if now is not None:
+                meter.try_until = self.catch_up.span(now + LOOP_CHECK_NS)[1]

@@ -41,11 +41,13 @@ class Entrance:
         find_loop(dispatcher)  # before places are asked for: it may hold on to a closed loop, and so to tasks that hold places
         if dispatcher.gate is not None and not places.closed and is_closed(dispatcher):  # a limit that it shares is: no place is needed
             return await self._take_permits(permits, most, None)
-        ticket, _, asked = places.ask(1, None, self)
-        waited = None if ticket is None else asked
-        if ticket is not None:
-            await places.wait(ticket, 1, asked, None, self)
-            most = None  # already admitted, and still waiting
+        waited = None
+        if not places.meter.grab():
+            ticket, _, asked = places.ask(1, None, self)
+            if ticket is not None:
+                waited = asked
+                await places.wait(ticket, 1, asked, None, self)
+                most = None  # already admitted, and still waiting
         if self._scheduler.max_permits == 1:  # one of several may be left by another task
             task = running_task()
             self._scheduler.holder = None if task is None else ref(task)
@@ -58,7 +60,9 @@ class Entrance:
     async def _take_permits(self, permits: int, most: MaxWaiting | None, since: int | None) -> int:
         """Wait for the permits; returns the ns waited since the reading ``since``, which is None if it did not wait for a place."""
         dispatcher = self._dispatcher
-        ticket, _, asked = dispatcher.ask(permits, None, most)
+        ticket = None
+        if permits != 1 or not dispatcher.meter.grab():
+            ticket, _, asked = dispatcher.ask(permits, None, most)
         if ticket is not None:
             return (await dispatcher.wait(ticket, permits, asked if since is None else since, None, most))[0]
         return 0 if since is None else dispatcher.run(self._note_wait, since)

@@ -61,7 +61,7 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
             if not woken:
                 scheduler.receipts = True
             woken += 1
-            dispatcher.granted += permits
+            dispatcher.taken += permits
             ticket.set_result((at, receipt, reading))
             passed = None
             served = max(at, since) if stood else at

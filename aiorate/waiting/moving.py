@@ -49,7 +49,7 @@ def move_to(dispatcher: Dispatcher, loop: EventLoop | None) -> None:
     dispatcher.loop = loop
     if loop is not None and dispatcher.options[0] is None:
         dispatcher.timeline.follow(loop.read)
-    dispatcher.update_fast_path()
+    dispatcher.open_meter()
 
 
 def _leave(dispatcher: Dispatcher, old: EventLoop) -> None:
@@ -60,7 +60,6 @@ def _leave(dispatcher: Dispatcher, old: EventLoop) -> None:
         dispatcher.gate.withdraw()
     dispatcher.watcher.moved()
     dispatcher.catch_up.late = None
-    dispatcher.batch.settling = False
     # Grants whose tasks will never go on cannot come back; those that are held may.
     counters = dispatcher.counters
     counters.returnable = 0 if old.forked else counters.returnable - waiters.resuming

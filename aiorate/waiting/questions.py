@@ -131,7 +131,4 @@ def is_rested(dispatcher: Dispatcher) -> bool:
         find_loop(dispatcher)  # its waiters are gone
     if dispatcher.counters.returnable or dispatcher.counters.altered or dispatcher.is_held:
         return False
-    now = dispatcher.timeline.now()
-    if dispatcher.batch.opened:
-        dispatcher.settle(now)
-    return dispatcher.scheduler.rested(now)
+    return dispatcher.scheduler.rested(dispatcher.timeline.now())

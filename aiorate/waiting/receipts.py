@@ -60,8 +60,6 @@ def give_back(dispatcher: Dispatcher, permits: int, receipt: int, waiters: Waite
     """
     counters, gate = dispatcher.counters, dispatcher.gate
     now = dispatcher.timeline.now()
-    if dispatcher.batch.opened:
-        dispatcher.settle(now)
     # A place that was taken in an earlier loop stays taken until it is left; a permit there is of no further interest.
     current = waiters is None or waiters is dispatcher.waiters or type(dispatcher.scheduler) is Places
     try:

@@ -24,6 +24,8 @@ class EventLoop(Protocol):
 
     monotonic: bool
     """Whether its clock is ``time.monotonic_ns``, which other loops go by too."""
+    steady: bool
+    """Whether its clock goes on by itself as long as the process runs, so that a caller may be served before anybody sees who it is."""
     manual: bool
     """Whether the clock keeps its own timers, and time does not pass by itself."""
     grain: int

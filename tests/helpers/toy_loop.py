@@ -108,6 +108,7 @@ class ToyView(OneLoop):
 
     section = None
     monotonic = False
+    steady = False
     grain = 0
     forked = False
 

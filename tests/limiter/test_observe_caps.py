@@ -149,7 +149,7 @@ async def test_a_cap_leaves_scheduler_rate_and_bound_unchanged() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_fast_path_is_open_again_after_the_reset() -> None:
+async def test_the_meter_is_open_again_after_the_reset() -> None:
     """This needs no timer, here in a real loop."""
     limiter = Limiter(TokenBucket("100/s", burst=100))
     await limiter.acquire()
@@ -161,7 +161,7 @@ async def test_the_fast_path_is_open_again_after_the_reset() -> None:
     limiter.delay()  # notices the end of the cap; so does any call 5 ms after the last
 
     assert limiter.dispatcher.scheduler is limiter.scheduler
-    assert limiter.dispatcher.fast_until > 0
+    assert limiter.dispatcher.meter.until > 0
 
 
 async def test_an_idle_limiter_sets_no_timer_for_feedback() -> None:

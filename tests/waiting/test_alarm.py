@@ -159,30 +159,3 @@ async def test_a_clock_that_leaps_ahead_gives_one_burst_at_most(kind: str) -> No
     await limiter.aclose()
     await asyncio.wait(crowd.tasks.values())
     assert [task.exception() is None for task in crowd.tasks.values()].count(True) == len(crowd.granted)
-
-
-class Asked(ManualClock):
-    """A clock that counts how often it is read."""
-
-    reads = 0
-
-    def now(self) -> int:
-        self.reads += 1
-        return super().now()
-
-
-async def test_what_the_cached_reading_proves_due_reads_no_clock() -> None:
-    """The point of the ticks accumulator: far behind schedule, one reading of the clock proves hundreds of slots due."""
-    clock = Asked(0)
-    limiter = aiorate.Limiter(aiorate.TicksAccumulator("10/s", start=0), clock=clock)
-    await limiter.acquire()
-    clock.advance(100)
-    assert limiter.lag > 99  # a reading
-    assert not await limiter.acquire()
-    clock.reads = 0
-
-    for _ in range(990):
-        await limiter.acquire()
-
-    assert clock.reads < 30
-    assert limiter.statistics().granted == 992

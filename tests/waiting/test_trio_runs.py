@@ -221,8 +221,8 @@ def test_a_second_running_loop_is_an_error() -> None:
             for kind in ("asyncio", "trio"):
                 with pytest.raises(RuntimeError, match="another running event loop"):
                     anyio.run(_often, limiter, backend=kind)
-            if first == "trio":
-                with pytest.raises(RuntimeError, match="another running event loop"):
+            with pytest.raises(RuntimeError, match="another running event loop"):
+                while True:  # it is seen who calls when the permits that lie ready are gone, or 5 ms later
                     limiter.try_acquire()
         finally:
             over.set()

@@ -45,6 +45,7 @@ class AsyncioLoop(OneLoop):
         "monotonic",
         "native",
         "read",
+        "steady",
     )
 
     section: Section | None = None
@@ -60,6 +61,7 @@ class AsyncioLoop(OneLoop):
         time: ReadClock = monotonic_ns if own or uvloop else lambda: round(native.time() * NS_PER_SECOND)
         self.read: ReadClock = time if clock is None else clock.now
         self.monotonic: bool = self.read is monotonic_ns
+        self.steady: bool = self.monotonic
         super().__init__(Turnstile.of(native, AsyncioPort, monotonic_ns if self.monotonic else time), NEVER if self.manual else 0)
         self._kernel: KernelTimers | None = None
         if precise and self.monotonic:

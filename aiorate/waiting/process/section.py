@@ -74,7 +74,8 @@ class Section:
                 finally:
                     self._owner = 0
         finally:
-            self.catch_up()
+            if self._deferred or self._after or self._cut:  # else a call more would cost a tenth
+                self.catch_up()
 
     def command(self, call: Callable[[], object]) -> None:
         """As `run`; but if this thread interrupted its own decision, the call follows right after that."""

@@ -33,7 +33,7 @@ __all__ = ["ProcessLoop"]
 class ProcessLoop:
     """An `EventLoop` whose callbacks run in the section, in any thread."""
 
-    __slots__ = ("_keeper", "_process", "_timers", "drivers", "grain", "manual", "monotonic", "read", "section")
+    __slots__ = ("_keeper", "_process", "_timers", "drivers", "grain", "manual", "monotonic", "read", "section", "steady")
 
     running: bool = False
     closed: bool = False
@@ -43,6 +43,7 @@ class ProcessLoop:
         self.section: Section = section
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
         self.monotonic: bool = clock is None
+        self.steady: bool = False  # several threads call
         self.grain: int = 0 if precise else GRAIN_NS
         self.drivers: list[ProcessDriver] = []
         """The drivers of the lines that stand in the section."""

@@ -48,6 +48,7 @@ class TrioLoop(OneLoop):
         "manual",
         "monotonic",
         "read",
+        "steady",
     )
 
     section: Section | None = None
@@ -65,6 +66,7 @@ class TrioLoop(OneLoop):
         turnstile = Turnstile.of(native, TrioPort, monotonic_ns if self.read is monotonic_ns else time)
         super().__init__(turnstile, NEVER if self.manual else 0)
         self.monotonic: bool = False
+        self.steady: bool = self._own and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
         self.grain: int = _GRAIN_NS
 
     @property

@@ -1,0 +1,116 @@
+"""The meter: a permit that lies ready is had by one call, which reads the clock, compares and adds.
+
+Between two requests of any other kind, a bucket, a pool whose backlog does not return, the ticks accumulator and strict pacing are one
+straight line: a permit is due at an instant, the next one some ticks later, and what lies idle for longer than the slack is cut off.
+Such a scheduler keeps that instant in its meter for good, so neither has anything to settle with the other.
+
+Time is counted in ticks, as everywhere in the schedulers (`Rate.ticks`). The meter that is compiled from ``_meter.c`` does the same in
+a fifth of the time. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. No other part takes permits and reads
+a clock. Knows nothing of who waits, or why it is shut.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from os import environ
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["BENT", "COMPILED", "ENDLESS", "FAR", "Meter", "PureMeter"]
+
+FAR = 1 << 62
+"""An instant that no clock reaches, and a length of time in ns that none measures."""
+ENDLESS = inf
+"""The slack of a line from which nothing is cut off."""
+BENT = (1, 1, -inf, -1)
+"""In place of the numbers: this is no straight line, and no grab succeeds."""
+
+
+class PureMeter:
+    """A straight line of permits, one due every ``cost`` ticks. Shut at first: `until` opens it."""
+
+    __slots__ = ("cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "try_until", "until")
+
+    def __init__(self, numbers: tuple[int, int, float, int] = BENT, due: int | None = None) -> None:
+        self.numbers: tuple[int, int, float, int] = numbers
+        """`unit`, `cost`, `slack` and `kept`: ticks of a nanosecond, ticks from one permit to the next, the most ticks for which a permit
+        lies idle, and those that are left where more were found. Whole numbers; the slack may be `ENDLESS`."""
+        self.due: int | None = due
+        """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
+        self.until: int = 0
+        """The instant before which `grab` may take a permit; 0: it is shut."""
+        self.try_until: int = 0
+        """The same for callers that cannot let the event loop turn, so nobody asks whether it does."""
+        self.offset: int = 0
+        """What the clock is ahead of the limiter's own time, in ns."""
+        self.since: int = FAR
+        """The instant after which nothing is cut off, because a late wake-up kept the callers waiting; `FAR`: there was none."""
+        self.read: Callable[[], int] = monotonic_ns
+        """The clock."""
+        self.grabs: int = 0
+        """The number of permits taken by `grab`."""
+        self.last: int | None = None
+        """The instant of the last grab since `collect`; None: there was none."""
+        self.cut = 0
+        self.peak = -1
+
+    def grab(self, trying: bool = False) -> bool:
+        """Take one permit if it is due and the meter is open. Does what the scheduler's ``take(1, now, since)`` does.
+
+        ``trying``: for a caller that cannot wait.
+        """
+        until = self.try_until if trying else self.until
+        if not until:
+            return False
+        now = self.read() - self.offset
+        due = self.due
+        if now >= until or due is None:
+            return False
+        unit, cost, slack, kept = self.numbers
+        idle = (now if unit == 1 else now * unit) - due
+        if 0 <= idle <= self.peak:  # nothing is cut off, and there is nothing new to remember
+            due += cost
+        elif idle < 0:
+            return False
+        else:
+            if now > self.since:
+                idle = self.since * unit - due
+            if idle > slack:
+                if kept < 0:
+                    return False
+                lost = idle - kept
+                self.cut += lost
+                due += lost
+                idle = kept
+            if idle > self.peak:
+                self.peak = idle
+            due += cost
+        self.due = due
+        self.last = now
+        self.grabs += 1
+        return True
+
+    def collect(self) -> tuple[int | None, int, int]:
+        """What the grabs since the last call came to: the instant of the last, the ticks cut off, and the most that one found idle."""
+        found = self.last, self.cut, self.peak
+        self.last, self.cut, self.peak = None, 0, -1
+        return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """For copies of a scheduler: the line alone, shut."""
+        return type(self), (self.numbers, self.due)
+
+
+Meter = PureMeter
+COMPILED = False
+"""Whether `Meter` is the compiled one."""
+if not environ.get("AIORATE_PURE"):
+    try:
+        from aiorate._meter import Meter
+    except ImportError:
+        pass
+    else:
+        COMPILED = True

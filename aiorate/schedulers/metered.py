@@ -1,0 +1,70 @@
+"""Metered: a scheduler whose state is the next permit of its meter, so that a limiter may take single permits from the meter.
+
+A grab is a take of one permit that cannot come back. Before the scheduler itself does anything that depends on the takes before it,
+it collects what the grabs came to.
+Knows nothing of clocks, loops or waiters.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+from aiorate.schedulers.undo import Undoing
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from aiorate.meter import Meter
+
+__all__ = ["Metered"]
+
+
+class Metered(Undoing):
+    """The subclass keeps the instant of its next permit in `line`, in ticks, and sets ``metered_take = take`` below its own `take`.
+
+    Its records are the instant of the take, the next permit before it, the first that was taken, what the subclass needs, and the
+    number of permits.
+    """
+
+    __slots__ = ("line",)
+    line: Meter
+    """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
+
+    @property
+    def meter(self) -> Meter | None:
+        """The line, unless a subclass takes permits in another way or there is no straight line."""
+        own = type(self)
+        return self.line if own.take is own.metered_take and self.is_straight else None
+
+    metered_take = Undoing.take
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether permits are due at equal distances, and idle time is cut off at once."""
+        return True
+
+    def collect(self) -> None:
+        """Heed the grabs since the last call."""
+        last, cut, peak = self.line.collect()
+        if last is not None:
+            latest = self._latest
+            if latest is not None and latest[0] == last:  # and so were all of them; none was cut off
+                self._latest = (*latest[:-1], latest[-1] + self._grabbed_since(latest))
+            else:
+                self.forget_takes()
+            self.heed(last, cut, peak)
+
+    def heed(self, last: int, cut: int, peak: int) -> None:
+        """Follow grabs, the latest at ``last``, that lost ``cut`` ticks and found at most ``peak`` idle ones."""
+
+    def _grabbed_since(self, record: tuple[int, ...]) -> int:
+        assert self.line.due is not None
+        return (self.line.due - record[2]) // self.rate.ticks[1] - record[-1]
+
+    def __getstate__(self) -> object:
+        self.collect()  # the copy of a meter begins without grabs
+        return object.__getstate__(self)
+
+    def __copy__(self) -> Self:
+        return deepcopy(self)
