@@ -1,0 +1,60 @@
+"""The compiled meter for tests: the one that is installed, or one that is compiled for this run.
+
+Without a compiler the tests that need it are skipped, or fail if ``$AIORATE_REQUIRE_METER`` is set.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+import aiorate
+from aiorate.meter import PureMeter
+
+__all__ = ["compiled_meter"]
+
+SOURCE = Path(aiorate.__file__).with_name("_meter.c")
+
+
+@cache
+def compiled_meter() -> type[PureMeter]:
+    """The type. It is there whether `aiorate.meter` takes it or not."""
+    try:
+        from aiorate._meter import Meter
+    except ImportError:
+        pass
+    else:
+        return Meter
+    try:
+        return _compiled()
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = f"the meter is not compiled, and cannot be: {error}"
+    if os.environ.get("AIORATE_REQUIRE_METER"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def _compiled() -> type[PureMeter]:
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    shared = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = str(Path(folder, f"_meter{EXTENSION_SUFFIXES[0]}"))
+        options = [*shared, "-fPIC", "-O2", f"-I{sysconfig.get_path('include')}", "-o", path]
+        subprocess.run([*command, *options, str(SOURCE)], check=True, capture_output=True)
+        spec = spec_from_file_location("aiorate._meter", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    meter: type[PureMeter] = module.Meter
+    return meter

@@ -1,0 +1,24 @@
+"""The two meters."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.compiled import compiled_meter
+
+import aiorate.meter
+from aiorate.meter import PureMeter
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> type[PureMeter]:
+    """The compiled meter, under the name by which pickles find it."""
+    meter = compiled_meter()
+    monkeypatch.setattr(aiorate.meter, "Meter", meter)
+    return meter
+
+
+@pytest.fixture(params=["pure", "compiled"])
+def kind(request: pytest.FixtureRequest) -> type[PureMeter]:
+    """Each of the two."""
+    meter: type[PureMeter] = PureMeter if request.param == "pure" else request.getfixturevalue("compiled")
+    return meter
