@@ -202,6 +202,12 @@ def test_waiters_of_an_ended_run_leave() -> None:
     assert 2 == trio.run(look)
 
 
+def _try_often(limiter: aiorate.Limiter) -> None:
+    """Who calls is seen when the permits that lie ready are gone, or 5 ms after it was last seen."""
+    while True:
+        limiter.try_acquire()
+
+
 def test_a_second_running_loop_is_an_error() -> None:
     """Two threads would decide at once; the second gets an error, whichever loop was first."""
     for first in ("trio", "asyncio"):
@@ -222,8 +228,7 @@ def test_a_second_running_loop_is_an_error() -> None:
                 with pytest.raises(RuntimeError, match="another running event loop"):
                     anyio.run(_often, limiter, backend=kind)
             with pytest.raises(RuntimeError, match="another running event loop"):
-                while True:  # it is seen who calls when the permits that lie ready are gone, or 5 ms later
-                    limiter.try_acquire()
+                _try_often(limiter)
         finally:
             over.set()
             thread.join()
