@@ -103,7 +103,7 @@ class Twins:
             assert expected > self.now or meter is None or not self.fits()
 
     def fits(self) -> bool:
-        unit, cost, slack, kept = self.plain.line.numbers
+        unit, cost, _slack, kept = self.plain.line.numbers
         return max(unit, abs(self.now)) < 2**62 and max(cost, kept, abs(self.plain.line.due or 0)) < 2**124
 
     def take_several(self) -> None:
