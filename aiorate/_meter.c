@@ -87,9 +87,12 @@ static PyObject *grab(Meter *self, PyObject *const *args, Py_ssize_t count) {
         PyTime_t now;
         LOCKED(self, taken = PyTime_MonotonicRaw(&now) == 0 && take_one(self, (wide)now - self->offset, until));
     } else if (until) {
-        PyObject *answer = PyObject_CallMethod((PyObject *)self, "read", NULL), *instant = answer ? PyNumber_Index(answer) : NULL;
         wide now;
-        Py_XDECREF(answer);
+        PyObject *read, *answer, *instant;
+        LOCKED(self, read = Py_XNewRef(self->read));
+        answer = read ? PyObject_CallNoArgs(read) : PyErr_Format(PyExc_AttributeError, "read");
+        instant = answer ? PyNumber_Index(answer) : NULL;
+        Py_XDECREF(read); Py_XDECREF(answer);
         if (!instant) return NULL;
         LOCKED(self, taken = to_wide(instant, &now) && take_one(self, now - self->offset, until));
         Py_DECREF(instant);
@@ -143,11 +146,9 @@ static int init(Meter *self, PyObject *args, PyObject *kwargs) {
     Py_XSETREF(self->read, Py_XNewRef(self->monotonic_ns));
     return self->read ? 0 : -1;
 }
-
 static PyObject *reduce(Meter *self, PyObject *Py_UNUSED(none)) {
     return Py_BuildValue("O(NN)", Py_TYPE(self), get_numbers(self, NULL), get_due(self, NULL));
 }
-
 static int traverse(Meter *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->read); /* the other objects lead nowhere */
@@ -161,7 +162,6 @@ static void dealloc(Meter *self) {
     type->tp_free(self);
     Py_DECREF(type);
 }
-
 #define METHOD(name, function, flags) {name, (PyCFunction)(void (*)(void))function, flags, NULL}
 #define MEMBER(name, type) {#name, type, offsetof(Meter, name), 0, NULL}
 #define PROPERTY(name) {#name, (getter)get_##name, (setter)set_##name, NULL, NULL}
