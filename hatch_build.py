@@ -28,7 +28,7 @@ def build_extension(folder: str) -> str:
 
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
-        raise FileNotFoundError(f"there is no Python.h in {headers}")
+        raise FileNotFoundError(f"{headers} has no Python.h")
     command = build_ext(Distribution({"ext_modules": [Extension("aiorate._meter", [SOURCE])]}))
     command.build_lib = command.build_temp = folder
     command.ensure_finalized()
@@ -41,7 +41,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         beside_source = Path(self.root, BUILT)
         if version == "editable":
             beside_source.unlink(missing_ok=True)  # compiled from an earlier source
-        if os.environ.get("AIORATE_PURE") or not SUPPORTED or not Path(self.root, SOURCE).exists():
+        if os.environ.get("AIORATE_PURE") or not SUPPORTED:
             return
         self.folder = TemporaryDirectory()  # removed with this hook, after the wheel is written
         try:

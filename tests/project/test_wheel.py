@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 from zipfile import ZipFile
@@ -18,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BROUGHT_BY_USERS = {"httpx", "hypothesis", "trio", "valkey"}
 """What an adapter or ``aiorate.testing`` serves and never installs."""
+CAN_BE_COMPILED: bool = runpy.run_path(str(ROOT / "hatch_build.py"))["SUPPORTED"]
+"""Whether this Python and platform can have the extension, with a compiler."""
 
 
 def build(folder: Path, target: str = "wheel", **variables: str) -> tuple[Path, list[str]]:
@@ -64,3 +68,38 @@ def test_the_wheel_imports_only_what_users_can_install(wheel: ZipFile) -> None:
 
     assert imported - sys.stdlib_module_names - known <= BROUGHT_BY_USERS
     assert sorted(extras) == ["aiohttp", "demo", "http", "httpx", "redis", "uvloop"]
+
+
+def extensions(wheel: Path) -> list[str]:
+    return [name for name in ZipFile(wheel).namelist() if name.endswith((".so", ".pyd"))]
+
+
+def test_only_a_wheel_with_an_extension_is_for_one_platform(tmp_path: Path) -> None:
+    """Whether this machine can compile it or not: an installer goes by the tag."""
+    path, lines = build(tmp_path)
+
+    compiled = extensions(path)
+    warnings = [line for line in lines if "without its C extension" in line]
+
+    assert path.name.endswith("-py3-none-any.whl") == (compiled == [])
+    assert len(compiled) + len(warnings) == CAN_BE_COMPILED
+
+
+def test_without_a_compiler_a_build_warns_in_one_line(tmp_path: Path) -> None:
+    """And builds a wheel for any platform: the extension is optional."""
+    path, lines = build(tmp_path, CC=str(tmp_path / "no-compiler"))
+
+    assert path.name.endswith("-py3-none-any.whl")
+    assert extensions(path) == []
+    assert ["without its C extension" in line for line in lines] == [True] * CAN_BE_COMPILED
+
+
+def test_the_source_archive_can_be_compiled_and_is_not(tmp_path: Path) -> None:
+    """It holds the hook and the C source; an extension that was compiled beside the source stays behind."""
+    path, _ = build(tmp_path, "sdist")
+
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    assert {"hatch_build.py", "aiorate/_meter.c"} <= names
+    assert [name for name in names if name.endswith((".so", ".pyd"))] == []
