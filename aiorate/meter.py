@@ -54,8 +54,8 @@ class PureMeter:
         """The number of permits taken by `grab`."""
         self.last: int | None = None
         """The instant of the last grab since `collect`; None: there was none."""
-        self.cut = 0
-        self.peak = -1
+        self.cut: int = 0
+        self.peak: int = -1
 
     def grab(self, trying: bool = False) -> bool:
         """Take one permit if it is due and the meter is open. Does what the scheduler's ``take(1, now, since)`` does.
