@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
 __all__ = ["BENT", "COMPILED", "ENDLESS", "FAR", "Meter", "PureMeter"]
 
@@ -104,13 +105,16 @@ class PureMeter:
         return type(self), (self.numbers, self.due)
 
 
-Meter = PureMeter
-COMPILED = False
+COMPILED: bool = False
 """Whether `Meter` is the compiled one."""
-if not environ.get("AIORATE_PURE"):
+if TYPE_CHECKING:
+    Meter: TypeAlias = PureMeter
+elif environ.get("AIORATE_PURE"):
+    Meter = PureMeter
+else:
     try:
         from aiorate._meter import Meter
-    except ImportError:
-        pass
-    else:
+
         COMPILED = True
+    except ImportError:
+        Meter = PureMeter

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
     from aiorate.meter import Meter
@@ -37,7 +38,7 @@ class Metered(Undoing):
         own = type(self)
         return self.line if own.take is own.metered_take and self.is_straight else None
 
-    metered_take = Undoing.take
+    metered_take: Callable[..., int] = Undoing.take
 
     @property
     def is_straight(self) -> bool:

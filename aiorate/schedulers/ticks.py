@@ -48,7 +48,7 @@ class _Accumulator(Metered):
 
     def _setup(self, rate: Rate, start: int | None) -> None:
         check_optional("start", start)
-        self.line = Meter()
+        self.line: Meter = Meter()
         self.rate, self.receipts = rate, True
         self._unit, self._cost = self._ticks(rate)
         self.line.numbers = self._numbers(rate)

@@ -34,6 +34,7 @@ class TokenBucket(Metered):
     """
 
     __slots__ = ("_brim", "_cost", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits")
+    rate: Rate
     burst: int
     """Size of the bucket in permits."""
     _brim: int
@@ -50,7 +51,7 @@ class TokenBucket(Metered):
                 raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, the burst, not {type(initial).__name__}.")
             if not 0 <= initial <= burst:
                 raise ValueError(f"TokenBucket(initial={initial}) must be from 0 to {burst}, the burst.")
-        self.line = Meter()
+        self.line: Meter = Meter()
         self.burst = burst
         self.max_permits: int | None = burst
         self.receipts = True

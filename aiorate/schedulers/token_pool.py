@@ -53,7 +53,7 @@ class TokenPool(Metered):
         check_optional("start", start)
         if pool is not None:
             check_ns("TokenPool(pool)", pool, least=1)
-        self.line = Meter()
+        self.line: Meter = Meter()
         self.receipts = True
         self._peaks = Peaks()
         self._pool = pool

@@ -60,11 +60,10 @@ class Entrance:
     async def _take_permits(self, permits: int, most: MaxWaiting | None, since: int | None) -> int:
         """Wait for the permits; returns the ns waited since the reading ``since``, which is None if it did not wait for a place."""
         dispatcher = self._dispatcher
-        ticket = None
         if permits != 1 or not dispatcher.meter.grab():
             ticket, _, asked = dispatcher.ask(permits, None, most)
-        if ticket is not None:
-            return (await dispatcher.wait(ticket, permits, asked if since is None else since, None, most))[0]
+            if ticket is not None:
+                return (await dispatcher.wait(ticket, permits, asked if since is None else since, None, most))[0]
         return 0 if since is None else dispatcher.run(self._note_wait, since)
 
     def _note_wait(self, since: int) -> int:

@@ -43,12 +43,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: ZipFile) -> None:
     """Tests and benchmarks stay in the sources."""
-    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "aiorate").rglob("*") if path.suffix in (".py", ".pyi", ".typed")}
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "aiorate").rglob("*") if path.suffix in (".py", ".typed")}
 
     names = {name for name in wheel.namelist() if not name.startswith(f"aiorate-{PROJECT['version']}.dist-info/")}
 
     assert names == sources
-    assert {part for name in names for part in name.split("/") if re.match(r"_(?!_)", part)} == {"_demo", "_meter.pyi"}
+    assert {part for name in names for part in name.split("/") if re.match(r"_(?!_)", part)} == {"_demo"}
 
 
 def test_the_wheel_imports_only_what_users_can_install(wheel: ZipFile) -> None:
