@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -30,9 +31,10 @@ def head(command: str, distributions: Iterable[str]) -> dict[str, object]:
 
 def _version(distribution: str) -> str:
     try:
-        return metadata.version(distribution)
+        version = metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return ""
+    return f"{version} {'compiled' if 'aiorate._meter' in sys.modules else 'pure'}" if distribution == "aiorate" else version
 
 
 def _processor() -> str:

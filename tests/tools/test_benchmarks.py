@@ -136,6 +136,15 @@ def test_the_head_of_a_run_names_installed_versions(monkeypatch: pytest.MonkeyPa
     assert str(facts["machine"]).startswith("toaster, ")
 
 
+@pytest.mark.parametrize(("modules", "words"), [({"aiorate._meter": head}, "1.0 compiled"), ({}, "1.0 pure")])
+def test_the_head_says_whether_aiorate_is_compiled(modules: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two differ more than most releases do."""
+    monkeypatch.setattr(head, "sys", SimpleNamespace(modules=modules))
+    monkeypatch.setattr(head, "metadata", SimpleNamespace(version=lambda name: "1.0"))
+
+    assert head.head("ready", ["aiorate", "uvloop"])["versions"] == {"aiorate": words, "uvloop": "1.0"}
+
+
 def test_progress_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """It changes in place and disappears at the end, so only the tables stay on the screen."""
     screen = io.StringIO()
