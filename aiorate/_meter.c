@@ -25,6 +25,7 @@ typedef _PyTime_t PyTime_t;
    checked. Aligned as a pointer is, because not all allocators promise 16 bytes. */
 __extension__ typedef __int128 wide __attribute__((aligned(8)));
 #define WITHIN(bits, number) (-((wide)1 << (bits)) < (number) && (number) < ((wide)1 << (bits)))
+#define LEAST (-((wide)1 << 126)) /* less than any idle time */
 #define NONE LLONG_MIN /* in place of the instant of the last grab */
 
 typedef struct {
@@ -62,19 +63,18 @@ static bool take_one(Meter *self, wide now, long long until) {
     if (now >= until || !WITHIN(63, now) || self->odd_due || !line->straight) return false;
     wide ticks = now * line->unit, due = self->due, cut = self->cut;
     if (due > ticks) return false;
-    wide idle = (now < self->since ? ticks : self->since * line->unit) - due;
+    bool late = now > self->since;
+    wide idle = (late ? self->since * line->unit : ticks) - due;
     if (idle > line->slack) {
-        if (__builtin_add_overflow(cut, idle - line->kept, &cut)) return false;
+        if (late || __builtin_add_overflow(cut, idle - line->kept, &cut)) return false;
         due += idle - line->kept;
         idle = line->kept;
     }
     due += line->cost;
     if (!WITHIN(125, due)) return false;
-    self->due = due;
-    self->cut = cut;
+    self->due = due; self->cut = cut;
     self->peak = idle > self->peak ? idle : self->peak;
-    self->last = (long long)now;
-    self->grabs++;
+    self->last = (long long)now; self->grabs++;
     return true;
 }
 
@@ -103,7 +103,7 @@ static PyObject *grab(Meter *self, PyObject *const *args, Py_ssize_t count) {
 static PyObject *collect(Meter *self, PyObject *Py_UNUSED(none)) {
     long long last;
     wide cut, peak; /* read and reset before any object is made, because making one may run other code */
-    LOCKED(self, last = self->last; cut = self->cut; peak = self->peak; self->last = NONE; self->cut = 0; self->peak = -1);
+    LOCKED(self, last = self->last; cut = self->cut; peak = self->peak; self->last = NONE; self->cut = 0; self->peak = LEAST);
     return Py_BuildValue("NNN", from_last(last), from_wide(cut), from_wide(peak));
 }
 static PyObject *get_last(Meter *self, void *Py_UNUSED(closure)) { return from_last(self->last); }

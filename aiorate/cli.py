@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from aiorate._demo import strategies
+from aiorate.meter import COMPILED
 from aiorate.rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _EXTRAS = ("aiohttp", "httpx2", "plotext", "redis", "rich")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code: 2 for wrong arguments, 130 for Ctrl-C, 141 for a closed output pipe."""
     parser = argparse.ArgumentParser(prog="python -m aiorate", description="Rate limiting for asyncio and trio: see it work.")
-    parser.add_argument("--version", action="version", version=f"aiorate {_version()}")
+    parser.add_argument("--version", action="version", version=f"aiorate {_version()} ({'compiled' if COMPILED else 'pure Python'} meter)")
     commands = parser.add_subparsers(title="commands", metavar="")
     for add in _COMMANDS:
         add(commands)

@@ -24,6 +24,7 @@ __all__ = ["BENT", "COMPILED", "ENDLESS", "FAR", "Meter", "PureMeter"]
 
 FAR = 1 << 62
 """An instant that no clock reaches, and a length of time in ns that none measures."""
+_LEAST = -(1 << 126)  # less than any time that a permit lies idle
 ENDLESS = inf
 """The slack of a line from which nothing is cut off."""
 BENT = (1, 1, -inf, -1)
@@ -38,7 +39,7 @@ class PureMeter:
     def __init__(self, numbers: tuple[int, int, float, int] = BENT, due: int | None = None) -> None:
         self.numbers: tuple[int, int, float, int] = numbers
         """`unit`, `cost`, `slack` and `kept`: ticks of a nanosecond, ticks from one permit to the next, the most ticks for which a permit
-        lies idle, and those that are left where more were found. Whole numbers; the slack may be `ENDLESS`."""
+        lies idle, and those that are left where more were found. Whole numbers; the slack may be `ENDLESS`. `collect` before a change."""
         self.due: int | None = due
         """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
         self.until: int = 0
@@ -48,7 +49,7 @@ class PureMeter:
         self.offset: int = 0
         """What the clock is ahead of the limiter's own time, in ns."""
         self.since: int = FAR
-        """The instant after which nothing is cut off, because a late wake-up kept the callers waiting; `FAR`: there was none."""
+        """The instant since which callers wait, because a wake-up was late: permits lie idle until then only; `FAR`: it was not."""
         self.read: Callable[[], int] = monotonic_ns
         """The clock."""
         self.grabs: int = 0
@@ -56,7 +57,7 @@ class PureMeter:
         self.last: int | None = None
         """The instant of the last grab since `collect`; None: there was none."""
         self.cut: int = 0
-        self.peak: int = -1
+        self.peak: int = _LEAST
 
     def grab(self, trying: bool = False) -> bool:
         """Take one permit if it is due and the meter is open. Does what the scheduler's ``take(1, now, since)`` does.
@@ -77,10 +78,11 @@ class PureMeter:
         elif idle < 0:
             return False
         else:
-            if now > self.since:
+            late = now > self.since
+            if late:
                 idle = self.since * unit - due
             if idle > slack:
-                if kept < 0:
+                if late or kept < 0:
                     return False
                 lost = idle - kept
                 self.cut += lost
@@ -97,7 +99,7 @@ class PureMeter:
     def collect(self) -> tuple[int | None, int, int]:
         """What the grabs since the last call came to: the instant of the last, the ticks cut off, and the most that one found idle."""
         found = self.last, self.cut, self.peak
-        self.last, self.cut, self.peak = None, 0, -1
+        self.last, self.cut, self.peak = None, 0, _LEAST
         return found
 
     def __reduce__(self) -> tuple[object, ...]:

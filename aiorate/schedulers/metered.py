@@ -50,7 +50,7 @@ class Metered(Undoing):
         last, cut, peak = self.line.collect()
         if last is not None:
             latest = self._latest
-            if latest is not None and latest[0] == last:  # and so were all of them; none was cut off
+            if latest is not None and latest[0] == last and not cut:  # all of them were at that instant
                 self._latest = (*latest[:-1], latest[-1] + self._grabbed_since(latest))
             else:
                 self.forget_takes()

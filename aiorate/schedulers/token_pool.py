@@ -75,7 +75,11 @@ class TokenPool(Metered):
         full = self._full = self._pool * unit if self._pool else max(_LEAST_POOL_NS * unit, 2 * cost)
         self._over = full // den * num if num > den else full
         self.forget_takes()
-        self.line.numbers = (unit, cost, full - cost, full - cost) if self.is_straight else BENT
+        self.line.numbers = self._numbers()
+
+    def _numbers(self) -> tuple[int, int, float, int]:
+        kept = self._full - self._cost
+        return (self._unit, self._cost, kept, kept) if self.is_straight and self._last is not None else BENT
 
     @property
     def is_straight(self) -> bool:
@@ -94,8 +98,11 @@ class TokenPool(Metered):
         return last * self._unit - active + self._cost
 
     def heed(self, last: int, cut: int, peak: int) -> None:
-        if self._last is None or last > self._last:
-            self._last = last
+        assert self.line.due is not None
+        # Callers that wait since a late wake-up take what has come since, and the pool is refilled only as far as they need.
+        refilled = max(min(last, self.line.since), ceil_div(self.line.due - self._cost, self._unit))
+        if self._last is None or refilled > self._last:
+            self._last = refilled
         self._w += cut
         self._peaks.note(last, peak + self._cost)
 
@@ -316,6 +323,7 @@ class TokenPool(Metered):
         assert self.line.due is not None
         due = self.line.due + now * self._unit
         self._last, self.line.due = now, due
+        self.line.numbers = self._numbers()
 
     def _fill(self, now: int) -> None:
         if self._last is None:
@@ -410,6 +418,7 @@ class TokenPool(Metered):
         self.forget_takes()
         self._peaks.clear()
         self._w, self._earlier, self._last, self.line.due = 0, None, now, now * self._unit
+        self.line.numbers = self._numbers()
 
     def lag(self, now: int) -> int:
         """The waiting pool, in ns."""
