@@ -19,6 +19,7 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 9.  The permits that `Scheduler.stock` counts are granted, at that instant or any later one, as long as nothing else is taken.
 10. A charge delays later requests as a take does where the take is due, and by no less where it is not.
 11. A rehearsal answers what the scheduler would, and nothing that is taken from it is taken from the scheduler.
+12. A grab of the scheduler's meter, if it has one, does what a take of one permit does, or nothing.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hypothesis import strategies as st
 
+from aiorate.meter import FAR
 from aiorate.rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ BACK = ((-1, "ns"), (-1, "quarters"), (-6, "quarters"), (-1, "periods"), (-1, "d
 # The changes of "set rate", by size: a fraction (numerator, denominator) of the permits, and a multiple of the period.
 _CHANGES = {1: (1, 2, 1), 2: (1, 1, 4), 3: (3, 1, 1), 0: (100, 1, 1), -1: (1, 1, 1), 7: (10, 1, 7)}
 GIVING_BACK = ("give back", "give back first", "swap first", "swap half", "refund")
-_DOES = ("take", "take", "take all", "take late", *GIVING_BACK, "set rate")
+_DOES = ("take", "take", "grab", "take all", "take late", *GIVING_BACK, "set rate")
 
 
 def _lists(gaps: tuple[tuple[int, str], ...]) -> st.SearchStrategy[list[Step]]:
@@ -94,6 +95,8 @@ class History:
             self.pass_time(gap, permits)
             if does == "take all":
                 self.take_all(permits)
+            elif does == "grab":
+                self.grab()
             elif does == "take":
                 self.take(permits)
             elif does == "take late":
@@ -155,6 +158,22 @@ class History:
             self.largest = max(self.largest, permits)
             self.held.append(len(self.events))
             self.events.append((self.epochs, now, permits))
+        return granted
+
+    def grab(self) -> bool:
+        """Take one permit as a limiter does: by the scheduler's meter, or by `take` where that refuses. It is never given back."""
+        meter, granted = self.scheduler.meter, False
+        if meter is not None:
+            meter.read, meter.until = (lambda: self.now), FAR
+            granted = meter.grab()
+            meter.until = 0
+        self.lines.append(f"grab at {self.now} -> {granted}")
+        if not granted:
+            at = self.scheduler.take(1, self.now)
+            self.lines.append(f"take(1, {self.now}) -> {at}")
+            granted = at <= self.now
+        if granted:
+            self.events.append((self.epochs, self.now, 1))
         return granted
 
     def give_back(self, permits: int, place: int, receipt: bool = True) -> None:

@@ -214,6 +214,17 @@ def rehearsing_foretells(trial: Trial) -> None:
     same_future(past, twin, trial.after)
 
 
+def grabbing_takes_one_permit(trial: Trial) -> None:
+    """A grab of the scheduler's meter does what a take of one permit does, or nothing."""
+    grabbed = trial.begin()
+    twin = grabbed.fork()
+    for step in trial.sizes:
+        grabbed.pass_time(step.gap)
+        twin.pass_time(step.gap)
+        assert grabbed.grab() == twin.take(1), "take() does not do what the meter does"
+    same_future(grabbed, twin, [step for step in trial.after if step.does in ("take", "take all", "grab")])
+
+
 def no_drift(trial: Trial) -> None:
     """Under load, a rate's permits take exactly its period, at the start and after a thousand million of them."""
     load = trial.fresh()
@@ -272,6 +283,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     set_rate_forgives_nothing,
     shifting_changes_nothing,
     rehearsing_foretells,
+    grabbing_takes_one_permit,
     no_drift,
     giving_back_makes_nobody_sooner,
 )

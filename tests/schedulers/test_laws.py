@@ -10,6 +10,7 @@ from helpers.samples import histories, sampled
 from helpers.strategies import EACH
 
 import aiorate
+from aiorate.meter import ENDLESS, Meter
 from aiorate.testing import check_scheduler
 from aiorate.testing.laws import LAWS, run_law
 from aiorate.testing.receipts import EXACT_RECEIPTS
@@ -286,6 +287,17 @@ class Sulks(Careful):
         return super().take(permits, now, since)
 
 
+class ForgetsItsMeter(aiorate.TokenBucket):
+    """What its meter took does not count."""
+
+    def __init__(self) -> None:
+        super().__init__("100/s", burst=5)
+
+    @property
+    def meter(self) -> Meter:
+        return Meter((1, 1, ENDLESS, 0), 0)
+
+
 BAD = {
     PromisesTooMuch: ("bound_holds",),
     Rounds: ("bound_holds", "bound_holds_for_what_is_kept", "bound_holds_when_late", "no_drift"),
@@ -304,6 +316,7 @@ BAD = {
     Forgives: ("set_rate_forgives_nothing",),
     LivesByTheClockFace: ("shifting_changes_nothing",),
     Sulks: ("asking_changes_nothing", "granted_on_time"),
+    ForgetsItsMeter: ("bound_holds", "grabbing_takes_one_permit"),
 }
 
 
