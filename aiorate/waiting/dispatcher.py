@@ -194,7 +194,8 @@ class Dispatcher:
         """
         timeline = self.timeline
         now = timeline.read() - timeline.offset if timeline.held_at is None else timeline.now()
-        if now < self.meter.until and self.catch_up.late is None:
+        until = self.meter.until
+        if until and now < until and self.catch_up.late is None and not late:
             at = self.scheduler.take(permits, now, since)
             if at <= now:
                 self.taken += permits
