@@ -11,10 +11,12 @@ import hypothesis  # noqa: F401  # imported here, not by its plugin as a run end
 import pytest
 import pytest_asyncio
 from helpers.loops import FACTORIES, LeapingLoop, eager_loop
+from helpers.meters import PLAIN, Machine, steady
 from helpers.server import Server
 from helpers.stores import RealServer
 
 from aiorate.testing import VirtualLoop
+from aiorate.waiting.asyncio.view import AsyncioLoop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -43,10 +45,34 @@ def pytest_configure() -> None:
         asyncio.Runner.__init__ = eager  # type: ignore[method-assign]
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """``AIORATE_TEST_METER=open``: permits come from the meter under every clock, manual and virtual ones too.
+
+    A test with the mark ``shut_meter`` has the meter as it is without that, and its reason says why.
+    """
+    if os.environ.get("AIORATE_TEST_METER") == "open":
+        AsyncioLoop.__init__ = PLAIN if item.get_closest_marker("shut_meter") else steady()  # type: ignore[method-assign]
+
+
 def pytest_collection_finish() -> None:
     """Exempt imported modules from garbage collection, so that tests that collect garbage are fast."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """The clock of all limiters that are made without one. Under it, the meter is open."""
+    machine = Machine()
+    for module in ("asyncio.view", "timeline"):
+        monkeypatch.setattr(f"aiorate.waiting.{module}.monotonic_ns", machine)
+    return machine
+
+
+@pytest.fixture
+def every_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The meter is open under manual and virtual clocks too."""
+    monkeypatch.setattr(AsyncioLoop, "__init__", steady())
 
 
 @pytest_asyncio.fixture

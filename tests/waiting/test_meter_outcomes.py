@@ -1,6 +1,6 @@
-"""The fast path: a request that goes straight to the scheduler has the same outcome as any other.
+"""The meter: a permit from it has the same outcome as any other.
 
-It is only taken with the machine's monotonic clock, which other event loops use too. So that clock is replaced here and moved by hand.
+It is only open with the machine's monotonic clock, which other event loops use too. So that clock is replaced here and moved by hand.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from helpers.driving import SECOND, turns, until
+from helpers.meters import Machine, at_once
 from helpers.strategies import EACH
 
 import aiorate
@@ -19,44 +20,8 @@ pytestmark = pytest.mark.asyncio
 MS = SECOND // 1000
 
 
-class Machine:
-    """The machine's monotonic clock, which stands still until it is moved. Timers of loops run in real time."""
-
-    def __init__(self, start_ns: int = SECOND) -> None:
-        self.instant = start_ns
-
-    def __call__(self) -> int:
-        return self.instant
-
-    async def advance(self, limiter: aiorate.Limiter, ns: int) -> None:
-        """Move by that many ns, call statistics(), which grants what is due, and let the granted tasks run."""
-        self.instant += ns
-        limiter.statistics()
-        await turns(8)
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """The clock of all limiters that are made without one."""
-    machine = Machine()
-    for module in ("asyncio.view", "timeline"):
-        monkeypatch.setattr(f"aiorate.waiting.{module}.monotonic_ns", machine)
-    return machine
-
-
-async def at_once(limiter: aiorate.Limiter) -> bool:
-    """True if acquire() is granted without a wait; else its request is withdrawn."""
-    coroutine = limiter.acquire()
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value == 0.0
-    coroutine.close()
-    return False
-
-
 @pytest.mark.parametrize("name", list(EACH))
-async def test_the_fast_path_grants_what_the_scheduler_grants(name: str, machine: Machine) -> None:
+async def test_the_meter_grants_what_the_scheduler_grants(name: str, machine: Machine) -> None:
     """The outcomes are the same at any instant, with refusals in between."""
     dice, expected, actual = random.Random(name), [], []
     limiter, scheduler = aiorate.Limiter(EACH[name]()), EACH[name]()
@@ -72,7 +37,7 @@ async def test_the_fast_path_grants_what_the_scheduler_grants(name: str, machine
 
 
 @pytest.mark.parametrize("look", [aiorate.Limiter.statistics, aiorate.Limiter.delay, aiorate.Limiter.try_acquire])
-async def test_the_fast_path_never_passes_a_line(look: Callable[[aiorate.Limiter], object], machine: Machine) -> None:
+async def test_the_meter_never_passes_a_line(look: Callable[[aiorate.Limiter], object], machine: Machine) -> None:
     """Three permits are available and the first in line wants five: a request for one is behind it, also after other calls."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=5))
     assert await at_once(limiter)
@@ -90,7 +55,7 @@ async def test_the_fast_path_never_passes_a_line(look: Callable[[aiorate.Limiter
     assert small.result() == 0.0
 
 
-async def test_the_fast_path_is_closed_during_a_pause_and_a_stop(machine: Machine) -> None:
+async def test_the_meter_is_shut_during_a_pause_and_a_stop(machine: Machine) -> None:
     """It is open again afterwards."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100))
     seen = [await at_once(limiter)]
@@ -107,8 +72,8 @@ async def test_the_fast_path_is_closed_during_a_pause_and_a_stop(machine: Machin
     assert seen == [True, False, True, False, True]
 
 
-async def test_the_fast_path_of_a_closed_limiter_is_closed(machine: Machine) -> None:
-    """It is closed even if permits are available."""
+async def test_the_meter_of_a_closed_limiter_is_shut(machine: Machine) -> None:
+    """It is shut even if permits are available."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100))
     assert await at_once(limiter)
 
@@ -120,7 +85,7 @@ async def test_the_fast_path_of_a_closed_limiter_is_closed(machine: Machine) -> 
 
 
 @pytest.mark.parametrize(("catch_up", "at_once_in_all"), [(1.0, 21), (0.008, 9)])
-async def test_after_a_late_wake_up_requests_skip_the_fast_path(catch_up: float, at_once_in_all: int, machine: Machine) -> None:
+async def test_after_a_late_wake_up_the_meter_books_from_before_it(catch_up: float, at_once_in_all: int, machine: Machine) -> None:
     """Strict pacing at 1000/s, woken 20 ms late: within catch_up, the missed slots go to callers that could not ask meanwhile."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("1000/s"), catch_up=catch_up)
     assert await at_once(limiter)
