@@ -35,8 +35,7 @@ class Metered(Undoing):
     @property
     def meter(self) -> Meter | None:
         """The line, unless a subclass or an attribute takes permits in another way, or there is no straight line."""
-        take = getattr(self.take, "__func__", None)
-        return self.line if take is type(self).metered_take and self.is_straight else None
+        return self.line if self.take == self.metered_take and self.is_straight else None
 
     metered_take: Callable[..., int] = Undoing.take
 
