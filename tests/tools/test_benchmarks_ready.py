@@ -84,6 +84,18 @@ def test_a_coarse_clock_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {((), "the clock of CPU time is too coarse")} == {(row.samples, row.remark) for row in rows}
 
 
+def test_laps_that_are_all_late_have_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their limiters look at the loop, and a limiter that is called each millisecond seldom does."""
+    monkeypatch.setattr(ready, "CALLS", ready.CALLS[2:])
+    monkeypatch.setattr(ready, "hundred_workers", lambda *_: lambda: (1.0, 1.0))
+    hours = iter(range(10**9))
+    monkeypatch.setattr(ready, "perf_counter_ns", lambda: next(hours) * 3_600 * 10**9)
+
+    rows = [row for row in ready.run(plan(STRATEGIES["aiorate TokenBucket"])) if "1 000/s full" in row.subject]
+
+    assert {((), "no lap in time")} == {(row.samples, row.remark) for row in rows}
+
+
 def test_the_dearest_is_compared_with_the_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the same call by as many callers. The mean of laps includes looks at the loop, and does not count."""
     figures = cycle([(4.0, 20.0), (2.0, 2.0), (8.0, 8.0), (6.0, 6.0)])
