@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import hypothesis  # noqa: F401  # imported here, not by its plugin as a run ends: a garbage collection during that import fails the run (CPython 3.11)
 import pytest
 import pytest_asyncio
+from helpers.compiled import compiled_meter
 from helpers.loops import FACTORIES, LeapingLoop, eager_loop
 from helpers.meters import PLAIN, Machine, steady
 from helpers.server import Server
 from helpers.stores import RealServer
 
+from aiorate.meter import PureMeter
 from aiorate.testing import VirtualLoop
 from aiorate.waiting.asyncio.view import AsyncioLoop
 
@@ -73,6 +75,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def every_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The meter is open under manual and virtual clocks too."""
     monkeypatch.setattr(AsyncioLoop, "__init__", steady())
+
+
+@pytest.fixture(params=["pure", "compiled"])
+def each_meter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every scheduler that is made has the meter in Python, and once more the compiled one."""
+    kind = PureMeter if request.param == "pure" else compiled_meter()
+    for module in ("ticks", "token_bucket", "token_pool"):
+        monkeypatch.setattr(f"aiorate.schedulers.{module}.Meter", kind)
 
 
 @pytest_asyncio.fixture
