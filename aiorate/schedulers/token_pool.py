@@ -105,6 +105,9 @@ class TokenPool(Metered):
             self._last = refilled
         self._w += cut
         self._peaks.note(last, peak + self._cost)
+        latest = self._latest
+        if latest is not None and latest[0] == last:  # they have joined it, and it may be undone in part
+            self._latest = (*latest[:5], self._last, *latest[6:])  # type: ignore[assignment]  # it has begun
 
     # The original's figures, in ns.
 
