@@ -107,7 +107,7 @@ class TokenPool(Metered):
         self._peaks.note(last, peak + self._cost)
         latest = self._latest
         if latest is not None and latest[0] == last:  # they have joined it, and it may be undone in part
-            self._latest = (*latest[:5], self._last, *latest[6:])  # type: ignore[assignment]  # it has begun
+            self._latest = (*latest[:5], self._last, *latest[6:])
 
     # The original's figures, in ns.
 

@@ -46,7 +46,7 @@ class Story:
         return self.limiter
 
     async def grab(self, times: int = 6, step: int = MS // 3) -> None:
-        """Try and acquire, now the one first and now the other, and so many ns later again."""
+        """Try and acquire, in either order in turn, with `step` ns in between."""
         for k in range(times):
             self.machine.instant += step
             try:
