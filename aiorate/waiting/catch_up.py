@@ -20,17 +20,22 @@ class CatchUp:
         self.late: tuple[int, int] | None = None
         """The instant up to which a late wake-up served the schedule, and that of the wake-up; None: it was not late."""
 
-    def since(self, now: int) -> int | None:
+    def since(self, now: int, resuming: int) -> int | None:
         """Since when to book just after a late wake-up.
 
-        What delayed the wake-up also delayed the callers right after it; they are booked from the same instant, at most `limit` back.
+        What delayed the wake-up also delayed the callers right after it, and all callers while ``resuming`` tasks that it woke have not
+        gone on. They are booked from the same instant, at most `limit` back.
         """
         if self.late is None:
             return None
         since, woken_at = self.late
         if now - woken_at > _SAME_WAKE_UP_NS:
-            self.late = None
-            return None
+            if not resuming:
+                self.late = None
+                return None
+            woken_at = now
+        # At the limit, those that follow get a little less, so that one instant holds for all of them; see `span`.
+        self.late = max(since, now - max(self.limit - _SAME_WAKE_UP_NS, 0)), woken_at
         return max(since, now - self.limit)
 
     def span(self, until: int) -> tuple[int, int]:

@@ -215,7 +215,7 @@ class Dispatcher:
         if late:
             since = now - min(late, self.catch_up.limit)
         elif since is None and self.catch_up.late is not None:
-            since = self.catch_up.since(now)
+            since = self.catch_up.since(now, self.waiters.resuming)
         if self.gate is None:
             at, receipt = self.scheduler.take(permits, now, since), now
         else:
