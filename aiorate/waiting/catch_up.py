@@ -34,9 +34,10 @@ class CatchUp:
                 self.late = None
                 return None
             woken_at = now
-        # At the limit, those that follow get a little less, so that one instant holds for all of them; see `span`.
-        self.late = max(since, now - max(self.limit - _SAME_WAKE_UP_NS, 0)), woken_at
-        return max(since, now - self.limit)
+            since = max(since, now - max(self.limit - _SAME_WAKE_UP_NS, 0))  # one instant that holds for as long, at the limit too
+        since = max(since, now - self.limit)
+        self.late = since, woken_at
+        return since
 
     def span(self, until: int) -> tuple[int, int]:
         """The instant since which to book, `FAR` if that is now, and the instant, at most ``until``, before which that stays so."""

@@ -208,6 +208,8 @@ class Dispatcher:
         elif now + timeline.offset >= loop.check_after and loop.section is None:
             find_loop(self)
             loop = self.loop
+            if loop is not None:
+                loop.starved()  # so that the meter is open for as long as that is known
         if self.waiters.head is not None or self.closed or timeline.held_at is not None:
             find_loop(self)  # a line of another loop, or of the process before a fork, does not count
             if self.waiters.head is not None or self.closed or timeline.held_at is not None:
@@ -481,7 +483,7 @@ class Dispatcher:
         waiters = self.waiters
         if waiters.line and (waiters.due is None or waiters.due <= now):
             self.serve()
-        self.open_meter()
+        self.open_meter(now)
         return now
 
     def changed(self) -> None:
@@ -501,10 +503,14 @@ class Dispatcher:
         if type(self.scheduler) is Capped and timeline.held_at is None and self.scheduler.ended(timeline.now()):
             self.scheduler = self.scheduler.inner
         meter.until = meter.try_until = 0
-        if loop is None or not loop.steady or timeline.held_at is not None:
+        if loop is None or not loop.steady or timeline.held_at is not None or self.waiters.head is not None:
             return
-        if self.waiters.head is None and not self.closed and self.gate is None and type(self.scheduler) is not Capped:
-            meter.read, meter.offset = timeline.read, timeline.offset
-            meter.since, meter.until = self.catch_up.span(min(loop.check_after - timeline.offset, FAR))
+        if not self.closed and self.gate is None and type(self.scheduler) is not Capped:
+            meter.read, meter.offset, meter.since = timeline.read, timeline.offset, FAR
+            until = loop.check_after - timeline.offset
+            meter.until = until if until < FAR else FAR
             if now is not None:
-                meter.try_until = self.catch_up.span(now + LOOP_CHECK_NS)[1]
+                meter.try_until = now + LOOP_CHECK_NS
+            if self.catch_up.late is not None:
+                meter.since, meter.until = self.catch_up.span(meter.until)
+                meter.try_until = min(meter.try_until, meter.until)
