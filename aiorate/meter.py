@@ -74,24 +74,27 @@ class PureMeter:
         unit, cost, slack, kept = self.numbers
         idle = (now if unit == 1 else now * unit) - due
         if 0 <= idle <= self.peak:  # nothing is cut off, and there is nothing new to remember
-            due += cost
+            self.due = due + cost
         elif idle < 0:
             return False
-        else:
-            late = now > self.since
-            if late:
-                idle = self.since * unit - due
+        elif now > self.since:
+            idle = self.since * unit - due
             if idle > slack:
-                if late or kept < 0:
-                    return False
-                lost = idle - kept
-                self.cut += lost
-                due += lost
-                idle = kept
+                return False
+            self.due = due + cost
             if idle > self.peak:
                 self.peak = idle
-            due += cost
-        self.due = due
+        elif idle > slack:
+            if kept < 0:
+                return False
+            lost = idle - kept
+            self.due = due + lost + cost
+            self.cut += lost
+            if kept > self.peak:
+                self.peak = kept
+        else:
+            self.due = due + cost
+            self.peak = idle
         self.last = now
         self.grabs += 1
         return True
