@@ -10,6 +10,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
+from aiorate.meter import BENT
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
@@ -35,32 +36,23 @@ class Metered(Undoing):
     @property
     def meter(self) -> Meter | None:
         """The line, unless a subclass or an attribute takes permits in another way, or there is no straight line."""
-        return self.line if self.take == self.metered_take and self.is_straight else None
+        return self.line if self.take == self.metered_take and self.line.numbers != BENT else None
 
     metered_take: Callable[..., int] = Undoing.take
-
-    @property
-    def is_straight(self) -> bool:
-        """Whether permits are due at equal distances, and idle time is cut off at once."""
-        return True
 
     def collect(self) -> None:
         """Heed the grabs since the last call."""
         last, cut, peak = self.line.collect()
-        if last is not None:
+        if last is not None and self.line.due is not None:
             latest = self._latest
             if latest is not None and latest[0] == last and not cut:  # all of them were at that instant
-                self._latest = (*latest[:-1], latest[-1] + self._grabbed_since(latest))
+                self._latest = (*latest[:-1], (self.line.due - latest[2]) // self.rate.ticks[1])
             else:
                 self.forget_takes()
             self.heed(last, cut, peak)
 
     def heed(self, last: int, cut: int, peak: int) -> None:
         """Follow grabs, the latest at ``last``, that lost ``cut`` ticks and found at most ``peak`` idle ones."""
-
-    def _grabbed_since(self, record: tuple[int, ...]) -> int:
-        assert self.line.due is not None
-        return (self.line.due - record[2]) // self.rate.ticks[1] - record[-1]
 
     def __getstate__(self) -> object:
         self.collect()  # the copy of a meter begins without grabs

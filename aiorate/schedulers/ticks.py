@@ -87,12 +87,6 @@ class _Accumulator(Metered):
         check_ask("peek()", permits, now)
         return ceil_div(self._due(now), self._unit)
 
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
-        if self.line.last is not None:
-            self.collect()
-        super().give_back(permits, now, taken)
-
     def undo(self, record: tuple[int, ...], kept: int) -> None:
         _, slot, base, _ = record
         if kept:
@@ -254,11 +248,6 @@ class BurstCompensation(_Accumulator):
         super().reset(now)
         self._spilled = 0
 
-    @property
-    def is_straight(self) -> bool:
-        num, den = self._strictness
-        return num in (0, den)
-
     def heed(self, last: int, cut: int, peak: int) -> None:
         self._spilled += cut
 
@@ -321,10 +310,6 @@ class BurstRatio(_Accumulator):
             self.note_take((now, ideal, self._paced, base, permits), joins=base == self._paced)
         self._move(ideal, base, permits)
         return -(-ideal // self._unit)
-
-    @property
-    def is_straight(self) -> bool:
-        return False
 
     def _ticks(self, rate: Rate) -> tuple[int, int]:
         # Both schedules count in ticks. A ns has the ratio's numerator times as many, so both intervals are whole.

@@ -125,9 +125,8 @@ class TokenBucket(Metered):
         line = self.line
         if line.due is None:
             return
-        if line.last is not None:
-            self.collect()
         if taken is None:
+            self.collect()
             level = now * self._unit - line.due + self._cost
             # The level is cut off a whole ns above full (see _measure), so a credit may reach that far too.
             credit = min(permits * self._cost, self._brim - 1 - level)

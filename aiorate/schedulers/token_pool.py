@@ -57,10 +57,11 @@ class TokenPool(Metered):
         self.receipts = True
         self._peaks = Peaks()
         self._pool = pool
-        self._last = start  # the instant up to which the pool is refilled
+        self._last: int | None = None  # the instant up to which the pool is refilled
         self._w = 0  # waiting tokens, in units
         self._size(Rate.of(rate), ratio_of(burst_ratio, "TokenPool(burst_ratio"))
-        self.line.due = 0 if start is None else start * self._unit  # holds one permit, so that the first caller does not wait
+        if start is not None:
+            self._begin(start)
         self._earlier: tuple[int, int] | None = None  # the instant before which a permit cost less, and its cost then in ns
 
     def _size(self, rate: Rate, ratio: tuple[int, int]) -> None:
@@ -75,23 +76,15 @@ class TokenPool(Metered):
         full = self._full = self._pool * unit if self._pool else max(_LEAST_POOL_NS * unit, 2 * cost)
         self._over = full // den * num if num > den else full
         self.forget_takes()
-        self.line.numbers = self._numbers()
-
-    def _numbers(self) -> tuple[int, int, float, int]:
-        kept = self._full - self._cost
-        return (self._unit, self._cost, kept, kept) if self.is_straight and self._last is not None else BENT
-
-    @property
-    def is_straight(self) -> bool:
-        return self._over == self._full and self._cost < self._full
+        self.line.numbers = (unit, cost, full - cost, full - cost) if full == self._over and cost < full else BENT
 
     def _pools(self) -> tuple[int, int, int]:
         """The instant up to which they are refilled, 0 before the first, and the active (with burst) and waiting tokens then."""
         if self.line.last is not None:
             self.collect()
         last = self._last or 0
-        assert self.line.due is not None
-        return last, last * self._unit - self.line.due + self._cost, self._w
+        due = self.line.due or 0  # at first it holds one permit, so that the first caller does not wait
+        return last, last * self._unit - due + self._cost, self._w
 
     def _due(self, last: int, active: int) -> int:
         """The tick at which a pool that holds so much at that instant holds one permit."""
@@ -323,10 +316,7 @@ class TokenPool(Metered):
         return a, w
 
     def _begin(self, now: int) -> None:
-        assert self.line.due is not None
-        due = self.line.due + now * self._unit
-        self._last, self.line.due = now, due
-        self.line.numbers = self._numbers()
+        self._last, self.line.due = now, now * self._unit + (self.line.due or 0)
 
     def _fill(self, now: int) -> None:
         if self._last is None:
@@ -351,8 +341,6 @@ class TokenPool(Metered):
         By receipt, tokens without room join the waiting ones.
         """
         check_give_back(permits, now, taken)
-        if self.line.last is not None:
-            self.collect()
         if taken is None:
             last, a, _ = self._pools()
             a += max(0, min(permits * self._cost, self._over - a))
@@ -421,7 +409,6 @@ class TokenPool(Metered):
         self.forget_takes()
         self._peaks.clear()
         self._w, self._earlier, self._last, self.line.due = 0, None, now, now * self._unit
-        self.line.numbers = self._numbers()
 
     def lag(self, now: int) -> int:
         """The waiting pool, in ns."""

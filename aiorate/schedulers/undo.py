@@ -52,8 +52,12 @@ class Undoing(Scheduler):
                 self.older_takes.append(latest)
         self._latest = record
 
+    def collect(self) -> None:
+        """Heed what was taken otherwise than by `take`, if the subclass has another way."""
+
     def undo_takes(self, permits: int, taken: int) -> int:
         """Undo takes at that instant, the latest first, until ``permits`` are back. Returns the number that could not be undone."""
+        self.collect()
         while permits:
             record = self._latest
             if record is None or record[0] != taken or not self.stands(record):

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate.meter import FAR
+from aiorate.meter import PureMeter
 
 if TYPE_CHECKING:
     from aiorate.schedulers.interface import Scheduler
-    from aiorate.waiting.clock import ReadClock
 
 __all__ = ["AskingMeter"]
 
 
-class AskingMeter:
-    """As `aiorate.meter.Meter`, which says what its members mean."""
+class AskingMeter(PureMeter):
+    """A meter without a line."""
 
-    __slots__ = ("_scheduler", "grabs", "offset", "read", "since", "try_until", "until")
+    __slots__ = ("_scheduler",)
 
     def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
         self._scheduler = scheduler
-        self.until: int = 0
-        self.try_until: int = 0
-        self.offset: int = 0
-        self.since: int = FAR
-        self.read: ReadClock = monotonic_ns
-        self.grabs: int = 0
 
     def grab(self, trying: bool = False) -> bool:
         """Take one permit if the scheduler grants it and the meter is open."""

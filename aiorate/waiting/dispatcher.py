@@ -108,7 +108,7 @@ class Dispatcher:
         """Told of pauses and of the event loop."""
         self.timeline: Timeline = Timeline(clock)
         own = scheduler.meter
-        self.meter: Meter | AskingMeter = AskingMeter(scheduler) if own is None else own
+        self.meter: Meter = AskingMeter(scheduler) if own is None else own
         """The shortest way to a permit that lies ready.
 
         It is open while there is no line, pause, close, shared limit or quota of a server, and the loop was seen to run its other tasks.
