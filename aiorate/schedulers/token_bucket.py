@@ -78,7 +78,7 @@ class TokenBucket(Metered):
         ticks = now * unit
         if last > ticks:
             return -(-last // unit)  # rounded up
-        if since is None and not self.receipts and ticks - due + cost < self._brim:  # not full, and no record to keep
+        if since is None and not self.receipts and line.last is None and ticks - due + cost < self._brim:  # not full, and no records
             line.due = last + cost
             return now
         if line.last is not None:

@@ -189,7 +189,7 @@ class TokenPool(Metered):
             check_ask("take()", permits, now, since)
         line, full, unit, last = self.line, self._full, self._unit, self._last
         if self._over == full and last is not None and last <= now:
-            if since is None and not self.receipts:
+            if since is None and not self.receipts and line.last is None:
                 due, need = line.due, permits * self._cost
                 if need <= now * unit - due + self._cost < full:  # type: ignore[operator]  # not full, and no record to keep
                     self._last, line.due = now, due + need  # type: ignore[operator]
@@ -342,6 +342,8 @@ class TokenPool(Metered):
         """
         check_give_back(permits, now, taken)
         if taken is None:
+            if self._last is None:
+                self._begin(now)
             last, a, _ = self._pools()
             a += max(0, min(permits * self._cost, self._over - a))
             self.line.due = self._due(last, a)

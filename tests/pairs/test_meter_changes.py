@@ -149,7 +149,7 @@ async def grant_that_comes_back(story: Story) -> None:
 
 
 async def starved_grant_that_comes_back(story: Story) -> None:
-    """The loop has not turned for 6 ms, so the task waits for that with its permits. Before them a full bucket was found, after them not."""
+    """The loop has not turned for 6 ms, so the task waits for that with its permits, while others grab."""
     await story.pass_time(100 * MS)
     await story.grab(4, step=0)
     story.machine.instant += 6 * MS

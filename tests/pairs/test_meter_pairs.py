@@ -129,3 +129,35 @@ async def test_an_attribute_in_place_of_take_sees_every_permit(machine: Machine)
 
     assert 5 == await take_all(limiter)
     assert 5 <= len(asked)
+
+
+@pytest.mark.parametrize("shutting", [True, False])
+@pytest.mark.parametrize("make", [lambda: aiorate.TokenBucket("1000/s", burst=20), lambda: aiorate.TokenPool("1000/s", pool=20 * MS)])
+async def test_grabs_before_a_grant_cost_it_no_credit(make: Callable[[], aiorate.Scheduler], shutting: bool, machine: Machine) -> None:
+    """The first grab found a full bucket; the grant after it waits for the loop, others grab, and it comes back: there is room for all."""
+    limiter, other = aiorate.Limiter(make()), aiorate.Limiter(aiorate.TokenBucket("10/s", burst=9))
+    assert await at_once(limiter)
+    machine.instant += SECOND
+    await turns(4)
+    assert [0, 0] == [await other.acquire(), await other.acquire()]
+    limiter.statistics()  # opens the meter
+    for _ in range(10):
+        if shutting:
+            shut(limiter)
+        assert await at_once(limiter)
+
+    machine.instant += 6 * MS
+    starved = limiter.acquire(5)
+    starved.send(None)
+    machine.instant += 1
+    if shutting:
+        shut(limiter)
+    assert limiter.try_acquire()
+    starved.close()
+
+    left = 0
+    while limiter.try_acquire():
+        left += 1
+        if shutting:
+            shut(limiter)
+    assert 20 - 10 + 6 - 1 == left
