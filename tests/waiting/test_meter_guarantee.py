@@ -215,6 +215,6 @@ def test_the_laws_hold_through_the_limiter(strategy: str, law: Callable[[Trial],
     """Through a limiter in a loop, so that permits come from the meter."""
 
     async def prove() -> None:
-        run_law(law, lambda: ThroughLimiter(lambda: STRATEGIES[strategy](10**6)), 40)
+        run_law(law, lambda: ThroughLimiter(lambda: STRATEGIES[strategy](10**6)), 15)
 
     run(prove)
