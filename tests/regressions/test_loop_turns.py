@@ -70,6 +70,20 @@ async def with_weighted_blocks(limiter: aiorate.Limiter) -> None:
             pass
 
 
+async def after_tries(limiter: aiorate.Limiter) -> None:
+    """A try, which cannot let the loop turn, keeps nobody from it who can."""
+    for _ in range(ENOUGH):
+        limiter.try_acquire()
+        await limiter.acquire()
+
+
+async def after_looks(limiter: aiorate.Limiter) -> None:
+    for _ in range(ENOUGH // 10):
+        limiter.statistics()
+        limiter.try_acquire()
+        await limiter.acquire()
+
+
 async def decorated(limiter: aiorate.Limiter) -> None:
     @limiter
     async def call() -> None:
@@ -93,6 +107,8 @@ WAYS: list[Callable[[aiorate.Limiter], Awaitable[None]]] = [
     with_max_wait,
     with_blocks,
     with_weighted_blocks,
+    after_tries,
+    after_looks,
     decorated,
     by_slots,
 ]
