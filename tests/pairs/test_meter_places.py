@@ -38,7 +38,6 @@ async def opened(limiter: aiorate.Limiter) -> aiorate.Limiter:
 
 
 @pytest.mark.asyncio
-@pytest.mark.usefixtures("each_meter")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("duplicate", COPIES)
 async def test_a_copy_is_independent_of_an_open_meter(duplicate: Callable[[Any], Any], kind: str, machine: Machine) -> None:
