@@ -148,21 +148,6 @@ async def grant_that_comes_back(story: Story) -> None:
     story.ready().try_acquire()
 
 
-async def starved_grant_that_comes_back(story: Story) -> None:
-    """The loop has not turned for 6 ms, so the task waits for that with its permits, while others grab."""
-    await story.pass_time(100 * MS)
-    await story.grab(4, step=0)
-    story.machine.instant += 6 * MS
-    task = asyncio.ensure_future(story.ready().acquire(min(5, story.limiter.scheduler.max_permits or 5)))
-    await asyncio.sleep(0)
-    story.machine.instant += 1
-    story.outcomes += [story.ready().try_acquire() for _ in range(3)]
-    task.cancel()
-    await turns(4)
-    story.outcomes.append(task.cancelled())
-    await story.grab(20, step=0)
-
-
 async def late_wake_up(story: Story) -> None:
     """Those that come right after a late wake-up are booked from before it; nobody is later."""
     while story.ready().try_acquire():
@@ -220,7 +205,6 @@ HAPPENINGS: dict[str, Callable[[Story], Awaitable[None]]] = {
     "pause that ends": pause_that_ends,
     "quota and its end": quota_and_its_end,
     "refusal at once": refusal_at_once,
-    "starved grant that comes back": starved_grant_that_comes_back,
     "stop and start": stop_and_start,
     "waiter that goes on": waiter_that_goes_on,
 }
