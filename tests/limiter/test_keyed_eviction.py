@@ -110,7 +110,7 @@ async def test_idle_keeps_a_key_for_a_while() -> None:
 
 @one_loop
 async def test_a_key_that_was_just_used_is_not_evicted() -> None:
-    """The batch that its fast path has taken is settled first, which shows that it owes."""
+    """A grab counts at once, so a limiter that was just used still owes."""
     clock = ManualClock(SECOND)
     keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1000000/s", burst=100), clock=clock))
     assert all(keyed.try_acquire("a") for _ in range(5))

@@ -113,7 +113,7 @@ async def test_a_limiter_with_a_line_is_refused_as_a_key() -> None:
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_a_used_limiter_may_become_that_of_a_key() -> None:
-    """The batch that its fast path has taken is settled first, so that no grant bypasses the shared limit."""
+    """Its meter was open until then, and no grab bypasses the shared limit afterwards."""
     made = aiorate.Limiter(aiorate.TicksAccumulator("10/s"))
     for _ in range(3):
         await made.acquire()

@@ -361,3 +361,31 @@ print(sorted({"trio", "anyio", "sniffio"} & set(sys.modules)))
     outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
 
     assert "[]\n" == outcome.stdout
+
+
+async def _in_a_block(limiter: aiorate.Limiter) -> None:
+    async with limiter:
+        pass
+
+
+async def _after_tries(limiter: aiorate.Limiter) -> None:
+    for _ in range(100):
+        limiter.try_acquire()
+    await limiter.acquire()
+
+
+@pytest.mark.parametrize("way", [aiorate.Limiter.acquire, _in_a_block, _after_tries])
+@pytest.mark.parametrize("strategy", [aiorate.TokenPool, aiorate.TicksAccumulator, aiorate.BurstCompensation, aiorate.BurstRatio])
+def test_a_caller_that_never_waits_lets_the_run_turn(
+    strategy: Callable[[str], aiorate.Scheduler], way: Callable[[aiorate.Limiter], Awaitable[object]]
+) -> None:
+    """Permits always lie ready, and the timeout fires all the same."""
+
+    async def main() -> None:
+        limiter = aiorate.Limiter(strategy("1000000000/s"))
+        with trio.move_on_after(0.03) as scope:
+            while True:
+                await way(limiter)
+        assert scope.cancelled_caught
+
+    trio.run(main)
