@@ -16,6 +16,7 @@ class AskingMeter(PureMeter):
     """A meter without a line."""
 
     __slots__ = ("_scheduler",)
+    grabs: int
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
