@@ -1,4 +1,4 @@
-/* The compiled meter: does what PureMeter in meter.py does, in a tenth of the time. Optional.
+/* The compiled meter: does what PureMeter in meter.py does, several times faster. Optional.
 
    meter.py says what the attributes mean, and its methods have functions of the same names here; take_one() is the second half of its
    grab(). A number that is too large for this file stays a Python object, and no grab succeeds: the scheduler then takes the permit
@@ -31,11 +31,11 @@ __extension__ typedef __int128 wide __attribute__((aligned(8)));
 typedef struct {
     PyObject_HEAD
     PyObject *read, *monotonic_ns; /* if they are the same object, grab() calls the C function behind it */
-    PyObject *numbers;             /* the tuple that `line` was made from; NULL: BENT */
+    PyObject *numbers;             /* the tuple that `line` was made from; NULL: NO_LINE */
     PyObject *odd_due;             /* `due` if it is None or does not fit; else NULL */
     struct line {
         wide unit, cost, slack, kept;
-        bool straight; /* whether all of them fit, and they are not BENT */
+        bool straight; /* whether all of them fit, and they are not NO_LINE */
     } line;
     wide due, cut, peak;
     long long until, try_until, offset, since, grabs, last;

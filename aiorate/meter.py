@@ -1,12 +1,12 @@
 """The meter: a permit that lies ready is had by one call, which reads the clock, compares and adds.
 
-Between two requests of any other kind, a bucket, a pool whose backlog does not return, the ticks accumulator and strict pacing are one
-straight line: a permit is due at an instant, the next one some ticks later, and what lies idle for longer than the slack is cut off.
-Such a scheduler keeps that instant in its meter for good, so neither has anything to settle with the other.
+While only single permits are asked for, four strategies are a straight line: a bucket, a pool with burst ratio 1, the ticks accumulator,
+and strict pacing. A permit is due at an instant, the next one some ticks later, and what lies idle for longer than the slack is cut off.
+The scheduler keeps that instant in its meter and nowhere else, so there is nothing to copy back.
 
-Time is counted in ticks, as everywhere in the schedulers (`Rate.ticks`). The meter that is compiled from ``_meter.c`` does the same in
-a fifth of the time. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. No other part takes permits and reads
-a clock. Knows nothing of who waits, or why it is shut.
+Time is counted in ticks, as everywhere in the schedulers (`Rate.ticks`). The meter that is compiled from ``_meter.c`` does the same,
+several times faster. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. Knows nothing of who waits, or why it
+is shut.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-__all__ = ["BENT", "COMPILED", "ENDLESS", "FAR", "Meter", "PureMeter"]
+__all__ = ["COMPILED", "ENDLESS", "FAR", "NO_LINE", "Meter", "PureMeter"]
 
 FAR = 1 << 62
 """An instant that no clock reaches, and a length of time in ns that none measures."""
 _LEAST = -(1 << 126)  # less than any time that a permit lies idle
 ENDLESS = inf
 """The slack of a line from which nothing is cut off."""
-BENT = (1, 1, -inf, -1)
+NO_LINE = (1, 1, -inf, -1)
 """In place of the numbers: this is no straight line, and no grab succeeds."""
 
 
@@ -36,10 +36,11 @@ class PureMeter:
 
     __slots__ = ("cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "try_until", "until")
 
-    def __init__(self, numbers: tuple[int, int, float, int] = BENT, due: int | None = None) -> None:
+    def __init__(self, numbers: tuple[int, int, float, int] = NO_LINE, due: int | None = None) -> None:
         self.numbers: tuple[int, int, float, int] = numbers
         """`unit`, `cost`, `slack` and `kept`: ticks of a nanosecond, ticks from one permit to the next, the most ticks for which a permit
-        lies idle, and those that are left where more were found. Whole numbers; the slack may be `ENDLESS`. `collect` before a change."""
+        lies idle, and how many count where it lay idle for longer. Whole numbers; the slack may be `ENDLESS`. The scheduler must call
+        `collect` before it changes them."""
         self.due: int | None = due
         """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
         self.until: int = 0
@@ -57,7 +58,9 @@ class PureMeter:
         self.last: int | None = None
         """The instant of the last grab since `collect`; None: there was none."""
         self.cut: int = 0
+        """The ticks cut off by grabs since `collect`."""
         self.peak: int = _LEAST
+        """The most ticks that such a grab found idle."""
 
     def grab(self, trying: bool = False) -> bool:
         """Take one permit if it is due and the meter is open. Does what the scheduler's ``take(1, now, since)`` does.

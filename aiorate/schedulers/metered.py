@@ -10,7 +10,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from aiorate.meter import BENT
+from aiorate.meter import NO_LINE
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Metered(Undoing):
     @property
     def meter(self) -> Meter | None:
         """The line, unless a subclass or an attribute takes permits in another way, or there is no straight line."""
-        return self.line if self.take == self.metered_take and self.line.numbers != BENT else None
+        return self.line if self.take == self.metered_take and self.line.numbers != NO_LINE else None
 
     metered_take: Callable[..., int] = Undoing.take
 

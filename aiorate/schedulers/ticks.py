@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.meter import BENT, ENDLESS, Meter
+from aiorate.meter import ENDLESS, NO_LINE, Meter
 from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds, ratio_of
 from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.metered import Metered
@@ -255,7 +255,7 @@ class BurstCompensation(_Accumulator):
         num, den = self._strictness
         # As booked_from(): a slot that is due within the instant is on time.
         unit, cost = rate.ticks
-        return (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else BENT
+        return (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
 
     def _base(self, slot: int, since: int) -> int:
         num, den = self._strictness
@@ -317,7 +317,7 @@ class BurstRatio(_Accumulator):
         return unit * self._ratio[0], cost
 
     def _numbers(self, rate: Rate) -> tuple[int, int, float, int]:
-        return BENT
+        return NO_LINE
 
     def stands(self, record: tuple[int, ...]) -> bool:
         return True

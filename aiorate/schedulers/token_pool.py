@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.meter import BENT, Meter
+from aiorate.meter import NO_LINE, Meter
 from aiorate.rate import Rate, as_float, ceil_div, ns_to_seconds, ratio_of
 from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.metered import Metered
@@ -42,7 +42,7 @@ class TokenPool(Metered):
     the two ways only.
     """
 
-    __slots__ = ("_cost", "_earlier", "_full", "_last", "_over", "_peaks", "_pool", "_ratio", "_unit", "_w")
+    __slots__ = ("_cost", "_earlier", "_first", "_full", "_last", "_over", "_peaks", "_pool", "_ratio", "_unit", "_w")
     rate: Rate
 
     def __init__(
@@ -60,6 +60,7 @@ class TokenPool(Metered):
         self._last: int | None = None  # the instant up to which the pool is refilled
         self._w = 0  # waiting tokens, in units
         self._size(Rate.of(rate), ratio_of(burst_ratio, "TokenPool(burst_ratio"))
+        self._first = self._cost  # active tokens before it begins: one permit, so that the first caller does not wait
         if start is not None:
             self._begin(start)
         self._earlier: tuple[int, int] | None = None  # the instant before which a permit cost less, and its cost then in ns
@@ -76,18 +77,22 @@ class TokenPool(Metered):
         full = self._full = self._pool * unit if self._pool else max(_LEAST_POOL_NS * unit, 2 * cost)
         self._over = full // den * num if num > den else full
         self.forget_takes()
-        self.line.numbers = (unit, cost, full - cost, full - cost) if full == self._over and cost < full else BENT
+        self.line.numbers = (unit, cost, full - cost, full - cost) if full == self._over and cost < full else NO_LINE
 
     def _pools(self) -> tuple[int, int, int]:
         """The instant up to which they are refilled, 0 before the first, and the active (with burst) and waiting tokens then."""
         if self.line.last is not None:
             self.collect()
-        last = self._last or 0
-        due = self.line.due or 0  # at first it holds one permit, so that the first caller does not wait
+        last, due = self._last, self.line.due
+        if last is None or due is None:
+            return 0, self._first, self._w
         return last, last * self._unit - due + self._cost, self._w
 
-    def _due(self, last: int, active: int) -> int:
-        """The tick at which a pool that holds so much at that instant holds one permit."""
+    def _due(self, last: int, active: int) -> int | None:
+        """The tick at which a pool that holds so much at that instant holds one permit; None before it begins, which is with that much."""
+        if self._last is None:
+            self._first = active
+            return None
         return last * self._unit - active + self._cost
 
     def heed(self, last: int, cut: int, peak: int) -> None:
@@ -316,7 +321,7 @@ class TokenPool(Metered):
         return a, w
 
     def _begin(self, now: int) -> None:
-        self._last, self.line.due = now, now * self._unit + (self.line.due or 0)
+        self._last, self.line.due = now, now * self._unit - self._first + self._cost
 
     def _fill(self, now: int) -> None:
         if self._last is None:

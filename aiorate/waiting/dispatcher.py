@@ -505,6 +505,8 @@ class Dispatcher:
         meter.until = meter.try_until = 0
         if loop is None or not loop.steady or timeline.held_at is not None or self.waiters.head is not None:
             return
+        if not -FAR < timeline.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
+            return
         if not self.closed and self.gate is None and type(self.scheduler) is not Capped:
             meter.read, meter.offset, meter.since = timeline.read, timeline.offset, FAR
             until = loop.check_after - timeline.offset

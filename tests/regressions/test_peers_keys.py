@@ -49,10 +49,11 @@ def once_each(count: int) -> int:
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 async def test_keys_that_are_used_once_leave_nothing_behind(count: int) -> None:
     """cristipufu/aspnetcore-redis-rate-limiting#61, #157: 100 000 idle limiters a day, until the process was killed."""
-    once_each(count)  # the interpreter keeps some freed objects for the next ones
+    once_each(count)
     before = alive(Dispatcher)  # from other tests and the examples that they run
 
-    assert once_each(count) < 100
+    # The interpreter keeps some freed objects for the next ones, now and then. What a key leaves behind, it leaves each time.
+    assert min(once_each(count) for _ in range(3)) < 100
     assert alive(Dispatcher) <= before
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import aiorate.meter
-from aiorate.meter import BENT, ENDLESS, FAR, PureMeter
+from aiorate.meter import ENDLESS, FAR, NO_LINE, PureMeter
 
 HOUR = 3_600 * 10**9
 COPIES: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda meter: pickle.loads(pickle.dumps(meter))]
@@ -155,7 +155,7 @@ def test_a_meter_goes_by_the_monotonic_clock_at_first(kind: type[PureMeter]) -> 
 def test_a_new_meter_is_shut_and_no_straight_line(kind: type[PureMeter]) -> None:
     meter = kind()
 
-    assert (BENT, None, False) == (meter.numbers, meter.due, meter.grab())
+    assert (NO_LINE, None, False) == (meter.numbers, meter.due, meter.grab())
     meter.due, meter.until, meter.since = 0, FAR, -1
     assert not meter.grab()
 

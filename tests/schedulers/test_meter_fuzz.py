@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.samples import histories, sampled
 
-from aiorate.meter import BENT, ENDLESS, FAR, PureMeter
+from aiorate.meter import ENDLESS, FAR, NO_LINE, PureMeter
 
 HOUR = 3_600 * 10**9
 UNITS = [1, 1, 1, 3, 3, 7, 1000, 1000, 10**6, 10**6, 10**9 + 7, 10**9 + 7, 2**61, 2**62 - 1, 2**62, 10**30]
@@ -118,7 +118,7 @@ class Pair:
         unit, cost = pick.choice(UNITS), pick.choice(COSTS)
         kept = pick.choice([0, cost, 9 * cost])
         slack = pick.choice([kept, kept + unit - 1, ENDLESS])
-        self.set("numbers", pick.choice([(unit, cost, slack, kept)] * 9 + [BENT]))
+        self.set("numbers", pick.choice([(unit, cost, slack, kept)] * 9 + [NO_LINE]))
         self.set("since", FAR)
         self.set("until", FAR)
         self.set("try_until", FAR)

@@ -214,3 +214,17 @@ def test_a_look_before_the_first_request_books_no_time(kind: type[PureMeter]) ->
     assert not pool.line.grab()
     assert pool.take(1, SECOND) == SECOND
     assert (pool.lag(SECOND), pool.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("prepare", [lambda pool: pool.restart(), lambda pool: pool.apply("50/s", 1), lambda pool: pool.refill(5)])
+def test_a_pool_prepared_by_hand_has_not_begun(kind: type[PureMeter], prepare: Callable[[aiorate.TokenPool], object]) -> None:
+    """Its tokens are kept, and its meter grants nothing before the first instant is known."""
+    pool, twin = aiorate.TokenPool("100/s"), aiorate.TokenPool("100/s")
+    pool.line = kind(pool.line.numbers, pool.line.due)
+    prepare(pool)
+    prepare(twin)
+    pool.line.until = FAR
+
+    assert not pool.line.grab()
+    assert [pool.take(1, now) for now in (SECOND, SECOND, 2 * SECOND)] == [twin.take(1, now) for now in (SECOND, SECOND, 2 * SECOND)]
+    assert (pool.waiting, pool.lag(2 * SECOND)) == (twin.waiting, twin.lag(2 * SECOND))
