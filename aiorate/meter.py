@@ -5,7 +5,7 @@ and strict pacing. A permit is due at an instant, the next one some ticks later,
 The scheduler keeps that instant in its meter and nowhere else, so there is nothing to copy back.
 
 Time is counted in ticks, as everywhere in the schedulers (`Rate.ticks`). The meter that is compiled from ``_meter.c`` does the same,
-several times faster. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. Knows nothing of who waits, or why it
+several times faster. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. Knows neither who waits nor why it
 is shut.
 """
 
@@ -28,7 +28,7 @@ _LEAST = -(1 << 126)  # less than any time that a permit lies idle
 ENDLESS = inf
 """The slack of a line from which nothing is cut off."""
 NO_LINE = (1, 1, -inf, -1)
-"""In place of the numbers: this is no straight line, and no grab succeeds."""
+"""In place of the numbers: the line is not straight, and no grab succeeds."""
 
 
 class PureMeter:

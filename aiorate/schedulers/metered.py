@@ -35,7 +35,7 @@ class Metered(Undoing):
 
     @property
     def meter(self) -> Meter | None:
-        """The line, unless a subclass or an attribute takes permits in another way, or there is no straight line."""
+        """The line, unless it is not straight, or a subclass or an attribute takes permits in another way."""
         return self.line if self.take == self.metered_take and self.line.numbers != NO_LINE else None
 
     metered_take: Callable[..., int] = Undoing.take

@@ -89,7 +89,7 @@ class TokenPool(Metered):
         return last, last * self._unit - due + self._cost, self._w
 
     def _due(self, last: int, active: int) -> int | None:
-        """The tick at which a pool that holds so much at that instant holds one permit; None before it begins, which is with that much."""
+        """The tick at which a pool with ``active`` tokens at ``last`` holds one permit. Before it begins: None, and it begins with them."""
         if self._last is None:
             self._first = active
             return None

@@ -1,4 +1,4 @@
-"""The meter of a strategy that is no straight line: each grab asks the scheduler for one permit."""
+"""The meter of a strategy without a straight line: each grab asks the scheduler for one permit."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ async def test_a_shared_limit_that_is_joined_later_shuts_the_meter(machine: Mach
 
 
 @pytest.mark.asyncio
-async def test_a_full_line_is_no_matter_for_a_permit_that_lies_ready(machine: Machine) -> None:
+async def test_max_waiting_0_takes_a_permit_that_lies_ready(machine: Machine) -> None:
     """With ``max_waiting=0``, permits come from the meter until none is left."""
     limiter = await opened(aiorate.Limiter(aiorate.TokenBucket("10/s", burst=7), max_waiting=0))
     assert [True, True] == [await at_once(limiter), await at_once(limiter)]
