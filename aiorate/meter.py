@@ -5,8 +5,8 @@ and strict pacing. A permit is due at an instant, the next one some ticks later,
 The scheduler keeps that instant in its meter and nowhere else, so there is nothing to copy back.
 
 Time is counted in ticks, as everywhere in the schedulers (`Rate.ticks`). The meter that is compiled from ``_meter.c`` does the same,
-several times faster. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. Knows neither who waits nor why it
-is shut.
+several times faster. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. Knows nothing of waiting requests,
+or of the reason for which it is shut.
 """
 
 from __future__ import annotations

@@ -319,9 +319,6 @@ class BurstRatio(_Accumulator):
     def _numbers(self, rate: Rate) -> tuple[int, int, float, int]:
         return NO_LINE
 
-    def stands(self, record: tuple[int, ...]) -> bool:
-        return True
-
     def peek(self, permits: int, now: int) -> int:
         check_ask("peek()", permits, now)
         ideal = self._due(now)
