@@ -146,5 +146,5 @@ def test_a_key_takes_at_most_1500_bytes(kind: str, shared: int | None) -> None:
                 assert keyed.try_acquire(name) if key % 2 else await keyed.acquire(name) == 0
             return allocated() / 5_000
 
-    # The less of two: what measures coverage allocates memory of its own at times.
+    # The less of two, because a tool that measures coverage allocates memory now and then too.
     assert min(asyncio.run(main()), asyncio.run(main())) <= 1_500
