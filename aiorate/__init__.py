@@ -13,9 +13,10 @@ from aiorate.rate import Rate
 from aiorate.waiting.clock import Clock
 
 if TYPE_CHECKING:
-    from aiorate.budget import Budget, Lease
+    from aiorate.budget import Budget
     from aiorate.events import Event
     from aiorate.keyed import KeyedLimiter
+    from aiorate.lease import Lease
     from aiorate.schedulers.all_of import AllOf
     from aiorate.schedulers.calendar_window import CalendarWindow
     from aiorate.schedulers.interface import Scheduler
@@ -67,7 +68,7 @@ _WHERE = {
     "CalendarWindow": "schedulers.calendar_window",
     "Event": "events",
     "KeyedLimiter": "keyed",
-    "Lease": "budget",
+    "Lease": "lease",
     "RateSpec": "spec",
     "Scheduler": "schedulers.interface",
     "SlidingWindow": "schedulers.sliding_window",

@@ -1,7 +1,6 @@
 """Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle the actual use.
 
-Knows nothing of how a rate is computed, of event loops, or of HTTP. A Budget and its Lease are one file, because neither is of use
-without the other.
+Knows nothing of how a rate is computed, of event loops, or of HTTP.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from aiorate.errors import LimiterClosed, check_count, kind_of
 from aiorate.events import Event
 from aiorate.feedback import check_feedback
+from aiorate.lease import Lease, check_named, not_a_reservation
 from aiorate.limiter import Limiter, pause_to_ns
 from aiorate.options import check_options
 from aiorate.rate import Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
@@ -29,25 +29,17 @@ from aiorate.waiting.refusals import Refusals
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
-    from types import TracebackType
-    from typing import Literal, Never, NoReturn
+    from typing import Never, NoReturn
 
     from aiorate.feedback import Feedback
+    from aiorate.lease import OnError
     from aiorate.rate import Number
     from aiorate.statistics import Statistics
     from aiorate.waiting.clock import Clock
 
-    OnError = Literal["keep", "refund"]
-
-__all__ = ["Budget", "Lease"]
+__all__ = ["Budget"]
 
 _logger = logging.getLogger("aiorate")
-
-
-def _not_a_reservation(*args: object) -> Never:
-    from aiorate.mistakes import NOT_A_RESERVATION
-
-    raise TypeError(NOT_A_RESERVATION)
 
 
 class Budget:
@@ -69,6 +61,7 @@ class Budget:
         "_max_waiting",
         "_names",
         "_on_error",
+        "_own",
         "_refusals",
         "_shared",
         "_unheeded",
@@ -91,10 +84,11 @@ class Budget:
         check_options("Budget", max_waiting, clock, name, on_event)
         _check_dimensions(dimensions)
         limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
-        own = {place: _strategy(place, limit) for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
+        own = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
         self._shared: Limiter | None = next(iter(limiters.values()), None)
         self._names = (*own, *limiters)  # the shared one last
-        self._dimensions = Dimensions(tuple(own.values()))
+        self._own = len(own)  # dimensions; a shared Limiter's comes after them
+        self._dimensions = self._scheduler(own)
         self._dispatcher = Dispatcher(self._dimensions, seconds_to_ns(catch_up, "Budget(catch_up)"), False, clock, name)
         self._dispatcher.notices.on_event = on_event
         if self._shared is not None:
@@ -104,6 +98,13 @@ class Budget:
         self._on_error: OnError = on_error
         self._unheeded: set[str] = set()  # dimensions for which the nearly equal name of a quota was logged
         self._clamped: set[str] = set()  # dimensions for which a lowered estimate was reported
+
+    def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
+        """The scheduler of the dimensions, which a subclass may keep elsewhere. Its permits are `Amounts`, in the same order.
+
+        Called once, before anything else is made here.
+        """
+        return Dimensions(tuple(_strategy(place, limit) for place, limit in limits.items()))
 
     # Asking.
 
@@ -116,7 +117,7 @@ class Budget:
         amount, for at most ``max_wait`` (seconds, or a timedelta), and raises the errors of `Limiter.acquire`. Raises TypeError and
         ValueError for unknown dimensions and amounts below 0.
         """
-        _check_named("reserve", self._names, misplaced)
+        check_named("reserve", self._names, misplaced)
         if on_error is not None:
             _check_on_error("reserve(on_error)", on_error)
         limit = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)")
@@ -159,7 +160,7 @@ class Budget:
         for place, amount in used.items():
             number = self._names.index(place)
             more = amount - amounts.of[number]
-            if number < len(self._dimensions.parts):
+            if number < self._own:
                 self._dimensions.correct(number, more, now, int(receipt))
             elif self._shared is not None and more > 0:
                 self._shared.charge(more)
@@ -203,7 +204,7 @@ class Budget:
                 self._say_unheeded(quota.name, names)
                 continue
             number = self._names.index(place)
-            if number < len(self._dimensions.parts):
+            if number < self._own:
                 self._dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + timeline.held_for)
             elif self._shared is not None:
                 changes.cap(self._shared.dispatcher, quota.name, quota.left, quota.size, quota.ns)
@@ -236,9 +237,9 @@ class Budget:
         if dispatcher.line or dispatcher.closed or dispatcher.timeline.held_at is not None:
             return 0
         number = self._names.index(dimension)
-        if self._shared is not None and number == len(self._dimensions.parts):
+        if self._shared is not None and number == self._own:
             return available(self._shared.dispatcher)
-        return self._dimensions.parts[number].available(now)
+        return self._dimensions.available_of(number, now)
 
     def delay(self, **amounts: int) -> float:
         """Seconds that a reservation of these amounts would wait now, the line included; infinite while closed. Changes nothing.
@@ -268,7 +269,7 @@ class Budget:
 
     def _lowered(self, amounts: tuple[int, ...]) -> tuple[int, ...]:
         """The amounts, none above the most that its dimension can grant at once."""
-        most = [part.max_permits for part in self._dimensions.parts]
+        most = self._dimensions.most
         if self._shared is not None:
             most.append(max_permits(self._shared.dispatcher))
         return tuple(amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True))
@@ -293,7 +294,7 @@ class Budget:
 
     def _on_shared(self) -> None:
         """Called when the shared limit has decided about the first in line, which waited for it."""
-        self._dimensions.waited_for = len(self._dimensions.parts)
+        self._dimensions.waited_for = self._own
         self._dispatcher.serve_if_alive()
 
     if not TYPE_CHECKING:
@@ -303,8 +304,8 @@ class Budget:
 
             raise AttributeError(not_of_a_budget(name), name=name, obj=self)
 
-        __enter__ = __aenter__ = _not_a_reservation
-        __exit__ = __aexit__ = _not_a_reservation
+        __enter__ = __aenter__ = not_a_reservation
+        __exit__ = __aexit__ = not_a_reservation
 
     def __repr__(self) -> str:
         name = f" {self._dispatcher.notices.name!r}" if self._dispatcher.notices.name else ""
@@ -341,90 +342,7 @@ class _Refusals(Refusals):
         if dispatcher.timeline.held_at is not None:
             return " because the budget is paused"
         place = self._dimensions.last(permits, now)
-        return f" for {self._names[len(self._dimensions.parts) if place is None else place]}"
-
-
-class Lease:
-    """What a call reserved: ``async with budget.reserve(tokens=1800) as lease: ...; lease.settle(tokens=used)``.
-
-    The first of `settle` and `refund` counts, and others do nothing. Unsettled at the end of its block, the estimate stands.
-    """
-
-    __slots__ = ("_amounts", "_budget", "_entered", "_limit", "_on_error", "_receipt", "_state", "limited_by", "waited")
-
-    def __init__(self, budget: Budget, amounts: Amounts, limit: int | None, on_error: OnError) -> None:
-        self._budget = budget
-        self._amounts = amounts
-        self._limit = limit
-        self._on_error = on_error
-        self._entered = False
-        self._receipt: int | None = None  # while it is held
-        self._state: Literal["", "settled", "over"] = ""
-        self.waited: float = 0.0
-        """Seconds waited."""
-        self.limited_by: str | None = None
-        """The dimension that the call waited for, itself or behind others in line; None: none, or only for a pause to end."""
-
-    @property
-    def amounts(self) -> dict[str, int]:
-        """How much of each dimension is reserved."""
-        return dict(zip(self._budget.dimensions, self._amounts.of, strict=True))
-
-    async def __aenter__(self) -> Lease:
-        """Wait until every dimension has its amount."""
-        if self._entered:
-            raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
-        self._entered = True
-        try:
-            self.waited, self._receipt, self.limited_by = await self._budget.enter(self._amounts, self._limit)
-        except BaseException:
-            self._entered = False  # nothing was spent, and it may be tried again
-            raise
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """With an exception and ``on_error="refund"``, give everything back. Otherwise the estimate stands if it was not settled."""
-        try:
-            if error is not None and self._on_error == "refund":
-                self.refund()
-        finally:
-            self._end("over")
-
-    if not TYPE_CHECKING:
-        __enter__ = __exit__ = __await__ = _not_a_reservation
-
-    def settle(self, *misplaced: Never, **used: int) -> None:
-        """Report the actual use: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
-
-        0 is a legal amount. Raises TypeError and ValueError for anything else than known dimensions and ints of 0 or more, and
-        RuntimeError outside the block, where the estimate stands already.
-        """
-        _check_named("settle", self._budget.dimensions, misplaced)
-        if self._state == "settled":
-            return
-        if self._receipt is None:
-            raise RuntimeError(f"settle(): {_OVER if self._state else _NOT_ENTERED}")
-        self._budget.settle(self._amounts, self._receipt, used)
-        self._end("settled")
-
-    def refund(self) -> None:
-        """Give everything back: the call was not made."""
-        self.settle(**dict.fromkeys(self._budget.dimensions, 0))
-
-    def _end(self, state: Literal["settled", "over"]) -> None:
-        if self._receipt is not None:
-            self._receipt, self._state = None, state
-            self._budget.release()
-
-    def __del__(self) -> None:
-        self._end("over")  # entered by hand and never left
-
-    def __repr__(self) -> str:
-        state = self._state or ("reserved" if self._receipt is not None else "waiting" if self._entered else "not entered")
-        return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self.amounts.items())}, {state}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
+        return f" for {self._names[-1 if place is None else place]}"
 
 
 def _last_amount(permits: int) -> int:
@@ -474,18 +392,9 @@ def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | N
         raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
 
 
-def _check_named(call: str, names: tuple[str, ...], misplaced: tuple[object, ...]) -> None:
-    if misplaced:
-        from aiorate.mistakes import not_by_name
-
-        raise not_by_name(call, misplaced[0], names)
-
-
 def _check_on_error(what: str, on_error: object) -> None:
     if on_error not in ("keep", "refund"):
         raise ValueError(f"{what} must be 'keep' or 'refund'; {on_error!r} was given.")
 
 
 _CLOSED = "the budget is closed. Create a new one."
-_NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."
-_OVER = "the block has ended, and its estimate stands. Call settle() or refund() inside it, or use reserve(on_error='refund')."

@@ -69,6 +69,15 @@ class Dimensions(Compound):
         """The rate of the first dimension."""
         return self.parts[0].rate
 
+    @property
+    def most(self) -> list[int | None]:
+        """The largest amount of each dimension that can ever be granted; None: any."""
+        return [part.max_permits for part in self.parts]
+
+    def available_of(self, place: int, now: int) -> int:
+        """How much of that dimension is available."""
+        return self.parts[place].available(now)
+
     def shares(self, permits: int) -> list[tuple[Scheduler, int]]:
         """The dimensions of which it takes more than 0. A plain number is one request that takes 1 of each."""
         of = permits.of if isinstance(permits, Amounts) else (1,) * len(self.parts)

@@ -57,7 +57,7 @@ waiting.deadlines waiting.gate waiting.changes waiting.granting
 waiting.dispatcher waiting.process.scope
 waiting.entrance
 
-statistics slots decorator kept
+statistics slots decorator kept lease
 limiter
 keyed budget
 aiorate
