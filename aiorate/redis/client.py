@@ -14,14 +14,13 @@ from random import uniform
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
-from aiorate.redis.failures import Refusal, Unreachable
-from aiorate.redis.script import BadAnswer
+from aiorate.redis.failures import BadAnswer, Refusal, Unreachable
 from aiorate.redis.store import CALL_SECONDS, CONNECT_SECONDS, UNKNOWN, Store, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiorate.redis.session import StoreSession
+    from aiorate.redis.asking import Asked, Session
 
 __all__ = ["StoreClient", "client_of", "sessions"]
 
@@ -38,8 +37,8 @@ class _Call:
 
     __slots__ = ("doubted", "given_up", "sessions", "ticks")
 
-    def __init__(self, sessions: list[StoreSession]) -> None:
-        self.sessions: list[StoreSession] = sessions
+    def __init__(self, sessions: list[Session]) -> None:
+        self.sessions: list[Session] = sessions
         self.ticks: int = 0  # since it began
         self.doubted: bool = False  # whether the sessions know that it takes long
         self.given_up: bool = False
@@ -55,11 +54,11 @@ class StoreClient:
         """Whether it is for keys of a cluster whose node is not known yet."""
         self._source: object = source  # kept: while this lives, no other client has its id
         self._store: Store = Store(source)
-        self._wanting: dict[StoreSession, None] = {}
-        self._aside: dict[StoreSession, None] = {}  # those that got no answer while others did, until the next tick
+        self._wanting: dict[Session, None] = {}
+        self._aside: dict[Session, None] = {}  # those that got no answer while others did, until the next tick
         self._call: _Call | None = None
-        self._attached: WeakSet[StoreSession] = WeakSet()
-        self._named: WeakValueDictionary[str, StoreSession] = WeakValueDictionary()  # of each name the first that is attached
+        self._attached: WeakSet[Session] = WeakSet()
+        self._named: WeakValueDictionary[str, Session] = WeakValueDictionary()  # of each name the first that is attached
         self._told: set[str] = set()  # names of which the log was told that two limiters differ
         self._task: asyncio.Task[None] | None = None
         self._tick: asyncio.TimerHandle | None = None
@@ -69,7 +68,7 @@ class StoreClient:
         self._over: bool = False  # whether no session is left, and the task is being cancelled
         self._retry: float = 0.0
 
-    def wake(self, session: StoreSession) -> None:
+    def wake(self, session: Session) -> None:
         """Ask the store for it in the loop's next iteration, or when the call in flight is answered."""
         if session in self._aside:
             return
@@ -79,7 +78,7 @@ class StoreClient:
         else:
             self._rouse(False)
 
-    def attach(self, session: StoreSession) -> None:
+    def attach(self, session: Session) -> None:
         """Stay until it is detached or collected."""
         self._attached.add(session)
         other = self._named.setdefault(session.key, session)
@@ -91,7 +90,7 @@ class StoreClient:
                 session.key.partition(":")[2],
             )
 
-    def release(self, session: StoreSession) -> None:
+    def release(self, session: Session) -> None:
         """Forget it: another client asks for it from now on. After the last, the task ends."""
         self._wanting.pop(session, None)
         self._aside.pop(session, None)
@@ -100,7 +99,7 @@ class StoreClient:
             self._over = True
             self._rouse(True)
 
-    async def detach(self, session: StoreSession) -> None:
+    async def detach(self, session: Session) -> None:
         """Forget it. After the last, neither task nor connection is left."""
         self.release(session)
         if not self._attached and not self._wanting and self._task is not None:
@@ -157,21 +156,20 @@ class StoreClient:
 
     async def _ask(self) -> None:
         """Make one call for the sessions that want something, in order."""
-        asking: list[StoreSession] = []
-        questions: list[tuple[str, list[str | bytes]]] = []
+        asking: list[Session] = []
+        questions: list[Asked] = []
         for session in list(islice(self._wanting, _MOST)):
             del self._wanting[session]
             if session.client is not self:  # it asks in another event loop by now
                 continue
             try:
                 question = session.question()
-                words = None if question is None else question.words(session.limits)
             except Exception as error:  # of a clock, say: the other sessions go on
                 session.failed(error)
                 continue
-            if words is not None:
+            if question is not None:
                 asking.append(session)
-                questions.append((session.key, words))
+                questions.append(question)
         if not asking:
             return
         self._call = call = _Call(asking)
@@ -191,10 +189,10 @@ class StoreClient:
         else:
             await self._hand_out(asking, replies)
 
-    async def _hand_out(self, asked: list[StoreSession], replies: Sequence[object]) -> None:
+    async def _hand_out(self, asked: list[Session], replies: Sequence[object]) -> None:
         """Pass each reply to its session. An error of one does not concern the others."""
         self._answered = True
-        bad: dict[StoreSession, Unreachable] = {}
+        bad: dict[Session, Unreachable] = {}
         for session, reply in zip(asked, replies, strict=True):
             if session.client is not self:
                 continue
@@ -217,12 +215,12 @@ class StoreClient:
         for session, cause in bad.items():
             self._put_aside(session, cause)
 
-    def _put_aside(self, session: StoreSession, error: Unreachable) -> None:
+    def _put_aside(self, session: Session, error: Unreachable) -> None:
         """Ask again for a session that got no answer, while others did, at the next tick."""
         self._aside[session] = None
         session.unreachable(error.__cause__ or error)
 
-    async def _give_up(self, asked: list[StoreSession], error: Unreachable) -> None:
+    async def _give_up(self, asked: list[Session], error: Unreachable) -> None:
         """No session got an answer: ask again a little later, for all of them."""
         self._call = None
         self._answered = False
@@ -292,7 +290,7 @@ def client_of(source: object, loop: asyncio.AbstractEventLoop, key: str) -> Stor
     return client
 
 
-sessions: WeakSet[StoreSession] = WeakSet()
+sessions: WeakSet[Session] = WeakSet()
 """All in this process."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Refusal", "Unreachable", "code_of", "failure_of", "is_local", "said", "said_by_server"]
+__all__ = ["BadAnswer", "Refusal", "Unreachable", "code_of", "failure_of", "is_local", "said", "said_by_server"]
 
 _CODES = {
     "AskError": "ASK",
@@ -56,6 +56,10 @@ class Unreachable(Exception):
 
 class Refusal(Exception):
     """The store answers, and refuses: a wrong password, a missing permission, a key of another type. Waiting does not help."""
+
+
+class BadAnswer(Exception):
+    """The store gave an answer that the script never gives."""
 
 
 def said_by_server(error: object) -> bool:

@@ -12,14 +12,16 @@ another number leaves the value alone and answers ``VERSION``, which is an outag
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha1
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
+
+from aiorate.redis.asking import Script
+from aiorate.redis.failures import BadAnswer
 
 if TYPE_CHECKING:
     from aiorate.rate import Rate
 
-__all__ = ["SHA", "TEXT", "Answer", "BadAnswer", "Question", "limits_of", "read_answer"]
+__all__ = ["SHA", "SLOTS", "TEXT", "Answer", "BadAnswer", "Question", "limits_of", "read_answer"]
 
 TEXT = """\
 -- aiorate: assigns time slots at one or several rates, by GCRA. All durations are in microseconds.
@@ -150,16 +152,13 @@ redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14)
 -- A status is a line, which clients read faster than a string with a length.
 return redis.status_reply(value .. string.format('; %d' .. string.rep(' %.17g', rates), granted, unpack(starts)))
 """
-SHA = sha1(TEXT.encode(), usedforsecurity=False).hexdigest()
+SLOTS = Script.of(TEXT)
+SHA = SLOTS.sha
 _SHOWN = 80
 _FORM = "aiorate/1"  # the first word of a value, as in the script
 _FAR = 1e18  # us
 _MOST = 10**300  # the script cuts a debt off long before
 _pack = Struct("<10d").pack
-
-
-class BadAnswer(Exception):
-    """The store gave an answer that the script never gives."""
 
 
 @dataclass(slots=True)

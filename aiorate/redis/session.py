@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from aiorate.errors import EngineUnavailable
 from aiorate.rate import NS_PER_SECOND
+from aiorate.redis.asking import Asked
 from aiorate.redis.client import client_of, sessions
 from aiorate.redis.exchange import NO_MEMORY, Memory, News, Sent
-from aiorate.redis.failures import said
+from aiorate.redis.failures import BadAnswer, said
 from aiorate.redis.immediate import Immediate
 from aiorate.redis.pauses import SharedPause
-from aiorate.redis.script import BadAnswer, Question, limits_of, read_answer
+from aiorate.redis.script import SLOTS, Question, limits_of, read_answer
 from aiorate.redis.switch import FallbackSwitch
 from aiorate.schedulers.slot_scheduler import MOST_NS
 from aiorate.waiting.loops import running_loop
@@ -241,7 +242,7 @@ class StoreSession(Watcher):
         """Whether the store does not answer, for less than the grace."""
         return self._outage.due is not None
 
-    def question(self) -> Question | None:
+    def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
         dispatcher, scheduler, memory = self._dispatcher, self._scheduler, self._memory
         reading, now = dispatcher.timeline.read(), dispatcher.timeline.now()
@@ -265,7 +266,7 @@ class StoreSession(Watcher):
         question.charge, question.pause = news.charged, news.pause_us(reading)
         question.age, question.remembered = (reading - memory.at) / _US, memory.value
         self._sent = Sent(question, reading, news, scheduler.rates, self._closed)
-        return question
+        return Asked(SLOTS, self.key, question.words(self.limits))
 
     def _nothing_to_ask(self, now: int) -> None:
         self._silent = True

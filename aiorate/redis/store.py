@@ -1,4 +1,4 @@
-"""Sends the script's questions over one connection, and tells outages from refusals. Knows nothing of rates."""
+"""Sends the questions of scripts over one connection, and tells outages from refusals. Knows nothing of rates."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from aiorate.errors import kind_of
 from aiorate.redis.address import check_url
 from aiorate.redis.connections import connection_to
 from aiorate.redis.failures import Unreachable, code_of, failure_of, is_local
-from aiorate.redis.script import SHA, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiorate.redis.asking import Asked, Script
     from aiorate.redis.connections import Command
-
-    Asked = tuple[str, Sequence[str | bytes]]
 
 __all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Store", "check_source", "node_of"]
 
@@ -34,7 +32,7 @@ class Store:
         self._connection = connection_to(source, library, CONNECT_SECONDS)
 
     async def ask(self, questions: Sequence[Asked]) -> list[object]:
-        """The script's reply for each key and its arguments, or a `Refusal` or, where others got one, an `Unreachable` in its place.
+        """The script's reply to each question, or a `Refusal` or, where others got one, an `Unreachable` in its place.
 
         Raises `Unreachable` if nothing is answered, and `Refusal` if nothing can be.
         """
@@ -61,17 +59,20 @@ class Store:
 
     async def _replies(self, questions: Sequence[Asked]) -> list[object]:
         run = self._connection.run
-        calls: list[Command] = [("EVALSHA", SHA, 1, key, *words) for key, words in questions]
+        calls: list[Command] = [("EVALSHA", script.sha, 1, key, *words) for script, key, words in questions]
         replies = await run(calls)
         missing = [place for place, reply in enumerate(replies) if _is_missing(reply)]
         while missing:
-            # The first sends the script too, so its server has it for the others; in a cluster, each server needs it.
-            first, *others = missing
-            key, words = questions[first]
-            again = await run([("EVAL", TEXT, 1, key, *words), *[calls[place] for place in others]])
-            for place, reply in zip(missing, again, strict=True):
+            # The first question for each script sends the text too: its server then has it for the others; in a cluster, each needs it.
+            first: dict[Script, int] = {}
+            again: list[Command] = []
+            for place in missing:
+                script, key, words = questions[place]
+                sends = first.setdefault(script, place) == place
+                again.append(("EVAL", script.text, 1, key, *words) if sends else calls[place])
+            for place, reply in zip(missing, await run(again), strict=True):
                 replies[place] = reply
-            missing = [place for place in others if _is_missing(replies[place])]
+            missing = [place for place in missing if first[questions[place].script] != place and _is_missing(replies[place])]
         return replies
 
     async def close(self) -> None:

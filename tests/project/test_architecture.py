@@ -69,7 +69,8 @@ http.requests
 http.hooks http.transport aiohttp
 http
 
-redis.script redis.failures redis.address redis.exchange
+redis.asking redis.failures redis.address redis.exchange
+redis.script
 redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand
 redis.store
 redis.client

@@ -21,7 +21,8 @@ from helpers.stores import RealServer, fake_server
 import aiorate
 from aiorate import EngineUnavailable, KeyedLimiter, Rate
 from aiorate.redis import RedisLimiter
-from aiorate.redis.script import Question, limits_of, read_answer
+from aiorate.redis.asking import Asked, Script
+from aiorate.redis.script import SLOTS, Question, limits_of, read_answer
 from aiorate.redis.store import Store
 
 if TYPE_CHECKING:
@@ -197,9 +198,22 @@ async def test_the_script_is_sent_once_for_all_keys_of_a_call(store: RealServer)
         store.send("SCRIPT", "FLUSH")
         before = store.calls("eval")
         # Not through limiters: on a busy machine they may give a call up, and ask once more.
-        replies = await connection.ask([(f"aiorate:chat:{key}", Question(1).words(limits)) for key in range(200)])
+        replies = await connection.ask([Asked(SLOTS, f"aiorate:chat:{key}", Question(1).words(limits)) for key in range(200)])
         assert [1] * 200 == [read_answer(reply, 1).granted for reply in replies]
         assert 1 == store.calls("eval") - before
+    await connection.close()
+
+
+async def test_one_call_asks_different_scripts(store: RealServer) -> None:
+    """Each is sent once if the server lacks it, and each reply is that of its own question."""
+    connection = Store(store.url)
+    echo, double = Script.of("return ARGV[1]"), Script.of("return ARGV[1] .. ARGV[1]")
+    for evals in (2, 0):
+        before = store.calls("eval")
+        replies = await connection.ask([Asked((echo, double)[key % 2], f"aiorate:{key}", [f"{key}"]) for key in range(6)])
+
+        assert [b"0", b"11", b"2", b"33", b"4", b"55"] == replies
+        assert evals == store.calls("eval") - before
     await connection.close()
 
 
