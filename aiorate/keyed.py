@@ -5,26 +5,22 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 
 from __future__ import annotations
 
-from logging import DEBUG, getLogger
-from types import CoroutineType
-from typing import TYPE_CHECKING, Generic, TypeVar
-from weakref import ref
+from typing import TYPE_CHECKING, TypeVar
 
-from aiorate.errors import LimiterClosed, check_count, kind_of
-from aiorate.events import Event, emit
-from aiorate.kept import Kept
+from aiorate.errors import LimiterClosed, kind_of
+from aiorate.keyed_base import Keyed
 from aiorate.limiter import Limiter
-from aiorate.rate import Rate, seconds_to_ns
+from aiorate.rate import Rate
 from aiorate.schedulers.interface import Scheduler
 from aiorate.waiting import changes
 from aiorate.waiting.gate import Gate
-from aiorate.waiting.questions import is_rested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable
     from datetime import timedelta
     from typing import Never, NoReturn
 
+    from aiorate.events import Event
     from aiorate.feedback import Feedback
     from aiorate.rate import Number
     from aiorate.spec import RateSpec
@@ -33,14 +29,11 @@ __all__ = ["KeyedLimiter"]
 
 K = TypeVar("K", bound="Hashable")
 
-_logger = getLogger("aiorate")
-
 _OPTIONS = ("shared", "max_keys", "idle", "on_event")
 _OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency")
-_CHECKED = 2  # keys for each new key, and for each use after a round: fewer would fall behind, more would cost time
 
 
-class KeyedLimiter(Generic[K]):
+class KeyedLimiter(Keyed[K, Limiter]):
     """A limiter for each key, made when the key is first used, and evicted when it owes nothing.
 
     ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, or a rate such as ``"1/s"``.
@@ -57,18 +50,10 @@ class KeyedLimiter(Generic[K]):
     that are made here from a rate or a strategy. For one event loop, as a `Limiter` is.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_closed",
-        "_factory",
-        "_idle",
-        "_kept",
-        "_max_keys",
-        "_on_event",
-        "_owns_shared",
-        "_seen",
-        "_shared",
-    )
+    __slots__ = ("_owns_shared",)
+
+    _NAME = "KeyedLimiter"
+    _WANTED = "a Limiter, a strategy or a rate such as '10/s'"
 
     def __init__(
         self,
@@ -90,22 +75,26 @@ class KeyedLimiter(Generic[K]):
                 f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
                 f" each key needs a separate limit.{hint}"
             )
-        check_count("KeyedLimiter(max_keys)", max_keys, least=1)
-        self._idle = None if idle is None else seconds_to_ns(idle, "KeyedLimiter(idle)")
-        if on_event is not None and not callable(on_event):
-            raise TypeError(f"KeyedLimiter(on_event) must be a function of an aiorate.Event, not {kind_of(on_event)}.")
-        self._on_event = on_event
-        self._factory = factory
-        self._max_keys = max_keys
-        self._shared = shared if shared is None or isinstance(shared, Limiter) else _make_shared(shared, on_event)
-        if self._shared is not None and self._shared.dispatcher.section is not None:
-            raise ValueError("KeyedLimiter(shared): a KeyedLimiter is for one event loop, and this has scope='process'. Use scope='loop'.")
-        if self._shared is not None:
-            self._shared.check_shared("KeyedLimiter(shared)", "the limiters that the factory makes")
-        self._owns_shared = self._shared is not shared  # whether the shared limit was made here
-        self._kept: Kept[K, Limiter] = Kept()
-        self._seen: dict[K, tuple[int, int]] = {}  # with idle: the permits granted to a key when it was checked, and the reading then
-        self._closed: Limiter | None = None  # once closed: the limiter of all further keys
+        limit = shared if shared is None or isinstance(shared, Limiter) else _make_shared(shared, on_event)
+        if limit is not None:
+            if limit.dispatcher.section is not None:
+                raise ValueError(
+                    "KeyedLimiter(shared): a KeyedLimiter is for one event loop, and this has scope='process'. Use scope='loop'."
+                )
+            limit.check_shared("KeyedLimiter(shared)", "the limiters that the factory makes")
+        super().__init__(factory, limit, max_keys, idle, on_event)
+        self._owns_shared = limit is not shared  # whether the shared limit was made here
+
+    def _member(self, key: K, made: object) -> Limiter:
+        if isinstance(made, Limiter):
+            return made
+        return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event)  # type: ignore[arg-type]  # it checks
+
+    def _join(self, member: Limiter, shared: Limiter | None) -> None:
+        changes.share(member.dispatcher, None if shared is None else Gate(shared.dispatcher, owner=shared))
+
+    def _closed_member(self) -> Limiter:
+        return _Closed()
 
     # Asking.
 
@@ -143,28 +132,6 @@ class KeyedLimiter(Generic[K]):
         """The key's limiter: ``async with keyed(key):``."""
         return self[key]
 
-    def __getitem__(self, key: K) -> Limiter:
-        """The key's limiter, which also passes the shared limit. It is not evicted while somebody holds it.
-
-        Once closed, further keys have a limiter that refuses with `LimiterClosed`.
-        """
-        kept = self._kept
-        limiter: Limiter | None
-        try:
-            limiter = kept.used[key]
-        except KeyError:
-            limiter = None
-        except TypeError as error:
-            raise TypeError(
-                f"KeyedLimiter: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
-            ) from error
-        if limiter is None:
-            limiter = kept.find(key) or self._add(key)
-        kept.uses_left -= 1
-        if kept.uses_left < 0:
-            self._check_unused()
-        return limiter
-
     async def __aenter__(self) -> NoReturn:
         from aiorate.mistakes import NO_KEY
 
@@ -172,137 +139,11 @@ class KeyedLimiter(Generic[K]):
 
     async def __aexit__(self, *exc: object) -> None: ...
 
-    # Looking.
-
-    @property
-    def shared(self) -> Limiter | None:
-        """The limit that all keys pass: to look at it, pause all keys, or change its rate."""
-        return self._shared
-
-    def __len__(self) -> int:
-        """How many keys are kept."""
-        return len(self._kept)
-
-    def __iter__(self) -> Iterator[K]:
-        """The keys that are kept."""
-        return iter(list(self._kept))
-
-    def __contains__(self, key: object) -> bool:
-        """Whether the key is kept. Does not add it."""
-        return key in self._kept
-
-    def __repr__(self) -> str:
-        shared = "" if self._shared is None else f", shared={self._shared!r}"
-        return f"<KeyedLimiter of {len(self._kept)} keys{shared}>"
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Never:
-            from aiorate.mistakes import not_of_keyed
-
-            raise AttributeError(not_of_keyed(name), name=name, obj=self)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a KeyedLimiter cannot be copied or pickled: the copy would grant the same permits again. Share it.")
-
-    # Keeping.
-
-    def evict(self) -> int:
-        """Drop every key that owes nothing, now, also those that ``idle`` would keep; returns how many."""
-        dropped = sum([self._evict_if_rested(key, None) for key in list(self._kept)])
-        self._kept.forget_dropped()
-        if dropped > len(self._kept):
-            self._kept.shrink()
-            self._seen = dict(self._seen)
-        return dropped
-
     async def aclose(self) -> None:
         """Close the limiter of every key, and add no more keys. A shared limit that was made elsewhere stays open."""
-        self._closed = _Closed()
-        for limiter in self._kept.values():
-            await limiter.aclose()
+        await super().aclose()
         if self._owns_shared and self._shared is not None:
             await self._shared.aclose()
-
-    def _add(self, key: K) -> Limiter:
-        if self._closed is not None:
-            return self._closed
-        if not isinstance(key, (str, tuple, int)):
-            from aiorate.mistakes import REQUEST_AS_KEY, is_request
-
-            if is_request(key):
-                raise TypeError(f"KeyedLimiter: {REQUEST_AS_KEY}")
-        limiter = self._make(key)
-        kept = self._kept
-        if kept.add(key, limiter):
-            for _ in range(_CHECKED):
-                self._check(kept.oldest(key))
-        for turn in range(2 * _CHECKED):
-            if len(kept) > self._max_keys:
-                self._check(kept.oldest(key) if turn < _CHECKED else kept.unused() or kept.unused())
-        return limiter
-
-    def _check_unused(self) -> None:
-        for _ in range(_CHECKED):
-            key = self._kept.unused()
-            if key is None:
-                break
-            self._check(key)
-
-    def _check(self, key: K | None) -> None:
-        if key is not None:
-            self._evict_if_rested(key, None if len(self._kept) > self._max_keys else self._idle)
-
-    def _make(self, key: K) -> Limiter:
-        made = self._factory(key)
-        name = key if isinstance(key, str) else None
-        try:
-            limiter = made if isinstance(made, Limiter) else Limiter(made, name=name, on_event=self._on_event)
-            if limiter is self._shared:
-                raise ValueError("it is the shared limiter: make one for each key.")
-            gate = None if self._shared is None else Gate(self._shared.dispatcher, owner=self._shared)
-            changes.share(limiter.dispatcher, gate)
-        except TypeError as error:
-            if isinstance(made, CoroutineType):
-                made.close()  # or Python would also warn that it was never awaited
-            wanted = "a Limiter, a strategy or a rate such as '10/s'"
-            raise TypeError(f"KeyedLimiter: the factory must return {wanted}; for {key!r} it returned {kind_of(made)}.") from error
-        except ValueError as error:
-            raise ValueError(f"KeyedLimiter: the factory returned {made!r} for {key!r}: {error}") from error
-        return limiter
-
-    def _evict_if_rested(self, key: K, idle: int | None) -> bool:
-        limiter = self._kept.get(key)
-        if limiter is None:  # evicted meanwhile, by an on_event of another eviction
-            return False
-        dispatcher = limiter.dispatcher
-        try:
-            rested = is_rested(dispatcher)
-        except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
-            return False
-        if not rested:
-            return False
-        if idle is not None:
-            granted, reading = dispatcher.granted, dispatcher.timeline.read()
-            before = self._seen.get(key)
-            if before is None or before[0] != granted:
-                self._seen[key] = granted, reading
-                return False
-            if reading - before[1] < idle:
-                return False
-        # A caller may still hold the limiter. If it survives removal from the dict, keep it.
-        there = ref(limiter)
-        self._kept.drop(key)
-        del limiter
-        held = there()
-        if held is not None:
-            self._kept.put_back(key, held)
-            return False
-        self._seen.pop(key, None)
-        changes.dismiss(dispatcher)
-        if self._on_event is not None or _logger.isEnabledFor(DEBUG):
-            emit(Event("evicted", dispatcher.notices.name, key=key), self._on_event)
-        return True
 
 
 def _make_shared(limit: Scheduler | Rate | str | Number, on_event: Callable[[Event], object] | None) -> Limiter:

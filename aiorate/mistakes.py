@@ -165,11 +165,11 @@ NOT_DIMENSIONS = {
 """Options of something else: taken as dimensions, they would be limits that nobody asked for."""
 
 
-def not_of_keyed(name: str) -> str:
-    """What to write instead of an attribute that a KeyedLimiter does not have."""
+def not_of_keyed(kind: str, name: str) -> str:
+    """What to write instead of an attribute that a KeyedLimiter or KeyedBudget does not have."""
     if name in _OF_A_KEY:
-        return f"a KeyedLimiter has no {name}(): write keyed[key].{name}() for one key, or keyed.shared.{name}() for all keys together."
-    return f"'KeyedLimiter' object has no attribute {name!r}"
+        return f"a {kind} has no {name}(): write keyed[key].{name}() for one key, or keyed.shared.{name}() for all keys together."
+    return f"{kind!r} object has no attribute {name!r}"
 
 
 _OF_A_KEY = {"apply", "bound", "charge", "delay", "of", "pause", "refund", "reset", "resume", "set_rate", "slots", "statistics"}

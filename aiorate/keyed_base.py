@@ -1,0 +1,247 @@
+"""Members kept by key, each made when its key is first used, and evicted when it owes nothing: what keyed limiters and budgets share.
+
+A member is anything with a dispatcher. Knows nothing of rates, of event loops, or of HTTP.
+"""
+
+from __future__ import annotations
+
+from logging import DEBUG, getLogger
+from types import CoroutineType
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from weakref import ref
+
+from aiorate.errors import check_count, kind_of
+from aiorate.events import Event, emit
+from aiorate.kept import Kept
+from aiorate.rate import seconds_to_ns
+from aiorate.waiting import changes
+from aiorate.waiting.questions import is_rested
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+    from typing import ClassVar, Never, NoReturn
+
+    from aiorate.rate import Number
+    from aiorate.waiting.dispatcher import Dispatcher
+
+__all__ = ["Keyed"]
+
+
+class Member(Protocol):
+    """What is kept for a key."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher of its line."""
+        ...
+
+    async def aclose(self) -> None:
+        """Fail the requests in line, and grant nothing from now on."""
+        ...
+
+
+K = TypeVar("K", bound="Hashable")
+V = TypeVar("V", bound=Member)
+
+_logger = getLogger("aiorate")
+
+_CHECKED = 2  # keys for each new key, and for each use after a round: fewer would fall behind, more would cost time
+
+
+class Keyed(Generic[K, V]):
+    """Finds, makes, keeps and evicts the members. A subclass says what a member is: see `_member`, `_join` and `_closed_member`."""
+
+    __slots__ = ("__weakref__", "_closed", "_factory", "_idle", "_kept", "_max_keys", "_on_event", "_seen", "_shared")
+
+    _NAME: ClassVar[str]
+    """The name of the class, for errors."""
+    _WANTED: ClassVar[str]
+    """What the factory must return, for errors."""
+
+    def __init__(
+        self,
+        factory: Callable[[K], object],
+        shared: V | None,
+        max_keys: int,
+        idle: Number | None,
+        on_event: Callable[[Event], object] | None,
+    ) -> None:
+        check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
+        self._idle = None if idle is None else seconds_to_ns(idle, f"{self._NAME}(idle)")
+        if on_event is not None and not callable(on_event):
+            raise TypeError(f"{self._NAME}(on_event) must be a function of an aiorate.Event, not {kind_of(on_event)}.")
+        self._on_event = on_event
+        self._factory = factory
+        self._max_keys = max_keys
+        self._shared = shared
+        self._kept: Kept[K, V] = Kept()
+        self._seen: dict[K, tuple[int, int]] = {}  # with idle: the permits granted to a key when it was checked, and the reading then
+        self._closed: V | None = None  # once closed: the member of all further keys
+
+    # For subclasses.
+
+    def _member(self, key: K, made: object) -> V:
+        """The member that the factory ``made``. Raises TypeError and ValueError if that is none."""
+        raise NotImplementedError
+
+    def _join(self, member: V, shared: V | None) -> None:
+        """Have the new member pass the ``shared`` one too, if there is one. Raises ValueError if it cannot be that of a key."""
+        raise NotImplementedError
+
+    def _closed_member(self) -> V:
+        """The member of all keys that are not kept when this is closed: it grants nothing."""
+        raise NotImplementedError
+
+    # Looking.
+
+    def __getitem__(self, key: K) -> V:
+        """The key's member. It is not evicted while other code holds it.
+
+        Once closed, further keys have one that refuses with `LimiterClosed`.
+        """
+        kept = self._kept
+        member: V | None
+        try:
+            member = kept.used[key]
+        except KeyError:
+            member = None
+        except TypeError as error:
+            raise TypeError(
+                f"{self._NAME}: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
+            ) from error
+        if member is None:
+            member = kept.find(key) or self._add(key)
+        kept.uses_left -= 1
+        if kept.uses_left < 0:
+            self._check_unused()
+        return member
+
+    @property
+    def shared(self) -> V | None:
+        """The limit that all keys pass: to look at it, pause all keys, or change its rate."""
+        return self._shared
+
+    def __len__(self) -> int:
+        """How many keys are kept."""
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys that are kept."""
+        return iter(list(self._kept))
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the key is kept. Does not add it."""
+        return key in self._kept
+
+    def __repr__(self) -> str:
+        shared = "" if self._shared is None else f", shared={self._shared!r}"
+        return f"<{self._NAME} of {len(self._kept)} keys{shared}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {self._NAME} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            from aiorate.mistakes import not_of_keyed
+
+            raise AttributeError(not_of_keyed(self._NAME, name), name=name, obj=self)
+
+    # Keeping.
+
+    def evict(self) -> int:
+        """Drop every key that owes nothing, now, also those that ``idle`` would keep; returns how many."""
+        dropped = sum([self._evict_if_rested(key, None) for key in list(self._kept)])
+        self._kept.forget_dropped()
+        if dropped > len(self._kept):
+            self._kept.shrink()
+            self._seen = dict(self._seen)
+        return dropped
+
+    async def aclose(self) -> None:
+        """Close what is kept for every key, and add no more keys. A shared limit that was made elsewhere stays open."""
+        self._closed = self._closed_member()
+        for member in self._kept.values():
+            await member.aclose()
+
+    def _add(self, key: K) -> V:
+        """The member of a key that is not kept. Code of users runs here, in the factory, and nowhere else."""
+        if self._closed is not None:
+            return self._closed
+        if not isinstance(key, (str, tuple, int)):
+            from aiorate.mistakes import REQUEST_AS_KEY, is_request
+
+            if is_request(key):
+                raise TypeError(f"{self._NAME}: {REQUEST_AS_KEY}")
+        member = self._make(key)
+        self._keep(key, member)
+        return member
+
+    def _make(self, key: K) -> V:
+        made = self._factory(key)
+        try:
+            member = self._member(key, made)
+            if member is self._shared:
+                raise ValueError("it is the shared limiter: make one for each key.")
+            self._join(member, self._shared)
+        except TypeError as error:
+            if isinstance(made, CoroutineType):
+                made.close()  # or Python would also warn that it was never awaited
+            raise TypeError(f"{self._NAME}: the factory must return {self._WANTED}; for {key!r} it returned {kind_of(made)}.") from error
+        except ValueError as error:
+            raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
+        return member
+
+    def _keep(self, key: K, member: V) -> None:
+        """Keep a new member, and make room for it."""
+        kept = self._kept
+        if kept.add(key, member):
+            for _ in range(_CHECKED):
+                self._check(kept.oldest(key))
+        for turn in range(2 * _CHECKED):
+            if len(kept) > self._max_keys:
+                self._check(kept.oldest(key) if turn < _CHECKED else kept.unused() or kept.unused())
+
+    def _check_unused(self) -> None:
+        for _ in range(_CHECKED):
+            key = self._kept.unused()
+            if key is None:
+                break
+            self._check(key)
+
+    def _check(self, key: K | None) -> None:
+        if key is not None:
+            self._evict_if_rested(key, None if len(self._kept) > self._max_keys else self._idle)
+
+    def _evict_if_rested(self, key: K, idle: int | None) -> bool:
+        member = self._kept.get(key)
+        if member is None:  # evicted meanwhile, by an on_event of another eviction
+            return False
+        dispatcher = member.dispatcher
+        try:
+            rested = is_rested(dispatcher)
+        except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
+            return False
+        if not rested:
+            return False
+        if idle is not None:
+            granted, reading = dispatcher.granted, dispatcher.timeline.read()
+            before = self._seen.get(key)
+            if before is None or before[0] != granted:
+                self._seen[key] = granted, reading
+                return False
+            if reading - before[1] < idle:
+                return False
+        # A caller may still hold the member. If it survives removal from the dict, keep it.
+        there = ref(member)
+        self._kept.drop(key)
+        del member
+        held = there()
+        if held is not None:
+            self._kept.put_back(key, held)
+            return False
+        self._seen.pop(key, None)
+        changes.dismiss(dispatcher)
+        if self._on_event is not None or _logger.isEnabledFor(DEBUG):
+            emit(Event("evicted", dispatcher.notices.name, key=key), self._on_event)
+        return True
