@@ -121,7 +121,7 @@ class Limiter:
             from aiorate.waiting.process.scope import acquire_blocking, widen
 
             _blocking = acquire_blocking  # an import statement would cost each call 0.5 us
-            widen([self._dispatcher] if places is None else [places, self._dispatcher], clock, precise)
+            widen([self._dispatcher] if places is None else [places, self._dispatcher], name)
 
     def _check_scope(self, scope: str) -> None:
         if not isinstance(scope, str):

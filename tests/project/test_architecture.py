@@ -45,7 +45,8 @@ waiting.timeline waiting.timer waiting.one_loop
 waiting.asyncio.alarm waiting.asyncio.filler waiting.trio.driver
 waiting.asyncio.view waiting.trio.view
 waiting.loops
-waiting.process.driver
+waiting.process.inboxes
+waiting.process.driver waiting.process.family
 waiting.process.view
 
 waiting.refusals waiting.notices waiting.max_waiting waiting.deciding waiting.catch_up waiting.asking

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.line import Outcome
     from aiorate.waiting.port import Port
+    from aiorate.waiting.process.driver import ProcessDriver
     from aiorate.waiting.process.section import Section
 
 __all__ = ["Inbox", "ProcessTicket"]
@@ -26,9 +27,10 @@ _PORTION = 1_000
 class ProcessTicket:
     """What a waiter of any thread holds. It has the outcome as soon as that is decided; its owner is woken later."""
 
-    __slots__ = ("gone", "inbox", "outcome", "permits", "signal", "task")
+    __slots__ = ("driver", "gone", "inbox", "outcome", "permits", "signal", "task")
 
-    def __init__(self, inbox: Inbox, permits: int, signal: object, task: asyncio.Task[Any] | None) -> None:
+    def __init__(self, driver: ProcessDriver, inbox: Inbox, permits: int, signal: object, task: asyncio.Task[Any] | None) -> None:
+        self.driver: ProcessDriver = driver
         self.inbox: Inbox = inbox
         self.permits: int = permits
         self.signal: Any = signal
@@ -74,13 +76,13 @@ class Inbox:
             self._section.after(self._post)
             self._posted = True
 
-    def wake_again(self) -> list[Outcome]:
-        """Have the owners of all decided tickets woken, whether or not they were before. Returns the outcomes."""
+    def wake_again(self) -> list[ProcessTicket]:
+        """Have the owners of all decided tickets woken, whether or not they were before. Returns the tickets."""
         decided = [ticket for ticket in self.tickets if ticket.outcome is not None]
         self._decided.extend(decided)
         if self._decided:
             self._section.after(self._post)
-        return [ticket.result() for ticket in decided]
+        return decided
 
     def _post(self) -> None:
         try:

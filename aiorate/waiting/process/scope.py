@@ -7,75 +7,107 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import ref
 
 from aiorate.waiting.line import outcome_of
 from aiorate.waiting.loops import running_loop
 from aiorate.waiting.moving import move_to
-from aiorate.waiting.process.driver import ProcessDriver
+from aiorate.waiting.process.family import Family
 from aiorate.waiting.process.inbox import ProcessTicket
-from aiorate.waiting.process.section import Section
 from aiorate.waiting.process.view import ProcessLoop
 from aiorate.waiting.refusals import NOT_FOR_THREADS, Refusals
-from aiorate.waiting.waiters import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiorate.waiting.clock import Clock
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Ticket
     from aiorate.waiting.max_waiting import Admission
 
-__all__ = ["acquire_blocking", "widen"]
+__all__ = ["acquire_blocking", "family_of", "join", "widen"]
 
 _BLOCKING = Refusals("acquire_blocking")
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
 
 
-def widen(dispatchers: Sequence[Dispatcher], clock: Clock | None, precise: bool) -> None:
-    """Have new dispatchers serve callers of any thread, in one critical section. The last gives the thread its name."""
-    section = Section()
-    known = [ref(dispatcher) for dispatcher in dispatchers]
-    _enter(dispatchers, section, clock, precise)
-    section.on_fork = partial(_after_fork, known, section, clock, precise)
-    section.on_cut = partial(_after_interrupt, known)
-
-
-def _enter(dispatchers: Sequence[Dispatcher], section: Section, clock: Clock | None, precise: bool) -> None:
-    loop = ProcessLoop(section, clock, precise, dispatchers[-1].notices.name)
+def widen(dispatchers: Sequence[Dispatcher], name: str | None) -> Family:
+    """Have new dispatchers serve callers of any thread, as a new family. ``name`` appears in the name of the timekeeper's thread."""
+    family = Family(name)
+    family.section.on_fork = partial(_after_fork, family)
+    family.section.on_cut = partial(_after_interrupt, family)
     for dispatcher in dispatchers:
-        move_to(dispatcher, loop)
+        _enter(family, dispatcher)
+    return family
 
 
-def _after_fork(known: Sequence[ref[Dispatcher]], section: Section, clock: Clock | None, precise: bool) -> None:
-    """In a child process: the budget goes on, and the waiting requests are in the parent."""
-    dispatchers = _alive(known)
-    if dispatchers:
-        _enter(dispatchers, section, clock, precise)
+def family_of(dispatcher: Dispatcher) -> Family | None:
+    """The family in whose section the dispatcher decides; None: it is for one event loop."""
+    loop = dispatcher.loop
+    return loop.family if isinstance(loop, ProcessLoop) else None
 
 
-def _after_interrupt(known: Sequence[ref[Dispatcher]]) -> None:
+def join(family: Family, dispatcher: Dispatcher) -> None:
+    """Have a dispatcher decide in that family's section from now on: a new one, or one of another family that was not used yet.
+
+    With it come the others of its family. Raises ValueError if one of them was used.
+    """
+    old = family_of(dispatcher)
+    if old is None:
+        family.section.run(_enter, family, dispatcher)
+    elif old is not family:
+        family.section.run(family.dispatchers.update, old.section.run(_move, old, family))
+
+
+def _move(old: Family, family: Family) -> list[Dispatcher]:
+    moving = list(old.dispatchers)
+    if any(each.granted or each.counters.returnable or each.line for each in moving):
+        raise ValueError("the limiter is in use already: make one that is not.")
+    for each in moving:
+        move_to(each, _view(family, each))
+    old.dispatchers.clear()
+    return moving
+
+
+def _enter(family: Family, dispatcher: Dispatcher) -> None:
+    move_to(dispatcher, _view(family, dispatcher))
+    family.dispatchers.add(dispatcher)
+
+
+def _view(family: Family, dispatcher: Dispatcher) -> ProcessLoop:
+    clock, precise = dispatcher.options
+    view = family.views.get((id(clock), precise))
+    if view is None:
+        view = family.views[id(clock), precise] = ProcessLoop(family, clock, precise)
+    return view
+
+
+def _after_fork(family: Family) -> None:
+    """In a child process: the budgets go on, and the waiting requests are in the parent."""
+    family.begin()
+    for dispatcher in sorted(family.dispatchers, key=_depth):  # shared limits first, so that a line that leaves there grants nothing
+        move_to(dispatcher, _view(family, dispatcher))
+
+
+def _depth(dispatcher: Dispatcher) -> int:
+    return 0 if dispatcher.gate is None else 1 + _depth(dispatcher.gate.shared)
+
+
+def _after_interrupt(family: Family) -> None:
     """A signal handler interrupted a decision: wake every request that was decided, and set the timers of the others again."""
-    for dispatcher in _alive(known):
-        if dispatcher.waiters is not NOBODY:
-            driver = dispatcher.waiters.driver
-            assert isinstance(driver, ProcessDriver)  # as its view makes
-            _go_on(dispatcher, driver.wake_again())
+    resuming = family.inboxes.wake_again()
+    drivers = list(family.drivers)
+    for driver in drivers:
+        _put_right(driver.dispatcher, resuming[driver])
+    for driver in drivers:
+        driver.dispatcher.serve(again=True)
 
 
-def _go_on(dispatcher: Dispatcher, resuming: int) -> None:
-    """Serve after an interrupted decision. ``resuming`` grants have not gone on yet."""
+def _put_right(dispatcher: Dispatcher, resuming: int) -> None:
+    """Have the state of the line agree with its requests after an interrupted decision. ``resuming`` grants have not gone on yet."""
     waiters = dispatcher.waiters
     dispatcher.counters.returnable += resuming - waiters.resuming
     waiters.resuming = resuming
     waiters.granting = waiters.interrupted = False
     waiters.line.recount()
-    dispatcher.serve(again=True)
-
-
-def _alive(known: Sequence[ref[Dispatcher]]) -> list[Dispatcher]:
-    return [dispatcher for dispatcher in [reference() for reference in known] if dispatcher is not None]
 
 
 def acquire_blocking(dispatcher: Dispatcher, permits: int, limit: int | None, most: Admission | None) -> int:

@@ -7,6 +7,8 @@ Knows nothing of rates or of requests.
 from __future__ import annotations
 
 import threading
+from heapq import heapify, heappop, heappush
+from itertools import count
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -25,6 +27,8 @@ __all__ = ["LINGER_NS", "Timekeeper"]
 LINGER_NS = 1_000_000_000
 """How long the thread stays after the last alarm, so that occasional waiters need not start a thread each time."""
 _CHECK_NS = 1_000_000_000
+_SMALL = 32
+_PORTION = 256  # alarms called at a time: other threads may decide in between
 
 
 class Timekeeper:
@@ -34,14 +38,29 @@ class Timekeeper:
     is set. The thread sleeps outside the section, on a lock: releasing the lock wakes the thread, also if it is not asleep yet.
     """
 
-    __slots__ = ("__weakref__", "_alarms", "_asleep_until", "_check", "_idle_since", "_name", "_read", "_section", "_sleep", "_thread")
+    __slots__ = (
+        "__weakref__",
+        "_alarms",
+        "_asleep_until",
+        "_check",
+        "_heap",
+        "_idle_since",
+        "_name",
+        "_numbers",
+        "_read",
+        "_section",
+        "_sleep",
+        "_thread",
+    )
 
     def __init__(self, section: Section, read: ReadClock, name: str, check: Callable[[], object]) -> None:
         self._section = section
         self._read = read
         self._name = name
         self._check = check
-        self._alarms: list[Alarm] = []
+        self._alarms: set[Alarm] = set()  # those that are set
+        self._heap: list[tuple[int, int, Alarm]] = []  # the same by their reading, with some that were cancelled
+        self._numbers = count()
         self._sleep: threading.Lock | None = None  # the lock on which the thread sleeps
         self._thread: threading.Thread | None = None
         self._asleep_until: int | None = None  # the reading until which the thread sleeps at most; None: it is awake
@@ -49,22 +68,27 @@ class Timekeeper:
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Alarm:
         """Call back when the clock reads ``reading`` ns. Raises RuntimeError if the system can start no thread."""
-        alarm = Alarm(self, reading, callback)
-        self._alarms.append(alarm)
+        alarm = Alarm(self, callback)
+        heappush(self._heap, (reading, next(self._numbers), alarm))
+        self._alarms.add(alarm)
         if self._thread is None:
             try:
                 self._start()
             except BaseException:
-                self._alarms.remove(alarm)
+                self.cancel(alarm)
                 raise
         elif self._asleep_until is not None and reading < self._asleep_until:
             self._wake()
         return alarm
 
     def cancel(self, alarm: Alarm) -> None:
-        """Forget an alarm."""
-        if alarm in self._alarms:
-            self._alarms.remove(alarm)
+        """Forget an alarm, and what it would have called."""
+        self._alarms.discard(alarm)
+        alarm.callback = _nothing
+        heap = self._heap
+        if len(heap) > 2 * len(self._alarms) + _SMALL:
+            heap[:] = [entry for entry in heap if entry[2] in self._alarms]
+            heapify(heap)
 
     def stop(self) -> threading.Thread | None:
         """Have the thread end, unless an alarm is set. Returns the thread that ends, or None."""
@@ -96,15 +120,17 @@ class Timekeeper:
         if self._thread is not threading.current_thread():
             return None
         self._asleep_until = None
-        for alarm in sorted(self._alarms, key=_reading):
-            if alarm in self._alarms and alarm.reading <= self._now(alarm.reading):
-                self._alarms.remove(alarm)
+        for alarm in self._take_due():
+            if alarm in self._alarms:  # else one before it cancelled it
+                self._alarms.discard(alarm)
                 call_back(alarm.callback, "in the thread that keeps the time")
         if self._alarms:
             call_back(self._check, "in the thread that keeps the time")
-        if self._alarms:
+        while self._heap and self._heap[0][2] not in self._alarms:
+            heappop(self._heap)
+        if self._heap:
             self._idle_since = None
-            first = min(self._alarms, key=_reading).reading
+            first = self._heap[0][0]
             wait = min(max(first - self._now(first), 0), _CHECK_NS)
             self._asleep_until = first
             return wait / NS_PER_SECOND
@@ -116,6 +142,13 @@ class Timekeeper:
             return None
         self._asleep_until = _NEVER
         return LINGER_NS / NS_PER_SECOND
+
+    def _take_due(self) -> list[Alarm]:
+        """Remove those that are due from the heap. One that is set meanwhile is called in the next round."""
+        now, due = self._now(_NEVER), list[Alarm]()
+        while self._heap and self._heap[0][0] <= now and len(due) < _PORTION:
+            due.append(heappop(self._heap)[2])
+        return due
 
     def _now(self, otherwise: int) -> int:
         try:
@@ -129,13 +162,12 @@ class Timekeeper:
 
 
 class Alarm:
-    """One call that is due at a reading of the clock."""
+    """A call that is due at a reading of the clock."""
 
-    __slots__ = ("_keeper", "callback", "reading")
+    __slots__ = ("_keeper", "callback")
 
-    def __init__(self, keeper: Timekeeper, reading: int, callback: Callable[[], None]) -> None:
+    def __init__(self, keeper: Timekeeper, callback: Callable[[], None]) -> None:
         self._keeper = keeper
-        self.reading: int = reading
         self.callback: Callable[[], None] = callback
 
     def cancel(self) -> None:
@@ -153,8 +185,8 @@ def _keep(keeper: ref[Timekeeper], sleep: threading.Lock) -> None:
         sleep.acquire(timeout=seconds)
 
 
-def _reading(alarm: Alarm) -> int:
-    return alarm.reading
+def _nothing() -> None:
+    """Called in place of an alarm that was cancelled."""
 
 
 _NEVER = 1 << 62

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from aiorate.waiting.clock import Clock, Handle, ReadClock
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.driver import Driver
-    from aiorate.waiting.process.driver import ProcessDriver
+    from aiorate.waiting.process.family import Family
+    from aiorate.waiting.process.inbox import Inbox
     from aiorate.waiting.process.section import Section
     from aiorate.waiting.view import EventLoop
 
@@ -31,26 +32,39 @@ __all__ = ["ProcessLoop"]
 
 
 class ProcessLoop:
-    """An `EventLoop` whose callbacks run in the section, in any thread."""
+    """An `EventLoop` whose callbacks run in the section of the family, in any thread."""
 
-    __slots__ = ("_keeper", "_process", "_timers", "drivers", "grain", "manual", "monotonic", "read", "section", "steady")
+    __slots__ = (
+        "__weakref__",
+        "_inboxes",
+        "_keeper",
+        "_process",
+        "_timers",
+        "family",
+        "grain",
+        "manual",
+        "monotonic",
+        "read",
+        "section",
+        "steady",
+    )
 
     running: bool = False
     closed: bool = False
     check_after: int = 0
 
-    def __init__(self, section: Section, clock: Clock | None, precise: bool, name: str | None) -> None:
-        self.section: Section = section
+    def __init__(self, family: Family, clock: Clock | None, precise: bool) -> None:
+        self.family: Family = family
+        self.section: Section = family.section
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
         self.monotonic: bool = clock is None
         self.steady: bool = False  # several threads call
         self.grain: int = 0 if precise else GRAIN_NS
-        self.drivers: list[ProcessDriver] = []
-        """The drivers of the lines that stand in the section."""
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.manual: bool = self._timers is not None
         self._process = os.getpid()
-        self._keeper = Timekeeper(section, self.read, f"aiorate-timekeeper:{name}" if name else "aiorate-timekeeper", self.clear_closed)
+        self._inboxes = family.inboxes
+        self._keeper = family.keeper if clock is None else Timekeeper(family.section, self.read, family.name, self.clear_closed)
 
     @property
     def native(self) -> object:
@@ -94,10 +108,11 @@ class ProcessLoop:
         assert view is not None  # or nobody could await what it returns
         return view
 
-    @property
-    def in_timekeeper(self) -> bool:
-        """Whether this is the timekeeper's own thread, which must never block on the limiter."""
-        return self._keeper.is_current_thread
+    def inbox(self) -> Inbox:
+        """The inbox of the loop that runs in this thread, or of the threads without one. RuntimeError in the timekeeper's own thread."""
+        if self._keeper.is_current_thread and running_loop() is None:
+            raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
+        return self._inboxes.here()
 
     def stop(self) -> threading.Thread | None:
         """Have the timekeeper's thread end, unless a timer is set. Returns the thread that ends, or None."""
@@ -105,4 +120,4 @@ class ProcessLoop:
 
     def clear_closed(self) -> bool:
         """Have the requests of closed loops leave the lines. True if there were any. The timekeeper calls it once a second."""
-        return sum(driver.clear_closed() for driver in self.drivers) > 0  # of every driver, where any() would stop at the first
+        return self._inboxes.clear_closed()
