@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aiorate.spec import RateSpec
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.gate import Gate
+    from aiorate.waiting.process.section import Section
 
 __all__ = [
     "apply",
@@ -204,13 +205,18 @@ async def finish(dispatcher: Dispatcher) -> None:
         await dispatcher.waiters.driver.aclose()
 
 
-def share(dispatcher: Dispatcher, gate: Gate | None) -> None:
+def share(dispatcher: Dispatcher, gate: Gate | None, section: Section | None = None) -> None:
     """From now on it belongs to a key or a budget, and every grant takes from the shared limit behind the gate too, if there is one.
 
-    Raises ValueError if it does already, or if requests wait here for which the shared limit was never asked.
+    Raises ValueError if it does already, if requests wait here for which the shared limit was never asked, or unless all decide in
+    that critical section (None: in one event loop).
     """
-    if dispatcher.section is not None:
-        raise ValueError("its scope is the process, and it cannot be one of several limits. Make one with scope='loop'.")
+    if dispatcher.section is not section or (gate is not None and gate.shared.section is not section):
+        raise ValueError(
+            "its scope is the process, and it cannot be one of several limits. Make one with scope='loop'."
+            if section is None
+            else "its scope is one event loop. Make one with scope='process'."
+        )
     if dispatcher.gate is not None or dispatcher.strategy.owner is _KEY:
         raise ValueError("the limiter belongs to another key already: make one for each key.")
     if gate is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.line import Outcome, Ticket
     from aiorate.waiting.waiters import Waiters
 
-__all__ = ["Gate", "Passes"]
+__all__ = ["Gate", "Pass", "Passes"]
 
 
 class Passes:
@@ -39,10 +39,10 @@ class Passes:
     def __init__(self) -> None:
         self.late: int = 0
         """How many ns late the wake-up is at which the shared limit decides now."""
-        self._decided: list[_Pass] = []
+        self._decided: list[Pass] = []
         self._serving = False
 
-    def add(self, decided: _Pass) -> None:
+    def add(self, decided: Pass) -> None:
         self._decided.append(decided)
 
     def serve(self) -> None:
@@ -59,7 +59,7 @@ class Passes:
             self._serving = False
 
 
-class _Pass:
+class Pass:
     """A ticket in the shared line, for the first of another line. It wakes no task: once it is decided, that line is served."""
 
     __slots__ = ("_outcome", "_passes", "late", "owner", "permits", "serve", "waiters")
@@ -115,7 +115,7 @@ class Gate:
         """How many shared permits a request takes."""
         self._owner = owner
         self._serve = serve
-        self._pass: _Pass | None = None  # of the request that stands in the shared line
+        self._pass: Pass | None = None  # of the request that stands in the shared line
 
     def take(self, dispatcher: Dispatcher, permits: int, now: int, since: int | None, late: int) -> tuple[int, int]:
         """Take the permits in both limits, or in neither, for a request that comes ``late`` ns late. Returns as `Dispatcher.take`."""
@@ -160,9 +160,11 @@ class Gate:
                 keep(shared)
                 return Receipt(now, receipt)
             assert shared.passes is not None  # made with the gate
-            standing = _Pass(ticket, permits, shared.passes)
-            shared.stand(standing, permits, at, receipt - min(late, shared.catch_up.limit))
-            standing.waiters, standing.serve, self._pass = shared.waiters, self._serve or partial(_serve, dispatcher), standing
+            standing = Pass(ticket, permits, shared.passes)
+            try:
+                shared.stand(standing, permits, at, receipt - min(late, shared.catch_up.limit))
+            finally:  # a signal handler may raise
+                standing.waiters, standing.serve, self._pass = shared.waiters, self._serve or partial(_serve, dispatcher), standing
         outcome = outcome_of(standing)
         if outcome is None:
             return None
@@ -178,6 +180,15 @@ class Gate:
             assert standing.waiters is not None  # it has joined
             standing.serve = None
             self.shared.withdraw(standing.waiters, standing, standing.permits, outcome_of(standing))
+
+    @property
+    def standing(self) -> Pass | None:
+        """The ticket in the shared line for the first of this line."""
+        return self._pass
+
+    def forget(self) -> None:
+        """The first of this line does not stand in the shared one: a signal handler interrupted it."""
+        self._pass = None
 
     @property
     def first(self) -> Ticket | None:

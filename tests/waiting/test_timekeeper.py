@@ -105,6 +105,26 @@ def test_a_cancelled_alarm_does_not_come() -> None:
     assert not seen
 
 
+def test_cancelled_alarms_do_not_pile_up() -> None:
+    """A thousand alarms that are set and cancelled behind one that stays; what they would have called is freed at once."""
+    section = Section()
+    keeper = kept("many", section)
+    stays = section.run(keeper.call_at, monotonic_ns() + 3600 * SECOND, int)
+
+    class Called:
+        def call(self) -> None: ...
+
+    for _ in range(1000):
+        called = Called()
+        gone = weakref.ref(called)
+        section.run(section.run(keeper.call_at, monotonic_ns() + 1800 * SECOND, called.call).cancel)
+        del called
+        assert gone() is None
+
+    assert sum(type(each) is type(stays) for each in gc.get_objects()) < 100
+    section.run(stays.cancel)
+
+
 def test_stopped_it_ends_at_once() -> None:
     """However long it would have lingered."""
     section = Section()

@@ -5,7 +5,6 @@ However many limiters there are, looking for closed loops costs a step for each 
 
 from __future__ import annotations
 
-from collections import Counter
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from aiorate.waiting.process.inbox import Inbox
 from aiorate.waiting.process.port import ThreadPort
 
 if TYPE_CHECKING:
-    from aiorate.waiting.process.driver import ProcessDriver
+    from aiorate.waiting.process.inbox import ProcessTicket
     from aiorate.waiting.process.section import Section
 
 __all__ = ["Inboxes"]
@@ -44,12 +43,10 @@ class Inboxes:
             inbox = self._by_loop[native] = Inbox(ThreadPort() if native is None else port_of(native), self._section, self.clear_closed)
         return inbox
 
-    def wake_again(self) -> Counter[ProcessDriver]:
-        """Have the owners of all decided requests woken, whether or not they were before. Returns how many each driver's were granted."""
-        granted: Counter[ProcessDriver] = Counter()
-        for inbox in self._by_loop.values():
-            granted.update(ticket.driver for ticket in inbox.wake_again() if not isinstance(ticket.outcome, BaseException))
-        return granted
+    def wake_again(self) -> list[ProcessTicket]:
+        """Have the owners of all decided requests woken, whether or not they were before. Returns the tickets of granted ones."""
+        decided = [ticket for inbox in self._by_loop.values() for ticket in inbox.wake_again()]
+        return [ticket for ticket in decided if not isinstance(ticket.outcome, BaseException)]
 
     def clear_closed(self) -> bool:
         """Have the requests of closed loops leave the lines. True if there were any."""

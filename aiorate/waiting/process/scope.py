@@ -5,6 +5,7 @@ Each decision is made in a critical section, by one thread at a time; the sectio
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,18 @@ from aiorate.waiting.moving import move_to
 from aiorate.waiting.process.family import Family
 from aiorate.waiting.process.inbox import ProcessTicket
 from aiorate.waiting.process.view import ProcessLoop
+from aiorate.waiting.receipts import Receipt
 from aiorate.waiting.refusals import NOT_FOR_THREADS, Refusals
+from aiorate.waiting.waiters import NOBODY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.line import Ticket
+    from aiorate.waiting.gate import Pass
+    from aiorate.waiting.line import Outcome, Ticket
     from aiorate.waiting.max_waiting import Admission
+    from aiorate.waiting.waiters import Waiters
 
 __all__ = ["acquire_blocking", "family_of", "join", "widen"]
 
@@ -93,21 +98,59 @@ def _depth(dispatcher: Dispatcher) -> int:
 
 def _after_interrupt(family: Family) -> None:
     """A signal handler interrupted a decision: wake every request that was decided, and set the timers of the others again."""
-    resuming = family.inboxes.wake_again()
-    drivers = list(family.drivers)
-    for driver in drivers:
-        _put_right(driver.dispatcher, resuming[driver])
-    for driver in drivers:
-        driver.dispatcher.serve(again=True)
+    drivers = [driver for driver in family.drivers if driver.dispatcher.waiters is not NOBODY]
+    dispatchers = [driver.dispatcher for driver in drivers]
+    resuming: Counter[Waiters] = Counter()
+    for ticket in family.inboxes.wake_again():
+        resuming[ticket.driver.dispatcher.waiters] += 1
+        _count_shared(resuming, ticket.result())
+    standing = _standing(dispatchers)
+    for stand in standing:
+        outcome = outcome_of(stand)
+        if stand.waiters is not None and outcome is not None and not isinstance(outcome, BaseException):
+            resuming[stand.waiters] += 1
+            _count_shared(resuming, outcome)
+    for dispatcher in dispatchers:
+        _put_right(dispatcher, resuming[dispatcher.waiters], standing)
+    for dispatcher in dispatchers:
+        dispatcher.serve(again=True)
 
 
-def _put_right(dispatcher: Dispatcher, resuming: int) -> None:
+def _standing(dispatchers: Sequence[Dispatcher]) -> set[Pass]:
+    """The tickets of other lines in the lines of shared limits."""
+    standing: set[Pass] = set()
+    lines = {dispatcher.gate.shared for dispatcher in dispatchers if dispatcher.gate is not None}
+    there = {ticket for shared in lines for ticket, _, _ in shared.line}
+    for dispatcher in dispatchers:
+        ticket = None if dispatcher.gate is None else dispatcher.gate.standing
+        if dispatcher.gate is None or ticket is None:
+            continue
+        if ticket in there or ticket.done():
+            standing.add(ticket)
+        else:  # interrupted before it joined
+            dispatcher.gate.forget()
+    return standing
+
+
+def _count_shared(resuming: Counter[Waiters], outcome: Outcome) -> None:
+    """Count a grant whose task has yet to go on in the shared lines where it stood."""
+    receipt = None if isinstance(outcome, BaseException) else outcome[1]
+    while isinstance(receipt, Receipt):
+        if receipt.waiters is not None:
+            resuming[receipt.waiters] += 1
+        receipt = receipt.shared
+
+
+def _put_right(dispatcher: Dispatcher, resuming: int, standing: Container[object]) -> None:
     """Have the state of the line agree with its requests after an interrupted decision. ``resuming`` grants have not gone on yet."""
     waiters = dispatcher.waiters
     dispatcher.counters.returnable += resuming - waiters.resuming
     waiters.resuming = resuming
     waiters.granting = waiters.interrupted = False
     waiters.line.recount()
+    for ticket, permits, _ in waiters.line:
+        if not isinstance(ticket, ProcessTicket) and ticket not in standing:  # interrupted while its line withdrew it
+            waiters.line.leave(ticket, permits)
 
 
 def acquire_blocking(dispatcher: Dispatcher, permits: int, limit: int | None, most: Admission | None) -> int:
