@@ -1,10 +1,10 @@
 """Runs the Python blocks of README.md and docs/, so that what they say is true.
 
 A block may await at its top level, and the tests it defines are run. The blocks of one page share names and an event loop in
-virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` gets another loop in virtual time,
-and a comment after that call is a line that it must print. A block that names ``https://api.example.com`` or ``server_url`` runs in
-real time instead, with a local server; so does a block that names ``redis://localhost``, with a real Valkey or Redis. A block that
-imports an SDK is skipped where that is not installed.
+virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` gets another loop in virtual time, and a
+comment after that call is a line that it must print. A block that names ``https://api.example.com`` or ``server_url`` runs in real
+time instead, with a local server, and fetches a hundred addresses where it says 10 000; a block that names ``redis://localhost``,
+runs in real time too, with a real Valkey or Redis. A block that imports an SDK is skipped where that is not installed.
 
 The whole suite runs in several processes, one more than there are cores. Named files or folders run in one.
 """
@@ -92,8 +92,8 @@ class Page:
 class Server:
     """An HTTP server in another thread. It answers most requests with ``ok``.
 
-    ``/items/...`` allows ten requests in any second and answers 429 to others; ``/`` links to three pages; two paths use the formats
-    of OpenAI and Anthropic.
+    ``/items/...`` allows ten requests in any second and answers 429 to others; ``/`` links to three pages; ``/bytes/300`` has 300 bytes;
+    three paths use the formats of OpenAI, Anthropic and Shopify.
     """
 
     def __init__(self) -> None:
@@ -136,8 +136,22 @@ class Server:
             usage = {"input_tokens": 12, "output_tokens": 3}
             return web.json_response({**head, "content": [{"type": "text", "text": "42"}], "usage": usage})
 
+        async def products(request: web.Request) -> web.Response:
+            status = {"maximumAvailable": 2000.0, "currentlyAvailable": 1948, "restoreRate": 100.0}
+            cost = {"requestedQueryCost": 52, "actualQueryCost": 12, "throttleStatus": status}
+            return web.json_response({"data": {"products": {"nodes": []}}, "extensions": {"cost": cost}})
+
+        async def some_bytes(request: web.Request) -> web.Response:
+            return web.Response(body=bytes(int(request.match_info["size"])))
+
+        async def upload(request: web.Request) -> web.Response:
+            return web.Response(text=str(len(await request.read())))
+
         app = web.Application()
         app.router.add_get("/", links)
+        app.router.add_get("/bytes/{size}", some_bytes)
+        app.router.add_post("/upload", upload)
+        app.router.add_post("/admin/api/graphql.json", products)
         app.router.add_get("/items/{number}", item)
         app.router.add_post("/v1/chat/completions", completion)
         app.router.add_post("/v1/messages", message)
@@ -170,7 +184,7 @@ def evaluate(example: Example) -> None:
     on_the_wire = EXAMPLE_URL in source or "server_url" in source
     if on_the_wire:
         example.namespace["server_url"] = page.server().url
-        source = source.replace(EXAMPLE_URL, page.server().url)
+        source = source.replace(EXAMPLE_URL, page.server().url).replace("10_000", "100")
     if STORE_URL in source:
         on_the_wire = True
         source = source.replace(STORE_URL, page.store().url)

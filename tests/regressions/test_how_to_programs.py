@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import re
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.driving import SECOND
 from helpers.llm import Provider
+from helpers.programs import DOCS, block_with
 
 import aiorate
 from aiorate import Budget, KeyedLimiter, Limiter
 from aiorate.http import hooks
 
-DOCS = Path(__file__).parents[2] / "docs"
-
 
 def made_in(program: str, *names: str) -> dict[str, Any]:
     """Run the assignments to ``names`` in the how-to guides' program that contains ``program``, and return their values."""
-    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("howto*.md")))
-    blocks = re.findall(r"^```python\n(.*?)^```$", pages, flags=re.DOTALL | re.MULTILINE)
-    (block,) = (block for block in blocks if program in block)
-    chosen = [node for node in ast.parse(block).body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in names]
+    chosen = [
+        node for node in ast.parse(block_with(program)).body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in names
+    ]
     namespace: dict[str, Any] = {name: getattr(aiorate, name) for name in aiorate.__all__}
     exec(compile(ast.Module(chosen, []), str(DOCS), "exec"), namespace)  # our own page
     return {name: namespace[name] for name in names}
