@@ -5,15 +5,15 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds, seconds_to_ns
 from aiorate.redis.demand import Demand
 from aiorate.redis.immediate import OneAnswer
+from aiorate.redis.limits import rates_of
 from aiorate.redis.outage import POLICIES, Outage
 from aiorate.redis.session import StoreSession
 from aiorate.redis.store import check_source
-from aiorate.schedulers.interface import Scheduler, check_permits
+from aiorate.schedulers.interface import check_permits
 from aiorate.schedulers.slot_scheduler import SlotScheduler, check_memory
 from aiorate.waiting.questions import max_permits, shares_on_demand
 from aiorate.waiting.timeline import NOT_ASKED
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
     from aiorate.events import Event
     from aiorate.rate import Number
+    from aiorate.redis.limits import OneLimit
     from aiorate.spec import RateSpec
     from aiorate.waiting.clock import Clock
-
-    OneRate = Rate | str | Number
 
 __all__ = ["RedisLimiter"]
 
@@ -43,8 +42,9 @@ class RedisLimiter(Limiter):
     """One limit for all processes that give the same name, through Redis or Valkey.
 
     ``client_or_url`` is a URL, or an asyncio client of redis-py or valkey-py, which is never closed here. A plain client only lends its
-    settings to a connection that is opened here and does not count against its pool. ``rate`` is one rate, or a list of rates that all
-    hold; ``burst`` is an int of 1 or more, or one for each rate. The key in the store is ``aiorate:{name}``.
+    settings to a connection that is opened here and does not count against its pool. ``rate`` is a rate, a
+    ``TokenBucket("10/s", burst=20)``, or a list of these that all hold. ``burst``, an int of 1 or more (default 1), or one for each, is
+    for rates: a bucket has its own. The key in the store is ``aiorate:{name}``.
 
     The store assigns time slots by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together are
     granted at most ``b + R * (W + max(slack, lease, 0.5 / R))`` permits in it. If requests are for several permits, add the largest one
@@ -76,9 +76,9 @@ class RedisLimiter(Limiter):
         self,
         client_or_url: Any,
         name: str,
-        rate: OneRate | Sequence[OneRate],
+        rate: OneLimit | Sequence[OneLimit],
         *,
-        burst: int | Sequence[int] = 1,
+        burst: int | Sequence[int] | None = None,
         lease: Number = 0.0,
         horizon: Number = 0.02,
         slack: Number = 0.005,
@@ -108,8 +108,7 @@ class RedisLimiter(Limiter):
                 f"RedisLimiter(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate. Refuse such a key where"
                 " it comes in, or write name.encode(errors='replace').decode()."
             ) from None
-        rates = _rates(rate)
-        bursts = _bursts(burst, len(rates))
+        rates, bursts = rates_of(rate, burst)
         for each, most in zip(rates, bursts, strict=True):
             check_memory("RedisLimiter(rate, burst)", each, most)
         leased = seconds_to_ns(lease, "RedisLimiter(lease)")
@@ -214,28 +213,6 @@ class RedisLimiter(Limiter):
         """
         await super().aclose()
         await self._session.aclose()
-
-
-def _rates(rate: OneRate | Sequence[OneRate]) -> list[Rate]:
-    if isinstance(rate, (Scheduler, Limiter)):
-        raise TypeError(
-            f"RedisLimiter(rate) must be a rate such as '100/s', not {kind_of(rate)}: the store knows no strategies. For several permits"
-            " at once, write RedisLimiter(url, name, '100/s', burst=10); for several rates that all hold, ['10/s', '100/min']."
-        )
-    if isinstance(rate, (list, tuple)):
-        if not rate:
-            raise ValueError("RedisLimiter(rate) must be a rate such as '100/s', or a list of one or more.")
-        return [Rate.of(each) for each in rate]
-    return [Rate.of(rate)]  # type: ignore[arg-type]  # which says what is wrong
-
-
-def _bursts(burst: int | Sequence[int], count: int) -> list[int]:
-    bursts = list(burst) if isinstance(burst, (list, tuple)) else [burst] * count
-    if len(bursts) != count:
-        raise ValueError(f"RedisLimiter(burst) must be one int, or as many as there are rates: {len(bursts)} were given for {count}.")
-    for each in bursts:
-        check_permits("RedisLimiter(burst)", each)  # type: ignore[arg-type]  # which says what is wrong
-    return bursts  # type: ignore[return-value]
 
 
 def _share(policy: str, share: Number | None) -> Fraction:

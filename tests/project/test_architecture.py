@@ -71,7 +71,7 @@ http.hooks http.transport aiohttp
 http
 
 redis.asking redis.failures redis.address redis.exchange
-redis.script
+redis.script redis.limits
 redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand
 redis.store
 redis.client

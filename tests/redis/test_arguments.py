@@ -14,7 +14,7 @@ import redis
 from helpers.driving import LONG
 
 import aiorate.redis
-from aiorate import Rate
+from aiorate import AllOf, Limiter, Rate, SlidingWindow, TokenBucket, TokenPool
 from aiorate.redis import RedisLimiter
 
 URL = "redis://127.0.0.1:1/0"
@@ -48,6 +48,12 @@ URL = "redis://127.0.0.1:1/0"
         ({"client_or_url": "redis://127.0.0.1:first/0"}, "must be a number"),
         ({"client_or_url": "redis://127.0.0.1:99999/0"}, "0-65535"),
         ({"max_waiting": -1}, "0 or more"),
+        ({"rate": TokenBucket("10/s", burst=20), "burst": 20}, "has a burst already"),
+        ({"rate": TokenBucket("10/s", burst=20), "burst": 1}, "has a burst already"),
+        ({"rate": ["100/s", TokenBucket("10/s", burst=20)], "burst": [1, 20]}, "has a burst already"),
+        ({"rate": TokenBucket("10/s", burst=20, initial=0)}, "starts full"),
+        ({"rate": TokenBucket("1/h", burst=10**19)}, "317 years"),
+        ({"rate": ()}, "a list of one or more"),
     ],
 )
 def test_a_wrong_value_is_refused_at_once(changes: dict[str, Any], hint: str) -> None:
@@ -84,6 +90,31 @@ def test_a_wrong_kind_is_refused_at_once(changes: dict[str, Any]) -> None:
 
     with pytest.raises(TypeError):
         RedisLimiter(given.pop("client_or_url"), given.pop("name"), given.pop("rate"), **given)
+
+
+@pytest.mark.parametrize(
+    "limit", [SlidingWindow("10/s"), [TokenPool("10/s")], AllOf(TokenBucket("10/s", burst=1)), Limiter("10/s"), TokenBucket]
+)
+def test_an_error_says_which_limits_are_possible(limit: Any) -> None:
+    """A store knows rates and buckets."""
+    with pytest.raises(TypeError, match=r"TokenBucket\('100/s', burst=10\)"):
+        RedisLimiter(URL, "x", limit)
+
+
+@pytest.mark.parametrize("limit", [TokenBucket("10/s", burst=20), [TokenBucket("10/s", burst=20)], (TokenBucket("10/s", burst=20),)])
+def test_a_bucket_gives_rate_and_burst(limit: Any) -> None:
+    """It is what `Limiter` takes."""
+    assert repr(RedisLimiter(URL, "x", "10/s", burst=20)) == repr(RedisLimiter(URL, "x", limit))
+
+
+def test_buckets_and_rates_may_be_mixed() -> None:
+    """All hold, and a rate alone has a burst of 1."""
+    buckets = [TokenBucket("10/s", burst=20), "500/min", TokenBucket("1000/h", burst=100)]
+
+    mixed = RedisLimiter(URL, "x", buckets)  # type: ignore[arg-type]
+
+    assert repr(RedisLimiter(URL, "x", ["10/s", "500/min", "1000/h"], burst=[20, 1, 100])) == repr(mixed)
+    assert mixed.bound(3600) == RedisLimiter(URL, "x", buckets, on_unavailable="open").bound(3600)  # type: ignore[arg-type]
 
 
 def test_a_password_is_not_shown() -> None:

@@ -13,6 +13,7 @@ from helpers.server import most_in_any_window
 from helpers.stores import Process, RealServer, TimedClient, now
 
 import aiorate
+from aiorate import TokenBucket
 from aiorate.redis import RedisLimiter
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
@@ -82,6 +83,20 @@ async def test_a_store_that_is_far_away_costs_no_rate(store: RealServer) -> None
     await asyncio.sleep(2.0)
 
     assert 0.98 * 2000 <= len(process.granted) - before <= 2006
+    await process.stop()
+
+
+async def test_a_token_bucket_is_a_limit(store: RealServer) -> None:
+    """Its burst at once, and then one after the other; beside a slower rate, both hold."""
+    process = Process(store, TokenBucket("10/s", burst=3))
+    await asyncio.gather(*process.ask(5))
+    assert [pytest.approx(instant, abs=1e-3) for instant in (0, 0, 0, 0.1, 0.2)] == process.granted
+    await process.stop()
+
+    store.send("FLUSHALL")
+    process, began = Process(store, [TokenBucket("10/s", burst=3), TokenBucket("1/s", burst=4)]), now()
+    await asyncio.gather(*process.ask(6))
+    assert [pytest.approx(began + instant, abs=1e-3) for instant in (0, 0, 0, 0.1, 1, 2)] == process.granted
     await process.stop()
 
 

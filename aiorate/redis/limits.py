@@ -1,0 +1,58 @@
+"""What a limit over a store may be: rates and token buckets, one or several that all hold. Knows nothing of stores."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+from aiorate.errors import kind_of
+from aiorate.limiter import Limiter
+from aiorate.rate import Rate
+from aiorate.schedulers.interface import Scheduler, check_permits
+from aiorate.schedulers.token_bucket import TokenBucket
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiorate.rate import Number
+
+    OneLimit = Rate | str | Number | TokenBucket
+
+__all__ = ["rates_of"]
+
+_EXAMPLES = "Write RedisLimiter(url, name, '100/s'), TokenBucket('100/s', burst=10), or a list of these that all hold: ['10/s', '100/min']."
+
+
+def rates_of(limit: OneLimit | Sequence[OneLimit], burst: int | Sequence[int] | None) -> tuple[list[Rate], list[int]]:
+    """The rates and the burst of each. Raises TypeError and ValueError for anything else."""
+    limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
+    if not limits:
+        raise ValueError(f"RedisLimiter(rate) must be one limit, or a list of one or more. {_EXAMPLES}")
+    rates = [_rate(each) for each in limits]
+    buckets = [each for each in limits if isinstance(each, TokenBucket)]
+    if burst is None:
+        return rates, [each.burst if isinstance(each, TokenBucket) else 1 for each in limits]
+    if buckets:
+        raise ValueError(
+            f"RedisLimiter(burst={burst!r}): {buckets[0]!r} has a burst already. Leave burst= out, and write every limit with a burst as"
+            " TokenBucket(rate, burst=...)."
+        )
+    bursts: list[int] = list(burst) if isinstance(burst, (list, tuple)) else [burst] * len(rates)  # type: ignore[list-item]
+    if len(bursts) != len(rates):
+        raise ValueError(f"RedisLimiter(burst) must be one int, or as many as there are rates: {len(bursts)} were given for {len(rates)}.")
+    for each in bursts:
+        check_permits("RedisLimiter(burst)", each)
+    return rates, bursts
+
+
+def _rate(limit: object) -> Rate:
+    if isinstance(limit, TokenBucket):
+        if deepcopy(limit).peek(limit.burst, 0) > 0:
+            raise ValueError(
+                f"RedisLimiter(): only the rate and the burst of {limit!r} count: the bucket in the store starts full. Give a new one"
+                " without initial= and start=."
+            )
+        return limit.rate
+    if isinstance(limit, (Scheduler, Limiter, type)):
+        raise TypeError(f"RedisLimiter(rate) must be a rate or a TokenBucket, not {kind_of(limit)}. {_EXAMPLES}")
+    return Rate.of(limit)  # type: ignore[arg-type]  # which says what is wrong
