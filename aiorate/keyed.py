@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate.errors import LimiterClosed, kind_of
-from aiorate.keyed_base import Keyed
+from aiorate.keyed_base import Keyed, refuse_keyed
 from aiorate.limiter import Limiter
-from aiorate.rate import Rate
+from aiorate.rate import Rate, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler
 from aiorate.waiting import changes
 from aiorate.waiting.gate import Gate
@@ -18,7 +18,7 @@ from aiorate.waiting.gate import Gate
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from datetime import timedelta
-    from typing import Never, NoReturn
+    from typing import Never, NoReturn, TypeGuard
 
     from aiorate.events import Event
     from aiorate.feedback import Feedback
@@ -37,10 +37,11 @@ class KeyedLimiter(Keyed[K, Limiter]):
     """A limiter for each key, made when the key is first used, and evicted when it owes nothing.
 
     ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, or a rate such as ``"1/s"``.
-    ``shared`` is a limit that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy or a rate; a `Limiter`
-    may be that of a key of another KeyedLimiter, and so share a limit in turn. A busy key does not delay others: only the first request
-    of each key stands in the shared line, and only once the key's limit lets it pass. A refund or charge to a key applies to all limits
-    that it passes.
+    ``shared`` is a limit that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy or a rate, or a function of
+    the key that returns a `Limiter`, or None: ``shared=lambda user: teams[user.team]``. The function is called once for each key that is
+    kept. The `Limiter` may be that of a key of another KeyedLimiter, and so share a limit in turn, up to 100 in a row; it is kept while
+    a key that shares it is kept. A busy key does not delay others: only the first request of each key stands in the shared line, and
+    only once the key's limit lets it pass. A refund or charge to a key applies to all limits that it passes.
 
     A key is evicted when it is found to owe nothing; it is limited no sooner for that than if it had been kept. Two keys are checked
     for each new key. Keys that were used again stay for as many uses as there are keys, and are checked then, two for each use. A key
@@ -59,7 +60,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         self,
         factory: Callable[[K], Limiter | Scheduler | Rate | str | Number],
         *,
-        shared: Limiter | Scheduler | Rate | str | Number | None = None,
+        shared: Limiter | Scheduler | Rate | str | Number | Callable[[K], Limiter | None] | None = None,
         max_keys: int = 100_000,
         idle: Number | None = None,
         on_event: Callable[[Event], object] | None = None,
@@ -75,20 +76,30 @@ class KeyedLimiter(Keyed[K, Limiter]):
                 f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
                 f" each key needs a separate limit.{hint}"
             )
-        limit = shared if shared is None or isinstance(shared, Limiter) else _make_shared(shared, on_event)
-        if limit is not None:
-            if limit.dispatcher.section is not None:
-                raise ValueError(
-                    "KeyedLimiter(shared): a KeyedLimiter is for one event loop, and this has scope='process'. Use scope='loop'."
-                )
-            limit.check_shared("KeyedLimiter(shared)", "the limiters that the factory makes")
-        super().__init__(factory, limit, max_keys, idle, on_event)
-        self._owns_shared = limit is not shared  # whether the shared limit was made here
+        refuse_keyed("KeyedLimiter(shared)", shared)
+        if shared is None or _is_function(shared):
+            limit = None
+        else:
+            limit = self._check_shared("KeyedLimiter(shared)", shared if isinstance(shared, Limiter) else _make_shared(shared, on_event))
+        super().__init__(factory, limit, shared if _is_function(shared) else None, max_keys, idle, on_event)
+        self._owns_shared = limit is not None and limit is not shared  # whether the shared limit was made here
 
     def _member(self, key: K, made: object) -> Limiter:
         if isinstance(made, Limiter):
             return made
         return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event)  # type: ignore[arg-type]  # it checks
+
+    def _check_shared(self, what: str, shared: object) -> Limiter:
+        if not isinstance(shared, Limiter):
+            refuse_keyed(what, shared)
+            raise TypeError(
+                f"{what}: the function must return a Limiter that several keys share, such as teams[user.team], or None,"
+                f" not {kind_of(shared)}. A rate would be another limit for each key."
+            )
+        if shared.dispatcher.section is not None:
+            raise ValueError(f"{what}: a KeyedLimiter is for one event loop, and this has scope='process'. Use scope='loop'.")
+        shared.check_shared(what, "the limiters that the factory makes")
+        return shared
 
     def _join(self, member: Limiter, shared: Limiter | None) -> None:
         changes.share(member.dispatcher, None if shared is None else Gate(shared.dispatcher, owner=shared))
@@ -113,8 +124,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
     def observe(self, key: K, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said of a key, as `Limiter.observe` does: it pauses that key for everybody.
 
-        Where nothing remains of a quota named ``global``, such as Discord's over all routes, the shared limit is paused, if there is
-        one. Does nothing when closed.
+        Where nothing remains of a quota named ``global``, such as Discord's over all routes, the limit that the key shares is paused,
+        if there is one. Does nothing when closed.
         """
         if feedback is None or self._closed is not None:
             return
@@ -122,11 +133,14 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
         check_feedback("observe()", feedback)
         everywhere = tuple(quota for quota in feedback.quotas if quota.name == "global")
-        if self._shared is not None and any(quota.remaining == 0 for quota in everywhere):
-            self._shared.observe(Feedback(feedback.status, feedback.pause, everywhere, feedback.source), jitter=jitter)
+        limiter = self[key]
+        gate = limiter.dispatcher.gate
+        if gate is not None and any(quota.remaining == 0 for quota in everywhere):
+            told = Feedback(feedback.status, feedback.pause, everywhere, feedback.source)
+            gate.shared.run(changes.observe, gate.shared, told, seconds_to_ns(jitter, "observe(jitter)"))
             rest = tuple(quota for quota in feedback.quotas if quota.name != "global")
             feedback = Feedback(feedback.status, None, rest, feedback.source)
-        self[key].observe(feedback, jitter=jitter)
+        limiter.observe(feedback, jitter=jitter)
 
     def __call__(self, key: K) -> Limiter:
         """The key's limiter: ``async with keyed(key):``."""
@@ -146,12 +160,16 @@ class KeyedLimiter(Keyed[K, Limiter]):
             await self._shared.aclose()
 
 
-def _make_shared(limit: Scheduler | Rate | str | Number, on_event: Callable[[Event], object] | None) -> Limiter:
+def _make_shared(limit: object, on_event: Callable[[Event], object] | None) -> Limiter:
     try:
-        return Limiter(limit, name="shared", on_event=on_event)
+        return Limiter(limit, name="shared", on_event=on_event)  # type: ignore[arg-type]  # it checks
     except TypeError as error:
-        hint = " One key of another KeyedLimiter is a Limiter: shared=tenants['acme']." if isinstance(limit, KeyedLimiter) else ""
-        raise TypeError(f"KeyedLimiter(shared): {error}{hint}") from error
+        raise TypeError(f"KeyedLimiter(shared): {error}") from error
+
+
+def _is_function(shared: object) -> TypeGuard[Callable[..., object]]:
+    """Whether ``shared`` is to be called with each key. A limiter can be called too, as a decorator, and a class is a mistake."""
+    return callable(shared) and not isinstance(shared, (Limiter, Scheduler, type))
 
 
 class _Closed(Limiter):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiorate.rate import Number
     from aiorate.waiting.dispatcher import Dispatcher
 
-__all__ = ["Keyed"]
+__all__ = ["Keyed", "refuse_keyed"]
 
 
 class Member(Protocol):
@@ -45,13 +45,26 @@ V = TypeVar("V", bound=Member)
 
 _logger = getLogger("aiorate")
 
+_MOST_NESTED = 100  # keys made one inside the other's function: more than a chain of limits may have
 _CHECKED = 2  # keys for each new key, and for each use after a round: fewer would fall behind, more would cost time
 
 
 class Keyed(Generic[K, V]):
-    """Finds, makes, keeps and evicts the members. A subclass says what a member is: see `_member`, `_join` and `_closed_member`."""
+    """Finds, makes, keeps and evicts the members. A subclass says what a member is."""
 
-    __slots__ = ("__weakref__", "_closed", "_factory", "_idle", "_kept", "_max_keys", "_on_event", "_seen", "_shared")
+    __slots__ = (
+        "__weakref__",
+        "_closed",
+        "_factory",
+        "_idle",
+        "_kept",
+        "_making",
+        "_max_keys",
+        "_on_event",
+        "_seen",
+        "_shared",
+        "_shared_of",
+    )
 
     _NAME: ClassVar[str]
     """The name of the class, for errors."""
@@ -62,6 +75,7 @@ class Keyed(Generic[K, V]):
         self,
         factory: Callable[[K], object],
         shared: V | None,
+        shared_of: Callable[[K], object] | None,
         max_keys: int,
         idle: Number | None,
         on_event: Callable[[Event], object] | None,
@@ -74,6 +88,8 @@ class Keyed(Generic[K, V]):
         self._factory = factory
         self._max_keys = max_keys
         self._shared = shared
+        self._shared_of = shared_of  # or a function that names the shared one of each key
+        self._making: set[K] = set()  # keys whose functions are running
         self._kept: Kept[K, V] = Kept()
         self._seen: dict[K, tuple[int, int]] = {}  # with idle: the permits granted to a key when it was checked, and the reading then
         self._closed: V | None = None  # once closed: the member of all further keys
@@ -82,6 +98,10 @@ class Keyed(Generic[K, V]):
 
     def _member(self, key: K, made: object) -> V:
         """The member that the factory ``made``. Raises TypeError and ValueError if that is none."""
+        raise NotImplementedError
+
+    def _check_shared(self, what: str, shared: object) -> V:
+        """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
         raise NotImplementedError
 
     def _join(self, member: V, shared: V | None) -> None:
@@ -118,7 +138,7 @@ class Keyed(Generic[K, V]):
 
     @property
     def shared(self) -> V | None:
-        """The limit that all keys pass: to look at it, pause all keys, or change its rate."""
+        """The limit that all keys pass: to look at it, pause all keys, or change its rate. None if a function of the key names it."""
         return self._shared
 
     def __len__(self) -> int:
@@ -134,7 +154,7 @@ class Keyed(Generic[K, V]):
         return key in self._kept
 
     def __repr__(self) -> str:
-        shared = "" if self._shared is None else f", shared={self._shared!r}"
+        shared = ", shared by key" if self._shared_of is not None else "" if self._shared is None else f", shared={self._shared!r}"
         return f"<{self._NAME} of {len(self._kept)} keys{shared}>"
 
     def __reduce__(self) -> NoReturn:
@@ -165,7 +185,7 @@ class Keyed(Generic[K, V]):
             await member.aclose()
 
     def _add(self, key: K) -> V:
-        """The member of a key that is not kept. Code of users runs here, in the factory, and nowhere else."""
+        """The member of a key that is not kept. Functions of users run in `_make`, and nowhere else."""
         if self._closed is not None:
             return self._closed
         if not isinstance(key, (str, tuple, int)):
@@ -173,17 +193,31 @@ class Keyed(Generic[K, V]):
 
             if is_request(key):
                 raise TypeError(f"{self._NAME}: {REQUEST_AS_KEY}")
-        member = self._make(key)
+        if key in self._making:
+            raise ValueError(
+                f"{self._NAME}: {key!r} cannot share itself. While {key!r} was being made, the factory or shared= asked for it again."
+            )
+        if len(self._making) >= _MOST_NESTED:
+            raise ValueError(
+                f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
+                " At some key it must return None."
+            )
+        self._making.add(key)
+        try:
+            member = self._make(key)
+        finally:
+            self._making.discard(key)
         self._keep(key, member)
         return member
 
     def _make(self, key: K) -> V:
-        made = self._factory(key)
+        shared = self._shared if self._shared_of is None else self._ask_shared(self._shared_of, key)
+        made = self._call("the factory", self._factory, key)
         try:
             member = self._member(key, made)
-            if member is self._shared:
+            if member is shared:
                 raise ValueError("it is the shared limiter: make one for each key.")
-            self._join(member, self._shared)
+            self._join(member, shared)
         except TypeError as error:
             if isinstance(made, CoroutineType):
                 made.close()  # or Python would also warn that it was never awaited
@@ -191,6 +225,21 @@ class Keyed(Generic[K, V]):
         except ValueError as error:
             raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
         return member
+
+    def _ask_shared(self, function: Callable[[K], object], key: K) -> V | None:
+        shared = self._call("shared=", function, key)
+        if isinstance(shared, CoroutineType):
+            shared.close()
+            raise TypeError(f"{self._NAME}(shared) for {key!r}: the function must be a plain one. An async one returns a coroutine.")
+        return None if shared is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", shared)
+
+    def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
+        """Call a function of the user. A note on its error names the key."""
+        try:
+            return function(key)
+        except Exception as error:
+            error.add_note(f"{self._NAME}: {what} raised this for the key {key!r}.")
+            raise
 
     def _keep(self, key: K, member: V) -> None:
         """Keep a new member, and make room for it."""
@@ -245,3 +294,12 @@ class Keyed(Generic[K, V]):
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             emit(Event("evicted", dispatcher.notices.name, key=key), self._on_event)
         return True
+
+
+def refuse_keyed(what: str, shared: object) -> None:
+    """Raise TypeError if the argument ``what`` is limits for each key, in place of one of them."""
+    if isinstance(shared, Keyed):
+        raise TypeError(
+            f"{what}: a {kind_of(shared)} has a limit for each key. Share that of one key: shared=lambda user: tenants[user.tenant],"
+            " or shared=tenants['acme']."
+        )

@@ -37,6 +37,7 @@ __all__ = [
     "tell_of_pause",
 ]
 
+_MOST_LEVELS = 100  # a decision may pass all levels, each in a few nested calls, and Python allows about 1000
 _KEY = "a key or a budget"
 _NEWS_NS = 1_000_000_000  # a pause that grows by less is not reported again: responses of many requests come one after the other
 
@@ -224,9 +225,11 @@ def share(dispatcher: Dispatcher, gate: Gate | None, section: Section | None = N
         return
     if dispatcher.waiters.head is not None or dispatcher.counters.returnable:
         raise ValueError("the limiter is in use already: make one that is not.")
-    shared = gate.shared
+    shared, levels = gate.shared, 2
     while shared is not dispatcher and shared.gate is not None:
-        shared = shared.gate.shared
+        shared, levels = shared.gate.shared, levels + 1
+    if levels > _MOST_LEVELS:
+        raise ValueError(f"it would be the limit of level {levels} in a row; {_MOST_LEVELS} are the most.")
     if shared is dispatcher:
         raise ValueError("it is the shared limiter, or one that this shares: make one for each key.")
     dispatcher.strategy.owner = _KEY

@@ -32,15 +32,10 @@ class Levels:
         self.tasks: dict[asyncio.Task[None], aiorate.Limiter] = {}
         self.largest = 1
         everybody = self.limiter()
-        regions = aiorate.KeyedLimiter[int](lambda key: self.limiter(everybody), shared=everybody)
-        east, west = regions[0], regions[1]
-        of_east = aiorate.KeyedLimiter[int](lambda key: self.limiter(east), shared=east)
-        of_west = aiorate.KeyedLimiter[int](lambda key: self.limiter(west), shared=west)
-        teams = of_east[0], of_east[1], of_west[0]
-        self.users = [aiorate.KeyedLimiter(self.maker(team), shared=team)[number] for team in teams for number in range(2)]
-
-    def maker(self, team: aiorate.Limiter):  # type: ignore[no-untyped-def]
-        return lambda key: self.limiter(team)
+        regions = aiorate.KeyedLimiter[str](lambda key: self.limiter(everybody), shared=everybody)
+        teams = aiorate.KeyedLimiter[str](lambda key: self.limiter(regions[key[:1]]), shared=lambda key: regions[key[:1]])
+        users = aiorate.KeyedLimiter[str](lambda key: self.limiter(teams[key[:2]]), shared=lambda key: teams[key[:2]])
+        self.users = [users[region_and_team + user] for region_and_team in ("e0", "e1", "w0") for user in "ab"]
 
     def limiter(self, above: aiorate.Limiter | None = None) -> aiorate.Limiter:
         """A limiter of a random strategy."""
