@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from aiorate.rate import Rate
-    from aiorate.redis.script import Question
+from typing import NamedTuple
 
 __all__ = ["NO_MEMORY", "Memory", "News", "Sent"]
 
@@ -67,11 +63,9 @@ _NOTHING = News()
 class Sent(NamedTuple):
     """The question under way."""
 
-    question: Question
     at: int
     """The reading when it was sent."""
     news: News
-    rates: tuple[Rate, ...]
     closed: bool
     """Whether the limiter was closed by then."""
 

@@ -11,7 +11,7 @@ from aiorate.waiting.refusals import Refusals
 
 if TYPE_CHECKING:
     from aiorate.errors import WaitTooLong
-    from aiorate.schedulers.slot_scheduler import SlotScheduler
+    from aiorate.schedulers.supplied import Supplied
     from aiorate.waiting.deadlines import Overdue
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Line, Ticket
@@ -39,9 +39,9 @@ class Immediate:
 
     __slots__ = ("_dispatcher", "_scheduler", "_slack", "have", "unit", "waiting")
 
-    def __init__(self, dispatcher: Dispatcher, scheduler: SlotScheduler, slack: int) -> None:
+    def __init__(self, dispatcher: Dispatcher, scheduler: Supplied, slack: int) -> None:
         self._dispatcher: Dispatcher = dispatcher
-        self._scheduler: SlotScheduler = scheduler
+        self._scheduler: Supplied = scheduler
         self._slack: int = slack
         self.waiting: dict[Ticket, OneAnswer] = {}
         """Those that are in line."""

@@ -12,6 +12,7 @@ from aiorate.redis.immediate import OneAnswer
 from aiorate.redis.limits import rates_of
 from aiorate.redis.outage import POLICIES, Outage
 from aiorate.redis.session import StoreSession
+from aiorate.redis.slots import SlotLedger
 from aiorate.redis.store import check_source
 from aiorate.schedulers.interface import check_permits
 from aiorate.schedulers.slot_scheduler import SlotScheduler, check_memory
@@ -142,7 +143,7 @@ class RedisLimiter(Limiter):
             on_event=on_event,
         )
         demand = Demand(scheduler, leased, ahead, at_most)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self.dispatcher, scheduler, demand, outage)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self.dispatcher, SlotLedger(scheduler, demand), outage)
 
     @property
     def key(self) -> str:

@@ -1,40 +1,36 @@
 """One limiter's talk with the store: what to ask next, and what an answer means for its scheduler. Sends nothing itself.
 
-The states are drawn in docs/design.md. `Demand` says how many slots the limiter lacks, and `StoreClient` sends the questions.
+The states are drawn in docs/design.md. A `Ledger` says what the limiter lacks, and `StoreClient` sends the questions.
 """
 
 from __future__ import annotations
 
 import asyncio
-from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate.errors import EngineUnavailable
 from aiorate.rate import NS_PER_SECOND
-from aiorate.redis.asking import Asked
 from aiorate.redis.client import client_of, sessions
-from aiorate.redis.exchange import NO_MEMORY, Memory, News, Sent
-from aiorate.redis.failures import BadAnswer, said
+from aiorate.redis.exchange import News, Sent
+from aiorate.redis.failures import said
 from aiorate.redis.immediate import Immediate
 from aiorate.redis.pauses import SharedPause
-from aiorate.redis.script import SLOTS, Question, limits_of, read_answer
 from aiorate.redis.switch import FallbackSwitch
-from aiorate.schedulers.slot_scheduler import MOST_NS
+from aiorate.schedulers.supplied import MOST_NS
 from aiorate.waiting.loops import running_loop
 from aiorate.waiting.notices import skip
 from aiorate.waiting.watcher import Watcher
 
 if TYPE_CHECKING:
+    from aiorate.redis.asking import Asked
     from aiorate.redis.client import StoreClient
-    from aiorate.redis.demand import Demand
+    from aiorate.redis.ledger import Ledger
     from aiorate.redis.outage import Outage
-    from aiorate.redis.script import Answer
-    from aiorate.schedulers.slot_scheduler import SlotScheduler
+    from aiorate.schedulers.supplied import Supplied
     from aiorate.waiting.dispatcher import Dispatcher
 
 __all__ = ["StoreSession"]
 
-_US = 1_000  # ns
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 
 
@@ -44,11 +40,9 @@ class StoreSession(Watcher):
     __slots__ = (
         "__weakref__",
         "_closed",
-        "_demand",
         "_dispatcher",
         "_lapsed",
-        "_limits",
-        "_memory",
+        "_ledger",
         "_news",
         "_outage",
         "_pause",
@@ -64,30 +58,28 @@ class StoreSession(Watcher):
         "key",
     )
 
-    def __init__(self, source: object, key: str, dispatcher: Dispatcher, scheduler: SlotScheduler, demand: Demand, outage: Outage) -> None:
+    def __init__(self, source: object, key: str, dispatcher: Dispatcher, ledger: Ledger, outage: Outage) -> None:
         self.key: str = key
         """Of the store."""
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limiter; None: nothing was asked yet in this event loop."""
-        self.immediate: Immediate = Immediate(dispatcher, scheduler, demand.slack)
+        self.immediate: Immediate = Immediate(dispatcher, ledger.scheduler, ledger.slack)
         """Requests with ``max_wait=0``."""
         self._closed: bool = False  # nothing is asked, except to return slots
         self._source: object = source
         self._dispatcher: Dispatcher = dispatcher
-        self._scheduler: SlotScheduler = scheduler
-        self._demand: Demand = demand
+        self._ledger: Ledger = ledger
+        self._scheduler: Supplied = ledger.scheduler
         self._outage: Outage = outage
-        self._switch: FallbackSwitch = FallbackSwitch(dispatcher, scheduler, outage)
+        self._switch: FallbackSwitch = FallbackSwitch(dispatcher, ledger.scheduler, outage)
         self._pause: SharedPause = SharedPause(dispatcher, self._tell)
-        self._limits: tuple[object, bytes] = (None, b"")  # for those rates
         self._sent: Sent | None = None  # None: no question is under way
         self._news: News = News()  # what the store is yet to hear
-        self._memory: Memory = NO_MEMORY
         self._lapsed: int = 0  # ns of schedule that were reported as skipped
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to
         self._returned: asyncio.Future[None] | None = None  # while aclose() waits until the store has heard of slots that come back
-        scheduler.link = self
+        ledger.scheduler.link = self
         dispatcher.watcher = self
         sessions.add(self)
 
@@ -103,7 +95,7 @@ class StoreSession(Watcher):
             self._scheduler.fallback = None  # the store was not asked for a while: requests wait until it is known whether it answers
         self._silent = False
         self._wanted_at = dispatcher.timeline.read()
-        if self._demand.is_met(dispatcher.line, now):
+        if self._ledger.is_met(dispatcher.line, now):
             return False
         self._wake(native)
         return True
@@ -119,7 +111,7 @@ class StoreSession(Watcher):
 
     @property
     def on_demand(self) -> bool:
-        return not self._demand.lease
+        return not self._ledger.lease
 
     def pausing(self, ns: int) -> None:
         """The store has to hear of a pause. Raises ValueError for more than 317 years."""
@@ -211,7 +203,7 @@ class StoreSession(Watcher):
         self._pause.cancel()
         if client is not None and self._returned is None and self._outage.began is None:
             unsaid = self._news or (self._sent is not None and self._sent.news)
-            if unsaid or self._scheduler.last_run(self._dispatcher.timeline.now()):
+            if unsaid or self._scheduler.returnable(self._dispatcher.timeline.now()):
                 self._returned = client.loop.create_future()
                 client.wake(self)
         if client is not None and self._returned is not None:
@@ -230,12 +222,9 @@ class StoreSession(Watcher):
     # What the client asks and hears.
 
     @property
-    def limits(self) -> bytes:
-        """Interval and tolerance of each rate, for the script."""
-        scheduler = self._scheduler
-        if self._limits[0] is not scheduler.rates:
-            self._limits = scheduler.rates, limits_of(scheduler.rates, scheduler.bursts)
-        return self._limits[1]
+    def limits(self) -> object:
+        """What all limiters of one key must have in common."""
+        return self._ledger.limits
 
     @property
     def in_grace(self) -> bool:
@@ -244,18 +233,16 @@ class StoreSession(Watcher):
 
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
-        dispatcher, scheduler, memory = self._dispatcher, self._scheduler, self._memory
+        dispatcher, ledger = self._dispatcher, self._ledger
         reading, now = dispatcher.timeline.read(), dispatcher.timeline.now()
         returns = self._returned is not None
         if self._closed and not returns:
-            scheduler.unanswered()
+            self._scheduler.unanswered()
             return None
-        if self._closed or dispatcher.timeline.held_at is not None:
-            question = Question(horizon=self._demand.horizon / _US)
-        else:
-            question = self._demand.question(dispatcher.line, self.immediate, reading, now)
-        if returns and memory.value == memory.with_slots:
-            question.back = scheduler.last_run(now)
+        held = self._closed or dispatcher.timeline.held_at is not None
+        question = ledger.draw(None if held else dispatcher.line, self.immediate, reading, now)
+        if returns:
+            ledger.give_up(question, now)
         news = self._news.take(reading)
         probes = self._outage.degraded and reading - self._wanted_at < _INTEREST_NS
         if not (question.want or question.back or news or self._pause.rechecks or probes):
@@ -264,9 +251,8 @@ class StoreSession(Watcher):
         if self._news:
             self._tell()  # in the next question
         question.charge, question.pause = news.charged, news.pause_us(reading)
-        question.age, question.remembered = (reading - memory.at) / _US, memory.value
-        self._sent = Sent(question, reading, news, scheduler.rates, self._closed)
-        return Asked(SLOTS, self.key, question.words(self.limits))
+        self._sent = Sent(reading, news, self._closed)
+        return ledger.written(self.key, question, reading)
 
     def _nothing_to_ask(self, now: int) -> None:
         self._silent = True
@@ -285,27 +271,23 @@ class StoreSession(Watcher):
         sent = self._sent
         if sent is None:  # its question was forgotten
             return
-        answer = _checked(read_answer(reply, len(sent.rates)), sent.question)
+        answer = self._ledger.read(reply)
         self._sent = None
         dispatcher, scheduler, timeline = self._dispatcher, self._scheduler, self._dispatcher.timeline
         received = timeline.read()
         now = received - timeline.offset
-        self._demand.measure(received - sent.at)
+        unused = self._ledger.heard(sent.at, received)
         if self._outage.concerns_answer:
-            length, owed = self._outage.ended(received, answer.unused - self._memory.unused)
+            length, owed = self._outage.ended(received, unused)
             self._switch.restore(length)
             if owed:
                 self.charged(owed)
-        self._memory = Memory(answer.value, received, answer.unused, answer.value if answer.granted else self._memory.with_slots)
         self._pause.rechecks = False
         if self._returned is not None and sent.closed:
             scheduler.clear()
             self._settle()
             return
-        if answer.granted:
-            self._demand.answered(answer)
-        starts, nexts = _instants(answer.starts, now), _instants(answer.nexts, now)
-        scheduler.book(starts, answer.granted, now, nexts, self._demand.answer_ns, sent.rates)
+        self._ledger.book(now)
         if self._closed:  # while the question was under way; the next one returns these slots
             return
         if answer.paused or self._pause.on:
@@ -382,16 +364,3 @@ class StoreSession(Watcher):
         returned, self._returned = self._returned, None
         if returned is not None and not returned.done():
             returned.set_result(None)
-
-
-def _checked(answer: Answer, question: Question) -> Answer:
-    """Raises `BadAnswer` for a number of slots that the script never assigns."""
-    most = 0 if answer.paused else question.want
-    if not (min(most, 1) if question.within < 0 else 0) <= answer.granted <= most:
-        raise BadAnswer(f"the store assigned {answer.granted} slots where {question.want} were asked for")
-    return answer
-
-
-def _instants(durations: list[float], now: int) -> list[int]:
-    """The instants that many us from now, rounded up: no slot is early."""
-    return [now + ceil(us * _US) for us in durations]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle
 
     from aiorate.redis.outage import Outage
-    from aiorate.schedulers.slot_scheduler import SlotScheduler
+    from aiorate.schedulers.supplied import Supplied
     from aiorate.waiting.dispatcher import Dispatcher
 
 __all__ = ["FallbackSwitch"]
@@ -22,9 +22,9 @@ class FallbackSwitch:
 
     __slots__ = ("_dispatcher", "_outage", "_scheduler", "_timer")
 
-    def __init__(self, dispatcher: Dispatcher, scheduler: SlotScheduler, outage: Outage) -> None:
+    def __init__(self, dispatcher: Dispatcher, scheduler: Supplied, outage: Outage) -> None:
         self._dispatcher: Dispatcher = dispatcher
-        self._scheduler: SlotScheduler = scheduler
+        self._scheduler: Supplied = scheduler
         self._outage: Outage = outage
         self._timer: TimerHandle | None = None
 

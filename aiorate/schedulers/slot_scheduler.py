@@ -7,83 +7,46 @@ A slot that nobody used lapses, which bounds what all processes together grant.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
+from aiorate.schedulers.interface import NOBODY_KNOWS, check_ask, check_give_back, check_permits, check_window
 from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.slot_run import lapse_of, runs_of
 from aiorate.schedulers.slots_in_hand import SlotsInHand
+from aiorate.schedulers.supplied import MOST_NS, Fallback, Supplied, check_charge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate.rate import Rate
 
-__all__ = ["MOST_NS", "Fallback", "Link", "SlotScheduler", "check_memory"]
+__all__ = ["SlotScheduler", "check_memory"]
 
-MOST_NS = 10**19
-"""317 years: the longest duration that a store can count."""
 _ONE = 1
-_FIRST_ANSWER_NS = 1_000_000  # until one was measured
-_LOOK_AGAIN_NS = 20_000_000
 
 
-class Link(Protocol):
-    """How a scheduler reaches the store that assigns its slots."""
-
-    def wanted(self, now: int) -> bool:
-        """Slots may be wanted at that instant. Returns whether they are on their way then."""
-        ...
-
-    def charged(self, permits: int) -> None:
-        """Permits were used without slots."""
-        ...
-
-
-class Fallback(Protocol):
-    """Decides, while the store cannot be asked, about requests for which there are not enough slots in hand."""
-
-    def at(self, permits: int, now: int) -> int:
-        """When they are due. Raises an error if the policy refuses the request."""
-        ...
-
-    def spend(self, permits: int, now: int) -> None:
-        """Take them."""
-        ...
-
-
-class SlotScheduler(Scheduler):
+class SlotScheduler(Supplied):
     """Slots in hand, in order, and an estimate of when more are due.
 
     ``rates`` and ``bursts`` are those by which the store assigns. A slot lapses ``lapse`` ns after its time, or half an interval if that
     is longer, unless the first in line gathers slots for several permits, or keeps them until another limit grants it (`patient`).
-    `Link.wanted` is called when slots may be wanted. Once it has returned True they are on their way, and it is not called again until
-    `book` or `unanswered` is.
 
     A copy is a rehearsal: it assumes that all slots after those in hand are its own, and calls nobody.
     """
 
     __slots__ = (
         "_ask_below",
-        "_asked_at",
         "_in_hand",
         "_lapse",
         "_next_free",
-        "_rehearsal",
-        "answer_ns",
         "bursts",
-        "fallback",
-        "link",
-        "patient",
         "rate",
         "rates",
-        "refused",
-        "spent",
     )
     rate: Rate
-    books_since: bool = False
 
     def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], lapse: int) -> None:
+        super().__init__()
         self.rates: tuple[Rate, ...] = tuple(rates)
         """In order; another tuple once a rate is changed."""
         self.bursts: tuple[int, ...] = tuple(bursts)
@@ -92,21 +55,7 @@ class SlotScheduler(Scheduler):
         self._in_hand: SlotsInHand = SlotsInHand()
         self._next_free: NextFree = NextFree(rates, bursts)  # after all slots that the store has assigned, as it said last
         self._ask_below: int = -1  # slots are wanted when a grant leaves this many or fewer; -1: only a refusal does
-        self._asked_at: int | None = None  # since when slots are on their way
-        self._rehearsal: bool = False
-        self.receipts: bool = True
         self.rate = _slowest(self.rates)
-        self.answer_ns: int = _FIRST_ANSWER_NS
-        """How long an answer of the store takes, as `book` said last."""
-        self.spent: int = 0
-        """Permits granted in all."""
-        self.refused: int = 0
-        """The permits of the last request for which there were not enough slots."""
-        self.patient: bool = False
-        """Whether the first in line keeps its slots while another limit is asked after this one."""
-        self.fallback: Fallback | None = None
-        """Decides about requests for which there are not enough slots; None: they wait for the store."""
-        self.link: Link | None = None
 
     # What the store does.
 
@@ -122,16 +71,7 @@ class SlotScheduler(Scheduler):
             self._in_hand.add(runs_of(starts, rates or self.rates, count, now, self._lapse))
         self._next_free.follow(nexts)
         self.answer_ns = answer_ns
-        self._asked_at = None
-
-    def unanswered(self) -> None:
-        """Nothing is on its way: call the link again when slots are wanted."""
-        self._asked_at = None
-
-    def want(self, now: int) -> None:
-        """Tell the link that slots are wanted, unless they are on their way."""
-        if self._asked_at is None and self.link is not None and self.link.wanted(now):
-            self._asked_at = now
+        self.asked_at = None
 
     def ask_below(self, count: int) -> None:
         """Want slots as soon as a grant leaves ``count`` or fewer; -1: only when a request is refused."""
@@ -141,6 +81,9 @@ class SlotScheduler(Scheduler):
         """The number of slots of the latest run that are still ahead."""
         run = self._in_hand.last_run()
         return 0 if run is None else run.left - run.before(now)
+
+    def returnable(self, now: int) -> int:
+        return self.last_run(now)
 
     def clear(self) -> None:
         """Give up all slots in hand: they belong to another process."""
@@ -160,18 +103,11 @@ class SlotScheduler(Scheduler):
 
     @property
     def in_hand(self) -> int:
-        """The number of slots, including those that have lapsed."""
         return self._in_hand.count
 
     @property
     def lapsed(self) -> int:
-        """Nanoseconds of schedule that nobody used in time."""
         return self._in_hand.lapsed
-
-    @property
-    def asking(self) -> bool:
-        """Whether slots are on their way."""
-        return self._asked_at is not None
 
     # A request.
 
@@ -195,10 +131,10 @@ class SlotScheduler(Scheduler):
                     if hand.count <= self._ask_below:
                         self.want(now)
                     return at
-            elif not self._rehearsal and self.fallback is None:
+            elif not self.rehearsal and self.fallback is None:
                 self.refused = 1
                 self.want(now)
-                return self._look_again_at(now)
+                return self.look_again_at(now)
         check_ask("take()", permits, now, since)
         at, missing = self._due(permits, now)
         if missing or at > now:
@@ -207,10 +143,10 @@ class SlotScheduler(Scheduler):
         if missing:
             if self.fallback is not None:
                 at = max(at, self.fallback.at(missing, now))
-            elif self._rehearsal:
+            elif self.rehearsal:
                 at = max(at, self._next_free.at(missing, now))
             else:
-                return max(at, self._look_again_at(now))
+                return max(at, self.look_again_at(now))
         if at <= now:
             self._grant(permits, missing, now)
         return at
@@ -220,12 +156,12 @@ class SlotScheduler(Scheduler):
         at, missing = self._due(permits, now)
         if not missing:
             return at
-        if self.patient and not self._rehearsal:  # the caller is first in line, and calls take() only once this is due
+        if self.patient and not self.rehearsal:  # the caller is first in line, and calls take() only once this is due
             self.refused = permits
             self.want(now)
         if self.fallback is not None:
             return max(at, self.fallback.at(missing, now) if self.patient else _later(self.fallback, missing, now))
-        if self._rehearsal:
+        if self.rehearsal:
             return max(at, self._next_free.at(missing, now))
         return max(at, self._next_free.last_slot(missing, now), now + self.answer_ns)
 
@@ -241,9 +177,7 @@ class SlotScheduler(Scheduler):
         Raises ValueError for a debt of more than 317 years.
         """
         check_permits("charge()", permits)
-        if permits * self.rate.period_ns > MOST_NS * self.rate.permits:
-            most = MOST_NS * self.rate.permits // self.rate.period_ns
-            raise ValueError(f"charge({permits}): at {self.rate} the debt would last longer than 317 years. At most {most} can be charged.")
+        check_charge(permits, self.rate)
         self._next_free.spend(permits, now)
         if self.link is not None:
             self.link.charged(permits)
@@ -281,33 +215,29 @@ class SlotScheduler(Scheduler):
         )
         return most + (largest if largest > 1 else 0)
 
-    def reset(self, now: int) -> None:
-        """Raises RuntimeError: the store knows of all grants, for all processes."""
-        raise RuntimeError("reset(): other processes share this limit and remember it. Use another name.")
-
     def available(self, now: int) -> int:
         """The number of slots that are due."""
         return self.due_by(now, now)
 
     def rested(self, now: int) -> bool:
         """Whether no slots are in hand or on their way."""
-        return self._asked_at is None and self.fallback is None and not self.ready(1, now)
+        return self.asked_at is None and self.fallback is None and not self.ready(1, now)
 
     def shift(self, ns: int) -> None:
         """Follow a pause: the limiter's time stood still for ``ns``, and the store's did not."""
         self._in_hand.shift(ns)
         self._next_free.shift(ns)
-        if self._asked_at is not None:
-            self._asked_at -= ns
+        if self.asked_at is not None:
+            self.asked_at -= ns
 
     def __deepcopy__(self, memo: object) -> SlotScheduler:
         twin = SlotScheduler(self.rates, self.bursts, self._lapse)
         twin._in_hand, twin.patient = self._in_hand.copy(), self.patient
         twin._next_free = deepcopy(self._next_free)
-        if self._asked_at is not None:
-            twin._next_free.not_before = self._asked_at + self.answer_ns
+        if self.asked_at is not None:
+            twin._next_free.not_before = self.asked_at + self.answer_ns
         twin.fallback = deepcopy(self.fallback)
-        twin._rehearsal, twin.receipts = True, False
+        twin.rehearsal, twin.receipts = True, False
         return twin
 
     def __repr__(self) -> str:
@@ -315,10 +245,6 @@ class SlotScheduler(Scheduler):
             [f"{rate}" if burst == 1 else f"{rate} burst {burst}" for rate, burst in zip(self.rates, self.bursts, strict=True)]
         )
         return f"SlotScheduler({rates}, in_hand={self.in_hand})"
-
-    def _look_again_at(self, now: int) -> int:
-        """When to look again for a request that lacks slots. If more are on their way, their arrival is told."""
-        return now + _LOOK_AGAIN_NS if self._asked_at is None else NOBODY_KNOWS
 
     def _lapsed(self, permits: int, now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.

@@ -30,7 +30,7 @@ schedulers.metered
 schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket schedulers.all_of
 schedulers.sliding_window schedulers.calendar_window
 schedulers.server_bucket
-schedulers.capped schedulers.places schedulers.next_free schedulers.slot_run
+schedulers.capped schedulers.places schedulers.next_free schedulers.slot_run schedulers.supplied
 schedulers.slots_in_hand
 schedulers.slot_scheduler
 schedulers.dimensions
@@ -72,7 +72,8 @@ http
 
 redis.asking redis.failures redis.address redis.exchange
 redis.script redis.limits
-redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand
+redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand redis.ledger
+redis.slots
 redis.store
 redis.client
 redis.session
