@@ -11,7 +11,7 @@ import pytest
 from helpers.driving import one_loop
 from starlette.requests import Request
 
-from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
+from aiorate import Budget, KeyedLimiter, Limiter, SlidingWindow
 from aiorate.redis import RedisLimiter
 
 REQUESTS = [httpx.Request("GET", "http://x"), httpx2.Request("GET", "http://x"), Request({"type": "http", "path": "/", "headers": []})]
@@ -151,7 +151,7 @@ async def test_a_dict_of_limits_names_its_method() -> None:
 async def test_wrong_argument_of_a_redis_limiter_names_the_right_one() -> None:
     """A strategy was "not a number", and options were only unexpected."""
     make: Any = RedisLimiter
-    for strategy in (TokenBucket("10/s", burst=3), Limiter("10/s")):
+    for strategy in (SlidingWindow("10/s"), Limiter("10/s")):
         with pytest.raises(TypeError, match=r"RedisLimiter\(rate\) .*burst=10"):
             make("redis://localhost", "name", strategy)
     with pytest.raises(TypeError, match=r"no option timeout: .*max_wait=1"):
