@@ -5,10 +5,15 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 from typing import TYPE_CHECKING
+from weakref import ref
 
-from aiorate.errors import LimiterClosed, check_count, kind_of
+from aiorate.above import SharedBudget, SharedLimiter
+from aiorate.budget_options import by_name, cannot_be_full, check_dimensions, check_on_error, not_a_budget, shared_twice, strategy_of
+from aiorate.budget_quotas import QuotaNames
+from aiorate.budget_refusals import BudgetRefusals
+from aiorate.errors import LimiterClosed, check_count
 from aiorate.events import Event
 from aiorate.feedback import check_feedback
 from aiorate.lease import Lease, check_named, not_a_reservation
@@ -16,60 +21,63 @@ from aiorate.limiter import Limiter, pause_to_ns
 from aiorate.options import check_options
 from aiorate.rate import Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.dimensions import Amounts, Dimensions
-from aiorate.schedulers.interface import Scheduler
-from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting import changes
 from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.gate import Gate
 from aiorate.waiting.max_waiting import MaxWaiting
-from aiorate.waiting.questions import available, estimate, is_closed, max_permits
-from aiorate.waiting.receipts import Receipt, drop, give_back, keep
-from aiorate.waiting.refusals import Refusals
+from aiorate.waiting.questions import estimate, is_closed
+from aiorate.waiting.receipts import drop, keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
     from typing import Never, NoReturn
 
-    from aiorate.feedback import Feedback
+    from aiorate.above import Above
+    from aiorate.feedback import Feedback, Left
     from aiorate.lease import OnError
     from aiorate.rate import Number
+    from aiorate.schedulers.interface import Scheduler
     from aiorate.statistics import Statistics
     from aiorate.waiting.clock import Clock
 
 __all__ = ["Budget"]
-
-_logger = logging.getLogger("aiorate")
 
 
 class Budget:
     """Dimensions with a limit each, one line for all, all or nothing: ``Budget(requests="500/min", tokens="200_000/min")``.
 
     A dimension is a rate (for a `TokenPool`), a strategy, or a `Limiter`, which several budgets may share; one dimension of a budget
-    may be, without ``max_concurrency`` and ``max_waiting``. ``on_error`` says what happens to a reservation whose
-    block ends with an exception: ``"keep"`` lets the estimate stand, because the server may have counted the call; ``"refund"`` gives
-    it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name`` are as in `Limiter`; ``on_event`` is called with an `aiorate.Event`
-    when a server asks for a pause, or an estimate is lowered to the most that can be granted. Raises TypeError and ValueError for wrong
-    arguments. For one event loop, as a `Limiter` is.
+    may be, without ``max_concurrency`` and ``max_waiting``. ``shared`` is another budget, which several may share, and which may share
+    one in turn, up to 64 in a row: amounts are taken from both, by the names of the dimensions. A name that the shared budget does not
+    have concerns this one alone; one that only the shared budget has may be reserved too, and takes 0 where it is not named. Only the
+    first reservation in line here stands in the shared line. What is settled, refunded or cancelled comes back to both.
+
+    ``on_error`` says what happens to a reservation whose block ends with an exception: ``"keep"`` lets the estimate stand, because the
+    server may have counted the call; ``"refund"`` gives it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name`` are
+    as in `Limiter`; ``on_event`` is called with an `aiorate.Event` when a server asks for a pause, or an estimate is lowered to the
+    most that can be granted. Raises TypeError and ValueError for wrong arguments. For one event loop, as a `Limiter` is.
     """
 
     __slots__ = (
         "__weakref__",
+        "_above",
         "_clamped",
         "_dimensions",
         "_dispatcher",
         "_max_waiting",
         "_names",
+        "_of_key",
         "_on_error",
         "_own",
-        "_refusals",
-        "_shared",
-        "_unheeded",
+        "_quotas",
+        "refusals",
     )
 
     def __init__(
         self,
         *misplaced: Never,
+        shared: Budget | None = None,
         on_error: OnError = "keep",
         max_waiting: int | None = None,
         catch_up: Number = 0.02,
@@ -79,24 +87,30 @@ class Budget:
         **dimensions: Limiter | Scheduler | Rate | str | Number,
     ) -> None:
         if misplaced:
-            raise TypeError(f"Budget() takes dimensions by name. For {misplaced[0]!r}, write {_by_name(misplaced[0])}.")
-        _check_on_error("Budget(on_error)", on_error)
+            raise TypeError(f"Budget() takes dimensions by name. For {misplaced[0]!r}, write {by_name(misplaced[0])}.")
+        check_on_error("Budget(on_error)", on_error)
         check_options("Budget", max_waiting, clock, name, on_event)
-        _check_dimensions(dimensions)
+        check_dimensions(dimensions)
+        if shared is not None and not isinstance(shared, Budget):
+            raise not_a_budget("Budget(shared)", shared)
         limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
         own = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
-        self._shared: Limiter | None = next(iter(limiters.values()), None)
-        self._names = (*own, *limiters)  # the shared one last
-        self._own = len(own)  # dimensions; a shared Limiter's comes after them
+        self._names = tuple(own)
+        self._own = len(own)  # dimensions; those that are only shared come after them
+        self._above: Above | None = None
+        self._of_key = False
         self._dimensions = self._scheduler(own)
         self._dispatcher = Dispatcher(self._dimensions, seconds_to_ns(catch_up, "Budget(catch_up)"), False, clock, name)
         self._dispatcher.notices.on_event = on_event
-        if self._shared is not None:
-            changes.share(self._dispatcher, Gate(self._shared.dispatcher, self._on_shared, _last_amount, self._shared))
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher)
-        self._refusals = _Refusals(self._names, self._dimensions)
+        self.refusals = BudgetRefusals(self._names, self._dimensions, None)
+        """The errors in place of a reservation."""
+        for place, limiter in limiters.items():
+            self._share(SharedLimiter(self._names, place, limiter))
+        if shared is not None:
+            self._share_budget("Budget(shared)", shared)
         self._on_error: OnError = on_error
-        self._unheeded: set[str] = set()  # dimensions for which the nearly equal name of a quota was logged
+        self._quotas = QuotaNames()
         self._clamped: set[str] = set()  # dimensions for which a lowered estimate was reported
 
     def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
@@ -104,7 +118,20 @@ class Budget:
 
         Called once, before anything else is made here.
         """
-        return Dimensions(tuple(_strategy(place, limit) for place, limit in limits.items()))
+        return Dimensions(tuple(strategy_of(place, limit) for place, limit in limits.items()))
+
+    def _share_budget(self, what: str, shared: Budget) -> None:
+        if self._above is not None:
+            raise shared_twice(what, self._names[-1], self._above.limit)
+        shared.check_shared(what)
+        self._share(SharedBudget(self._names, shared))
+
+    def _share(self, above: Above) -> None:
+        # By a weak reference, so that the budget of a key that is evicted is freed at once.
+        gate = Gate(above.limit.dispatcher, partial(_decided_above, ref(self)), above.permits_of, above.limit)
+        changes.share(self._dispatcher, gate)
+        self._above, self._names = above, above.names
+        self.refusals = BudgetRefusals(self._names, self._dimensions, above)
 
     # Asking.
 
@@ -113,22 +140,26 @@ class Budget:
     ) -> Lease:
         """Amounts to take before a call, for ``async with``; a dimension that is not named takes 1, and 0 takes nothing of it.
 
+        A dimension that only the shared budget has takes 0 where it is not named.
+
         An amount above the most that can be granted at once is lowered to that. Entering waits in line until every dimension has its
         amount, for at most ``max_wait`` (seconds, or a timedelta), and raises the errors of `Limiter.acquire`. Raises TypeError and
         ValueError for unknown dimensions and amounts below 0.
         """
         check_named("reserve", self._names, misplaced)
         if on_error is not None:
-            _check_on_error("reserve(on_error)", on_error)
+            check_on_error("reserve(on_error)", on_error)
         limit = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)")
         wanted = self._amounts("reserve", amounts)
-        for place, amount, lowered in zip(self._names, wanted, self._lowered(wanted), strict=True):
-            if lowered < amount and place not in self._clamped:
-                self._clamped.add(place)
-                self._dispatcher.notices.tell(
-                    Event("clamped", self._dispatcher.notices.name, key=place, permits=lowered), self._dispatcher.loop
-                )
-        return Lease(self, Amounts(self._lowered(wanted)), limit, self._on_error if on_error is None else on_error)
+        granted = self._lowered(wanted)
+        if granted != wanted:
+            for place, amount, lowered in zip(self._names, wanted, granted, strict=True):
+                if lowered < amount and place not in self._clamped:
+                    self._clamped.add(place)
+                    self._dispatcher.notices.tell(
+                        Event("clamped", self._dispatcher.notices.name, key=place, permits=lowered), self._dispatcher.loop
+                    )
+        return Lease(self, Amounts(granted), limit, self._on_error if on_error is None else on_error)
 
     async def enter(self, amounts: Amounts, limit: int | None) -> tuple[float, int, str | None]:
         """Wait for the amounts: the seconds waited, the receipt, and the dimension that was waited for. For `Lease`.
@@ -138,14 +169,16 @@ class Budget:
         dispatcher = self._dispatcher
         if not dispatcher.line:
             self._dimensions.waited_for = None
-        ticket, _, now = dispatcher.ask(amounts, limit, self._max_waiting, self._refusals)
+        ticket, _, now = dispatcher.ask(amounts, limit, self._max_waiting, self.refusals)
         keep(dispatcher)
         if ticket is None:
             return 0.0, now, None
         try:
-            waited, _, receipt = await dispatcher.wait(ticket, amounts, now, limit, self._max_waiting, self._refusals)
-        except BaseException:
+            waited, _, receipt = await dispatcher.wait(ticket, amounts, now, limit, self._max_waiting, self.refusals)
+        except BaseException as error:
             drop(dispatcher)
+            if isinstance(error, LimiterClosed) and not dispatcher.closed and is_closed(dispatcher):
+                raise self.refusals.closed(dispatcher) from None  # it says which
             raise
         place = amounts.waited_for
         return ns_to_seconds(waited), receipt, None if place is None or not waited else self._names[place]
@@ -155,18 +188,17 @@ class Budget:
         for place, amount in used.items():
             self._check_name("settle", place)
             check_count(f"settle({place})", amount)
+        self.correct({place: amount - amounts.of[self._names.index(place)] for place, amount in used.items()}, receipt)
+
+    def correct(self, more: dict[str, int], receipt: int) -> None:
+        """Charge how much ``more`` was used than that receipt is for; below 0 it comes back. For budgets that share this one."""
         dispatcher = self._dispatcher
         now = dispatcher.look()
-        for place, amount in used.items():
-            number = self._names.index(place)
-            more = amount - amounts.of[number]
-            if number < self._own:
-                self._dimensions.correct(number, more, now, int(receipt))
-            elif self._shared is not None and more > 0:
-                self._shared.charge(more)
-            elif self._shared is not None and more < 0:
-                assert isinstance(receipt, Receipt)  # as all have that passed a gate
-                give_back(self._shared.dispatcher, -more, receipt.shared, whole=False)
+        for number, place in enumerate(self._names[: self._own]):
+            if place in more:
+                self._dimensions.correct(number, more[place], now, int(receipt))
+        if self._above is not None:
+            self._above.correct(more, receipt)
         dispatcher.changed()
 
     def release(self) -> None:
@@ -176,7 +208,7 @@ class Budget:
     # Changing, for those in line too.
 
     def pause(self, seconds: Number | timedelta) -> None:
-        """Grant nothing for ``seconds``, a number or a timedelta, as `Limiter.pause` does. A shared Limiter is not paused."""
+        """Grant nothing for ``seconds``, a number or a timedelta, as `Limiter.pause` does. What it shares is not paused."""
         changes.pause(self._dispatcher, pause_to_ns(seconds))
 
     def resume(self) -> None:
@@ -194,25 +226,28 @@ class Budget:
         ns, told = check_feedback("observe()", feedback)
         extra = seconds_to_ns(jitter, "observe(jitter)")
         dispatcher = self._dispatcher
-        now, timeline = dispatcher.look(), dispatcher.timeline
+        dispatcher.look()
         news = changes.pause_longer(dispatcher, ns, extra)
         names = {quota.name for quota in feedback.quotas}
         for quota in told:
-            # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
-            place = quota.name if quota.name in self._names or quota.unit in names else quota.unit
-            if place not in self._names:
-                self._say_unheeded(quota.name, names)
-                continue
-            number = self._names.index(place)
-            if number < self._own:
-                self._dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + timeline.held_for)
-            elif self._shared is not None:
-                changes.cap(self._shared.dispatcher, quota.name, quota.left, quota.size, quota.ns)
+            place = self._quotas.find(quota, names, self._names, dispatcher.notices.name)
+            if place is not None:
+                self.cap(place, quota)
         dispatcher.changed()
         changes.tell_of_pause(dispatcher, news, feedback)
 
+    def cap(self, place: str, quota: Left) -> None:
+        """Heed a server's quota of a dimension: of that here, or of the shared one if only that has it. For budgets that share this."""
+        number, dispatcher = self._names.index(place), self._dispatcher
+        if number < self._own:
+            now = dispatcher.look()
+            self._dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + dispatcher.timeline.held_for)
+            dispatcher.changed()
+        elif self._above is not None:
+            self._above.cap(place, quota)
+
     async def aclose(self) -> None:
-        """Close: reservations in line fail with `LimiterClosed`. A shared Limiter stays open, and leases may still be settled."""
+        """Close: reservations in line fail with `LimiterClosed`. What it shares stays open, and leases may still be settled."""
         changes.shut(self._dispatcher, LimiterClosed("reserve(): the budget was closed while this reservation was waiting."))
         await changes.finish(self._dispatcher)
 
@@ -220,7 +255,7 @@ class Budget:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """The names; a shared Limiter's comes last."""
+        """The names; those that are only shared come last."""
         return self._names
 
     @property
@@ -237,14 +272,14 @@ class Budget:
         if dispatcher.line or dispatcher.closed or dispatcher.timeline.held_at is not None:
             return 0
         number = self._names.index(dimension)
-        if self._shared is not None and number == self._own:
-            return available(self._shared.dispatcher)
-        return self._dimensions.available_of(number, now)
+        own = self._dimensions.available_of(number, now) if number < self._own else None
+        shared = None if self._above is None else self._above.available(dimension)
+        return min(amount for amount in (own, shared) if amount is not None)
 
     def delay(self, **amounts: int) -> float:
         """Seconds that a reservation of these amounts would wait now, the line included; infinite while closed. Changes nothing.
 
-        With a shared Limiter it may be more: a reservation in line here has yet to stand in line there.
+        With a shared Limiter or budget it may be more: a reservation in line here has yet to stand in line there.
         """
         dispatcher = self._dispatcher
         wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
@@ -265,26 +300,15 @@ class Budget:
         for place, amount in amounts.items():
             self._check_name(call, place)
             check_count(f"{call}({place})", amount)
-        return tuple(amounts.get(place, 1) for place in self._names)
+        if self._above is None:
+            return tuple([amounts.get(place, 1) for place in self._names])
+        default = self._above.default
+        return tuple([amounts.get(place, 1 if number < self._own else default) for number, place in enumerate(self._names)])
 
     def _lowered(self, amounts: tuple[int, ...]) -> tuple[int, ...]:
-        """The amounts, none above the most that its dimension can grant at once."""
-        most = self._dimensions.most
-        if self._shared is not None:
-            most.append(max_permits(self._shared.dispatcher))
-        return tuple(amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True))
-
-    def _say_unheeded(self, name: str, names: set[str]) -> None:
-        """Log, once for each dimension, that the server's quota ``name`` is not heeded, if a dimension has nearly that name."""
-        near = next((place for place in self._names if place not in names and name and (place in name or name in place)), None)
-        if near is not None and near not in self._unheeded:
-            self._unheeded.add(near)
-            own = self._dispatcher.notices.name
-            budget = f"budget {own!r}" if own else "budget"
-            _logger.warning(
-                "%s: the server reports a quota %r, but no dimension has that name. If dimension %r is that quota, name it %r.",
-                *(budget, name, near, name),
-            )
+        """The amounts, none above the most that can be granted at once, here and in what is shared."""
+        most = self._dimensions.most if self._above is None else self.most.values()
+        return tuple([amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True)])
 
     def _check_name(self, call: str, place: str) -> None:
         if place not in self._names:
@@ -292,9 +316,57 @@ class Budget:
 
             raise not_a_dimension(call, place, self._names)
 
-    def _on_shared(self) -> None:
-        """Called when the shared limit has decided about the first in line, which waited for it."""
-        self._dimensions.waited_for = self._own
+    # For parts of aiorate that are built upon a budget.
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher, which decides."""
+        return self._dispatcher
+
+    @property
+    def most(self) -> dict[str, int | None]:
+        """The largest amount of each dimension that can be granted at once, here and in what is shared; None: any."""
+        most = dict(zip(self._names, self._dimensions.most, strict=False))
+        if self._above is not None:
+            for place, shared in self._above.most.items():
+                own = most.get(place)
+                most[place] = shared if own is None else own if shared is None else min(own, shared)
+        return most
+
+    def part(self, amounts: Amounts, places: tuple[int, ...]) -> Amounts:
+        """What a reservation of a budget that shares this one takes here: its amounts at these places."""
+        if not self._dispatcher.line:
+            self._dimensions.waited_for = None
+        return amounts.part(places)
+
+    def check_shared(self, what: str) -> None:
+        """Raise ValueError, which names it ``what``, if other budgets cannot share it."""
+        if self._max_waiting is not None:
+            raise cannot_be_full(what, self._max_waiting.most)
+
+    def belong(self, shared: Budget | None) -> None:
+        """From now on it is the budget of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
+        if self._of_key:
+            raise ValueError("the budget belongs to another key already: make one for each key.")
+        if shared is not None:
+            self._share_budget("KeyedBudget(shared)", shared)
+        self._of_key = True
+
+    def closed(self) -> str:
+        """Which budget or Limiter is closed, of this one and those that it shares, and what to do, as a sentence."""
+        if self._dispatcher.closed or self._above is None:
+            name = self._dispatcher.notices.name
+            named = repr(name) if name else f"of {' and '.join(self._names)}"
+            return f"the shared budget {named} is closed. Create a new one, and the budgets that share it."
+        return self._above.closed()
+
+    def decided_above(self) -> None:
+        """Called when what is shared has decided about the first in line, which waited for it."""
+        first = self._dispatcher.line.first()
+        if first is not None and self._above is not None:
+            amounts = first[1]
+            assert isinstance(amounts, Amounts)
+            self._dimensions.waited_for = self._above.waited_for(amounts)
         self._dispatcher.serve_if_alive()
 
     if not TYPE_CHECKING:
@@ -309,8 +381,10 @@ class Budget:
 
     def __repr__(self) -> str:
         name = f" {self._dispatcher.notices.name!r}" if self._dispatcher.notices.name else ""
-        limits = [*self._dimensions.parts, *([] if self._shared is None else [self._shared])]
-        parts = ", ".join(f"{place}={limit!r}" for place, limit in zip(self._names, limits, strict=True))
+        limits: dict[str, object] = dict(zip(self._names, self._dimensions.parts, strict=False))
+        if self._above is not None:
+            limits[self._names[-1] if isinstance(self._above.limit, Limiter) else "shared"] = self._above.limit
+        parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
         state = ", closed" if self._dispatcher.closed else ", paused" if self._dispatcher.timeline.paused else ""
         return f"<Budget{name} {parts}, {len(self._dispatcher.line)} waiting{state}>"
 
@@ -318,83 +392,8 @@ class Budget:
         raise TypeError("a Budget cannot be copied or pickled: the copy would grant the same permits again. Share it.")
 
 
-class _Refusals(Refusals):
-    """Those of `Budget.reserve`, which say for which dimension a call would wait."""
-
-    __slots__ = ("_dimensions", "_names")
-
-    def __init__(self, names: tuple[str, ...], dimensions: Dimensions) -> None:
-        super().__init__("reserve")
-        self._names = names
-        self._dimensions = dimensions
-
-    def named(self, permits: int) -> str:
-        return "reserve()"
-
-    def closed(self, dispatcher: Dispatcher) -> LimiterClosed:
-        if dispatcher.closed:
-            return LimiterClosed(f"reserve(): {_CLOSED}")
-        return LimiterClosed(f"reserve(): the shared Limiter {self._names[-1]!r} is closed. Reopen it, or create a new Budget.")
-
-    def reason(self, permits: int, dispatcher: Dispatcher, now: int) -> str:
-        if dispatcher.line:
-            return " in line"
-        if dispatcher.timeline.held_at is not None:
-            return " because the budget is paused"
-        place = self._dimensions.last(permits, now)
-        return f" for {self._names[-1 if place is None else place]}"
-
-
-def _last_amount(permits: int) -> int:
-    assert isinstance(permits, Amounts)
-    return permits.of[-1]
-
-
-def _strategy(place: str, limit: Scheduler | Rate | str | Number) -> Scheduler:
-    if isinstance(limit, Scheduler):
-        return limit
-    try:
-        return TokenPool(limit)
-    except TypeError as error:
-        raise TypeError(f"Budget({place}) must be a rate such as '500/min', a strategy or a Limiter, not {kind_of(limit)}.") from error
-
-
-def _by_name(limits: object) -> str:
-    if isinstance(limits, dict) and limits:
-        return "Budget(**limits)"
-    return f"Budget(requests={limits!r})" if isinstance(limits, str) else "Budget(requests=...)"
-
-
-def _check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | Number]) -> None:
-    if not dimensions:
-        raise TypeError("Budget() needs at least one dimension, such as Budget(requests='500/min', tokens='200_000/min').")
-    for place in ("max_wait", "on_error"):
-        if place in dimensions:
-            raise TypeError(f"Budget(): a dimension cannot be named {place!r}, which is an option of reserve(). Choose another name.")
-    for place in ("burst", "timeout", "scope", "max_concurrency", "precise"):
-        if place in dimensions:
-            from aiorate.mistakes import NOT_DIMENSIONS
-
-            raise TypeError(f"Budget({place}): {NOT_DIMENSIONS[place]}. If it is a dimension, give it another name.")
-    limiters = [place for place, limit in dimensions.items() if isinstance(limit, Limiter)]
-    if len(limiters) > 1:
-        raise ValueError(
-            f"Budget(): only one dimension may be a shared Limiter; {' and '.join(limiters)} are."
-            " Give the others as rates or strategies, or share one Budget among all callers."
-        )
-    for place in limiters:
-        limit = dimensions[place]
-        if isinstance(limit, Limiter) and limit.dispatcher.section is not None:
-            raise ValueError(f"Budget({place}): a Budget is for one event loop, and this Limiter has scope='process'. Use scope='loop'.")
-        if isinstance(limit, Limiter):
-            limit.check_shared(f"Budget({place})", "the Budget")
-    if len(limiters) == len(dimensions):
-        raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
-
-
-def _check_on_error(what: str, on_error: object) -> None:
-    if on_error not in ("keep", "refund"):
-        raise ValueError(f"{what} must be 'keep' or 'refund'; {on_error!r} was given.")
-
-
-_CLOSED = "the budget is closed. Create a new one."
+def _decided_above(budget: ref[Budget]) -> None:
+    """Tell a budget that what it shares has decided, if it is still there. A task that waits holds it."""
+    there = budget()
+    if there is not None:
+        there.decided_above()

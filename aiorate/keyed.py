@@ -39,7 +39,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
     ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, or a rate such as ``"1/s"``.
     ``shared`` is a limit that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy or a rate, or a function of
     the key that returns a `Limiter`, or None: ``shared=lambda user: teams[user.team]``. The function is called once for each key that is
-    kept. The `Limiter` may be that of a key of another KeyedLimiter, and so share a limit in turn, up to 100 in a row; it is kept while
+    kept. The `Limiter` may be that of a key of another KeyedLimiter, and so share a limit in turn, up to 64 in a row; it is kept while
     a key that shares it is kept. A busy key does not delay others: only the first request of each key stands in the shared line, and
     only once the key's limit lets it pass. A refund or charge to a key applies to all limits that it passes.
 

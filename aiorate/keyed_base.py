@@ -45,7 +45,7 @@ V = TypeVar("V", bound=Member)
 
 _logger = getLogger("aiorate")
 
-_MOST_NESTED = 100  # keys made one inside the other's function: more than a chain of limits may have
+_MOST_NESTED = 64  # keys made one inside the other, each for the one before: as many as a chain of limits may have
 _CHECKED = 2  # keys for each new key, and for each use after a round: fewer would fall behind, more would cost time
 
 

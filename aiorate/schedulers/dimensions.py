@@ -24,11 +24,20 @@ class Amounts(int):
     of: tuple[int, ...]
     waited_for: int | None
     """The place of the dimension that the request, or one before it in line, waited for; None: none."""
+    above: Amounts | None = None
+    """What the request takes of a budget that is shared; None: not asked for yet."""
 
     def __new__(cls, of: tuple[int, ...], requests: int = 1) -> Amounts:
         amounts = super().__new__(cls, requests)
         amounts.of, amounts.waited_for = of, None
         return amounts
+
+    def part(self, places: tuple[int, ...]) -> Amounts:
+        """The amounts at these places, in that order; no request if they are all 0."""
+        if self.above is None:
+            of = tuple([self.of[place] for place in places])
+            self.above = Amounts(of, int(self) if any(of) else 0)
+        return self.above
 
     def __add__(self, other: int) -> Amounts:
         return self._joined(other, 1)
@@ -61,7 +70,7 @@ class Dimensions(Compound):
             raise ValueError("Budget(): a strategy given for two dimensions would be charged for both. Make two.")
         self.parts = tuple(parts)
         self.waited_for: int | None = None
-        """The place of the dimension that last had a request wait. A shared limit has the place after the last dimension."""
+        """The place of the dimension that last had a request wait. Those that are only shared come after the own ones."""
         self.receipts = True
 
     @property

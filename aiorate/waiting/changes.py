@@ -37,7 +37,7 @@ __all__ = [
     "tell_of_pause",
 ]
 
-_MOST_LEVELS = 100  # a decision may pass all levels, each in a few nested calls, and Python allows about 1000
+_MOST_LEVELS = 64  # a decision may pass all of them, each by about ten nested calls, and Python allows a thousand
 _KEY = "a key or a budget"
 _NEWS_NS = 1_000_000_000  # a pause that grows by less is not reported again: responses of many requests come one after the other
 

@@ -60,7 +60,8 @@ waiting.entrance
 
 statistics slots decorator kept lease
 limiter keyed_base
-keyed budget
+keyed above budget_options budget_quotas budget_refusals
+budget
 aiorate
 
 http.vendors http.values

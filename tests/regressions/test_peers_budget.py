@@ -109,13 +109,13 @@ async def test_waiting_reservation_is_charged_once_to_each_dimension(tokens: str
     """dotnet/runtime#113314: chained limiters counted twice when the inner one queued. Two budgets share the third dimension."""
     requests, twin, shared = TokenBucket("100/s", burst=60), EACH[tokens](), Limiter(TokenBucket("50/s", burst=200), clock=clock)
     twin.peek(1, 0)
-    budget = Budget(requests=requests, tokens=(scheduler := EACH[tokens]()), shared=shared, clock=clock)
-    other = Budget(shared=shared, work="1000/s", clock=clock)
+    budget = Budget(requests=requests, tokens=(scheduler := EACH[tokens]()), units=shared, clock=clock)
+    other = Budget(units=shared, work="1000/s", clock=clock)
     assert budget.delay() == 0.0
     amount = min(2, scheduler.max_permits or 2)
     calls = Calls(budget, clock)
 
-    await calls.queue(range(20), tokens=amount, shared=3)
+    await calls.queue(range(20), tokens=amount, units=3)
     await clock.run(20)
 
     assert len(calls.granted) == 20
@@ -123,17 +123,17 @@ async def test_waiting_reservation_is_charged_once_to_each_dimension(tokens: str
         assert twin.take(amount, at) <= at
     assert all(twin.peek(1, at) == scheduler.peek(1, at) for at in (clock.now(), clock.now() + SECOND))
     assert shared.statistics().granted == 60
-    assert (60, 200) == (budget.available("requests"), other.available("shared"))
+    assert (60, 200) == (budget.available("requests"), other.available("units"))
 
 
-@pytest.mark.parametrize("short", ["requests", "tokens", "shared"])
+@pytest.mark.parametrize("short", ["requests", "tokens", "units"])
 async def test_refusal_of_one_dimension_takes_from_none(short: str, clock: SteppedClock) -> None:
     """milvus-io/milvus#25597, grafana/dskit#1007: the first limit was consumed although the second refused."""
     shared = Limiter(SlidingWindow("10/s"), clock=clock)
-    budget = Budget(requests=TokenBucket("1/s", burst=10), tokens=SlidingWindow("10/s"), shared=shared, clock=clock)
-    await budget.reserve(**{"requests": 1, "tokens": 1, "shared": 1, short: 8}).__aenter__()
-    before = {name: budget.available(name) for name in ("requests", "tokens", "shared")}
-    asked = {"requests": 1, "tokens": 1, "shared": 1, short: 3}
+    budget = Budget(requests=TokenBucket("1/s", burst=10), tokens=SlidingWindow("10/s"), units=shared, clock=clock)
+    await budget.reserve(**{"requests": 1, "tokens": 1, "units": 1, short: 8}).__aenter__()
+    before = {name: budget.available(name) for name in ("requests", "tokens", "units")}
+    asked = {"requests": 1, "tokens": 1, "units": 1, short: 3}
 
     for _ in range(20):
         assert budget.delay(**asked) > 0

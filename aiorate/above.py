@@ -1,0 +1,161 @@
+"""What a budget shares with others: a Limiter, which is one of its dimensions, or another budget, by the names of the dimensions.
+
+The two answer the same questions, so that a budget need not know which of them it has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from aiorate.schedulers.dimensions import Amounts
+from aiorate.waiting import changes
+from aiorate.waiting.questions import available, max_permits
+from aiorate.waiting.receipts import Receipt, give_back
+
+if TYPE_CHECKING:
+    from aiorate.budget import Budget
+    from aiorate.feedback import Left
+    from aiorate.limiter import Limiter
+
+__all__ = ["Above", "SharedBudget", "SharedLimiter"]
+
+
+class Above(Protocol):
+    """What a budget shares with others."""
+
+    @property
+    def limit(self) -> Limiter | Budget:
+        """What was given."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All dimensions of the budget that shares it: first its own, and then those that are only here."""
+        ...
+
+    @property
+    def default(self) -> int:
+        """The amount of a dimension that is only here, where it is not named."""
+        ...
+
+    @property
+    def most(self) -> dict[str, int | None]:
+        """The largest amount of each dimension here that can be granted at once; None: any."""
+        ...
+
+    def permits_of(self, permits: int) -> int:
+        """What a request of these amounts takes here, or 0."""
+        ...
+
+    def waited_for(self, amounts: Amounts) -> int | None:
+        """The place in `names` of the dimension for which that request waited here; None: it did not, or only for a pause to end."""
+        ...
+
+    def available(self, name: str) -> int | None:
+        """How much of the dimension is available here; None: it is not here."""
+        ...
+
+    def correct(self, more: dict[str, int], receipt: int) -> None:
+        """As `Budget.correct`, of a request with that receipt."""
+        ...
+
+    def cap(self, name: str, quota: Left) -> None:
+        """Heed a server's quota of a dimension."""
+        ...
+
+    def closed(self) -> str:
+        """Which limit is closed, here or above, and what to do, as a sentence."""
+        ...
+
+    def reason(self, permits: int) -> str:
+        """Why the request would wait here, as a part of a sentence."""
+        ...
+
+
+class SharedLimiter:
+    """A Limiter that is the last dimension of a budget."""
+
+    __slots__ = ("limit", "names")
+    default = 1
+
+    def __init__(self, own: tuple[str, ...], name: str, limiter: Limiter) -> None:
+        self.limit = limiter
+        self.names = (*own, name)
+
+    @property
+    def most(self) -> dict[str, int | None]:
+        return {self.names[-1]: max_permits(self.limit.dispatcher)}
+
+    def permits_of(self, permits: int) -> int:
+        assert isinstance(permits, Amounts)
+        return permits.of[-1]
+
+    def waited_for(self, amounts: Amounts) -> int | None:
+        return len(self.names) - 1
+
+    def available(self, name: str) -> int | None:
+        return available(self.limit.dispatcher) if name == self.names[-1] else None
+
+    def correct(self, more: dict[str, int], receipt: int) -> None:
+        permits = more.get(self.names[-1], 0)
+        if permits > 0:
+            self.limit.charge(permits)
+        elif permits < 0:
+            assert isinstance(receipt, Receipt)  # as all have that took permits through a gate
+            give_back(self.limit.dispatcher, -permits, receipt.shared, whole=False)
+
+    def cap(self, name: str, quota: Left) -> None:
+        changes.cap(self.limit.dispatcher, quota.name, quota.left, quota.size, quota.ns)
+
+    def closed(self) -> str:
+        return f"the shared Limiter {self.names[-1]!r} is closed. Reopen it, or create a new Budget."
+
+    def reason(self, permits: int) -> str:
+        return f" for {self.names[-1]}"
+
+
+class SharedBudget:
+    """A budget that several budgets share. Amounts are taken by the names of its dimensions."""
+
+    __slots__ = ("_places", "limit", "names")
+    default = 0
+
+    def __init__(self, own: tuple[str, ...], budget: Budget) -> None:
+        self.limit = budget
+        self.names = (*own, *(name for name in budget.dimensions if name not in own))
+        self._places = tuple(self.names.index(name) for name in budget.dimensions)
+
+    @property
+    def most(self) -> dict[str, int | None]:
+        return self.limit.most
+
+    def permits_of(self, permits: int) -> int:
+        assert isinstance(permits, Amounts)
+        return self.limit.part(permits, self._places)
+
+    def waited_for(self, amounts: Amounts) -> int | None:
+        place = None if amounts.above is None else amounts.above.waited_for
+        return None if place is None else self._places[place]
+
+    def available(self, name: str) -> int | None:
+        return self.limit.available(name) if name in self.limit.dimensions else None
+
+    def correct(self, more: dict[str, int], receipt: int) -> None:
+        here = {name: amount for name, amount in more.items() if amount and name in self.limit.dimensions}
+        if here:
+            self.limit.correct(here, receipt.shared if isinstance(receipt, Receipt) else receipt)
+
+    def cap(self, name: str, quota: Left) -> None:
+        self.limit.cap(name, quota)
+
+    def closed(self) -> str:
+        return self.limit.closed()
+
+    def reason(self, permits: int) -> str:
+        dispatcher = self.limit.dispatcher
+        now = dispatcher.look()
+        if dispatcher.line:
+            return " in the line of the shared budget"
+        if dispatcher.timeline.held_at is not None:
+            return " because the shared budget is paused"
+        return self.limit.refusals.reason(self.permits_of(permits), dispatcher, now)
