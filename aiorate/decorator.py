@@ -1,4 +1,4 @@
-"""Decorated functions, and blocks of several permits, built on `aiorate.Limiter.acquire`."""
+"""Decorated functions, and blocks of several permits, built on `aiorate.Limiter`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Generator
     from types import TracebackType
     from typing import NoReturn
 
@@ -19,9 +19,9 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def limited(weighted: Weighted, function: F) -> F:
-    """The function, with permits acquired before each call; of an async generator, before its first step.
+    """The function, with permits acquired before each call; of a generator, before its first step. A plain function blocks.
 
-    Raises TypeError for a plain function, which cannot wait.
+    Raises RuntimeError for a plain function if the limiter is for one event loop, and TypeError for anything but a function.
     """
     if inspect.isasyncgenfunction(function):
 
@@ -60,10 +60,34 @@ def limited(weighted: Weighted, function: F) -> F:
                 return await function(*args, **kwargs)
 
         return cast("F", call)
-    raise TypeError(
-        f"@limiter decorates coroutine functions and async generator functions, not {getattr(function, '__name__', function)!r}:"
-        " a plain function cannot wait. Write `async def`."
-    )
+    kinds = (type, staticmethod)  # a static method of a coroutine function does not look like one
+    if not callable(function) or isinstance(function, kinds) or inspect.iscoroutinefunction(type(function).__call__):
+        raise TypeError(
+            f"@limiter decorates functions, not {getattr(function, '__name__', function)!r}: put it right above `async def` or `def`."
+        )
+    return _plain(weighted, function)
+
+
+def _plain(weighted: Weighted, function: F) -> F:
+    if not weighted.blocks:
+        from aiorate.mistakes import not_for_plain_functions
+
+        raise not_for_plain_functions(function)
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def steps(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            with weighted:
+                return (yield from function(*args, **kwargs))
+
+        return cast("F", steps)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with weighted:
+            return function(*args, **kwargs)
+
+    return cast("F", call)
 
 
 class Weighted:
@@ -84,11 +108,24 @@ class Weighted:
         """Leave the place, if there is a limit of concurrency. Permits are used up by starting."""
         self.leave()
 
+    def __enter__(self) -> float:
+        """As ``async with``, for synchronous code: blocks. Needs ``scope="process"``, and raises as `aiorate.Limiter.__enter__` does."""
+        return self._limiter.enter_blocking(self._permits)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave the place, if there is a limit of concurrency, in any thread."""
+        self.leave()
+
+    @property
+    def blocks(self) -> bool:
+        """Whether synchronous code may use it."""
+        return self._limiter.dispatcher.section is not None
+
     def __await__(self) -> NoReturn:
         from aiorate.mistakes import NOT_AWAITED
 
         raise TypeError(NOT_AWAITED)
 
     def __call__(self, function: F) -> F:
-        """Decorate a coroutine function or an async generator function: each call acquires the permits first."""
+        """Decorate a function, as `aiorate.Limiter.__call__` does: each call acquires the permits first."""
         return limited(self, function)

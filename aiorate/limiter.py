@@ -20,7 +20,7 @@ from aiorate.waiting.entrance import Entrance
 from aiorate.waiting.max_waiting import MaxWaiting
 from aiorate.waiting.moving import find_loop
 from aiorate.waiting.questions import estimate, is_closed, max_permits, shares_on_demand
-from aiorate.waiting.refusals import ACQUIRE, CLOSED, NOT_FOR_THREADS
+from aiorate.waiting.refusals import ACQUIRE, CLOSED
 from aiorate.waiting.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit 
 _LOOP: Literal["loop"] = "loop"  # compared by identity; an equal text takes the longer way
 _NO_RATE = ""  # compared by identity: none was given
 _OPTIONS = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency", "on_event", "scope")
-_blocking: Callable[[Dispatcher, int, int | None, MaxWaiting | None], int] | None = None  # once it is needed
+_wait_blocking: Callable[..., tuple[int, int, int | None]] | None = None  # once it is needed
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
@@ -117,10 +117,8 @@ class Limiter:
         if self._entrance is not None:
             self._entrance.most = self._max_waiting
         if scope is not _LOOP and scope != _LOOP:
-            global _blocking
-            from aiorate.waiting.process.scope import acquire_blocking, widen
+            from aiorate.waiting.process.scope import widen
 
-            _blocking = acquire_blocking  # an import statement would cost each call 0.5 us
             widen([self._dispatcher] if places is None else [places, self._dispatcher], name)
 
     def _check_scope(self, scope: str) -> None:
@@ -216,9 +214,8 @@ class Limiter:
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
-        if _blocking is None:
-            raise RuntimeError(NOT_FOR_THREADS)
-        waited = _blocking(self._dispatcher, permits, limit, self._max_waiting)
+        wait = _wait_blocking or _blocking_wait()
+        waited, _, _ = wait(self._dispatcher, permits, limit, self._max_waiting)
         return waited / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
@@ -231,12 +228,16 @@ class Limiter:
         """Leave the place, if there is a limit of concurrency. A permit is used up by starting."""
         self.leave()
 
-    def __enter__(self) -> NoReturn:
-        from aiorate.mistakes import NOT_A_BLOCK
+    def __enter__(self) -> float:
+        """As ``async with``, for synchronous code in any thread: blocks until the permit is granted. Needs ``scope="process"``.
 
-        raise RuntimeError(NOT_A_BLOCK)
+        RuntimeError without it, and in a thread whose event loop is running, which it would block.
+        """
+        return self.enter_blocking(1)
 
-    def __exit__(self, *exc: object) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave the place, if there is a limit of concurrency, in any thread."""
+        self.leave()
 
     async def enter(self, permits: int) -> float:
         """Take a place, if there is a limit of concurrency, and then the permits; returns the seconds waited for both.
@@ -249,13 +250,27 @@ class Limiter:
         self._check("acquire()", permits)
         return ns_to_seconds(await entrance.enter(permits))
 
+    def enter_blocking(self, permits: int) -> float:
+        """As `enter`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""
+        if self._dispatcher.section is None:
+            from aiorate.mistakes import NOT_A_BLOCK
+
+            raise RuntimeError(NOT_A_BLOCK)
+        if permits is not _ONE:
+            self._check("acquire_blocking()", permits)
+        wait = _wait_blocking or _blocking_wait()
+        if self._entrance is not None:
+            return self._entrance.enter_blocking(permits, wait) / NS_PER_SECOND
+        waited, _, _ = wait(self._dispatcher, permits, None, self._max_waiting)
+        return waited / NS_PER_SECOND
+
     def leave(self) -> None:
         """Leave the place that `enter` took: the next request waiting for it has it at once."""
         if self._entrance is not None:
             self._entrance.leave()
 
     def of(self, permits: int) -> Weighted:
-        """Take ``permits`` at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``."""
+        """Take ``permits`` at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``; for threads, ``with limiter.of(5):``."""
         self._check("of()", permits)
         from aiorate.decorator import Weighted
 
@@ -268,7 +283,11 @@ class Limiter:
     def __call__(self) -> Never: ...
 
     def __call__(self, function: Callable[..., Any] | None = None, *misplaced: object) -> Any:
-        """Decorate a coroutine function or an async generator function: each call acquires one permit first."""
+        """Decorate a function: each call acquires one permit first.
+
+        A coroutine function, an async generator function, or, with ``scope="process"``, a plain function or generator function, which
+        then blocks. RuntimeError for a plain one without that scope.
+        """
         if misplaced or not callable(function):
             from aiorate.mistakes import not_decorated
 
@@ -492,6 +511,14 @@ class Limiter:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or create another.")
+
+
+def _blocking_wait() -> Callable[..., tuple[int, int, int | None]]:
+    global _wait_blocking
+    from aiorate.waiting.process.blocking import wait_blocking
+
+    _wait_blocking = wait_blocking  # an import statement would cost each call 0.5 us
+    return wait_blocking
 
 
 def pause_to_ns(seconds: Number | timedelta) -> int:

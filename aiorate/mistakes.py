@@ -22,6 +22,7 @@ __all__ = [
     "not_a_dimension",
     "not_by_name",
     "not_decorated",
+    "not_for_plain_functions",
     "not_of_a_budget",
     "not_of_keyed",
     "unknown_keyed_options",
@@ -30,8 +31,8 @@ __all__ = [
 ]
 
 NOT_A_BLOCK = (
-    "a plain `with` cannot wait for a limiter: write `async with limiter:`. In synchronous code, create the limiter with scope='process'"
-    " and call limiter.acquire_blocking()."
+    "a plain `with` blocks its thread, and this limiter is for one event loop: write `async with limiter:`. For synchronous code, create it"
+    " with scope='process'."
 )
 NO_LEASE = (
     "a shared RedisLimiter without a lease has permits only for requests that wait, so every call would be refused. Create it with a"
@@ -185,6 +186,14 @@ class _Request(Protocol):
 def is_request(key: object) -> bool:
     """Whether the key is a request of an HTTP client or server, which never equals another."""
     return isinstance(key, _Request) and hash(key) == object.__hash__(key)
+
+
+def not_for_plain_functions(function: Any) -> RuntimeError:
+    """The error for a plain function that would block its thread, decorated with a limiter for one event loop."""
+    return RuntimeError(
+        f"@limiter: {getattr(function, '__name__', function)!r} is a plain function, which would block its thread, and this limiter is for"
+        " one event loop. Write `async def`, or create the limiter with scope='process'."
+    )
 
 
 def not_decorated(given: tuple[object, ...]) -> TypeError:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from aiorate.schedulers.interface import Scheduler
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.gate import Gate, Passes
-    from aiorate.waiting.line import Line, Outcome, Request, Ticket
+    from aiorate.waiting.line import Line, Noted, Outcome, Request, Ticket
     from aiorate.waiting.max_waiting import Admission
     from aiorate.waiting.process.section import Section
     from aiorate.waiting.refusals import Refusals
@@ -144,7 +144,7 @@ class Dispatcher:
         most: Admission | None = None,
         refusals: Refusals = ACQUIRE,
         since: int | None = None,
-        noted: list[Ticket] | None = None,
+        noted: list[Noted] | None = None,
         turned: bool = False,
     ) -> Answer:
         """Take the permits, or put the request in line for at most ``limit`` ns; raises the error if it may not wait there.
@@ -152,7 +152,7 @@ class Dispatcher:
         Returns no ticket, the instant for which the request is scheduled, and its receipt, if it is granted at once; otherwise a ticket
         for `wait`, `NOT_ASKED`, and the clock's reading. In a starved loop, unless it has just ``turned``, grants and refusals come with
         a ticket too: the caller lets the loop turn before it goes on, and a refused request is asked for again. ``noted`` gets the
-        ticket before the line does, for a caller that may be interrupted.
+        ticket before the line does, or the grant, for a caller that may be interrupted.
         """
         loop = self.loop
         behind = self.waiters.head is not None and limit is None and most is None and self.gate is None and not self.closed
@@ -175,6 +175,8 @@ class Dispatcher:
             return TURN, NOT_ASKED, 0
         if at <= now:
             if turned or loop is None or now + self.timeline.offset < loop.check_after or not loop.starved():
+                if noted is not None:
+                    noted.append((at, now, now))
                 return None, at, now
             keep(self)
             reading = self.timeline.read()
@@ -238,7 +240,7 @@ class Dispatcher:
         since: int,
         limit: int | None = None,
         refusals: Refusals = ACQUIRE,
-        noted: list[Ticket] | None = None,
+        noted: list[Noted] | None = None,
     ) -> tuple[Ticket, int, int]:
         """Put a request in line that was refused until ``at``. Returns as `decide` does."""
         waiters = self.waiters

@@ -5,6 +5,8 @@ Knows nothing of rates.
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -15,6 +17,8 @@ from aiorate.waiting.moving import find_loop
 from aiorate.waiting.questions import is_closed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.max_waiting import MaxWaiting
     from aiorate.waiting.refusals import Refusals
@@ -57,6 +61,21 @@ class Entrance:
             self.leave()
             raise
 
+    def enter_blocking(self, permits: int, wait: Callable[..., tuple[int, int, int | None]]) -> int:
+        """As `enter`, in a thread without an event loop; ``wait`` is `wait_blocking`. Interrupted, the place is left again."""
+        dispatcher, places, most = self._dispatcher, self.places, self.most
+        if dispatcher.gate is not None and not places.closed and is_closed(dispatcher):  # a limit that it shares is: no place is needed
+            return wait(dispatcher, permits, None, most)[0]
+        _, _, asked = wait(places, 1, None, self)
+        try:  # no call in between, at which a signal handler could raise
+            if self._scheduler.max_permits == 1:
+                self._scheduler.holder = ref(threading.current_thread())
+            waited, _, began = wait(dispatcher, permits, None, most if asked is None else None, asked)
+            return waited if asked is None or began is not None else dispatcher.run(self._note_wait, asked)
+        except BaseException:
+            self.leave()
+            raise
+
     async def _take_permits(self, permits: int, most: MaxWaiting | None, since: int | None) -> int:
         """Wait for the permits; returns the ns waited since the reading ``since``, which is None if it did not wait for a place."""
         dispatcher = self._dispatcher
@@ -79,11 +98,18 @@ class Entrance:
         if self.most is not None:
             self.most.check(permits, refusals)
         holder = self._scheduler.holder
-        task = None if holder is None else running_task()
-        if holder is not None and task is not None and holder() is task:
+        if holder is None:
+            return
+        task = running_task()
+        if task is not None and holder() is task:
             raise RuntimeError(
                 "async with limiter: this task is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
                 " for another permit inside, await limiter.acquire()."
+            )
+        if task is None and holder() is threading.current_thread():
+            raise RuntimeError(
+                "with limiter: this thread is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
+                " for another permit inside, call limiter.acquire_blocking()."
             )
 
     def leave(self) -> None:
@@ -91,8 +117,20 @@ class Entrance:
         section = self.places.section
         if section is None:
             self._leave()
-        else:
-            section.post(self._leave)  # deferred if this is a finalizer's, in the middle of a decision
+            return
+        left: list[bool] = []
+        leave = partial(self._leave_once, left)
+        try:
+            section.post(leave)  # deferred if this is a finalizer's, in the middle of a decision
+        except BaseException:  # a signal handler's: the place may not have been left
+            section.post(leave)
+            raise
+
+    def _leave_once(self, left: list[bool]) -> None:
+        if not left:
+            self._scheduler.give_back(1, 0)
+            left.append(True)
+        self.places.serve_if_alive()
 
     def _leave(self) -> None:
         self._scheduler.give_back(1, 0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Grant", "Line", "Outcome", "Request", "Ticket", "outcome_of"]
+__all__ = ["Grant", "Line", "Noted", "Outcome", "Request", "Ticket", "outcome_of"]
 
 # For when the request was scheduled, the instant of the grant (its receipt), and the clock's reading then.
 Grant = tuple[int, int, int]
@@ -44,6 +44,7 @@ class Ticket(Protocol):
         ...
 
 
+Noted = Ticket | Grant  # what a thread that may be interrupted knows of its request: the ticket, or that it was granted at once
 Request = tuple[Ticket, int, int]  # its permits, and the instant since when it stands in line
 
 

@@ -146,10 +146,18 @@ async def test_a_generator_closed_before_it_began_costs_nothing(limiter: aiorate
     assert limiter.statistics().granted == 0
 
 
-@pytest.mark.parametrize("thing", [lambda: None, len, 5, int, None, "text"])
-async def test_only_async_functions_can_be_decorated(limiter: aiorate.Limiter, thing: object) -> None:
-    """A plain function cannot wait; decorating it without an error would limit nothing (langchain-ai/langchain#26914)."""
-    with pytest.raises(TypeError, match="async def"):
-        limiter(thing)  # type: ignore[type-var]
-    with pytest.raises(TypeError, match="async def"):
-        limiter.of(2)(thing)  # type: ignore[type-var]
+@pytest.mark.parametrize("thing", [lambda: None, len])
+async def test_a_plain_function_needs_the_scope_of_threads(limiter: aiorate.Limiter, thing: object) -> None:
+    """It would block the loop; decorating it without an error would limit nothing (langchain-ai/langchain#26914)."""
+    for decorate in (limiter, limiter.of(2)):
+        with pytest.raises(RuntimeError, match=r"async def.*scope='process'"):
+            decorate(thing)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("thing", [5, int, None, "text", staticmethod(len)])
+async def test_only_functions_can_be_decorated(limiter: aiorate.Limiter, thing: object) -> None:
+    """A class would be limited when it is called, which nobody means."""
+    for each in (limiter, aiorate.Limiter("1/s", scope="process")):
+        for decorate in (each, each.of(2)):
+            with pytest.raises(TypeError, match="async def"):
+                decorate(thing)  # type: ignore[type-var]

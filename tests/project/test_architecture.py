@@ -55,7 +55,7 @@ waiting.rehearsal waiting.waiters
 waiting.moving
 waiting.questions
 waiting.deadlines waiting.gate waiting.changes waiting.granting
-waiting.dispatcher waiting.process.scope
+waiting.dispatcher waiting.process.scope waiting.process.blocking
 waiting.entrance
 
 statistics slots decorator kept lease

@@ -43,7 +43,7 @@ class Interrupt:
         path = frame.f_code.co_filename
         if not path.startswith(ROOT) or path.startswith(TOOLS):
             return
-        blocks = event == "c_call" and frame.f_code.co_name == "acquire_blocking"
+        blocks = event == "c_call" and frame.f_code.co_name == "wait_blocking"
         if event in ("call", "c_return"):
             self.left -= 1
         if not self.left or blocks:

@@ -1,6 +1,6 @@
-"""One budget and one line for all event loops and threads of a process, and for synchronous code in them.
+"""How limiters that serve all event loops and threads of a process come into a family, and go on after forks and interrupts.
 
-Each decision is made in a critical section, by one thread at a time; the section is never held across a wait.
+Each decision is made in the critical section of the family, by one thread at a time; the section is never held across a wait.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.waiting.line import outcome_of
-from aiorate.waiting.loops import running_loop
 from aiorate.waiting.moving import move_to
 from aiorate.waiting.process.family import Family
 from aiorate.waiting.process.inbox import ProcessTicket
 from aiorate.waiting.process.view import ProcessLoop
 from aiorate.waiting.receipts import Receipt
-from aiorate.waiting.refusals import NOT_FOR_THREADS, Refusals
 from aiorate.waiting.waiters import NOBODY
 
 if TYPE_CHECKING:
@@ -24,14 +22,10 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.gate import Pass
-    from aiorate.waiting.line import Outcome, Ticket
-    from aiorate.waiting.max_waiting import Admission
+    from aiorate.waiting.line import Outcome
     from aiorate.waiting.waiters import Waiters
 
-__all__ = ["acquire_blocking", "family_of", "join", "widen"]
-
-_BLOCKING = Refusals("acquire_blocking")
-_LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
+__all__ = ["family_of", "join", "widen"]
 
 
 def widen(dispatchers: Sequence[Dispatcher], name: str | None) -> Family:
@@ -151,34 +145,3 @@ def _put_right(dispatcher: Dispatcher, resuming: int, standing: Container[object
     for ticket, permits, _ in waiters.line:
         if not isinstance(ticket, ProcessTicket) and ticket not in standing:  # interrupted while its line withdrew it
             waiters.line.leave(ticket, permits)
-
-
-def acquire_blocking(dispatcher: Dispatcher, permits: int, limit: int | None, most: Admission | None) -> int:
-    """Block this thread until the permits are granted; returns the ns waited. Interrupted meanwhile, the request is undone."""
-    section = dispatcher.section
-    if section is None:
-        raise RuntimeError(NOT_FOR_THREADS)
-    if running_loop() is not None:
-        raise RuntimeError("acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead.")
-    noted: list[Ticket] = []  # whatever this thread is interrupted in, its ticket is known
-    try:
-        # As if the loop had just turned: this thread has none.
-        ticket, _, asked = section.run(dispatcher.decide, permits, limit, most, _BLOCKING, None, noted, True)
-        if ticket is None:
-            return 0
-        assert isinstance(ticket, ProcessTicket)  # as the driver makes
-        while ticket.outcome is None:
-            ticket.signal.acquire(timeout=_LOOK_AGAIN)
-        return dispatcher.resume(dispatcher.waiters, ticket, asked)[0]
-    except BaseException:
-        for each in noted:
-            section.post(partial(_undo, dispatcher, each, permits))
-        raise
-
-
-def _undo(dispatcher: Dispatcher, ticket: Ticket, permits: int) -> None:
-    waiters = dispatcher.waiters
-    if outcome_of(ticket) is None and all(other is not ticket for other, _, _ in waiters.line):
-        waiters.driver.release(ticket)  # interrupted before it joined the line
-    else:
-        dispatcher.leave_once(waiters, ticket, permits)
