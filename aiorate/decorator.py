@@ -72,7 +72,7 @@ def _plain(weighted: Weighted, function: F) -> F:
     if not weighted.blocks:
         from aiorate.mistakes import not_for_plain_functions
 
-        raise not_for_plain_functions(function)
+        raise not_for_plain_functions(getattr(function, "__name__", function))
     if inspect.isgeneratorfunction(function):
 
         @functools.wraps(function)

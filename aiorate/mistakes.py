@@ -188,10 +188,10 @@ def is_request(key: object) -> bool:
     return isinstance(key, _Request) and hash(key) == object.__hash__(key)
 
 
-def not_for_plain_functions(function: Any) -> RuntimeError:
-    """The error for a plain function that would block its thread, decorated with a limiter for one event loop."""
+def not_for_plain_functions(name: object) -> RuntimeError:
+    """The error for a plain function of that name that would block its thread, decorated with a limiter for one event loop."""
     return RuntimeError(
-        f"@limiter: {getattr(function, '__name__', function)!r} is a plain function, which would block its thread, and this limiter is for"
+        f"@limiter: {name!r} is a plain function, which would block its thread, and this limiter is for"
         " one event loop. Write `async def`, or create the limiter with scope='process'."
     )
 
