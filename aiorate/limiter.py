@@ -259,10 +259,11 @@ class Limiter:
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         wait = _wait_blocking or _blocking_wait()
-        if self._entrance is not None:
-            return self._entrance.enter_blocking(permits, wait) / NS_PER_SECOND
-        waited, _, _ = wait(self._dispatcher, permits, None, self._max_waiting)
-        return waited / NS_PER_SECOND
+        if self._entrance is None:
+            waited, _, _ = wait(self._dispatcher, permits, None, self._max_waiting)
+        else:
+            waited = self._entrance.enter_blocking(permits, wait)
+        return waited / NS_PER_SECOND  # not by a function: a signal handler could raise at its call, and the place would stay taken
 
     def leave(self) -> None:
         """Leave the place that `enter` took: the next request waiting for it has it at once."""
