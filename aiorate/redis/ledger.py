@@ -48,6 +48,9 @@ class Ledger(Protocol):
     lease: int
     """How far ahead permits are taken that nobody asked for yet, in ns; 0: not at all."""
 
+    keeps: bool
+    """Whether permits in hand stay of use until they are given back."""
+
     @property
     def scheduler(self) -> Supplied:
         """The scheduler that it supplies."""
@@ -60,6 +63,10 @@ class Ledger(Protocol):
 
     def is_met(self, line: Line, now: int) -> bool:
         """Whether the store need not be asked yet."""
+        ...
+
+    def spare(self, line: Line, now: int) -> bool:
+        """Whether permits are in hand that nobody in line can use, and that are to go back at once."""
         ...
 
     def draw(self, line: Line | None, immediate: Immediate, reading: int, now: int) -> Asking:

@@ -9,12 +9,14 @@ from aiorate.limiter import Limiter
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds, seconds_to_ns
 from aiorate.redis.demand import Demand
 from aiorate.redis.immediate import OneAnswer
-from aiorate.redis.limits import rates_of
+from aiorate.redis.limits import calendar_of, rates_of
 from aiorate.redis.outage import POLICIES, Outage
 from aiorate.redis.session import StoreSession
 from aiorate.redis.slots import SlotLedger
 from aiorate.redis.store import check_source
+from aiorate.redis.windows import WindowLedger
 from aiorate.schedulers.interface import check_permits
+from aiorate.schedulers.quota_scheduler import QuotaScheduler
 from aiorate.schedulers.slot_scheduler import SlotScheduler, check_memory
 from aiorate.waiting.questions import max_permits, shares_on_demand
 from aiorate.waiting.timeline import NOT_ASKED
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from aiorate.events import Event
     from aiorate.rate import Number
+    from aiorate.redis.ledger import Ledger
     from aiorate.redis.limits import OneLimit
     from aiorate.spec import RateSpec
     from aiorate.waiting.clock import Clock
@@ -109,7 +112,8 @@ class RedisLimiter(Limiter):
                 f"RedisLimiter(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate. Refuse such a key where"
                 " it comes in, or write name.encode(errors='replace').decode()."
             ) from None
-        rates, bursts = rates_of(rate, burst)
+        calendar = calendar_of(rate, burst)
+        rates, bursts = rates_of(rate, burst) if calendar is None else ([calendar.rate], [1])
         for each, most in zip(rates, bursts, strict=True):
             check_memory("RedisLimiter(rate, burst)", each, most)
         leased = seconds_to_ns(lease, "RedisLimiter(lease)")
@@ -131,9 +135,14 @@ class RedisLimiter(Limiter):
             [max(1, burst * share.numerator // share.denominator) for burst in bursts],
             share,
         )
-        scheduler = SlotScheduler(rates, bursts, late)
+        ledger: Ledger
+        if calendar is None:
+            slots = SlotScheduler(rates, bursts, late)
+            ledger = SlotLedger(slots, Demand(slots, leased, ahead, at_most))
+        else:
+            ledger = WindowLedger(QuotaScheduler(calendar), leased, at_most)
         super().__init__(
-            scheduler,
+            ledger.scheduler,
             catch_up=Fraction(late, NS_PER_SECOND),
             max_waiting=max_waiting,
             precise=precise,
@@ -142,8 +151,7 @@ class RedisLimiter(Limiter):
             max_concurrency=max_concurrency,
             on_event=on_event,
         )
-        demand = Demand(scheduler, leased, ahead, at_most)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self.dispatcher, SlotLedger(scheduler, demand), outage)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self.dispatcher, ledger, outage)
 
     @property
     def key(self) -> str:

@@ -1,4 +1,4 @@
-"""What a limit over a store may be: rates and token buckets, one or several that all hold. Knows nothing of stores."""
+"""What a limit over a store may be: rates and token buckets, one or several that all hold, or a window of the calendar."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
 from aiorate.rate import Rate
+from aiorate.schedulers.calendar_window import CalendarWindow
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_bucket import TokenBucket
 
@@ -16,11 +17,34 @@ if TYPE_CHECKING:
 
     from aiorate.rate import Number
 
-    OneLimit = Rate | str | Number | TokenBucket
+    OneLimit = Rate | str | Number | TokenBucket | CalendarWindow
 
-__all__ = ["rates_of"]
+__all__ = ["calendar_of", "rates_of"]
 
-_EXAMPLES = "Write RedisLimiter(url, name, '100/s'), TokenBucket('100/s', burst=10), or a list of these that all hold: ['10/s', '100/min']."
+_EXAMPLES = (
+    "Write RedisLimiter(url, name, '100/s'), TokenBucket('100/s', burst=10), or a list of these that all hold: ['10/s', '100/min']; or"
+    " CalendarWindow('1000/day', 'Europe/Berlin') alone."
+)
+_MOST_PERMITS = 10**15
+"""What a store counts exactly."""
+
+
+def calendar_of(limit: object, burst: object) -> CalendarWindow | None:
+    """The limit, if it is a window of the calendar. Raises ValueError if it is not alone."""
+    limits = limit if isinstance(limit, (list, tuple)) else [limit]
+    calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
+    if calendar is None:
+        return None
+    if len(limits) > 1:
+        raise ValueError(
+            f"RedisLimiter(rate): {calendar!r} must be the only limit. For a rate besides, let a limiter share it:"
+            " KeyedLimiter(lambda key: RedisLimiter(url, f'rate:{key}', '10/s'), shared=RedisLimiter(url, 'quota', CalendarWindow(...)))."
+        )
+    if burst is not None:
+        raise ValueError(f"RedisLimiter(burst={burst!r}): {calendar!r} has no burst. All its permits may go at once. Leave burst= out.")
+    if calendar.rate.permits > _MOST_PERMITS:
+        raise ValueError(f"RedisLimiter(rate): a store counts at most 10**15 permits of a window, and {calendar!r} has more.")
+    return calendar
 
 
 def rates_of(limit: OneLimit | Sequence[OneLimit], burst: int | Sequence[int] | None) -> tuple[list[Rate], list[int]]:
@@ -54,5 +78,5 @@ def _rate(limit: object) -> Rate:
             )
         return limit.rate
     if isinstance(limit, (Scheduler, Limiter, type)):
-        raise TypeError(f"RedisLimiter(rate) must be a rate or a TokenBucket, not {kind_of(limit)}. {_EXAMPLES}")
+        raise TypeError(f"RedisLimiter(rate) must be a rate, a TokenBucket or a CalendarWindow, not {kind_of(limit)}. {_EXAMPLES}")
     return Rate.of(limit)  # type: ignore[arg-type]  # which says what is wrong

@@ -51,6 +51,7 @@ class StoreSession(Watcher):
         "_sent",
         "_silent",
         "_source",
+        "_spare",
         "_switch",
         "_wanted_at",
         "client",
@@ -77,6 +78,7 @@ class StoreSession(Watcher):
         self._news: News = News()  # what the store is yet to hear
         self._lapsed: int = 0  # ns of schedule that were reported as skipped
         self._wanted_at: int = 0  # the reading when slots were wanted last
+        self._spare: asyncio.TimerHandle | None = None  # when permits go back that nobody has used
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to
         self._returned: asyncio.Future[None] | None = None  # while aclose() waits until the store has heard of slots that come back
         ledger.scheduler.link = self
@@ -143,8 +145,7 @@ class StoreSession(Watcher):
             self._forget_question()
 
     def _forget_question(self) -> None:
-        self._switch.cancel()
-        self._pause.cancel()
+        self._cancel_timers()
         sent, self._sent = self._sent, None
         if sent is not None:
             self._news.again(sent.news)
@@ -199,8 +200,7 @@ class StoreSession(Watcher):
         """
         client = self.client if self.client is not None and self.client.loop is running_loop() else None
         self._closed = True
-        self._switch.cancel()
-        self._pause.cancel()
+        self._cancel_timers()
         if client is not None and self._returned is None and self._outage.began is None:
             unsaid = self._news or (self._sent is not None and self._sent.news)
             if unsaid or self._scheduler.returnable(self._dispatcher.timeline.now()):
@@ -261,6 +261,7 @@ class StoreSession(Watcher):
         if self._returned is not None:
             self._settle()
             return
+        self._return_spare()
         first = self._dispatcher.line.first()
         if first is not None and self._scheduler.ready(first[1], now) < first[1]:
             self._dispatcher.changed()  # nothing is on its way that would wake it
@@ -283,6 +284,11 @@ class StoreSession(Watcher):
             if owed:
                 self.charged(owed)
         self._pause.rechecks = False
+        if answer.granted < 0:
+            self._news.again(sent.news)
+            if self.client is not None:
+                self.client.wake(self)
+            return
         if self._returned is not None and sent.closed:
             scheduler.clear()
             self._settle()
@@ -298,8 +304,23 @@ class StoreSession(Watcher):
             if waited:
                 skip(dispatcher, scheduler.lapsed - self._lapsed)
             self._lapsed = scheduler.lapsed
+        self._return_spare()
         if self.immediate:
             self.immediate.refuse(coming=self.immediate.any_unasked and self._asks_on())
+
+    def _return_spare(self) -> None:
+        """Have permits go back that nobody here will use: at once, or if nobody has used them within the lease."""
+        dispatcher, ledger, client = self._dispatcher, self._ledger, self.client
+        if not ledger.keeps or client is None or not self._scheduler.in_hand:
+            return
+        if ledger.spare(dispatcher.line, dispatcher.timeline.now()):
+            self._tell()
+        elif ledger.lease and self._spare is None:
+            self._spare = client.loop.call_later(ledger.lease / NS_PER_SECOND, self._on_lease)
+
+    def _on_lease(self) -> None:
+        self._spare = None
+        self._tell()
 
     def _asks_on(self) -> bool:
         """Have the store asked for the line, unless the first in it has its slots and will be granted in the loop's next iteration."""
@@ -358,6 +379,13 @@ class StoreSession(Watcher):
         if not self._closed:
             self._dispatcher.fail(error)
             self._dispatcher.changed()
+
+    def _cancel_timers(self) -> None:
+        self._switch.cancel()
+        self._pause.cancel()
+        if self._spare is not None:
+            self._spare.cancel()
+            self._spare = None
 
     def _settle(self) -> None:
         """Have `aclose` go on."""

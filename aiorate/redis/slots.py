@@ -27,6 +27,7 @@ _US = 1_000  # ns
 class SlotLedger:
     """Between a `SlotScheduler` and the script that assigns slots. `Demand` says how many are lacking."""
 
+    keeps: bool = False
     __slots__ = ("_answer", "_asked", "_demand", "_limits", "_memory", "_rates", "lease", "scheduler", "slack")
 
     def __init__(self, scheduler: SlotScheduler, demand: Demand) -> None:
@@ -51,6 +52,10 @@ class SlotLedger:
     def is_met(self, line: Line, now: int) -> bool:
         """Whether the slots in hand suffice, so that the store need not be asked yet."""
         return self._demand.is_met(line, now)
+
+    def spare(self, line: Line, now: int) -> bool:
+        """No: slots in hand lapse by themselves, and only the last ones could go back."""
+        return False
 
     def draw(self, line: Line | None, immediate: Immediate, reading: int, now: int) -> Question:
         """What to ask for now; without a line, only how things stand."""

@@ -64,6 +64,24 @@ class CalendarWindow(Window):
         self._opens: int | None = None
         self._used = 0
 
+    @property
+    def origin(self) -> int:
+        """The Unix time, in ns, of the instant 0."""
+        return self._origin
+
+    @property
+    def described(self) -> str:
+        """The rate and the time zone, as text."""
+        return f"{self.rate} in {self._tz}"
+
+    def edges(self, unix: int, count: int) -> list[int]:
+        """The first ``count`` edges of windows after that Unix time; all in ns."""
+        edges: list[int] = []
+        for _ in range(count):
+            unix = self._edge_after(unix - self._origin) + self._origin
+            edges.append(unix)
+        return edges
+
     def _enter(self, permits: int, now: int) -> None:
         if self._ends is None or now >= self._ends:
             self._began, self._ends, self._used = now, self._edge_after(now), 0

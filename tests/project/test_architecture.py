@@ -30,8 +30,8 @@ schedulers.metered
 schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket schedulers.all_of
 schedulers.sliding_window schedulers.calendar_window
 schedulers.server_bucket
-schedulers.capped schedulers.places schedulers.next_free schedulers.slot_run schedulers.supplied
-schedulers.slots_in_hand
+schedulers.capped schedulers.places schedulers.next_free schedulers.slot_run schedulers.supplied schedulers.windows_ahead
+schedulers.slots_in_hand schedulers.quota_scheduler
 schedulers.slot_scheduler
 schedulers.dimensions
 schedulers
@@ -72,9 +72,9 @@ http.hooks http.transport aiohttp
 http
 
 redis.asking redis.failures redis.address redis.exchange
-redis.script redis.limits
+redis.script redis.window_script redis.limits
 redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand redis.ledger
-redis.slots
+redis.slots redis.windows
 redis.store
 redis.client
 redis.session
