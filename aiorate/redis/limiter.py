@@ -47,7 +47,7 @@ class RedisLimiter(Limiter):
 
     ``client_or_url`` is a URL, or an asyncio client of redis-py or valkey-py, which is never closed here. A plain client only lends its
     settings to a connection that is opened here and does not count against its pool. ``rate`` is a rate, a
-    ``TokenBucket("10/s", burst=20)``, or a list of these that all hold. ``burst``, an int of 1 or more (default 1), or one for each, is
+    ``TokenBucket("10/s", burst=20)``, a list of these that all hold, or a ``CalendarWindow("1000/day", "Europe/Berlin")`` alone. ``burst``, an int of 1 or more (default 1), or one for each, is
     for rates: a bucket has its own. The key in the store is ``aiorate:{name}``.
 
     The store assigns time slots by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together are
@@ -62,6 +62,11 @@ class RedisLimiter(Limiter):
     callers then have a permit without waiting for the store, and a slot may be used as late as ``lease``. Without it, an `acquire` waits
     for an answer of the store at least, and `try_acquire` is an error. Only the store knows how long a wait is: `delay` is an estimate.
 
+    A CalendarWindow is a quota that outlives the processes. Its windows are by the store's clock; its ``origin`` is not used. All processes
+    together are granted at most n in a window, and none in its last ``slack`` seconds. A process takes an eighth of what is left at most,
+    unless a request needs more, and what it does not use goes back at once, or after ``lease`` seconds. A `refund` brings permits of the
+    present window back. If the store loses its state, nothing is granted for a second, in which the processes tell what they remember.
+
     When the store cannot be reached for longer than ``grace`` seconds, ``on_unavailable`` decides: ``"raise"`` `EngineUnavailable` for
     all requests; ``"wait"`` until it is back; ``"local"``, which grants ``local_share`` (of 1) of the rate in this process, so the shares
     of all processes should add up to 1; ``"open"``, no limit at all. Slots booked before are granted meanwhile. A store that refuses (a
@@ -69,7 +74,7 @@ class RedisLimiter(Limiter):
 
     `pause`, `observe` and `resume` are for all processes: those in which a request waits notice within a second, and slots booked before
     are granted first. A quota from a response is kept by the process that received it. `set_rate` is for this process, and a `refund`
-    brings nothing back: its slots have delayed others already.
+    of slots brings nothing back: they have delayed others already.
 
     The other arguments are those of `Limiter`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
     """

@@ -158,19 +158,10 @@ class WindowQuestion:
 
     def words(self, permits: int, longest: float, ends: Sequence[float]) -> list[str | bytes]:
         """The script's arguments: with the permits of a window, the longest window, an instant, and the ends of windows after it."""
-        numbers = (
-            self.want,
-            self.least,
-            self.at_once,
-            min(self.charge, _MOST),
-            self.pause,
-            self.back,
-            self.window,
-            permits,
-            longest,
-            self.age,
-        )
-        return [Struct(f"<{len(numbers) + len(ends)}d").pack(*numbers, *ends), self.remembered]
+        charge = min(self.charge, _MOST)
+        asked = self.want, self.least, self.at_once, charge, self.pause, self.back, self.window
+        numbers = [*asked, permits, longest, self.age, *ends]
+        return [Struct(f"<{len(numbers)}d").pack(*numbers), self.remembered]
 
 
 class WindowAnswer(NamedTuple):

@@ -28,7 +28,8 @@ __all__ = ["WindowLedger"]
 _logger = getLogger("aiorate")
 _US = 1_000  # ns
 _HOUR_NS = 3_600 * NS_PER_SECOND
-_RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether permits came back
+_RECHECK_NS, _RECHECKS = NS_PER_SECOND, 64
+_LONGEST_RECHECK_NS = 60 * NS_PER_SECOND
 _LONGEST_ANSWER_NS = NS_PER_SECOND
 _SHORTEST_NS = 1_000_000  # over which use is measured
 _ENDS = 5  # windows that a question names: one before the present, and some after
@@ -166,7 +167,8 @@ class WindowLedger:
         if answer.settling:
             nothing_until = min(now + ceil(answer.settling * _US), opens)
         elif asked.want > answer.granted and (left <= 0 or not answer.granted):
-            nothing_until = min(now + _RECHECK_NS, opens)
+            # Permits may come back meanwhile, and somebody waits for them.
+            nothing_until = min(now + min(max(rest // _RECHECKS, _RECHECK_NS), _LONGEST_RECHECK_NS), opens)
         begins = [opens, *[now + after for after in ahead]]
         scheduler.book(answer.ends, answer.granted, now, closes, left, begins, nothing_until, self._answer_ns)
         scheduler.ask_below(answer.granted // 2 if self.lease and answer.granted else -1)

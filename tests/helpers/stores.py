@@ -19,15 +19,18 @@ from redis.exceptions import ResponseError
 
 from aiorate._demo.store import Store, binary
 from aiorate.redis import RedisLimiter
-from aiorate.redis.script import TEXT
+from aiorate.redis.script import SLOTS
+from aiorate.redis.window_script import WINDOWS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-__all__ = ["TIMED", "Process", "RealServer", "TimedClient", "fake_server", "needs_binary", "now", "port_of_cluster"]
+__all__ = ["TIMED", "TIMED_WINDOWS", "Process", "RealServer", "TimedClient", "fake_server", "needs_binary", "now", "port_of_cluster"]
 
-TIMED = TEXT.replace("redis.call('TIME')", "{0, ARGV[3]}")
-"""The script, with the time (us) as one more argument."""
+TIMED_BY_SHA = {script.sha: script.text.replace("redis.call('TIME')", "{0, ARGV[3]}") for script in (SLOTS, WINDOWS)}
+"""Each script, with the time (us) as one more argument."""
+TIMED = TIMED_BY_SHA[SLOTS.sha]
+TIMED_WINDOWS = TIMED_BY_SHA[WINDOWS.sha]
 EPOCH_SECONDS = 1_800_000_000
 
 needs_binary = pytest.mark.skipif(
@@ -110,12 +113,12 @@ class TimedClient(Redis):
             await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
-        _, _, count, *words = args
+        _, sha, count, *words = args
         if words[0] in self.lost:
             raise NoConnection("its node is down")
         time = round((EPOCH_SECONDS + asyncio.get_running_loop().time() + self.skew) * 1_000_000)
         try:
-            reply = self.store.send("EVAL", TIMED, count, *words, time)
+            reply = self.store.send("EVAL", TIMED_BY_SHA[sha], count, *words, time)
         except OSError as error:
             raise ResponseError(str(error).removeprefix("-")) from error
         self.served.add(words[0])

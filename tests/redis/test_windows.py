@@ -1,0 +1,348 @@
+"""A CalendarWindow as the limit of a RedisLimiter, in virtual time: the real server is told what the loop's clock says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from helpers.driving import others
+from helpers.outages import POLICIES, lines
+from helpers.stores import EPOCH_SECONDS, Process, RealServer, TimedClient, now
+
+import aiorate
+from aiorate import CalendarWindow, EngineUnavailable, KeyedLimiter, WaitTooLong
+from aiorate.redis import RedisLimiter
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+NEAR = {"abs": 0.02}
+
+
+def at(iso: str) -> float:
+    """The skew with which a server's clock reads that time of UTC now."""
+    return datetime.fromisoformat(iso).replace(tzinfo=UTC).timestamp() - EPOCH_SECONDS - now()
+
+
+def by_window(processes: list[Process], period: float) -> list[int]:
+    """How many permits each window of the server's clock had."""
+    counts = Counter(int((EPOCH_SECONDS + instant) // period) for process in processes for instant in process.granted)
+    return [counts[window] for window in sorted(counts)]
+
+
+async def stop(*processes: Process) -> None:
+    for process in processes:
+        await process.stop()
+    assert not others()
+
+
+async def test_each_window_has_its_permits_at_once(store: RealServer) -> None:
+    """By the server's clock, whatever the clock of this machine says."""
+    process = Process(store, CalendarWindow("3/10s", "UTC"))
+    await asyncio.gather(*process.ask(8))
+
+    assert [pytest.approx(instant, **NEAR) for instant in (0, 0, 0, 10, 10, 10, 20, 20)] == process.granted
+    await stop(process)
+
+
+@pytest.mark.parametrize(
+    ("begins", "hours"),
+    [("2027-03-27T23:00:01", 23), ("2027-10-30T22:00:01", 25), ("2027-06-30T22:00:01", 24)],
+    ids=["summer time begins", "summer time ends", "summer"],
+)
+async def test_a_day_is_as_long_as_the_zone_makes_it(store: RealServer, begins: str, hours: int) -> None:
+    """Midnight in Berlin."""
+    process = Process(store, CalendarWindow("3/day", "Europe/Berlin"), skew=at(begins))
+    await asyncio.gather(*process.ask(3))
+    assert pytest.approx(hours * 3600 - 1, **NEAR) == process.limiter.delay()
+    await asyncio.gather(*process.ask(4))
+
+    day = hours * 3600 - 1
+    assert [0, 0, 0, day, day, day] == [pytest.approx(instant, **NEAR) for instant in process.granted[:6]]
+    assert pytest.approx(day + 24 * 3600, **NEAR) == process.granted[6]
+    await stop(process)
+
+
+async def test_processes_never_exceed_a_window_however_far_the_store(store: RealServer) -> None:
+    """Answers that take long say less well when a window ends, so that its last permits are not used."""
+    processes = [Process(store, CalendarWindow("50/2s", "UTC"), latency=latency) for latency in (0.0, 0.001, 0.03, 0.2)]
+    for process in processes:
+        process.load(20)
+    await asyncio.sleep(20)
+
+    counts = by_window(processes, 2)
+    assert max(counts) <= 50
+    assert min(counts[1:-1]) == 50
+    await stop(*processes)
+
+
+async def test_the_clock_of_the_client_may_be_wrong(store: RealServer) -> None:
+    """The store says what time it is, and is asked again."""
+    calendar = CalendarWindow("3/10s", "UTC", origin=10**20)
+    process = Process(store, calendar)
+    await asyncio.gather(*process.ask(4))
+
+    assert [pytest.approx(instant, **NEAR) for instant in (0, 0, 0, 10)] == process.granted
+    await stop(process)
+
+
+async def test_a_window_outlives_the_processes(store: RealServer) -> None:
+    """A quota of a day is not that of a process."""
+    first = Process(store, CalendarWindow("3/day", "UTC"))
+    await asyncio.gather(*first.ask(2))
+    await stop(first)
+    await asyncio.sleep(3600)
+    second = Process(store, CalendarWindow("3/day", "UTC"))
+    await asyncio.gather(*second.ask(1))
+
+    with pytest.raises(WaitTooLong) as refused:
+        await second.limiter.acquire(max_wait=0)
+    assert pytest.approx(15 * 3600, abs=1) == refused.value.wait
+    await stop(second)
+
+
+async def test_a_permit_that_nobody_takes_goes_back_at_once(store: RealServer) -> None:
+    """Of a caller that gave up while the store was asked for it: another process has it."""
+    one, other = (Process(store, CalendarWindow("3/day", "UTC"), latency=0.01) for _ in range(2))
+    await asyncio.gather(*one.ask(1))
+    tasks = one.ask(2)
+    await asyncio.sleep(0.015)  # the store has assigned them
+    for task in tasks:
+        task.cancel()
+    await asyncio.sleep(0.05)
+    await asyncio.gather(*other.ask(2))
+
+    assert now() < 0.2
+    await stop(one, other)
+
+
+async def test_a_grant_that_is_cancelled_goes_back(store: RealServer) -> None:
+    """Cancelled in the iteration in which it was granted."""
+    one, other = (Process(store, CalendarWindow("3/day", "UTC")) for _ in range(2))
+    await asyncio.gather(*one.ask(1))
+    tasks = one.ask(2)
+    while one.limiter.statistics().granted != 3:
+        await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.sleep(0.05)
+    await asyncio.gather(*other.ask(2))
+
+    assert now() < 0.1
+    await stop(one, other)
+
+
+async def test_permits_of_a_closed_process_go_back(store: RealServer) -> None:
+    """And so do those that it had ahead, by its lease."""
+    one, other = Process(store, CalendarWindow("100/day", "UTC"), lease=3600), Process(store, CalendarWindow("100/day", "UTC"))
+    for _ in range(20):
+        await one.one()
+    await asyncio.sleep(0.1)
+    assert one.limiter.scheduler.in_hand  # type: ignore[attr-defined]
+    await stop(one)
+    with pytest.raises(WaitTooLong):
+        await other.limiter.acquire(81, max_wait=0)
+    await other.one(80)
+    await stop(other)
+
+
+async def test_permits_taken_ahead_go_back_after_the_lease(store: RealServer) -> None:
+    """A process that falls idle keeps nothing."""
+    process = Process(store, CalendarWindow("1000/day", "UTC"), lease=0.5)
+    for _ in range(200):
+        await process.one()
+    assert process.limiter.scheduler.in_hand  # type: ignore[attr-defined]
+    assert process.limiter.try_acquire()
+    await asyncio.sleep(2)
+
+    assert not process.limiter.scheduler.in_hand  # type: ignore[attr-defined]
+    assert "201" == store.send("GET", process.limiter.key).split()[5]
+    await stop(process)
+
+
+async def test_a_request_gets_all_its_permits_or_none(store: RealServer) -> None:
+    """Two processes that each hold a part would both wait for the rest."""
+    one, other = (Process(store, CalendarWindow("10/10s", "UTC")) for _ in range(2))
+    one.ask(permits=6)
+    other.ask(permits=6)
+    await asyncio.sleep(5)
+    assert 1 == len(one.granted) + len(other.granted)
+    await one.limiter.acquire(4, max_wait=0) if one.granted else await other.limiter.acquire(4, max_wait=0)
+    await asyncio.sleep(6)
+
+    assert 2 == len(one.granted) + len(other.granted)
+    with pytest.raises(ValueError, match="11 permits can never be granted"):
+        await one.limiter.acquire(11)
+    await stop(one, other)
+
+
+async def test_many_callers_that_do_not_wait_are_asked_for_together(store: RealServer) -> None:
+    """All that is left goes to them in one call, and the others are refused."""
+    process = Process(store, CalendarWindow("40/day", "UTC"))
+    await process.one()
+    before = process.client.calls
+    results = await asyncio.gather(*[process.limiter.acquire(max_wait=0) for _ in range(60)], return_exceptions=True)
+
+    assert 39 == results.count(0.0) or 39 == sum(not isinstance(result, WaitTooLong) for result in results)
+    assert process.client.calls - before <= 2
+    await stop(process)
+
+
+async def test_charge_refund_and_rate_change_the_count(store: RealServer) -> None:
+    """A charge beyond the window is owed by the next ones."""
+    process = Process(store, CalendarWindow("10/10s", "UTC"))
+    await process.one(8)
+    process.limiter.refund(3)
+    await process.one(5)
+    process.limiter.charge(2)
+    await asyncio.sleep(0.1)
+    assert pytest.approx(10, abs=0.2) == process.limiter.delay(8)
+    assert pytest.approx(20, abs=0.2) == process.limiter.delay(9)
+    await process.one(8)
+    assert pytest.approx(10, abs=0.2) == now()
+
+    process.limiter.set_rate("13/10s")
+    await process.one(3)
+    assert pytest.approx(10, abs=0.2) == now()
+    await process.one()
+    assert pytest.approx(20, abs=0.2) == now()
+    with pytest.raises(ValueError, match="keeps its period"):
+        process.limiter.set_rate("1/7s")
+    await stop(process)
+
+
+async def test_a_refund_brings_nothing_back_from_an_earlier_window(store: RealServer) -> None:
+    """It would let this one have more."""
+    process = Process(store, CalendarWindow("10/10s", "UTC"))
+    await process.one(10)
+    await process.one(1)
+    process.limiter.refund(5)  # at most the one of this window
+    await process.one(10)
+    assert pytest.approx(10, abs=0.2) == now()
+    await process.one(1)
+
+    assert pytest.approx(20, abs=0.2) == now()
+    await stop(process)
+
+
+async def test_a_pause_holds_all_processes_and_the_calendar_goes_on(store: RealServer) -> None:
+    """The next window begins when it does."""
+    one, other = (Process(store, CalendarWindow("3/10s", "UTC")) for _ in range(2))
+    await asyncio.gather(*one.ask(2), *other.ask(1))
+    one.limiter.pause(15)
+    await asyncio.sleep(0.1)
+    tasks = [*one.ask(2), *other.ask(2)]
+    await asyncio.wait(tasks)
+
+    assert [pytest.approx(15, abs=0.1)] * 3 + [pytest.approx(20, abs=0.1)] == sorted(one.granted + other.granted)[3:]
+    await stop(one, other)
+
+
+async def test_an_emptied_store_gives_no_window_more(store: RealServer) -> None:
+    """The processes that remember tell it within a second, in which nothing is granted."""
+    processes = [Process(store, CalendarWindow("1000/60s", "UTC"), latency=0.002 * place) for place in range(4)]
+    for process in processes:
+        for _ in range(5):
+            process.tasks.append(asyncio.create_task(steadily(process)))
+    await asyncio.sleep(3)
+    taken = sum(len(process.granted) for process in processes)
+    assert 100 < taken < 900
+    store.send("FLUSHALL")
+    await asyncio.sleep(56)
+
+    assert [1000] == by_window(processes, 60)
+    await stop(*processes)
+
+
+async def steadily(process: Process) -> None:
+    while True:
+        await process.one()
+        await asyncio.sleep(0.2)
+
+
+async def test_other_calendars_of_one_name_are_logged(store: RealServer, caplog: pytest.LogCaptureFixture) -> None:
+    """The windows of the first hold for all."""
+    one, other = Process(store, CalendarWindow("3/day", "UTC")), Process(store, CalendarWindow("3/day", "Europe/Berlin"))
+    await asyncio.gather(*one.ask(2))
+    await asyncio.gather(*other.ask(1))
+    with pytest.raises(WaitTooLong) as refused:
+        await other.limiter.acquire(max_wait=0)
+
+    assert pytest.approx(16 * 3600, abs=1) == refused.value.wait
+    assert 1 == len([line for line in lines(caplog) if "another period, time zone or tzdata" in line])
+    await stop(one, other)
+
+
+async def test_a_key_of_rates_is_refused(store: RealServer) -> None:
+    """One name has one kind of limit."""
+    rates = Process(store)
+    await rates.one()
+    window = Process(store, CalendarWindow("3/day", "UTC"))
+
+    with pytest.raises(EngineUnavailable, match="not of a CalendarWindow"):
+        await window.one()
+    await stop(rates, window)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_outages_have_the_same_policies(store: RealServer, policy: str) -> None:
+    """As a limit of rates has; what was granted locally is charged to the window."""
+    client = TimedClient(store)
+    limiter = RedisLimiter(client, "x", CalendarWindow("10/10s", "UTC"), **POLICIES[policy])
+    await limiter.acquire()
+    client.error = ConnectionError("down")
+    task = asyncio.create_task(limiter.acquire())
+    await asyncio.sleep(1.5)
+    assert "degraded" == limiter.statistics().state
+    if policy == "raise":
+        assert isinstance(task.exception(), EngineUnavailable)
+    else:
+        assert (policy == "wait") == (not task.done())
+    client.error = None
+    await asyncio.wait([asyncio.create_task(limiter.acquire())])
+    await asyncio.sleep(1)
+
+    assert "shared" == limiter.statistics().state
+    await limiter.aclose()
+    assert not others()
+
+
+async def test_a_quota_is_shared_by_keys_that_have_rates(store: RealServer) -> None:
+    """A rate and a quota: two limits, of which one shares the other."""
+    client = TimedClient(store)
+    keyed = KeyedLimiter(
+        lambda key: RedisLimiter(client, f"rate:{key}", "10/s"),
+        shared=RedisLimiter(client, "quota", CalendarWindow("5/10s", "UTC")),
+    )
+    began = now()
+    await asyncio.gather(*[keyed.acquire(key) for key in "abc" for _ in range(2)])
+
+    assert pytest.approx(10, abs=0.5) == now() - began
+    await keyed.aclose()
+
+
+@pytest.mark.parametrize(
+    ("limit", "options", "hint"),
+    [
+        ([CalendarWindow("9/day", "UTC"), "10/s"], {}, "must be the only limit"),
+        (CalendarWindow("9/day", "UTC"), {"burst": 2}, "has no burst"),
+        (CalendarWindow(f"{10**16}/day", "UTC"), {}, r"at most 10\*\*15"),
+    ],
+)
+async def test_a_window_is_alone(limit: Any, options: Any, hint: str) -> None:
+    """The error says what to write instead."""
+    with pytest.raises(ValueError, match=hint):
+        RedisLimiter("redis://localhost", "x", limit, **options)
+
+
+async def test_a_window_in_a_list_is_a_window(store: RealServer) -> None:
+    """And a limiter like any other."""
+    limiter = RedisLimiter(TimedClient(store), "x", [CalendarWindow("9/day", "Europe/Berlin")])
+
+    assert isinstance(limiter, aiorate.Limiter)
+    assert "9/day in Europe/Berlin" in repr(limiter)
+    assert (27, 9) == (limiter.bound(86_400), limiter.scheduler.max_permits)
+    assert 0.0 <= await limiter.acquire() < 0.1
+    await limiter.aclose()
