@@ -45,6 +45,7 @@ class WindowLedger:
         "_asked",
         "_ends",
         "_measured",
+        "_period",
         "_received",
         "_sent_at",
         "_told",
@@ -64,6 +65,7 @@ class WindowLedger:
         self._sent_at: int = 0  # the readings between which that was
         self._received: int = 0
         self._ends: list[int] = []  # Unix times in ns, as the last question named them
+        self._period: int = 0  # for which those were computed
         self._answer_ns: int = 0
         self._measured: tuple[int, int] = (0, 0)  # permits spent and the reading, when use was measured last
         self._told: bool = False  # whether the log was told that calendars differ
@@ -130,8 +132,9 @@ class WindowLedger:
         period = self.scheduler.rate.period_ns
         # Until the store has said what time it is, the machine's clock is as good a guess as any.
         present = calendar.origin + reading if answer is None else answer.now * _US + reading - self._received
-        if not self._ends or not self._ends[0] + period // 2 <= present < self._ends[2]:
+        if not self._ends or self._period != period or not self._ends[0] + period // 2 <= present < self._ends[2]:
             begin = (present - period) // _US * _US
+            self._period = period
             self._ends = [begin, *calendar.edges(begin, _ENDS)]
         return self._ends
 

@@ -208,7 +208,7 @@ async def test_charge_refund_and_rate_change_the_count(store: RealServer) -> Non
     assert pytest.approx(10, abs=0.2) == now()
     await process.one()
     assert pytest.approx(20, abs=0.2) == now()
-    with pytest.raises(ValueError, match="keeps its period"):
+    with pytest.raises(ValueError, match="must be whole seconds"):
         process.limiter.set_rate("1/7s")
     await stop(process)
 
