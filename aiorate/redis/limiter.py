@@ -48,7 +48,8 @@ class RedisLimiter(Limiter):
     ``client_or_url`` is a URL, or an asyncio client of redis-py or valkey-py, which is never closed here. A plain client only lends its
     settings to a connection that is opened here and does not count against its pool. ``rate`` is a rate, a
     ``TokenBucket("10/s", burst=20)``, a list of these that all hold, or a ``CalendarWindow("1000/day", "Europe/Berlin")`` alone.
-    ``burst``, an int of 1 or more (default 1), or one for each, is for rates: a bucket has its own. The key in the store is ``aiorate:{name}``.
+    ``burst``, an int of 1 or more (default 1), or one for each, is for rates: a bucket has its own. The key in the store is
+    ``aiorate:{name}``.
 
     The store assigns time slots by its own clock. Let R be the rate, b the burst and W any window in seconds: all processes together are
     granted at most ``b + R * (W + max(slack, lease, 0.5 / R))`` permits in it. If requests are for several permits, add the largest one
