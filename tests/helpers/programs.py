@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import httpx2
 
@@ -32,8 +33,10 @@ def program_with(text: str, network: Any = None) -> dict[str, Any]:
     tree = ast.parse(block_with(text))
     tree.body = [node for node in tree.body if not (isinstance(node, ast.Expr) and ast.unparse(node).startswith("asyncio.run("))]
     namespace: dict[str, Any] = {"__name__": "program"}
-    exec(compile(tree, str(DOCS), "exec"), namespace)  # our own page
+    client: Any = httpx2.AsyncClient
     if network is not None:
         client = partial(httpx2.AsyncClient, transport=httpx2.MockTransport(network))
-        namespace["httpx2"] = SimpleNamespace(**{**vars(httpx2), "AsyncClient": client})
+    with patch.object(httpx2, "AsyncClient", client):
+        exec(compile(tree, str(DOCS), "exec"), namespace)  # our own page
+    namespace["httpx2"] = SimpleNamespace(**{**vars(httpx2), "AsyncClient": client})
     return namespace
