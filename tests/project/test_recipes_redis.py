@@ -1,18 +1,21 @@
-"""The how-to guides' programs for servers, asked by clients that obey what they say."""
+"""The how-to guides' programs that share a limit through a real store."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections import Counter
+from datetime import date, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx2
-import pytest
-from helpers.programs import program_with
+from helpers.driving import LONG, one_loop
+from helpers.programs import block_with, program_with
 from helpers.stores import RealServer
 
 from aiorate.http import read_feedback
-
-pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
 
 def workers(store: RealServer, count: int) -> list[Any]:
@@ -22,6 +25,7 @@ def workers(store: RealServer, count: int) -> list[Any]:
     return [httpx2.AsyncClient(base_url="http://test", transport=httpx2.ASGITransport(program["make_app"]())) for _ in range(count)]
 
 
+@one_loop
 async def test_workers_share_one_limit_and_tell_clients(store: RealServer) -> None:
     """Ten requests a client, whatever worker they reach; what a refusal says is what a client reads from it."""
     clients = workers(store, 4)
@@ -39,6 +43,7 @@ async def test_workers_share_one_limit_and_tell_clients(store: RealServer) -> No
     assert wait == feedback.pause
 
 
+@one_loop
 async def test_workers_serve_all_while_the_store_is_down() -> None:
     """on_unavailable="open": a store that is gone must not take the site with it."""
     with RealServer() as lost:
@@ -52,3 +57,27 @@ async def test_workers_serve_all_while_the_store_is_down() -> None:
                 break
 
     assert [200] * 12 == statuses[-12:]
+
+
+def test_a_daily_quota_survives_restarts(store: RealServer) -> None:
+    """Two processes at a time, and two after them: all four together get a day's quota and no more.
+
+    A run over midnight in Berlin would get two: then it is run again.
+    """
+    program = block_with("1000/day").replace("redis://localhost", store.url).replace("asyncio.run(main())", "print(asyncio.run(run(350)))")
+    for _ in range(2):
+        days, printed = [day_in_berlin()], ""
+        for _ in range(2):
+            both = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+            printed += "".join(one.communicate(timeout=LONG)[0] for one in both)
+        days.append(day_in_berlin())
+        if days[0] == days[1]:
+            break
+        store.send("FLUSHALL")
+
+    assert 1000 == sum(int(done) for done in re.findall(r"(\d+) of 350", printed))
+    assert "the quota is used up for" in printed
+
+
+def day_in_berlin() -> date:
+    return datetime.now(ZoneInfo("Europe/Berlin")).date()
