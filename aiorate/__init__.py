@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aiorate.budget import Budget
     from aiorate.events import Event
     from aiorate.keyed import KeyedLimiter
+    from aiorate.keyed_budget import KeyedBudget
     from aiorate.lease import Lease
     from aiorate.schedulers.all_of import AllOf
     from aiorate.schedulers.calendar_window import CalendarWindow
@@ -38,6 +39,7 @@ __all__ = [
     "Clock",
     "EngineUnavailable",
     "Event",
+    "KeyedBudget",
     "KeyedLimiter",
     "Lease",
     "Limiter",
@@ -67,6 +69,7 @@ _WHERE = {
     "BurstRatio": "schedulers.ticks",
     "CalendarWindow": "schedulers.calendar_window",
     "Event": "events",
+    "KeyedBudget": "keyed_budget",
     "KeyedLimiter": "keyed",
     "Lease": "lease",
     "RateSpec": "spec",

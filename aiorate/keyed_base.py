@@ -216,7 +216,7 @@ class Keyed(Generic[K, V]):
         try:
             member = self._member(key, made)
             if member is shared:
-                raise ValueError("it is the shared limiter: make one for each key.")
+                raise ValueError("it is the limit that is shared: make one for each key.")
             self._join(member, shared)
         except TypeError as error:
             if isinstance(made, CoroutineType):

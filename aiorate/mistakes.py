@@ -14,6 +14,7 @@ __all__ = [
     "NOT_DIMENSIONS",
     "NOT_HOOKS",
     "NO_KEY",
+    "NO_KEY_OF_BUDGETS",
     "NO_LEASE",
     "NO_TIMEOUT",
     "REQUEST_AS_KEY",
@@ -27,6 +28,7 @@ __all__ = [
     "not_of_keyed",
     "unknown_keyed_options",
     "unknown_options",
+    "unknown_options_of_budgets",
     "wrong_of_strategy",
 ]
 
@@ -46,6 +48,8 @@ _NOT_CALLED = "limiter() has nothing to decorate: write `@limiter` above `async 
 NOT_AWAITED = "limiter.of(n) cannot be awaited: write `async with limiter.of(n):` or `@limiter.of(n)`, or await limiter.acquire(n)."
 NO_TIMEOUT = "acquire_blocking() has no timeout: acquire_blocking(max_wait=1), in seconds, raises WaitTooLong, at once if it can."
 NO_KEY = "a KeyedLimiter has a limit for each key: write `async with keyed(key):`, or await keyed.acquire(key)."
+
+NO_KEY_OF_BUDGETS = "a KeyedBudget has a budget for each key: write `async with keyed.reserve(key, tokens=1800) as lease:`."
 
 NOT_A_RESERVATION = (
     "each call reserves its amounts: write `async with budget.reserve(tokens=1800) as lease:`, which waits in line. Neither a Budget nor"
@@ -92,6 +96,18 @@ def unknown_keyed_options(given: Mapping[str, object], known: Iterable[str], of_
         return unknown_options("KeyedLimiter()", given, known)
     made = f"KeyedLimiter(lambda key: Limiter('10/s', {', '.join(each)}))"
     return TypeError(f"KeyedLimiter() has no option {', '.join(given)}: the Limiter of each key has it. Write {made}.")
+
+
+def unknown_options_of_budgets(given: Mapping[str, object], known: Iterable[str], of_each: Iterable[str]) -> TypeError:
+    """The same for a KeyedBudget: options and dimensions of a Budget belong in the function that makes the budgets."""
+    if "scope" in given:
+        return TypeError(f"KeyedBudget() has no option scope: {_HINTS['scope']}.")
+    each = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    dimension = "requests='500/min', " if all(name in of_each for name in given) else ""
+    return TypeError(
+        f"KeyedBudget() has no option {', '.join(given)}: its options are {', '.join(known)}. Options and dimensions of a Budget belong"
+        f" in the factory: KeyedBudget(lambda key: Budget({dimension}{each}))."
+    )
 
 
 def more_than_a_rate(rate: object, misplaced: object) -> TypeError:
@@ -168,12 +184,28 @@ NOT_DIMENSIONS = {
 
 def not_of_keyed(kind: str, name: str) -> str:
     """What to write instead of an attribute that a KeyedLimiter or KeyedBudget does not have."""
+    if kind == "KeyedBudget" and name in {"acquire", "try_acquire", "acquire_blocking", "of"}:
+        return f"a {kind} has no {name}(): write `async with keyed.reserve(key, tokens=1800) as lease:`."
     if name in _OF_A_KEY:
         return f"a {kind} has no {name}(): write keyed[key].{name}() for one key, or keyed.shared.{name}() for all keys together."
     return f"{kind!r} object has no attribute {name!r}"
 
 
-_OF_A_KEY = {"apply", "bound", "charge", "delay", "of", "pause", "refund", "reset", "resume", "set_rate", "slots", "statistics"}
+_OF_A_KEY = {
+    "apply",
+    "available",
+    "bound",
+    "charge",
+    "delay",
+    "of",
+    "pause",
+    "refund",
+    "reset",
+    "resume",
+    "set_rate",
+    "slots",
+    "statistics",
+}
 
 
 @runtime_checkable

@@ -219,19 +219,19 @@ def share(dispatcher: Dispatcher, gate: Gate | None, section: Section | None = N
             else "its scope is one event loop. Make one with scope='process'."
         )
     if dispatcher.gate is not None or dispatcher.strategy.owner is _KEY:
-        raise ValueError("the limiter belongs to another key already: make one for each key.")
+        raise ValueError("it belongs to another key already: make one for each key.")
     if gate is None:
         dispatcher.strategy.owner = _KEY
         return
     if dispatcher.waiters.head is not None or dispatcher.counters.returnable:
-        raise ValueError("the limiter is in use already: make one that is not.")
+        raise ValueError("it is in use already: make one that is not.")
     shared, levels = gate.shared, 2
     while shared is not dispatcher and shared.gate is not None:
         shared, levels = shared.gate.shared, levels + 1
     if levels > _MOST_LEVELS:
         raise ValueError(f"it would be the limit of level {levels} in a row; {_MOST_LEVELS} are the most.")
     if shared is dispatcher:
-        raise ValueError("it is the shared limiter, or one that this shares: make one for each key.")
+        raise ValueError("it is the limit that is shared, or one that this shares in turn: make one for each key.")
     dispatcher.strategy.owner = _KEY
     dispatcher.gate = gate
     dispatcher.watcher.shared()

@@ -117,9 +117,10 @@ def next_reading(dispatcher: Dispatcher) -> int | None:
 
 def available(dispatcher: Dispatcher) -> int:
     """How many permits a newcomer would get at once."""
+    now = dispatcher.timeline.now()  # which ends a pause that is over
     if dispatcher.is_held:
         return 0
-    own = dispatcher.scheduler.available(dispatcher.timeline.now())
+    own = dispatcher.scheduler.available(now)
     return own if dispatcher.gate is None else min(own, available(dispatcher.gate.shared))
 
 
@@ -129,6 +130,7 @@ def is_rested(dispatcher: Dispatcher) -> bool:
         find_loop(dispatcher)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
     elif dispatcher.waiters.head is not None and dispatcher.loop.closed:
         find_loop(dispatcher)  # its waiters are gone
+    now = dispatcher.timeline.now()  # which ends a pause that is over
     if dispatcher.counters.returnable or dispatcher.counters.altered or dispatcher.is_held:
         return False
-    return dispatcher.scheduler.rested(dispatcher.timeline.now())
+    return dispatcher.scheduler.rested(now)

@@ -252,7 +252,7 @@ async def test_a_circle_through_a_limiter_made_before_is_refused() -> None:
     users = by_key(lambda user: teams["a"])
     around = KeyedLimiter[str](lambda key: top, shared=lambda key: users["ann"])
 
-    with pytest.raises(ValueError, match="for 'x': it is the shared limiter"):
+    with pytest.raises(ValueError, match="for 'x': it is the limit that is shared"):
         around["x"]
     assert users.try_acquire("ann")
 

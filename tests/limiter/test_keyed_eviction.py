@@ -54,6 +54,26 @@ async def test_a_key_that_differs_from_a_new_one_is_kept(why: str) -> None:
 
 
 @one_loop
+@pytest.mark.parametrize("asked", ["evict", "available"])
+async def test_a_pause_that_is_over_keeps_no_key(asked: str) -> None:
+    """A key that a server had paused once, and that was never used again, was kept for good; so was a pause of the shared limit."""
+    clock = ManualClock()
+    shared = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=5), clock=clock)
+    keyed = aiorate.KeyedLimiter(lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)
+    if asked == "evict":
+        keyed["a"].pause(60)
+        clock.advance(61)
+
+        assert 1 == keyed.evict()
+    else:
+        shared.pause(60)
+        assert 0 == keyed["a"].statistics().available
+        clock.advance(61)
+
+        assert 1 == keyed["a"].statistics().available
+
+
+@one_loop
 async def test_a_held_limiter_stays_the_limiter_of_its_key() -> None:
     """Eviction may drop it from the table, but a key never has two limiters."""
     keyed = aiorate.KeyedLimiter(lambda key: aiorate.TokenBucket("1/s", burst=1), shared="100/s")

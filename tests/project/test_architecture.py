@@ -62,6 +62,7 @@ statistics slots decorator kept lease
 limiter keyed_base
 keyed above budget_options budget_quotas budget_refusals
 budget
+keyed_budget
 aiorate
 
 http.vendors http.values
@@ -183,6 +184,7 @@ def test_nothing_imports_testing_or_the_command(module: str) -> None:
 # Of classes that derive from another of ours: what they use of it.
 OF_BASES = {
     "aiorate.keyed": {"_closed", "_on_event", "_shared"},
+    "aiorate.keyed_budget": {"_closed"},
     "aiorate.redis.limiter": {"_dispatcher", "_max_waiting"},
 }
 
