@@ -4,6 +4,7 @@
 >>> await limiter.acquire()       # or: async with limiter: ...
 """
 
+from aiorate.redis.budget import RedisBudget
 from aiorate.redis.limiter import RedisLimiter
 
-__all__ = ["RedisLimiter"]
+__all__ = ["RedisBudget", "RedisLimiter"]

@@ -12,13 +12,12 @@ from aiorate.rate import NS_PER_SECOND
 from aiorate.redis.script import Question
 
 if TYPE_CHECKING:
-    from aiorate.rate import Rate
     from aiorate.redis.immediate import Immediate
     from aiorate.redis.script import Answer
     from aiorate.schedulers.slot_scheduler import SlotScheduler
     from aiorate.waiting.line import Line
 
-__all__ = ["Demand"]
+__all__ = ["Demand", "FairShare"]
 
 _SHORTEST_NS = 1_000_000  # over which use is measured
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
@@ -54,12 +53,12 @@ class FairShare:
             self._asked_at, self._want = reading, want
         return self._served
 
-    def answered(self, answer: Answer, rate: Rate) -> None:
-        """The store has assigned slots. ``rate`` is the slowest, by which they count."""
-        self._lead = max(ceil(max(answer.starts) * _US), 0)
-        served = self._served + answer.granted * rate.period_ns / (rate.permits * _US)
+    def answered(self, entitled: float, lead: int, granted: int, cost: float) -> None:
+        """The store has assigned ``granted`` slots, which took ``cost`` us of the time ahead. The latest are ``lead`` ns ahead."""
+        self._lead = max(lead, 0)
+        served = self._served + cost
         # A process cannot save up a part that it does not want. One slot is assigned to a process that is entitled to less.
-        self._served = answer.entitled if self._served < 0 or answer.granted >= self._want else min(served, answer.entitled)
+        self._served = entitled if self._served < 0 or granted >= self._want else min(served, entitled)
 
 
 class Demand:
@@ -96,7 +95,9 @@ class Demand:
     def answered(self, answer: Answer) -> None:
         """The store assigned slots."""
         self._came = answer.granted
-        self._share.answered(answer, self._scheduler.rate)
+        rate = self._scheduler.rate  # the slowest, by which they count
+        cost = answer.granted * rate.period_ns / (rate.permits * _US)
+        self._share.answered(answer.entitled, ceil(max(answer.starts) * _US), answer.granted, cost)
         if self.lease:
             self._scheduler.ask_below(self._came // 2)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from aiorate.rate import Rate
+    from aiorate.schedulers.bookings import Levels
     from aiorate.schedulers.supplied import Fallback
 
 __all__ = ["POLICIES", "Outage"]
@@ -70,8 +71,8 @@ class _Local:
 
     __slots__ = ("_next", "spent")
 
-    def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], now: int) -> None:
-        self._next = NextFree(rates, bursts, [now] * len(rates))
+    def __init__(self, limits: NextFree | Levels) -> None:
+        self._next = limits
         self.spent: int = 0
         """Permits."""
 
@@ -138,8 +139,12 @@ class Outage:
         elif self.policy == "open":
             self.fallback = _Open()
         else:
-            self.fallback = _Local(self._rates, self._bursts, now)
+            self.fallback = _Local(self.local(now))
         return self.fallback
+
+    def local(self, now: int) -> NextFree | Levels:
+        """The limits of this process alone, which begin now."""
+        return NextFree(self._rates, self._bursts, [now] * len(self._rates))
 
     def ended(self, reading: int, unused: float) -> tuple[int, int]:
         """The store answers again, and ``unused`` permits went by meanwhile that nobody took.
@@ -149,7 +154,11 @@ class Outage:
         """
         length, spent = self.refused(reading), self._uncharged
         self._uncharged = 0
-        return length, spent - min(spent, int(max(unused, 0) * self._share))
+        return length, self.owed(spent, unused)
+
+    def owed(self, spent: int, unused: float) -> int:
+        """What must be charged of the permits that were granted here."""
+        return spent - min(spent, int(max(unused, 0) * self._share))
 
     def refused(self, reading: int) -> int:
         """The store can be reached again, and refuses. Permits that were granted here are charged once it answers.

@@ -19,18 +19,20 @@ from redis.exceptions import ResponseError
 
 from aiorate._demo.store import Store, binary
 from aiorate.redis import RedisLimiter
+from aiorate.redis.booking_script import BOOKINGS
 from aiorate.redis.script import SLOTS
 from aiorate.redis.window_script import WINDOWS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-__all__ = ["TIMED", "TIMED_WINDOWS", "Process", "RealServer", "TimedClient", "fake_server", "needs_binary", "now", "port_of_cluster"]
+__all__ = ["TIMED", "TIMED_BOOKINGS", "TIMED_WINDOWS", "Process", "RealServer", "TimedClient", "fake_server", "needs_binary", "now", "port_of_cluster"]
 
-TIMED_BY_SHA = {script.sha: script.text.replace("redis.call('TIME')", "{0, ARGV[3]}") for script in (SLOTS, WINDOWS)}
+TIMED_BY_SHA = {script.sha: script.text.replace("redis.call('TIME')", "{0, ARGV[3]}") for script in (SLOTS, WINDOWS, BOOKINGS)}
 """Each script, with the time (us) as one more argument."""
 TIMED = TIMED_BY_SHA[SLOTS.sha]
 TIMED_WINDOWS = TIMED_BY_SHA[WINDOWS.sha]
+TIMED_BOOKINGS = TIMED_BY_SHA[BOOKINGS.sha]
 EPOCH_SECONDS = 1_800_000_000
 
 needs_binary = pytest.mark.skipif(

@@ -1,0 +1,237 @@
+"""RedisBudget: a budget of several dimensions for many processes. It is a Budget whose permits a store books."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from aiorate.budget import Budget
+from aiorate.errors import kind_of
+from aiorate.limiter import Limiter
+from aiorate.rate import NS_PER_SECOND, Rate, exact, ns_to_seconds, seconds_to_ns
+from aiorate.redis.booking_ledger import BookingLedger
+from aiorate.redis.booking_outage import BookingOutage
+from aiorate.redis.booking_script import Limits
+from aiorate.redis.immediate import OneAnswer
+from aiorate.redis.outage import POLICIES
+from aiorate.redis.session import StoreSession
+from aiorate.redis.store import check_source
+from aiorate.schedulers.bookings import BookedDimensions
+from aiorate.schedulers.interface import Scheduler
+from aiorate.schedulers.slot_scheduler import check_memory
+from aiorate.schedulers.token_bucket import TokenBucket
+from aiorate.waiting.questions import shares_on_demand
+from aiorate.waiting.receipts import drop, keep
+from aiorate.waiting.timeline import NOT_ASKED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Literal, Never
+
+    from aiorate.events import Event
+    from aiorate.rate import Number
+    from aiorate.schedulers.dimensions import Amounts, Dimensions
+    from aiorate.waiting.clock import Clock
+
+__all__ = ["RedisBudget"]
+
+_SHORTEST_SLACK_NS = 1_000_000
+_OF_OTHERS = ("burst", "rate", "rates", "precise", "max_concurrency", "catch_up", "scope", "timeout", "max_wait", "key", "url")
+
+
+class RedisBudget(Budget):
+    """One budget for all processes that give the same name, through Redis or Valkey: ``requests="500/min", tokens="200_000/min"``.
+
+    ``client_or_url`` and ``name`` are as in `RedisLimiter`, and the key in the store is ``aiorate:{name}``. A dimension is a rate or a
+    `TokenBucket`. Of a rate nothing is saved up: an amount of any size is granted, and later ones wait until it has passed, so estimates
+    are not lowered. A bucket starts full, and an amount above its burst is lowered to it, as in `Budget`.
+
+    The store books reservations by its own clock, each for the first instant at which all dimensions have its amount. Let R be the rate
+    of a dimension, m its burst (of a rate: the largest amount), n the largest amount, and W any window in seconds: what all processes
+    together reserve in it is at most ``m + R * (W + max(slack, lease)) + n / 2``, and what came back shortly before or in it. Settled
+    amounts come back to all processes, those that were granted as well as those that wait: within 0.3 s to a process in which few wait,
+    and with its next bookings to others.
+
+    ``horizon`` is how far ahead, in seconds, all processes together aim to book at most; the time of 16 reservations if that is shorter.
+    A process that dies wastes what it had booked, at most that, and its estimates stand. ``slack`` is how many seconds a booking may be
+    used late, 0.001 or more, and ``lease`` the same, the longer of the two. ``on_unavailable``, ``local_share`` and ``grace`` are as in
+    `RedisLimiter`: under ``"local"`` this process has ``local_share`` of each dimension, and what it reserved is charged afterwards.
+
+    `pause`, `observe` and `resume` are for all processes. A quota from a response is kept by the process that received it. The other
+    arguments are those of `Budget`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
+    """
+
+    __slots__ = ("_booked", "_ledger", "_options", "_session")
+
+    def __init__(
+        self,
+        client_or_url: Any,
+        name: str,
+        *misplaced: Never,
+        lease: Number = 0.0,
+        horizon: Number = 2.0,
+        slack: Number = 0.005,
+        on_unavailable: Literal["raise", "wait", "local", "open"] = "raise",
+        local_share: Number | None = None,
+        grace: Number = 1.0,
+        on_error: Literal["keep", "refund"] = "keep",
+        max_waiting: int | None = None,
+        clock: Clock | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        **dimensions: TokenBucket | Rate | str | Number,
+    ) -> None:
+        if misplaced:
+            raise TypeError(
+                f"RedisBudget() takes a client or URL, a name, and dimensions by name, not {misplaced[0]!r}. Write"
+                " RedisBudget(url, name, requests='500/min', tokens='200_000/min')."
+            )
+        check_source(client_or_url)
+        _check_name(name)
+        for place in _OF_OTHERS:
+            if place in dimensions:
+                raise TypeError(f"RedisBudget({place}): {_hint(place)} If it is a dimension, give it another name.")
+        leased = seconds_to_ns(lease, "RedisBudget(lease)")
+        at_most = seconds_to_ns(slack, "RedisBudget(slack)")
+        late = max(at_most, leased)
+        if late < _SHORTEST_SLACK_NS:
+            raise ValueError(
+                f"RedisBudget(slack) must be at least 0.001 seconds; {slack!r} was given. No event loop uses a booking at its very"
+                " instant. 0.005 is the default."
+            )
+        ahead = seconds_to_ns(horizon, "RedisBudget(horizon)")
+        if ahead < 1:
+            raise ValueError(f"RedisBudget(horizon) must be more than 0 seconds; {horizon!r} was given. 2.0 is the default.")
+        share = _share(on_unavailable, local_share)
+        patience = seconds_to_ns(grace, "RedisBudget(grace)")
+        self._options = late, on_unavailable != "open"
+        super().__init__(
+            on_error=on_error,
+            max_waiting=max_waiting,
+            catch_up=Fraction(late, NS_PER_SECOND),
+            clock=clock,
+            name=name,
+            on_event=on_event,
+            **dimensions,
+        )
+        bookings = self._booked.bookings
+        limits = Limits(self._names, bookings.rates, bookings.bursts)
+        self._ledger = BookingLedger(bookings, limits, leased, ahead, late)
+        outage = BookingOutage(on_unavailable, patience, bookings.rates, bookings.bursts, share, self._ledger)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._dispatcher, self._ledger, outage)
+
+    def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
+        pairs = [_limit(place, limit) for place, limit in limits.items()]
+        for place, (rate, burst) in zip(limits, pairs, strict=True):
+            check_memory(f"RedisBudget({place})", rate, 1 if burst is None else burst)
+        late, counts = self._options
+        self._booked = BookedDimensions([rate for rate, _ in pairs], [burst for _, burst in pairs], late, counts)
+        return self._booked
+
+    @property
+    def key(self) -> str:
+        """The key in the store: text, written again by every call, and gone soon after the last."""
+        return self._session.key
+
+    async def enter(self, amounts: Amounts, limit: int | None) -> tuple[float, int, str | None]:
+        """As `Budget.enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
+        dispatcher, session = self._dispatcher, self._session
+        if limit is None or (limit and limit >= session.answer_ns) or shares_on_demand(dispatcher):
+            return await super().enter(amounts, limit)
+        if not dispatcher.line:
+            self._dimensions.waited_for = None
+        refusals = _OneReservation(limit)
+        ticket, at, asked = dispatcher.ask(amounts, None, self._max_waiting, self._refusals)
+        if ticket is None:
+            keep(dispatcher)
+            return 0.0, asked, None
+        if ticket.done() and at == NOT_ASKED and dispatcher.loop is not None:  # refused in a starved loop
+            await dispatcher.loop.turn()
+            return await self.enter(amounts, limit)
+        keep(dispatcher)
+        session.immediate.waiting[ticket] = refusals
+        try:
+            if not session.coming:
+                session.immediate.refuse()
+            waited, _, receipt = await dispatcher.wait(ticket, amounts, asked)
+        except BaseException:
+            drop(dispatcher)
+            raise
+        finally:
+            session.immediate.waiting.pop(ticket, None)
+        place = amounts.waited_for
+        return ns_to_seconds(waited), receipt, None if place is None or not waited else self._names[place]
+
+    def resume(self) -> None:
+        """End a pause, for all processes. A key whose value has become unreadable starts again as new."""
+        super().resume()
+
+    async def aclose(self) -> None:
+        """Close: reservations in line fail with `LimiterClosed`, and what is booked goes back to the store.
+
+        Once the last limit of the client or URL is closed, no task, no timer and no connection that was opened here is left.
+        """
+        await super().aclose()
+        self._ledger.close()
+        await self._session.aclose()
+        self._ledger.close()
+
+
+class _OneReservation(OneAnswer):
+    """A reservation that waits for one answer of the store, and its errors."""
+
+    __slots__ = ()
+
+    def named(self, permits: int) -> str:
+        return "reserve()"
+
+
+def _limit(place: str, limit: object) -> tuple[Rate, int | None]:
+    """The rate of a dimension and its burst."""
+    if isinstance(limit, TokenBucket):
+        return limit.rate, limit.burst
+    if isinstance(limit, (Scheduler, Limiter, type)):
+        raise TypeError(
+            f"RedisBudget({place}) must be a rate such as '500/min', or a TokenBucket, not {kind_of(limit)}: the store knows no other"
+            " strategies."
+        )
+    try:
+        return Rate.of(limit), None  # type: ignore[arg-type]  # which says what is wrong
+    except TypeError as error:
+        raise TypeError(f"RedisBudget({place}) must be a rate such as '500/min', or a TokenBucket, not {kind_of(limit)}.") from error
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"RedisBudget(name) must be text, not {type(name).__name__}.")
+    if not name:
+        raise ValueError("RedisBudget(name) must not be empty: processes with the same name share one budget.")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"RedisBudget(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate. Refuse such a key where it comes"
+            " in, or write name.encode(errors='replace').decode()."
+        ) from None
+
+
+def _hint(place: str) -> str:
+    from aiorate.mistakes import NOT_DIMENSIONS
+
+    if place in NOT_DIMENSIONS:
+        return f"{NOT_DIMENSIONS[place]}."
+    return "this is an option of something else, and not of RedisBudget."
+
+
+def _share(policy: str, share: Number | None) -> Fraction:
+    if policy not in POLICIES:
+        raise ValueError(f"RedisBudget(on_unavailable) must be one of {', '.join(POLICIES)}, not {policy!r}.")
+    if share is None:
+        if policy == "local":
+            raise ValueError("RedisBudget(on_unavailable='local') needs local_share: this process's part of each rate, such as 0.25 of 4.")
+        return Fraction(1)
+    part = Fraction(*exact(share, "RedisBudget(local_share)"))
+    if policy != "local":
+        raise ValueError(f"RedisBudget(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
+    if not 0 < part <= 1:
+        raise ValueError(f"RedisBudget(local_share) must be more than 0 and at most 1; {share!r} was given.")
+    return part

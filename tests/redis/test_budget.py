@@ -1,0 +1,129 @@
+"""RedisBudget in virtual time: the real server is told what the loop's clock says, so every instant is exact.
+
+Two budgets with a client each are two processes: they share only the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from helpers.driving import others
+from helpers.stores import RealServer, TimedClient, now
+
+from aiorate import LimiterClosed, TokenBucket, WaitTooLong
+from aiorate.redis import RedisBudget
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+
+def process(store: RealServer, name: str = "x", **options: Any) -> RedisBudget:
+    """A budget of another process, as far as the store knows."""
+    return RedisBudget(TimedClient(store), name, **options)
+
+
+async def granted(budget: RedisBudget, **amounts: int) -> float:
+    """When the reservation was granted; its estimate stands."""
+    async with budget.reserve(**amounts):
+        return now()
+
+
+async def test_reservations_go_at_the_rate_of_the_tightest(store: RealServer) -> None:
+    """All dimensions at once, each reservation when the latest of them has its amount."""
+    budget = process(store, requests="10/s", tokens="1000/s")
+
+    instants = [await granted(budget, tokens=amount) for amount in (50, 200, 50, 50)]
+
+    assert [pytest.approx(instant, abs=1e-3) for instant in (0.0, 0.1, 0.3, 0.4)] == instants
+    await budget.aclose()
+    assert not others()
+
+
+async def test_a_bucket_grants_its_burst_at_once(store: RealServer) -> None:
+    """And lowers an estimate that is larger."""
+    budget = process(store, requests=TokenBucket("10/s", burst=3), tokens=TokenBucket("100/s", burst=60))
+
+    assert {"requests": 1, "tokens": 60} == budget.reserve(tokens=500).amounts
+    assert [0.0] * 3 == [await granted(budget, tokens=20) for _ in range(3)]
+    assert pytest.approx(0.2, abs=1e-3) == await granted(budget, tokens=20)
+    await budget.aclose()
+
+
+async def test_two_processes_share_one_budget(store: RealServer) -> None:
+    """What one reserves, the other waits for."""
+    one, other = process(store, tokens="100/s"), process(store, tokens="100/s")
+
+    assert 0.0 == await granted(one, tokens=50)
+    assert pytest.approx(0.5, abs=1e-3) == await granted(other, tokens=10)
+    await one.aclose()
+    await other.aclose()
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same-process", "other-process"])
+async def test_what_comes_back_is_granted_to_those_waiting(store: RealServer, same: bool) -> None:
+    """An estimate that was far too large does not hold up others for its time."""
+    one = process(store, tokens="10/s")
+    other = one if same else process(store, tokens="10/s")
+    async with one.reserve(tokens=100) as lease:
+        waiting = asyncio.create_task(granted(other, tokens=1))
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        lease.settle(tokens=5)
+
+    assert await waiting <= 1.4
+    await one.aclose()
+    await other.aclose()
+
+
+async def test_use_above_the_estimate_is_owed(store: RealServer) -> None:
+    """By later reservations, of any process."""
+    one, other = process(store, tokens="10/s"), process(store, tokens="10/s")
+    async with one.reserve(tokens=1) as lease:
+        lease.settle(tokens=20)
+    await asyncio.sleep(0.1)
+
+    assert pytest.approx(2.0, abs=0.01) == await granted(other, tokens=1)
+    await one.aclose()
+    await other.aclose()
+
+
+async def test_a_cancelled_reservation_costs_nothing(store: RealServer) -> None:
+    """Its booking is the next one's."""
+    budget = process(store, requests="10/s")
+    tasks = [asyncio.create_task(granted(budget)) for _ in range(4)]
+    await asyncio.sleep(0.05)
+    tasks[1].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [pytest.approx(instant, abs=1e-3) for instant in (0.0, 0.1, 0.2)] == [each for each in done if isinstance(each, float)]
+    await budget.aclose()
+
+
+async def test_max_wait_of_0_asks_the_store_once(store: RealServer) -> None:
+    """It is granted what is due now, and otherwise nothing is spent."""
+    one, other = process(store, tokens="10/s"), process(store, tokens="10/s")
+    async with one.reserve(tokens=10, max_wait=0):
+        pass
+    with pytest.raises(WaitTooLong, match=r"reserve\(\) would wait"):
+        await granted(other, max_wait=0)
+    await asyncio.sleep(1.0)
+
+    assert pytest.approx(1.0, abs=1e-3) == await granted(other, max_wait=0)
+    await one.aclose()
+    await other.aclose()
+
+
+async def test_closing_returns_what_is_booked(store: RealServer) -> None:
+    """And fails those in line."""
+    one, other = process(store, tokens="10/s"), process(store, tokens="10/s")
+    tasks = [asyncio.create_task(granted(one, tokens=5)) for _ in range(6)]
+    await asyncio.sleep(0.2)
+    await one.aclose()
+
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [0.0] == [each for each in results if isinstance(each, float)]
+    assert all(isinstance(each, LimiterClosed) for each in results[1:])
+    assert await granted(other, tokens=1) <= 0.6
+    await other.aclose()
+    assert not others()
