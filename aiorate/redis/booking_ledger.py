@@ -48,6 +48,7 @@ class BookingLedger:
     soon, and asks again and again how long the first has to wait.
     """
 
+    keeps: bool = False
     __slots__ = (
         "_ahead_us",
         "_answer",
@@ -93,6 +94,10 @@ class BookingLedger:
         """Whether the bookings in hand suffice, so that the store need not be asked yet."""
         bookings = self.scheduler
         return not bookings.lacks and len(line) <= bookings.in_hand + 1  # the first is being granted
+
+    def spare(self, line: Line, now: int) -> bool:
+        """No: bookings lapse by themselves, and go back then."""
+        return False
 
     def draw(self, line: Line | None, immediate: Immediate, reading: int, now: int) -> BookingQuestion:
         """What to ask for now, on behalf of that line; without one, only how things stand."""

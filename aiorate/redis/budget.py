@@ -61,13 +61,14 @@ class RedisBudget(Budget):
     arguments are those of `Budget`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
     """
 
-    __slots__ = ("_booked", "_ledger", "_options", "_session")
+    __slots__ = ("_booked", "_ledger", "_limits", "_options", "_session")
 
     def __init__(
         self,
         client_or_url: Any,
         name: str,
         *misplaced: Never,
+        shared: Budget | None = None,
         lease: Number = 0.0,
         horizon: Number = 2.0,
         slack: Number = 0.005,
@@ -105,6 +106,7 @@ class RedisBudget(Budget):
         patience = seconds_to_ns(grace, "RedisBudget(grace)")
         self._options = late, on_unavailable != "open"
         super().__init__(
+            shared=shared,
             on_error=on_error,
             max_waiting=max_waiting,
             catch_up=Fraction(late, NS_PER_SECOND),
@@ -114,8 +116,7 @@ class RedisBudget(Budget):
             **dimensions,
         )
         bookings = self._booked.bookings
-        limits = Limits(self._names, bookings.rates, bookings.bursts)
-        self._ledger = BookingLedger(bookings, limits, leased, ahead, late)
+        self._ledger = BookingLedger(bookings, self._limits, leased, ahead, late)
         outage = BookingOutage(on_unavailable, patience, bookings.rates, bookings.bursts, share, self._ledger)
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._dispatcher, self._ledger, outage)
 
@@ -125,6 +126,7 @@ class RedisBudget(Budget):
             check_memory(f"RedisBudget({place})", rate, 1 if burst is None else burst)
         late, counts = self._options
         self._booked = BookedDimensions([rate for rate, _ in pairs], [burst for _, burst in pairs], late, counts)
+        self._limits = Limits(tuple(limits), self._booked.bookings.rates, self._booked.bookings.bursts)
         return self._booked
 
     @property
@@ -140,7 +142,7 @@ class RedisBudget(Budget):
         if not dispatcher.line:
             self._dimensions.waited_for = None
         refusals = _OneReservation(limit)
-        ticket, at, asked = dispatcher.ask(amounts, None, self._max_waiting, self._refusals)
+        ticket, at, asked = dispatcher.ask(amounts, None, self._max_waiting, self.refusals)
         if ticket is None:
             keep(dispatcher)
             return 0.0, asked, None

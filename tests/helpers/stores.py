@@ -26,7 +26,18 @@ from aiorate.redis.window_script import WINDOWS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-__all__ = ["TIMED", "TIMED_BOOKINGS", "TIMED_WINDOWS", "Process", "RealServer", "TimedClient", "fake_server", "needs_binary", "now", "port_of_cluster"]
+__all__ = [
+    "TIMED",
+    "TIMED_BOOKINGS",
+    "TIMED_WINDOWS",
+    "Process",
+    "RealServer",
+    "TimedClient",
+    "fake_server",
+    "needs_binary",
+    "now",
+    "port_of_cluster",
+]
 
 TIMED_BY_SHA = {script.sha: script.text.replace("redis.call('TIME')", "{0, ARGV[3]}") for script in (SLOTS, WINDOWS, BOOKINGS)}
 """Each script, with the time (us) as one more argument."""

@@ -34,6 +34,7 @@ schedulers.capped schedulers.places schedulers.next_free schedulers.slot_run sch
 schedulers.slots_in_hand schedulers.quota_scheduler
 schedulers.slot_scheduler
 schedulers.dimensions
+schedulers.bookings
 schedulers
 
 waiting waiting.asyncio waiting.trio waiting.process
@@ -73,13 +74,13 @@ http.hooks http.transport aiohttp
 http
 
 redis.asking redis.failures redis.address redis.exchange
-redis.script redis.window_script redis.limits
+redis.script redis.window_script redis.booking_script redis.limits
 redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand redis.ledger
-redis.slots redis.windows
+redis.slots redis.windows redis.booking_ledger redis.booking_outage
 redis.store
 redis.client
 redis.session
-redis.limiter
+redis.limiter redis.budget
 redis
 
 testing.clock testing.loop testing.histories testing.transcript
@@ -185,6 +186,8 @@ def test_nothing_imports_testing_or_the_command(module: str) -> None:
 OF_BASES = {
     "aiorate.keyed": {"_closed", "_on_event", "_shared"},
     "aiorate.keyed_budget": {"_closed"},
+    "aiorate.redis.booking_outage": {"_bursts", "_rates"},
+    "aiorate.redis.budget": {"_dimensions", "_dispatcher", "_max_waiting", "_names"},
     "aiorate.redis.limiter": {"_dispatcher", "_max_waiting"},
 }
 
