@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from typing import Any
 
 import httpx2
 import pytest
