@@ -1,6 +1,7 @@
 """Limits for httpx2 and httpx: event hooks of the client, or a transport around another transport. Imports neither package.
 
 >>> client = httpx2.AsyncClient(event_hooks=hooks(Limiter("100/s")))
+>>> client = httpx2.Client(event_hooks=blocking_hooks(Limiter("100/s", scope="process")))  # synchronous, in any threads
 
 Every request waits for its permits before it takes a connection. A redirect and an authentication challenge are requests too.
 Hooks leave the client's own options (``limits=``, ``http2=``, proxies) in force. They count all attempts of a retry transport
@@ -23,8 +24,8 @@ from __future__ import annotations
 
 from aiorate.feedback import Feedback, Quota
 from aiorate.http.feedback import read_feedback
-from aiorate.http.hooks import hooks
+from aiorate.http.hooks import blocking_hooks, hooks
 from aiorate.http.requests import Limiters
 from aiorate.http.transport import limit_transport
 
-__all__ = ["Feedback", "Limiters", "Quota", "hooks", "limit_transport", "read_feedback"]
+__all__ = ["Feedback", "Limiters", "Quota", "blocking_hooks", "hooks", "limit_transport", "read_feedback"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aiorate import Budget, Limiter
     from aiorate.http.requests import Limiters, Observe
 
-__all__ = ["hooks"]
+__all__ = ["blocking_hooks", "hooks"]
 
 
 def hooks(
@@ -35,23 +35,65 @@ def hooks(
     Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.
     """
     limit: RequestLimit[Any] = RequestLimit("hooks()", limiter, key, cost, max_wait, origin_of, feedback)
-    observers: WeakKeyDictionary[Any, Observe | None] = WeakKeyDictionary()  # of the requests that were let through
+    observers = _Observers()
 
     async def enter(request: Any) -> None:
-        observers[request] = await limit.enter(request, overrides_of(request))
+        observers.of[request] = await limit.enter(request, overrides_of(request))
 
     def wait_for_permits(request: Any) -> Coroutine[Any, Any, None]:
         # A plain function, because a synchronous client would not await a coroutine, and would send without a limit.
         if running_loop() is None or _called_by_a_synchronous_client():
-            raise RuntimeError("hooks() need an AsyncClient under asyncio or trio: a synchronous client cannot wait in line.")
+            raise RuntimeError(
+                "hooks() need an AsyncClient under asyncio or trio: a synchronous client cannot wait in line. For that, write"
+                " blocking_hooks(limiter), with a limiter of scope='process'."
+            )
         return enter(request)
 
     async def observe(response: Any) -> None:
-        tell = observers.get(response.request)
-        if tell is not None:
-            tell(read_feedback(response.status_code, response.headers))
+        observers.tell(response)
 
     return {"request": [wait_for_permits], "response": [observe]} if feedback else {"request": [wait_for_permits]}
+
+
+def blocking_hooks(
+    limiter: Limiter | Limiters | Budget,
+    key: Callable[[Any], Hashable] | None = None,
+    cost: Callable[[Any], int] | None = None,
+    *,
+    max_wait: float | timedelta | None = None,
+    feedback: bool = True,
+) -> dict[str, list[Callable[..., Any]]]:
+    """The ``event_hooks=`` of a synchronous ``Client`` of httpx2 or httpx, which any number of threads may share.
+
+    As `hooks`, but the thread of a request blocks until the permits are granted. Each limiter has ``scope="process"``; RuntimeError for
+    one of a loop, and for a request in a thread whose event loop is running.
+    """
+    limit: RequestLimit[Any] = RequestLimit("blocking_hooks()", limiter, key, cost, max_wait, origin_of, feedback)
+    limit.check_blocking()
+    observers = _Observers()
+
+    def wait_for_permits(request: Any) -> None:
+        if running_loop() is not None:
+            raise RuntimeError(
+                "blocking_hooks() would block the event loop that runs in this thread. Use an AsyncClient with hooks(limiter), or another"
+                " thread."
+            )
+        observers.of[request] = limit.enter_blocking(request, overrides_of(request))
+
+    return {"request": [wait_for_permits], "response": [observers.tell]} if feedback else {"request": [wait_for_permits]}
+
+
+class _Observers:
+    """What hears of the responses to the requests that were let through."""
+
+    def __init__(self) -> None:
+        self.of: WeakKeyDictionary[Any, Observe | None] = WeakKeyDictionary()
+
+    def tell(self, response: Any) -> None:
+        """Have the limiter of the request heed the response."""
+        tell = self.of.get(response.request)
+        if tell is not None:
+            tell(read_feedback(response.status_code, response.headers))
 
 
 def _called_by_a_synchronous_client() -> bool:

@@ -92,28 +92,49 @@ class RequestLimit(Generic[R]):
         self._max_wait = max_wait
         self._feedback = feedback
 
+    def check_blocking(self) -> None:
+        """Raise RuntimeError if the limiter is for one event loop, and so cannot limit synchronous code."""
+        if self._only is not None and self._only.dispatcher.section is None:
+            raise RuntimeError(
+                f"{self._call}: this limiter is for one event loop, and a synchronous client blocks its thread. Create it with"
+                " scope='process', or use an AsyncClient."
+            )
+
     async def enter(self, request: R, overrides: Mapping[str, Any]) -> Observe | None:
         """Wait until the request may be sent. ``overrides`` are its own ``cost`` and ``max_wait``, which replace the limit's.
 
         Returns the function to call with the response's feedback; None: ignore it. A request with a cost of 0 passes at once and spends
         nothing, even if the limiter is closed, and its response is ignored. A wrong cost, key or wait raises before anything is spent.
         """
+        limiter, permits, max_wait, observe = self._wanted(request, overrides)
+        if limiter is not None:
+            await limiter.acquire(permits, max_wait=max_wait)
+        return observe
+
+    def enter_blocking(self, request: R, overrides: Mapping[str, Any]) -> Observe | None:
+        """As `enter`, for a synchronous client: blocks its thread."""
+        limiter, permits, max_wait, observe = self._wanted(request, overrides)
+        if limiter is not None:
+            limiter.acquire_blocking(permits, max_wait=max_wait)
+        return observe
+
+    def _wanted(self, request: R, overrides: Mapping[str, Any]) -> tuple[Limiter | None, int, float | timedelta | None, Observe | None]:
+        """The limiter, permits and longest wait of a request, and what hears of its response. No limiter: it need not wait."""
         cost = overrides["cost"] if "cost" in overrides else 1 if self._cost is None else self._cost(request)
         permits = check_cost(f"{self._call}: the cost of a request", cost)
         max_wait = overrides.get("max_wait", self._max_wait)
         _check_max_wait(f"{self._call}: max_wait", max_wait)
         if not permits:
-            return None
+            return None, 0, None, None
         if self._budget is not None:
-            return self._budget.observe
+            return None, 0, None, self._budget.observe
         key = None if self._only is not None else self._key(request)
         limiter = self._chosen(key) if self._only is None else self._only
-        await limiter.acquire(permits, max_wait=max_wait)
         if not self._feedback:
-            return None
+            return limiter, permits, max_wait, None
         if isinstance(self._limiters, KeyedLimiter) and not self._by_origin:
-            return partial(self._limiters.observe, key)
-        return limiter.observe  # keyed by origin: a limit that a server calls global ends at that server
+            return limiter, permits, max_wait, partial(self._limiters.observe, key)
+        return limiter, permits, max_wait, limiter.observe  # keyed by origin: a limit that a server calls global ends at that server
 
     def _chosen(self, key: object) -> Limiter:
         if key is None or inspect.isawaitable(key):  # a new coroutine each time would be a new key each time, without any limit

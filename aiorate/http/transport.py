@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["limit_transport"]
 
 # For type checkers: neither package is imported at run time. httpx2 comes last, so a checker that finds only httpx2 knows its type.
-AnyTransport = TypeVar("AnyTransport", "httpx.AsyncBaseTransport", "httpx2.AsyncBaseTransport")
+AnyTransport = TypeVar(
+    "AnyTransport", "httpx.AsyncBaseTransport", "httpx.BaseTransport", "httpx2.AsyncBaseTransport", "httpx2.BaseTransport"
+)
 
 
 def limit_transport(
@@ -42,23 +44,26 @@ def limit_transport(
     retry too, unless ``feedback`` is False.
 
     The result is an ``AsyncBaseTransport`` of the package that ``inner`` is from, httpx2 or httpx, and not of the class of
-    ``inner``. Raises TypeError if ``inner`` is not such a transport.
+    ``inner``; for a synchronous ``inner`` it is a ``BaseTransport``, which blocks the thread of a request, and the limiter must have
+    ``scope="process"`` (RuntimeError otherwise). Raises TypeError if ``inner`` is not a transport.
     """
     if isinstance(inner, type):
         raise TypeError(f"limit_transport() takes a transport, not the class {inner.__name__}. Write {inner.__name__}().")
-    base = next((kind for kind in type(inner).__mro__ if kind.__name__ == "AsyncBaseTransport"), None)
-    if base is None:
+    bases = tuple(kind for kind in type(inner).__mro__ if kind.__name__ in ("AsyncBaseTransport", "BaseTransport"))
+    if not bases:
         raise TypeError(
-            f"limit_transport() takes an asynchronous transport, such as httpx2.AsyncHTTPTransport(), not {type(inner).__name__}."
-            " To limit a client, pass hooks(limiter) as its event_hooks=."
+            f"limit_transport() takes a transport, such as httpx2.AsyncHTTPTransport() or httpx2.HTTPTransport(), not"
+            f" {type(inner).__name__}. To limit a client, pass hooks(limiter), or blocking_hooks(limiter), as its event_hooks=."
         )
     limit: RequestLimit[Any] = RequestLimit("limit_transport()", limiter, key, cost, max_wait, origin_of, feedback)
-    limited: AnyTransport = _limited_kind(base)(inner, limit)
+    if all(kind.__name__ == "BaseTransport" for kind in bases):
+        limit.check_blocking()
+    limited: AnyTransport = _limited_kind(bases)(inner, limit)
     return limited
 
 
 class _LimitedTransport:
-    """The part that both packages share."""
+    """The part that both packages share, for asynchronous and for synchronous clients."""
 
     def __init__(self, inner: Any, limit: RequestLimit[Any]) -> None:
         self._inner = inner
@@ -83,11 +88,30 @@ class _LimitedTransport:
     ) -> None:
         await self._inner.__aexit__(kind, error, trace)
 
+    def handle_request(self, request: Any) -> Any:
+        observe = self._limit.enter_blocking(request, overrides_of(request))
+        response = self._inner.handle_request(request)
+        if observe is not None:
+            observe(read_feedback(response.status_code, response.headers))
+        return response
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __enter__(self) -> Any:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None = None, error: BaseException | None = None, trace: TracebackType | None = None
+    ) -> None:
+        self._inner.__exit__(kind, error, trace)
+
     def __repr__(self) -> str:
         return f"limit_transport({self._inner!r})"
 
 
 @cache
-def _limited_kind(base: type) -> type[Any]:
-    # Derived from the package's class, because httpx-retries and the packages' types ask for that class by name.
-    return type("LimitedTransport", (_LimitedTransport, base), {"__module__": __name__})
+def _limited_kind(bases: tuple[type, ...]) -> type[Any]:
+    # Derived from the package's classes, because httpx-retries and the packages' types ask for these classes by name.
+    return type("LimitedTransport", (_LimitedTransport, *bases), {"__module__": __name__})

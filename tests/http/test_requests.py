@@ -260,15 +260,15 @@ async def test_opening_and_closing_reach_the_inner_transport(package: Any) -> No
 @pytest.mark.parametrize(
     ("inner", "hint"),
     [
-        (lambda package: package.HTTPTransport(), "takes an asynchronous transport.*not HTTPTransport"),
+        (lambda package: object(), "takes a transport.*not object"),
         (lambda package: package.AsyncHTTPTransport, r"not the class AsyncHTTPTransport. Write AsyncHTTPTransport\(\)"),
-        (lambda package: package.Client(), r"pass hooks\(limiter\) as its event_hooks="),
+        (lambda package: package.Client(), r"pass hooks\(limiter\), or blocking_hooks\(limiter\), as its event_hooks="),
         (lambda package: None, "not NoneType"),
     ],
-    ids=["synchronous", "class", "client", "None"],
+    ids=["object", "class", "client", "None"],
 )
-def test_transport_that_is_not_asynchronous_is_refused(package: Any, inner: Callable[[Any], Any], hint: str) -> None:
-    """A synchronous one would be wrapped, and never awaited."""
+def test_what_is_not_a_transport_is_refused(package: Any, inner: Callable[[Any], Any], hint: str) -> None:
+    """The error says what to write."""
     with pytest.raises(TypeError, match=hint):
         limit_transport(inner(package), Limiter("1/s"))
 

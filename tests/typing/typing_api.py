@@ -32,7 +32,7 @@ from aiorate import (
     WaitTooLong,
 )
 from aiorate.aiohttp import middleware
-from aiorate.http import hooks, limit_transport
+from aiorate.http import blocking_hooks, hooks, limit_transport
 from aiorate.testing import ManualClock, VirtualLoop, check_scheduler, simulate
 
 if TYPE_CHECKING:
@@ -174,7 +174,9 @@ async def clients() -> None:
         transport=limit_transport(httpx.AsyncHTTPTransport(), limiter, key=None, cost=lambda request: 2, max_wait=2)
     ):
         pass
-    limit_transport(httpx2.HTTPTransport(), limiter)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    assert_type(limit_transport(httpx2.HTTPTransport(), limiter), httpx2.BaseTransport)
+    with httpx.Client(transport=limit_transport(httpx.HTTPTransport(), limiter)), httpx2.Client(event_hooks=blocking_hooks(limiter)):
+        pass
     limit_transport(httpx2.AsyncClient(), limiter)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     async with httpx2.AsyncClient(event_hooks=hooks(limiter, cost=lambda request: len(request.url.path))):
         pass
@@ -188,5 +190,13 @@ def across_threads() -> None:
     limiter = Limiter("10/s", scope="process")
     assert_type(limiter, Limiter)
     assert_type(limiter.acquire_blocking(2, max_wait=1.5), float)
+    with limiter as waited, limiter.of(5) as waited_too:
+        assert_type((waited, waited_too), tuple[float, float])
+
+    @limiter
+    def plain(name: str, *, size: int = 1) -> bytes:
+        return b""
+
+    assert_type(plain("a", size=2), bytes)
     Limiter("10/s", scope="loop")
     Limiter("10/s", scope="thread")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
