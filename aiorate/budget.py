@@ -29,7 +29,7 @@ from aiorate.waiting.questions import estimate, is_closed
 from aiorate.waiting.receipts import drop, keep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
     from typing import Never, NoReturn
 
@@ -91,9 +91,9 @@ class Budget:
         check_on_error("Budget(on_error)", on_error)
         check_options("Budget", max_waiting, clock, name, on_event)
         check_dimensions(dimensions)
-        if shared is not None and not isinstance(shared, Budget):
-            raise not_a_budget("Budget(shared)", shared)
         limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
+        if shared is not None:
+            self._check_shared("Budget(shared)", shared, limiters)
         own = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
         self._names = tuple(own)
         self._own = len(own)  # dimensions; those that are only shared come after them
@@ -104,27 +104,25 @@ class Budget:
         self._dispatcher.notices.on_event = on_event
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher)
         self.refusals = BudgetRefusals(self._names, self._dimensions, None)
-        """The errors in place of a reservation."""
         for place, limiter in limiters.items():
             self._share(SharedLimiter(self._names, place, limiter))
         if shared is not None:
-            self._share_budget("Budget(shared)", shared)
+            self._share(SharedBudget(self._names, shared))
         self._on_error: OnError = on_error
         self._quotas = QuotaNames()
-        self._clamped: set[str] = set()  # dimensions for which a lowered estimate was reported
+        self._clamped: tuple[str, ...] = ()  # dimensions for which a lowered estimate was reported
 
     def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
-        """The scheduler of the dimensions, which a subclass may keep elsewhere. Its permits are `Amounts`, in the same order.
-
-        Called once, before anything else is made here.
-        """
+        """Make the scheduler of the dimensions, which a subclass may keep elsewhere. Its permits are `Amounts`, in the same order."""
         return Dimensions(tuple(strategy_of(place, limit) for place, limit in limits.items()))
 
-    def _share_budget(self, what: str, shared: Budget) -> None:
-        if self._above is not None:
-            raise shared_twice(what, self._names[-1], self._above.limit)
+    @staticmethod
+    def _check_shared(what: str, shared: object, present: Mapping[str, object]) -> None:
+        if not isinstance(shared, Budget):
+            raise not_a_budget(what, shared)
+        for place, limit in present.items():
+            raise shared_twice(what, place, limit)
         shared.check_shared(what)
-        self._share(SharedBudget(self._names, shared))
 
     def _share(self, above: Above) -> None:
         # By a weak reference, so that the budget of a key that is evicted is freed at once.
@@ -155,7 +153,7 @@ class Budget:
         if granted != wanted:
             for place, amount, lowered in zip(self._names, wanted, granted, strict=True):
                 if lowered < amount and place not in self._clamped:
-                    self._clamped.add(place)
+                    self._clamped += (place,)
                     self._dispatcher.notices.tell(
                         Event("clamped", self._dispatcher.notices.name, key=place, permits=lowered), self._dispatcher.loop
                     )
@@ -349,7 +347,9 @@ class Budget:
         if self._of_key:
             raise ValueError("the budget belongs to another key already: make one for each key.")
         if shared is not None:
-            self._share_budget("KeyedBudget(shared)", shared)
+            present = {} if self._above is None else {self._names[-1]: self._above.limit}
+            self._check_shared("KeyedBudget(shared)", shared, present)
+            self._share(SharedBudget(self._names, shared))
         self._of_key = True
 
     def closed(self) -> str:

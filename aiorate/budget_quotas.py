@@ -19,7 +19,7 @@ class QuotaNames:
     __slots__ = ("_logged",)
 
     def __init__(self) -> None:
-        self._logged: set[str] = set()
+        self._logged: tuple[str, ...] = ()
 
     def find(self, quota: Left, told: set[str], names: tuple[str, ...], budget: str | None) -> str | None:
         """The one of the dimensions ``names`` that has the quota's name or unit; None: it is not heeded.
@@ -33,7 +33,7 @@ class QuotaNames:
         name = quota.name
         near = next((each for each in names if each not in told and name and (each in name or name in each)), None)
         if near is not None and near not in self._logged:
-            self._logged.add(near)
+            self._logged += (near,)
             _logger.warning(
                 "%s: the server reports a quota %r, but no dimension has that name. If dimension %r is that quota, name it %r.",
                 *(f"budget {budget!r}" if budget else "budget", name, near, name),
