@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import aiorate
@@ -18,6 +19,7 @@ __all__ = ["Levels", "at_rest"]
 # Strategies that have a bound for any history.
 BOUNDED = [name for name in EACH if name not in {"TicksAccumulator", "CalendarWindow"}]
 LATE = (0, 0.02, 0.3, 2)  # seconds of catch_up
+WINDOWS = (0.05, 0.1, 0.5, 1, 3, 10)  # seconds
 
 
 class Levels:
@@ -66,23 +68,35 @@ class Levels:
         self.note(limiter, permits)
 
     def try_acquire(self, limiter: aiorate.Limiter) -> None:
-        if limiter.try_acquire():
-            self.note(limiter, 1)
+        with suppress(aiorate.LimiterClosed):
+            if limiter.try_acquire():
+                self.note(limiter, 1)
 
     def note(self, limiter: aiorate.Limiter, permits: int) -> None:
         for each in self.path(limiter):
             self.grants[each].append((self.clock.now(), permits))
 
-    def check_bounds(self) -> None:
-        """Assert that at no level any window exceeds its bound."""
+    def refund(self, limiter: aiorate.Limiter, permits: int) -> None:
+        """Give back at most what every limiter of its path has granted, which counts as that many fewer granted now."""
+        permits = min(permits, *(sum(granted for _, granted in self.grants[each]) for each in self.path(limiter)))
+        if permits > 0:
+            limiter.refund(permits)
+            self.note(limiter, -permits)
+
+    def check_bounds(self) -> int:
+        """Assert that at no level any window exceeds its bound; returns the number of windows."""
+        windows = 0
         for limiter, grants in self.grants.items():
-            for seconds in (0.05, 0.1, 0.5, 1, 3, 10):
+            for seconds in WINDOWS:
                 bound = limiter.bound(seconds, self.largest)
-                most = _most_permits(grants, int(seconds * SECOND))
+                most = most_permits(grants, int(seconds * SECOND))
                 assert bound is None or most <= bound, (limiter, seconds, most, bound)
+                windows += len(grants)
+        return windows
 
 
-def _most_permits(grants: list[tuple[int, int]], window: int) -> int:
+def most_permits(grants: list[tuple[int, int]], window: int) -> int:
+    """The most permits in any window of that many ns that ends with a grant."""
     most = begin = inside = 0
     for instant, permits in grants:
         inside += permits
