@@ -12,16 +12,21 @@ from unittest.mock import patch
 
 import httpx2
 
-__all__ = ["DOCS", "block_with", "program_with"]
+__all__ = ["DOCS", "block_with", "blocks", "program_with"]
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+def blocks() -> list[str]:
+    """The programs of the how-to guides."""
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("howto*.md")))
+    found: list[str] = re.findall(r"^```python\n(.*?)^```$", pages, flags=re.DOTALL | re.MULTILINE)
+    return found
+
+
 def block_with(text: str) -> str:
     """The one program of the how-to guides that contains ``text``."""
-    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("howto*.md")))
-    blocks = re.findall(r"^```python\n(.*?)^```$", pages, flags=re.DOTALL | re.MULTILINE)
-    (block,) = (block for block in blocks if text in block)
+    (block,) = (block for block in blocks() if text in block)
     return block
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -50,13 +51,13 @@ async def test_workers_serve_all_while_the_store_is_down() -> None:
         (client,) = workers(lost, 1)
         assert 200 == (await client.get("/items")).status_code
         lost.kill()
-        statuses = []
-        for _ in range(200):
-            statuses.append((await client.get("/items")).status_code)
-            if statuses[-12:] == [200] * 12:
-                break
+        async with asyncio.timeout(LONG):
+            statuses: list[int] = []
+            while statuses[-12:] != [200] * 12:  # after `grace`
+                statuses.append((await client.get("/items")).status_code)
+                await asyncio.sleep(0.01)
 
-    assert [200] * 12 == statuses[-12:]
+    assert {200, 429} >= set(statuses)
 
 
 def test_a_daily_quota_survives_restarts(store: RealServer) -> None:

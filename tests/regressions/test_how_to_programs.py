@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
+import re
 from importlib import import_module
 from typing import Any
 
 import pytest
 from helpers.driving import SECOND
 from helpers.llm import Provider
-from helpers.programs import DOCS, block_with
+from helpers.programs import DOCS, block_with, blocks
 
 import aiorate
 from aiorate import Budget, KeyedLimiter, Limiter
@@ -95,3 +97,21 @@ async def test_the_program_for_github_is_one_budget() -> None:
 
     assert max(sum(begin <= at < begin + 60 for at in written) for begin in written) <= 80
     assert (200, True) == (read, read_in < 20)  # at the rate of their points, not one every 0.8 s
+
+
+@pytest.mark.parametrize("block", blocks(), ids=lambda block: re.sub(r"\W+", "-", block.splitlines()[-1])[:40])
+def test_each_program_is_complete(block: str) -> None:
+    """The blocks of a page share names when they run, and a reader copies one of them: it imports and defines all that it uses."""
+    used, made = set(), {*dir(builtins)}
+    for node in ast.walk(ast.parse(block)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                used.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                made.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                made.add(name)
+            case ast.alias(name=name, asname=other):
+                made.add(other or name.partition(".")[0])
+
+    assert set() == used - made
