@@ -99,7 +99,7 @@ class SharedLimiter:
     def correct(self, more: dict[str, int], receipt: int) -> None:
         permits = more.get(self.names[-1], 0)
         if permits > 0:
-            self.limit.charge(permits)
+            changes.charge(self.limit.dispatcher, permits)
         elif permits < 0:
             assert isinstance(receipt, Receipt)  # as all have that took permits through a gate
             give_back(self.limit.dispatcher, -permits, receipt.shared, whole=False)
@@ -138,7 +138,7 @@ class SharedBudget:
         return None if place is None else self._places[place]
 
     def available(self, name: str) -> int | None:
-        return self.limit.available(name) if name in self.limit.dimensions else None
+        return self.limit.available_here(name) if name in self.limit.dimensions else None
 
     def correct(self, more: dict[str, int], receipt: int) -> None:
         here = {name: amount for name, amount in more.items() if amount and name in self.limit.dimensions}

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from aiorate.above import SharedBudget, SharedLimiter
-from aiorate.budget_options import by_name, cannot_be_full, check_dimensions, check_on_error, not_a_budget, shared_twice, strategy_of
+from aiorate.budget_options import (
+    by_name,
+    cannot_be_full,
+    check_dimensions,
+    check_on_error,
+    check_same_scope,
+    not_a_budget,
+    shared_twice,
+    strategy_of,
+)
 from aiorate.budget_quotas import QuotaNames
 from aiorate.budget_refusals import BudgetRefusals
 from aiorate.errors import LimiterClosed, check_count
@@ -18,20 +27,21 @@ from aiorate.events import Event
 from aiorate.feedback import check_feedback
 from aiorate.lease import Lease, check_named, not_a_reservation
 from aiorate.limiter import Limiter, pause_to_ns
-from aiorate.options import check_options
+from aiorate.options import check_options, check_scope
 from aiorate.rate import Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.waiting import changes
+from aiorate.waiting.deciding import changing, deciding, looking
 from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.gate import Gate
 from aiorate.waiting.max_waiting import MaxWaiting
 from aiorate.waiting.questions import estimate, is_closed
-from aiorate.waiting.receipts import drop, keep
+from aiorate.waiting.receipts import drop, give_back, keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import timedelta
-    from typing import Never, NoReturn
+    from typing import Literal, Never, NoReturn
 
     from aiorate.above import Above
     from aiorate.feedback import Feedback, Left
@@ -40,6 +50,7 @@ if TYPE_CHECKING:
     from aiorate.schedulers.interface import Scheduler
     from aiorate.statistics import Statistics
     from aiorate.waiting.clock import Clock
+    from aiorate.waiting.dispatcher import Answer
 
 __all__ = ["Budget"]
 
@@ -56,7 +67,10 @@ class Budget:
     ``on_error`` says what happens to a reservation whose block ends with an exception: ``"keep"`` lets the estimate stand, because the
     server may have counted the call; ``"refund"`` gives it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name`` are
     as in `Limiter`; ``on_event`` is called with an `aiorate.Event` when a server asks for a pause, or an estimate is lowered to the
-    most that can be granted. Raises TypeError and ValueError for wrong arguments. For one event loop, as a `Limiter` is.
+    most that can be granted. Raises TypeError and ValueError for wrong arguments.
+
+    ``scope="loop"`` is for one event loop, as for a `Limiter`. ``scope="process"`` is for any number of event loops in any threads, and
+    for synchronous code: ``with budget.reserve(...) as lease:``. What a budget shares has the same scope.
     """
 
     __slots__ = (
@@ -84,16 +98,20 @@ class Budget:
         clock: Clock | None = None,
         name: str | None = None,
         on_event: Callable[[Event], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
         **dimensions: Limiter | Scheduler | Rate | str | Number,
     ) -> None:
         if misplaced:
             raise TypeError(f"Budget() takes dimensions by name. For {misplaced[0]!r}, write {by_name(misplaced[0])}.")
         check_on_error("Budget(on_error)", on_error)
         check_options("Budget", max_waiting, clock, name, on_event)
+        check_scope("Budget", scope)
         check_dimensions(dimensions)
         limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
+        for place, limiter in limiters.items():
+            check_same_scope(f"Budget({place})", scope == "process", limiter)
         if shared is not None:
-            self._check_shared("Budget(shared)", shared, limiters)
+            self._check_shared("Budget(shared)", shared, limiters, scope == "process")
         own = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
         self._names = tuple(own)
         self._own = len(own)  # dimensions; those that are only shared come after them
@@ -102,6 +120,10 @@ class Budget:
         self._dimensions = self._scheduler(own)
         self._dispatcher = Dispatcher(self._dimensions, seconds_to_ns(catch_up, "Budget(catch_up)"), False, clock, name)
         self._dispatcher.notices.on_event = on_event
+        if scope == "process":
+            from aiorate.waiting.process.scope import widen
+
+            widen([self._dispatcher], name)
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher)
         self.refusals = BudgetRefusals(self._names, self._dimensions, None)
         for place, limiter in limiters.items():
@@ -117,19 +139,28 @@ class Budget:
         return Dimensions(tuple(strategy_of(place, limit) for place, limit in limits.items()))
 
     @staticmethod
-    def _check_shared(what: str, shared: object, present: Mapping[str, object]) -> None:
+    def _check_shared(what: str, shared: object, present: Mapping[str, object], process: bool) -> None:
         if not isinstance(shared, Budget):
             raise not_a_budget(what, shared)
         for place, limit in present.items():
             raise shared_twice(what, place, limit)
         shared.check_shared(what)
+        check_same_scope(what, process, shared)
 
     def _share(self, above: Above) -> None:
-        # By a weak reference, so that the budget of a key that is evicted is freed at once.
-        gate = Gate(above.limit.dispatcher, partial(_decided_above, ref(self)), above.permits_of, above.limit)
-        changes.share(self._dispatcher, gate)
+        dispatcher = self._dispatcher
+        if dispatcher.section is not None:
+            from aiorate.waiting.process.scope import join
+
+            join(above.limit.dispatcher, dispatcher)
+        dispatcher.run(self._pass_through, above)
         self._above, self._names = above, above.names
         self.refusals = BudgetRefusals(self._names, self._dimensions, above)
+
+    def _pass_through(self, above: Above) -> None:
+        # By a weak reference, so that the budget of a key that is evicted is freed at once.
+        gate = Gate(above.limit.dispatcher, partial(_decided_above, ref(self)), above.permits_of, above.limit)
+        changes.share(self._dispatcher, gate, self._dispatcher.section)
 
     # Asking.
 
@@ -165,27 +196,65 @@ class Budget:
         A receipt is held from then on: `release` must follow.
         """
         dispatcher = self._dispatcher
-        if not dispatcher.line:
-            self._dimensions.waited_for = None
-        ticket, _, now = dispatcher.ask(amounts, limit, self._max_waiting, self.refusals)
-        keep(dispatcher)
+        ticket, _, now = dispatcher.run(self._ask, amounts, limit)
         if ticket is None:
             return 0.0, now, None
         try:
             waited, _, receipt = await dispatcher.wait(ticket, amounts, now, limit, self._max_waiting, self.refusals)
         except BaseException as error:
-            drop(dispatcher)
-            if isinstance(error, LimiterClosed) and not dispatcher.closed and is_closed(dispatcher):
-                raise self.refusals.closed(dispatcher) from None  # it says which
+            self.release()
+            self._say_which_is_closed(error)
             raise
-        place = amounts.waited_for
-        return ns_to_seconds(waited), receipt, None if place is None or not waited else self._names[place]
+        return ns_to_seconds(waited), receipt, self._place(amounts, waited)
 
-    def settle(self, amounts: Amounts, receipt: int, used: dict[str, int]) -> None:
-        """Correct the amounts that a lease took. For `Lease`."""
+    def enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[float, int, str | None]:
+        """As `enter`, in a thread without an event loop, which it blocks. Interrupted, the reservation is undone. For `Lease`."""
+        from aiorate.waiting.process.blocking import wait_blocking
+
+        dispatcher, kept, receipt = self._dispatcher, list[bool](), None
+        try:
+            dispatcher.run(self._begin, kept)
+            waited, receipt, _ = wait_blocking(dispatcher, amounts, limit, self._max_waiting, None, self.refusals)
+            return ns_to_seconds(waited), receipt, self._place(amounts, waited)
+        except BaseException as error:
+            if receipt is not None:
+                dispatcher.post(partial(give_back, dispatcher, amounts, receipt))
+            elif kept:
+                self.release()
+            self._say_which_is_closed(error)
+            raise
+
+    def _ask(self, amounts: Amounts, limit: int | None) -> Answer:
+        dispatcher = self._dispatcher
+        if not dispatcher.line:
+            self._dimensions.waited_for = None
+        answer = dispatcher.decide(amounts, limit, self._max_waiting, self.refusals)
+        keep(dispatcher)
+        return answer
+
+    def _begin(self, kept: list[bool]) -> None:
+        if not self._dispatcher.line:
+            self._dimensions.waited_for = None
+        keep(self._dispatcher)
+        kept.append(True)
+
+    def _place(self, amounts: Amounts, waited: int) -> str | None:
+        place = amounts.waited_for
+        return None if place is None or not waited else self._names[place]
+
+    def _say_which_is_closed(self, error: BaseException) -> None:
+        dispatcher = self._dispatcher
+        if isinstance(error, LimiterClosed) and not dispatcher.closed and is_closed(dispatcher):
+            raise self.refusals.closed(dispatcher) from None
+
+    def check_used(self, used: dict[str, int]) -> None:
+        """Raise TypeError or ValueError for amounts that cannot have been used. For `Lease`."""
         for place, amount in used.items():
             self._check_name("settle", place)
             check_count(f"settle({place})", amount)
+
+    def settle(self, amounts: Amounts, receipt: int, used: dict[str, int]) -> None:
+        """Correct the amounts that a lease took. For `Lease`."""
         self.correct({place: amount - amounts.of[self._names.index(place)] for place, amount in used.items()}, receipt)
 
     def correct(self, more: dict[str, int], receipt: int) -> None:
@@ -200,19 +269,25 @@ class Budget:
         dispatcher.changed()
 
     def release(self) -> None:
-        """A lease has ended: its receipt is no longer needed. For `Lease`."""
-        drop(self._dispatcher)
+        """A lease has ended: its receipt is no longer needed. Never waits. For `Lease`."""
+        if self._dispatcher.section is None:
+            drop(self._dispatcher)
+        else:
+            self._dispatcher.post(partial(drop, self._dispatcher))
 
     # Changing, for those in line too.
 
+    @changing
     def pause(self, seconds: Number | timedelta) -> None:
         """Grant nothing for ``seconds``, a number or a timedelta, as `Limiter.pause` does. What it shares is not paused."""
         changes.pause(self._dispatcher, pause_to_ns(seconds))
 
+    @changing
     def resume(self) -> None:
         """End a pause now, also one that a server asked for."""
         changes.resume(self._dispatcher)
 
+    @changing
     def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
         """Heed what a server said; None does nothing. A pause holds all; a quota lowers the dimension of its name, or of its unit.
 
@@ -246,7 +321,8 @@ class Budget:
 
     async def aclose(self) -> None:
         """Close: reservations in line fail with `LimiterClosed`. What it shares stays open, and leases may still be settled."""
-        changes.shut(self._dispatcher, LimiterClosed("reserve(): the budget was closed while this reservation was waiting."))
+        error = LimiterClosed("reserve(): the budget was closed while this reservation was waiting.")
+        self._dispatcher.run(changes.shut, self._dispatcher, error)
         await changes.finish(self._dispatcher)
 
     # Looking.
@@ -257,6 +333,7 @@ class Budget:
         return self._names
 
     @property
+    @deciding
     def waiting(self) -> int:
         """How many reservations are in line."""
         self._dispatcher.look()
@@ -265,6 +342,10 @@ class Budget:
     def available(self, dimension: str) -> int:
         """How much of a dimension is available now, whatever the others lack. 0 while somebody waits, while paused, and once closed."""
         self._check_name("available", dimension)
+        return self._dispatcher.run(self.available_here, dimension)
+
+    def available_here(self, dimension: str) -> int:
+        """As `available`, inside the critical section. For budgets that share this one."""
         dispatcher = self._dispatcher
         now = dispatcher.look()
         if dispatcher.line or dispatcher.closed or dispatcher.timeline.held_at is not None:
@@ -279,11 +360,15 @@ class Budget:
 
         With a shared Limiter or budget it may be more: a reservation in line here has yet to stand in line there.
         """
-        dispatcher = self._dispatcher
         wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
+        return self._dispatcher.run(self._wait_of, wanted)
+
+    def _wait_of(self, wanted: Amounts) -> float:
+        dispatcher = self._dispatcher
         wait = estimate(dispatcher, wanted, dispatcher.look())
         return float("inf") if wait is None or is_closed(dispatcher) else ns_to_seconds(wait)
 
+    @deciding
     def statistics(self) -> Statistics:
         """A snapshot of the counters, in reservations: ``granted`` is how many were, ``available`` how many of 1 each there are now.
 
@@ -348,7 +433,7 @@ class Budget:
             raise ValueError("the budget belongs to another key already: make one for each key.")
         if shared is not None:
             present = {} if self._above is None else {self._names[-1]: self._above.limit}
-            self._check_shared("KeyedBudget(shared)", shared, present)
+            self._check_shared("KeyedBudget(shared)", shared, present, self._dispatcher.section is not None)
             self._share(SharedBudget(self._names, shared))
         self._of_key = True
 
@@ -379,6 +464,7 @@ class Budget:
         __enter__ = __aenter__ = not_a_reservation
         __exit__ = __aexit__ = not_a_reservation
 
+    @looking
     def __repr__(self) -> str:
         name = f" {self._dispatcher.notices.name!r}" if self._dispatcher.notices.name else ""
         limits: dict[str, object] = dict(zip(self._names, self._dimensions.parts, strict=False))

@@ -12,8 +12,18 @@ from aiorate.schedulers.token_pool import TokenPool
 
 if TYPE_CHECKING:
     from aiorate.rate import Number, Rate
+    from aiorate.waiting.deciding import HasDispatcher
 
-__all__ = ["by_name", "cannot_be_full", "check_dimensions", "check_on_error", "not_a_budget", "shared_twice", "strategy_of"]
+__all__ = [
+    "by_name",
+    "cannot_be_full",
+    "check_dimensions",
+    "check_on_error",
+    "check_same_scope",
+    "not_a_budget",
+    "shared_twice",
+    "strategy_of",
+]
 
 
 def strategy_of(place: str, limit: Scheduler | Rate | str | Number) -> Scheduler:
@@ -40,7 +50,7 @@ def check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | Nu
     for place in ("max_wait", "on_error"):
         if place in dimensions:
             raise TypeError(f"Budget(): a dimension cannot be named {place!r}, which is an option of reserve(). Choose another name.")
-    for place in ("burst", "timeout", "scope", "max_concurrency", "precise"):
+    for place in ("burst", "timeout", "max_concurrency", "precise"):
         if place in dimensions:
             from aiorate.mistakes import NOT_DIMENSIONS
 
@@ -53,8 +63,6 @@ def check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | Nu
         )
     for place in limiters:
         limit = dimensions[place]
-        if isinstance(limit, Limiter) and limit.dispatcher.section is not None:
-            raise ValueError(f"Budget({place}): a Budget is for one event loop, and this Limiter has scope='process'. Use scope='loop'.")
         if isinstance(limit, Limiter):
             limit.check_shared(f"Budget({place})", "the Budget")
     if len(limiters) == len(dimensions):
@@ -65,6 +73,14 @@ def check_on_error(what: str, on_error: object) -> None:
     """Raise ValueError for anything but the two words."""
     if on_error not in ("keep", "refund"):
         raise ValueError(f"{what} must be 'keep' or 'refund'; {on_error!r} was given.")
+
+
+def check_same_scope(what: str, process: bool, shared: HasDispatcher) -> None:
+    """Raise ValueError, which names it ``what``, unless what is shared has the scope of the budget, which is that of the ``process``."""
+    if process and shared.dispatcher.section is None:
+        raise ValueError(f"{what}: this has scope='loop', and the budget has scope='process'. Create this with scope='process' too.")
+    if not process and shared.dispatcher.section is not None:
+        raise ValueError(f"{what}: this has scope='process', and the budget is for one event loop. Create the budget with scope='process'.")
 
 
 def not_a_budget(what: str, shared: object) -> TypeError:

@@ -5,6 +5,7 @@ Knows nothing of limits, of lines or of time: the budget takes the amounts and c
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def not_a_reservation(*args: object) -> Never:
 
 class Lease:
     """What a call reserved: ``async with budget.reserve(tokens=1800) as lease: ...; lease.settle(tokens=used)``.
+
+    With ``scope="process"``, a plain ``with`` reserves in synchronous code, and any thread may settle.
 
     The first of `settle` and `refund` counts, and others do nothing. Unsettled at the end of its block, the estimate stands.
     """
@@ -55,7 +58,7 @@ class Lease:
     async def __aenter__(self) -> Lease:
         """Wait until every dimension has its amount."""
         if self._entered:
-            raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
+            raise RuntimeError(_TWICE)
         self._entered = True
         try:
             self.waited, self._receipt, self.limited_by = await self._budget.enter(self._amounts, self._limit)
@@ -66,14 +69,42 @@ class Lease:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """With an exception and ``on_error="refund"``, give everything back. Otherwise the estimate stands if it was not settled."""
+        self._leave(error)
+
+    def __enter__(self) -> Lease:
+        """As ``async with``, for synchronous code in any thread: blocks until every dimension has its amount. Needs ``scope="process"``.
+
+        RuntimeError without it, and in a thread whose event loop is running, which it would block.
+        """
+        if self._budget.dispatcher.section is None:
+            from aiorate.mistakes import NOT_A_BLOCK_OF_BUDGETS
+
+            raise RuntimeError(NOT_A_BLOCK_OF_BUDGETS)
+        if self._entered:
+            raise RuntimeError(_TWICE)
+        self._entered = True
         try:
-            if error is not None and self._on_error == "refund":
-                self.refund()
+            self.waited, self._receipt, self.limited_by = self._budget.enter_blocking(self._amounts, self._limit)
+        except BaseException:
+            self._entered = False
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """As with ``async with``."""
+        self._leave(error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        dispatcher = self._budget.dispatcher
+        try:
+            if error is not None and self._on_error == "refund" and not self._state:
+                dispatcher.post(partial(self._settle, dict.fromkeys(self._budget.dimensions, 0)))
         finally:
-            self._end("over")
+            self._state = self._state or "over"
+            dispatcher.post(partial(self._end, "over"))
 
     if not TYPE_CHECKING:
-        __enter__ = __exit__ = __await__ = not_a_reservation
+        __await__ = not_a_reservation
 
     def settle(self, *misplaced: Never, **used: int) -> None:
         """Report the actual use: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
@@ -84,14 +115,24 @@ class Lease:
         check_named("settle", self._budget.dimensions, misplaced)
         if self._state == "settled":
             return
-        if self._receipt is None:
+        if self._receipt is None or self._state:
             raise RuntimeError(f"settle(): {_OVER if self._state else _NOT_ENTERED}")
-        self._budget.settle(self._amounts, self._receipt, used)
-        self._end("settled")
+        self._budget.check_used(used)
+        section = self._budget.dispatcher.section
+        if section is None:
+            self._settle(used)
+        else:
+            section.command(partial(self._settle, used))
 
     def refund(self) -> None:
         """Give everything back: the call was not made."""
         self.settle(**dict.fromkeys(self._budget.dimensions, 0))
+
+    def _settle(self, used: dict[str, int]) -> None:
+        receipt = self._receipt
+        if receipt is not None:  # else another thread has settled it
+            self._budget.settle(self._amounts, receipt, used)
+            self._end("settled")
 
     def _end(self, state: Literal["settled", "over"]) -> None:
         if self._receipt is not None:
@@ -117,5 +158,6 @@ def check_named(call: str, names: tuple[str, ...], misplaced: tuple[object, ...]
         raise not_by_name(call, misplaced[0], names)
 
 
+_TWICE = "a lease can be entered only once. Call reserve() again for each call."
 _NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."
 _OVER = "the block has ended, and its estimate stands. Call settle() or refund() inside it, or use reserve(on_error='refund')."

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from aiorate.errors import LimiterClosed, check_count
-from aiorate.options import check_options
+from aiorate.options import check_options, check_scope
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
@@ -122,10 +122,7 @@ class Limiter:
             widen([self._dispatcher] if places is None else [places, self._dispatcher], name)
 
     def _check_scope(self, scope: str) -> None:
-        if not isinstance(scope, str):
-            raise TypeError(f"Limiter(scope) must be 'loop' or 'process', not {type(scope).__name__}.")
-        if scope not in (_LOOP, "process"):
-            raise ValueError(f"Limiter(scope) must be 'loop' or 'process'; {scope!r} was given.")
+        check_scope("Limiter", scope)
         if scope != _LOOP and type(self) is not Limiter:
             raise TypeError(f"{type(self).__name__}: a subclass of Limiter cannot have scope={scope!r}. Wrap a Limiter instead.")
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NOT_AWAITED",
     "NOT_A_BLOCK",
+    "NOT_A_BLOCK_OF_BUDGETS",
     "NOT_A_RESERVATION",
     "NOT_DIMENSIONS",
     "NOT_HOOKS",
@@ -36,6 +37,10 @@ NOT_A_BLOCK = (
     "a plain `with` blocks its thread, and this limiter is for one event loop: write `async with limiter:`. For synchronous code, create it"
     " with scope='process'."
 )
+NOT_A_BLOCK_OF_BUDGETS = (
+    "a plain `with` blocks its thread, and this budget is for one event loop: write `async with budget.reserve(tokens=1800) as lease:`."
+    " For synchronous code, create it with scope='process'."
+)
 NO_LEASE = (
     "a shared RedisLimiter without a lease has permits only for requests that wait, so every call would be refused. Create it with a"
     " lease, such as RedisLimiter(..., lease=0.05), or give the store time to answer, such as max_wait=0.1."
@@ -52,8 +57,8 @@ NO_KEY = "a KeyedLimiter has a limit for each key: write `async with keyed(key):
 NO_KEY_OF_BUDGETS = "a KeyedBudget has a budget for each key: write `async with keyed.reserve(key, tokens=1800) as lease:`."
 
 NOT_A_RESERVATION = (
-    "each call reserves its amounts: write `async with budget.reserve(tokens=1800) as lease:`, which waits in line. Neither a Budget nor"
-    " a reservation can be awaited, or entered by a plain `with`."
+    "each call reserves its amounts: write `async with budget.reserve(tokens=1800) as lease:`, which waits in line. A Budget cannot be"
+    " entered, and neither a Budget nor a reservation can be awaited."
 )
 REQUEST_AS_KEY = (
     "a request cannot be a key: each request would get a separate limit, and none would wait. Use what the limit is for, such as"

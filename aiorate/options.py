@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiorate.errors import check_count, kind_of
 from aiorate.waiting.clock import Clock
 
-__all__ = ["check_options"]
+__all__ = ["check_options", "check_scope"]
 
 
 def check_options(of: str, max_waiting: object, clock: object, name: object, on_event: object) -> None:
@@ -18,3 +18,11 @@ def check_options(of: str, max_waiting: object, clock: object, name: object, on_
         raise TypeError(f"{of}(name) must be text, not {kind_of(name)}.")
     if on_event is not None and not callable(on_event):
         raise TypeError(f"{of}(on_event) must be a function of an aiorate.Event, not {kind_of(on_event)}.")
+
+
+def check_scope(of: str, scope: object) -> None:
+    """Raise TypeError or ValueError, which names the class ``of``, for a scope that is none."""
+    if not isinstance(scope, str):
+        raise TypeError(f"{of}(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
+    if scope not in ("loop", "process"):
+        raise ValueError(f"{of}(scope) must be 'loop' or 'process'; {scope!r} was given.")

@@ -107,6 +107,7 @@ class RedisBudget(Budget):
         self._options = late, on_unavailable != "open"
         super().__init__(
             shared=shared,
+            scope="loop",
             on_error=on_error,
             max_waiting=max_waiting,
             catch_up=Fraction(late, NS_PER_SECOND),

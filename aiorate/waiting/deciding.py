@@ -10,17 +10,21 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.dispatcher import Dispatcher
 
-__all__ = ["changing", "deciding", "looking"]
+__all__ = ["HasDispatcher", "changing", "deciding", "looking"]
 
 
-class _HasDispatcher(Protocol):
+class HasDispatcher(Protocol):
+    """A limiter or a budget."""
+
     @property
-    def dispatcher(self) -> Dispatcher: ...
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher, which decides."""
+        ...
 
 
 P = ParamSpec("P")
 T = TypeVar("T")
-S = TypeVar("S", bound=_HasDispatcher)
+S = TypeVar("S", bound=HasDispatcher)
 
 
 def changing(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:

@@ -334,11 +334,10 @@ class Dispatcher:
 
     def leave(self, waiters: Waiters, ticket: Ticket, permits: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never raises, and never waits."""
-        section = self.section
-        if section is not None:
-            section.post(partial(self.leave_once, waiters, ticket, permits))
-        else:
+        if self.section is None:
             self.leave_once(waiters, ticket, permits)
+        else:
+            self.post(partial(self.leave_once, waiters, ticket, permits))
 
     def leave_once(self, waiters: Waiters, ticket: Ticket, permits: int) -> None:
         """As `leave`, inside the critical section. Does nothing if the task has gone on or left before."""
@@ -450,6 +449,14 @@ class Dispatcher:
         """Call a function that decides; where many threads ask, one at a time."""
         section = self.section
         return call(*args, **options) if section is None else section.run(call, *args, **options)
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Call a function that decides, and never wait: where many threads ask, the thread inside may call it. So finalizers may use it."""
+        section = self.section
+        if section is None:
+            call()
+        else:
+            section.post(call)
 
     def _cut(self) -> bool:
         """A decision failed where many threads ask, so that `go_on` comes next; False: one loop asks, where no signal interrupts."""

@@ -44,12 +44,13 @@ def family_of(dispatcher: Dispatcher) -> Family | None:
     return loop.family if isinstance(loop, ProcessLoop) else None
 
 
-def join(family: Family, dispatcher: Dispatcher) -> None:
-    """Have a dispatcher decide in that family's section from now on: a new one, or one of another family that was not used yet.
+def join(member: Dispatcher, dispatcher: Dispatcher) -> None:
+    """Have a dispatcher decide in the section of a ``member`` of a family: a new one, or one of another family that was not used yet.
 
     With it come the others of its family. Raises ValueError if one of them was used.
     """
-    old = family_of(dispatcher)
+    family, old = family_of(member), family_of(dispatcher)
+    assert family is not None  # the caller has checked the scope
     if old is None:
         family.section.run(_enter, family, dispatcher)
     elif old is not family:
