@@ -19,6 +19,7 @@ from aiorate.waiting.asking import AskingMeter
 from aiorate.waiting.catch_up import CatchUp
 from aiorate.waiting.counters import Counters
 from aiorate.waiting.deadlines import limit_wait
+from aiorate.waiting.fair_line import FairLine
 from aiorate.waiting.granting import grant
 from aiorate.waiting.line import outcome_of
 from aiorate.waiting.loops import running_loop
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
     from aiorate.meter import Meter
     from aiorate.schedulers.interface import Scheduler
     from aiorate.waiting.clock import Clock
-    from aiorate.waiting.gate import Gate, Passes
+    from aiorate.waiting.gate import Gate
     from aiorate.waiting.line import Line, Noted, Outcome, Request, Ticket
     from aiorate.waiting.max_waiting import Admission
+    from aiorate.waiting.passes import Passes
     from aiorate.waiting.process.section import Section
     from aiorate.waiting.refusals import Refusals
     from aiorate.waiting.view import EventLoop
@@ -264,7 +266,7 @@ class Dispatcher:
         if self.waiters is NOBODY and self.loop is not None:  # the first of another line comes in a loop that stands still, too
             self.waiters = Waiters.of(self, self.loop)
         waiters = self.waiters
-        waiters.line.join(ticket, permits, since)
+        passes_others = waiters.line.join(ticket, permits, since)
         if waiters.estimate.kept:
             waiters.estimate.joined(permits, since, self.catch_up.limit)
         if waiters.head is None:
@@ -273,6 +275,8 @@ class Dispatcher:
                 self.serve()
             else:
                 self._await_head(ticket, at)
+        elif passes_others and not waiters.granting:
+            self.serve()
 
     # Wait, resume, leave.
 
@@ -409,6 +413,8 @@ class Dispatcher:
             waiters.deadlines.aim(len(waiters.line))
         if self.passes is not None:  # only now that everything here is in order again
             self.passes.serve()
+            if isinstance(waiters.line, FairLine) and not waiters.line:
+                waiters.line.forget()
 
     def _await_head(self, ticket: Ticket, due: int | None, again: bool = False) -> None:
         """Have the driver look when that ticket, the first in line, is due; during a pause, when time goes on."""
@@ -468,7 +474,7 @@ class Dispatcher:
     # Looking and changing.
 
     @property
-    def line(self) -> Line:
+    def line(self) -> Line | FairLine:
         """The requests that wait."""
         return self.waiters.line
 

@@ -1,93 +1,33 @@
 """The gate: how a request that is first in its own line, and due there, passes a limit that many lines share.
 
 It stands in the line of the shared limit only from that moment on, and only the first of that line does. So a busy key is one
-request among those of all keys; and both limits are spent in one step, or neither. Knows nothing of rates or keys.
+request among those of all keys; and both limits are spent in one step, or neither. Lines take turns there, in permits and by weight.
+Knows nothing of rates or keys.
 """
 
 from __future__ import annotations
 
-from asyncio import InvalidStateError
 from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.errors import LimiterClosed
-from aiorate.waiting.line import outcome_of
+from aiorate.waiting.fair_line import FairLine
+from aiorate.waiting.fair_queue import Flow
+from aiorate.waiting.line import Line, outcome_of
 from aiorate.waiting.moving import find_loop
+from aiorate.waiting.passes import Pass, Passes
 from aiorate.waiting.questions import is_closed, max_permits
 from aiorate.waiting.receipts import Receipt, give_back, keep
 from aiorate.waiting.timeline import NOT_ASKED
+from aiorate.waiting.waiters import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.line import Outcome, Ticket
-    from aiorate.waiting.waiters import Waiters
+    from aiorate.waiting.line import Ticket
 
-__all__ = ["Gate", "Pass", "Passes"]
-
-
-class Passes:
-    """The passes that a shared limit has decided, and whose lines have yet to be served.
-
-    They are served once the shared limit is done deciding, because they come back to it at once: with their next requests, or with
-    a grant that nobody needs.
-    """
-
-    __slots__ = ("_decided", "_serving", "late")
-
-    def __init__(self) -> None:
-        self.late: int = 0
-        """How many ns late the wake-up is at which the shared limit decides now."""
-        self._decided: list[Pass] = []
-        self._serving = False
-
-    def add(self, decided: Pass) -> None:
-        self._decided.append(decided)
-
-    def serve(self) -> None:
-        """Serve the lines, also those whose passes are decided meanwhile."""
-        if self._serving or not self._decided:
-            return
-        self._serving = True
-        try:
-            for decided in self._decided:  # the list grows meanwhile
-                if decided.serve is not None:
-                    decided.serve()
-        finally:
-            self._decided.clear()
-            self._serving = False
-
-
-class Pass:
-    """A ticket in the shared line, for the first of another line. It wakes no task: once it is decided, that line is served."""
-
-    __slots__ = ("_outcome", "_passes", "late", "owner", "permits", "serve", "waiters")
-
-    def __init__(self, owner: Ticket, permits: int, passes: Passes) -> None:
-        self.owner: Ticket = owner
-        self.permits: int = permits
-        self.late: int = 0  # how many ns the wake-up was at which it was decided
-        self.waiters: Waiters | None = None
-        self.serve: Callable[[], None] | None = None  # none while it joins: pass_through() looks then
-        self._passes = passes
-        self._outcome: Outcome | None = None
-
-    def done(self) -> bool:
-        return self._outcome is not None
-
-    def cancelled(self) -> bool:
-        return False
-
-    def result(self) -> Outcome:
-        if self._outcome is None:
-            raise InvalidStateError
-        return self._outcome
-
-    def set_result(self, outcome: Outcome, /) -> None:
-        self._outcome, self.late = outcome, self._passes.late
-        if self.serve is not None:
-            self._passes.add(self)
+__all__ = ["Gate"]
 
 
 class Gate:
@@ -95,10 +35,11 @@ class Gate:
 
     ``permits_of`` says how many shared permits a request takes. ``serve`` is called in place of the dispatcher's own once the shared
     limit has decided. The gate does not keep the dispatcher, so that a limiter that is evicted is freed at once. ``owner`` is kept as
-    long as the gate, because a key of others that nobody holds would be evicted.
+    long as the gate, because a key of others that nobody holds would be evicted. ``weight`` is the line's share of the shared limit,
+    relative to that of others.
     """
 
-    __slots__ = ("_owner", "_pass", "_serve", "permits_of", "shared")
+    __slots__ = ("_owner", "_pass", "_serve", "flow", "permits_of", "shared")
 
     def __init__(
         self,
@@ -106,13 +47,18 @@ class Gate:
         serve: Callable[[], None] | None = None,
         permits_of: Callable[[int], int] = int,
         owner: object = None,
+        weight: int = 1,
     ) -> None:
         if shared.passes is None:
             shared.passes = Passes()
+            if shared.waiters is not NOBODY and isinstance(shared.waiters.line, Line):
+                shared.waiters.line = FairLine(shared.waiters.line)
         self.shared: Dispatcher = shared
         """The dispatcher of the shared limit."""
         self.permits_of: Callable[[int], int] = permits_of
         """How many shared permits a request takes."""
+        self.flow: Flow = Flow(weight)
+        """This line among those that share the limit."""
         self._owner = owner
         self._serve = serve
         self._pass: Pass | None = None  # of the request that stands in the shared line
@@ -160,11 +106,11 @@ class Gate:
                 keep(shared)
                 return Receipt(now, receipt)
             assert shared.passes is not None  # made with the gate
-            standing = Pass(ticket, permits, shared.passes)
+            standing = Pass(ticket, permits, self.flow, shared.passes)
             try:
                 shared.stand(standing, permits, at, receipt - min(late, shared.catch_up.limit))
             finally:  # a signal handler may raise
-                standing.waiters, standing.serve, self._pass = shared.waiters, self._serve or partial(_serve, dispatcher), standing
+                standing.waiters, standing.serve, self._pass = shared.waiters, partial(_serve, dispatcher, self._serve), standing
         outcome = outcome_of(standing)
         if outcome is None:
             return None
@@ -195,12 +141,14 @@ class Gate:
         """The request of this line that stands in the shared line."""
         return None if self._pass is None else self._pass.owner
 
-    def stands_as(self, ticket: Ticket) -> bool:
-        """Whether that ticket of the shared line is this line's."""
-        return ticket is self._pass
 
-
-def _serve(dispatcher: Dispatcher) -> None:
-    """The first in line was decided by the limit that is shared."""
-    find_loop(dispatcher)
-    dispatcher.serve_if_alive()
+def _serve(dispatcher: Dispatcher, serve: Callable[[], None] | None) -> None:
+    """The first in line was decided by the limit that is shared, which may go on to others whatever becomes of this one."""
+    try:
+        if serve is not None:
+            serve()
+        else:
+            find_loop(dispatcher)
+            dispatcher.serve_if_alive()
+    except Exception as error:  # the limiter is used in another loop, or its clock is broken
+        dispatcher.fail(error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.waiting.fair_line import FairLine
 from aiorate.waiting.notices import skip
 from aiorate.waiting.receipts import give_back_shared
 
@@ -22,14 +23,18 @@ __all__ = ["grant"]
 def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request | None:
     """Grant what is due, from that request on. Returns the next one, which is due at ``waiters.due``, or None."""
     waiters, scheduler, gate, loop = dispatcher.waiters, dispatcher.scheduler, dispatcher.gate, dispatcher.loop
-    line, earliest, reading = waiters.line, now - dispatcher.catch_up.limit, now + dispatcher.timeline.offset
+    passes, line = dispatcher.passes, waiters.line
+    fair = line if isinstance(line, FairLine) else None
+    earliest, reading = now - dispatcher.catch_up.limit, now + dispatcher.timeline.offset
     due = now if waiters.due is None else waiters.due
     spilled = scheduler.spilled if due < earliest else None  # too late to make up for all
     behind = min(max(now - due, 0), dispatcher.catch_up.limit)
     room = None if loop is None or loop.manual else loop.room(waiters.resuming)  # None: wake all
-    woken, receipt, served = 0, now, now
+    woken, noted, receipt, served = 0, 0, now, now
     passed: Receipt | None = None  # granted by the shared limit, and not granted here yet
     permits = 0
+    if fair is not None and request is not None and waiters.head is None:
+        waiters.head = request[0]  # lines that are served in between stand behind it
     waiters.granting = True
     try:
         while request is not None:
@@ -37,8 +42,8 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
             if room is not None and woken >= room:
                 waiters.due = now  # that is, as soon as the loop has turned
                 break
-            if dispatcher.passes is not None:
-                dispatcher.passes.late = behind
+            if passes is not None:
+                passes.late = behind
             stood = False
             if gate is not None:
                 answer = _pass(dispatcher, gate, request, now, behind)
@@ -52,28 +57,37 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
                 stood = answer.waiters is not None
                 if stood:  # no catch-up for time spent behind other lines, only for a late wake-up
                     since = now - answer.late
-                    if dispatcher.passes is not None:
-                        dispatcher.passes.late = min(answer.late, dispatcher.catch_up.limit)
+                    if passes is not None:
+                        passes.late = min(answer.late, dispatcher.catch_up.limit)
             at = scheduler.take(permits, now, since if since > earliest else earliest)
             if at > now:
                 waiters.due = at
                 break
-            if not woken:
+            if woken == noted:
                 scheduler.receipts = True
             woken += 1
             dispatcher.taken += permits
             ticket.set_result((at, receipt, reading))
             passed = None
             served = max(at, since) if stood else at
-            request = line.pop_first()
+            if fair is None:
+                request = line.pop_first()
+                continue
+            fair.grant(ticket)
+            waiters.resuming += woken - noted  # a line that is served may give its grant back
+            dispatcher.counters.returnable += woken - noted
+            noted = woken
+            if passes is not None:
+                passes.serve()
+            request = fair.first()
         else:
             waiters.due = None
             if served < now:
                 dispatcher.catch_up.late = served, now
     finally:  # a strategy may fail in the middle
         waiters.granting = False
-        waiters.resuming += woken
-        dispatcher.counters.returnable += woken
+        waiters.resuming += woken - noted
+        dispatcher.counters.returnable += woken - noted
         if gate is not None and passed is not None:
             give_back_shared(gate, permits, passed)
     if spilled is not None:

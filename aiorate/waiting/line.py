@@ -137,10 +137,11 @@ class Line:
             self._absent.discard(ticket)
         return None
 
-    def join(self, ticket: Ticket, permits: int, since: int) -> None:
-        """Add a request at the end."""
+    def join(self, ticket: Ticket, permits: int, since: int) -> bool:
+        """Add a request at the end. False: it passes no other."""
         self._queue.extend((ticket, permits, since))
         self.total += permits
+        return False
 
     def pop_first(self) -> Request | None:
         """Remove the first request; returns the next."""

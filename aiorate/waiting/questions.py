@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from aiorate.schedulers.interface import NOBODY_KNOWS
 from aiorate.waiting.estimate import ahead
+from aiorate.waiting.fair_line import FairLine
 from aiorate.waiting.moving import find_loop
-from aiorate.waiting.rehearsal import wait_in_line
+from aiorate.waiting.rehearsal import wait_in_line, wait_of_first
 
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.gate import Gate
     from aiorate.waiting.max_waiting import Admission
     from aiorate.waiting.refusals import Refusals
 
@@ -68,14 +70,17 @@ def look_from_top(dispatcher: Dispatcher) -> None:
     dispatcher.look()
 
 
-def estimate(dispatcher: Dispatcher, permits: int, now: int) -> int | None:
-    """Nanoseconds until a request made now would be granted, the line included; None: unknown."""
-    timeline, gate, waiters = dispatcher.timeline, dispatcher.gate, dispatcher.waiters
-    if gate is not None and waiters.line:
-        return wait_in_line(dispatcher, gate, permits)
+def estimate(dispatcher: Dispatcher, permits: int, now: int, below: Gate | None = None) -> int | None:
+    """Nanoseconds until a request made now would be granted, the line included; None: unknown.
+
+    ``below`` is the gate through which it comes, if another line's request is asked about.
+    """
+    timeline, line = dispatcher.timeline, dispatcher.line
+    if line and (dispatcher.gate is not None or isinstance(line, FairLine)):
+        return wait_in_line(dispatcher, permits, below)
     scheduler = dispatcher.scheduler
-    if waiters.line:
-        instant = waiters.estimate.instant(scheduler, timeline, waiters.line, permits, now, dispatcher.catch_up.limit)
+    if line and not isinstance(line, FairLine):
+        instant = dispatcher.waiters.estimate.instant(scheduler, timeline, line, permits, now, dispatcher.catch_up.limit)
     else:
         instant = max((ahead(scheduler, timeline) if timeline.pause_length else scheduler).peek(permits, now), now)
     if instant >= NOBODY_KNOWS:
@@ -94,17 +99,18 @@ def shared_wait(dispatcher: Dispatcher, permits: int) -> int | None:
     """Nanoseconds until the shared limit, if there is one, would grant them to a limiter whose own line is empty; None: unknown."""
     if dispatcher.gate is None:
         return 0
-    shared, permits = dispatcher.gate.shared, dispatcher.gate.permits_of(permits)
+    gate = dispatcher.gate
+    shared, permits = gate.shared, gate.permits_of(permits)
     if not permits:
         return 0
-    return None if is_closed(shared) else estimate(shared, permits, shared.look())
+    return None if is_closed(shared) else estimate(shared, permits, shared.look(), gate)
 
 
 def next_reading(dispatcher: Dispatcher) -> int | None:
     """What the clock reads when the first in line is granted; None: unknown, as before a stopped limiter is started."""
     timeline, waiters = dispatcher.timeline, dispatcher.waiters
     if dispatcher.gate is not None:
-        wait = wait_in_line(dispatcher, dispatcher.gate, None)
+        wait = wait_of_first(dispatcher)
         return None if wait is None else timeline.read() + wait
     request = waiters.line.first()
     assert request is not None

@@ -8,70 +8,87 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.waiting.estimate import ONE_BY_ONE, ahead
+from aiorate.waiting.fair_line import FairLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.fair_line import Order, Rehearsed
     from aiorate.waiting.gate import Gate
+    from aiorate.waiting.line import Line, Ticket
 
-__all__ = ["wait_in_line"]
+__all__ = ["wait_in_line", "wait_of_first"]
 
 _ROUNDS = 64  # how often two limits may name later instants in turn: enough for schedulers that keep the laws
 
 
-def wait_in_line(dispatcher: Dispatcher, gate: Gate, permits: int | None) -> int | None:
-    """Nanoseconds until every limit would grant ``permits`` at the end of the line; None: unknown.
+def wait_in_line(dispatcher: Dispatcher, permits: int, below: Gate | None = None) -> int | None:
+    """Nanoseconds until every limit would grant ``permits`` to a request that joins the line now; None: unknown.
 
-    Without ``permits``: until they would grant the first in line.
+    ``below``: the gate through which it joins; None: it asks this limit directly.
     """
-    level: Dispatcher | None = dispatcher
-    while level is not None:
-        if level.timeline.stopped or (level is not dispatcher and level.closed):
-            return None
-        level = None if level.gate is None else level.gate.shared
-    rehearsal, first_at, _ = _rehearse(dispatcher, first_only=permits is None)
-    return first_at if permits is None else rehearsal.next_due(permits)
+    rehearsal = _rehearse(dispatcher, below)
+    return None if rehearsal is None else rehearsal.next_due(permits)
 
 
-def _rehearse(dispatcher: Dispatcher, below: Gate | None = None, first_only: bool = False) -> tuple[Rehearsal, int | None, int | None]:
-    """Grant everything in the line of that limit.
+def wait_of_first(dispatcher: Dispatcher) -> int | None:
+    """Nanoseconds until every limit would grant the first in line; None: unknown."""
+    rehearsal, first = _rehearse(dispatcher), dispatcher.line.first()
+    return None if rehearsal is None or first is None else rehearsal.serve(*first)
 
-    Returns the rehearsal, and how many ns from now the first is granted, and the request that stands there for the line ``below``.
-    """
-    gate = dispatcher.gate
-    above, standing_above = None, None
+
+def _rehearse(dispatcher: Dispatcher, below: Gate | None = None) -> Rehearsal | None:
+    """A rehearsal of that limit, and of those above it, in which nothing is granted yet; None: one of them grants nothing."""
+    gate, above = dispatcher.gate, None
+    if dispatcher.timeline.stopped:
+        return None
     if gate is not None:
+        if gate.shared.closed:
+            return None
         gate.shared.look()
-        above, _, standing_above = _rehearse(gate.shared, gate)
-    rehearsal = Rehearsal(dispatcher, above, int if gate is None else gate.permits_of)
-    first_at: int | None = None
-    below_at: int | None = None
-    head = dispatcher.line.head(1 if first_only else ONE_BY_ONE)
-    for ticket, permits, since in head:
-        if gate is not None and ticket is gate.first:
-            at = rehearsal.take_standing(permits, standing_above or 0)  # far back in the shared line: some time from now
-        elif rehearsal.allows(permits):
-            at = rehearsal.take_next(permits, since)
-        else:
-            continue
-        first_at = at if first_at is None else first_at
-        below_at = at if below is not None and below.stands_as(ticket) else below_at
-    if not first_only:
-        rehearsal.take_ahead(dispatcher.line.rest(head))
-    return rehearsal, first_at, below_at
+        above = _rehearse(gate.shared, gate)
+        if above is None:
+            return None
+    return Rehearsal(dispatcher, above, below)
+
+
+class _Arrivals:
+    """The requests in the line of a limit that no other line shares, in the order of service."""
+
+    __slots__ = ("_head", "_rest")
+
+    stands = False
+
+    def __init__(self, line: Line) -> None:
+        self._head = line.head(ONE_BY_ONE)
+        self._rest = line.rest(self._head)
+
+    def standing(self) -> Iterator[Rehearsed]:
+        return iter(())
+
+    def before(self, permits: int) -> Iterator[Rehearsed]:
+        """All of them, once."""
+        head, rest = self._head, self._rest
+        self._head, self._rest = [], 0
+        yield from head
+        yield None, rest, 0
 
 
 class Rehearsal:
     """A rehearsal of a scheduler, and of those above it, in which waiting requests are granted.
 
-    Time is in nanoseconds from now.
+    Requests of the line ``below``, or of direct callers, are granted as they are named, and others as it is their turn. Time is in
+    nanoseconds from now.
     """
 
-    __slots__ = ("_above", "_begin", "_behind", "_catch_up", "_held_at", "_joined", "_permits_above", "_scheduler", "last")
+    __slots__ = (
+        *("_above", "_begin", "_behind", "_catch_up", "_held_at", "_joined", "_order", "_permits_above", "_scheduler", "_standing_above"),
+        "last",
+    )
 
-    def __init__(self, dispatcher: Dispatcher, above: Rehearsal | None, permits_above: Callable[[int], int]) -> None:
-        timeline = dispatcher.timeline
+    def __init__(self, dispatcher: Dispatcher, above: Rehearsal | None, below: Gate | None) -> None:
+        timeline, gate, line = dispatcher.timeline, dispatcher.gate, dispatcher.line
         self._held_at = timeline.now()
         self._scheduler = ahead(dispatcher.scheduler, timeline)
         self._catch_up = dispatcher.catch_up.limit
@@ -79,7 +96,13 @@ class Rehearsal:
         self._begin = timeline.read()
         self._joined = self._held_at
         self._above = above
-        self._permits_above = permits_above
+        self._permits_above = int if gate is None else gate.permits_of
+        self._standing_above = None if gate is None else gate.first
+        self._order: Order | _Arrivals
+        if isinstance(line, FairLine):
+            self._order = line.order(None if below is None else below.flow)
+        else:
+            self._order = _Arrivals(line)
         self.last: int = 0
         """When the latest of the requests is granted."""
 
@@ -110,17 +133,41 @@ class Rehearsal:
         return wait
 
     def next_due(self, permits: int) -> int:
-        """When ``permits`` are due to the next in line, which joins the lines above when it is due here."""
-        wait = self.due_own(permits, self.last)
-        if self._above is not None:
-            self._above.join(wait)
-        return self.due(permits, wait)
+        """When ``permits`` are due to a request that joins this line now, at its place."""
+        for request in self._order.before(permits):
+            self.serve(*request)
+        return self._due_next(permits)
 
-    def join(self, wait: int) -> None:
-        """The next request joins this line at ``wait``, and then the lines above."""
-        self._joined = self.instant(wait)
-        if self._above is not None:
-            self._above.join(wait)
+    def serve(self, ticket: Ticket | None, permits: int, since: int) -> int | None:
+        """Grant a request that is in line since ``since``, or many at once if it has no ticket; returns when. None: it is too large."""
+        if ticket is None:
+            self.take_ahead(permits)
+            return self.last
+        if self._above is not None and ticket is self._standing_above and self._above.stands:
+            wait = self.due_own(permits, self._above.serve_standing())
+            return self.take_own(permits, wait, self.instant(wait))
+        return self.take_next(permits, since) if self.allows(permits) else None
+
+    @property
+    def stands(self) -> bool:
+        """Whether the first of the line below stands here."""
+        return self._order.stands
+
+    def serve_standing(self) -> int:
+        """Grant the request that stands here for the line below, after those before it; returns when."""
+        at: int | None = None
+        for request in self._order.standing():
+            at = self.serve(*request)
+        return 0 if at is None else at
+
+    def make_way(self, permits: int, wait: int) -> None:
+        """Grant what is served before the next request of the line below, which joins this line at ``wait``, and then those above."""
+        if permits:
+            for request in self._order.before(permits):
+                self.serve(*request)
+            self._joined = self.instant(wait)
+            if self._above is not None:
+                self._above.make_way(self._permits_above(permits), wait)
 
     def take(self, permits: int, wait: int, since: int | None = None) -> int:
         """Grant ``permits`` at ``wait``, when they are due here and above, to a request in line since ``since``; returns when."""
@@ -132,13 +179,8 @@ class Rehearsal:
 
     def take_next(self, permits: int, since: int) -> int:
         """Grant ``permits`` to the next in line, which has been there since ``since``; returns when."""
-        due_here, wait = self.due_own(permits, self.last), self.next_due(permits)
+        due_here, wait = self.due_own(permits, self.last), self._due_next(permits)
         return self.take(permits, wait, since if wait == due_here else self.instant(wait))  # the limits above held it up: not late here
-
-    def take_standing(self, permits: int, wait: int) -> int:
-        """Grant ``permits`` to the first in line, which is granted above by ``wait``; returns when."""
-        wait = self.due_own(permits, wait)
-        return self.take_own(permits, wait, self.instant(wait))
 
     def take_own(self, permits: int, wait: int, since: int | None = None) -> int:
         """As `take`, where the permits above are taken already."""
@@ -155,7 +197,15 @@ class Rehearsal:
         if permits:
             self._scheduler.take_ahead(permits, self.instant(self.last))
             if self._above is not None:
+                self._above.make_way(self._permits_above(permits), self.last)
                 self._above.take_ahead(self._permits_above(permits))
+
+    def _due_next(self, permits: int) -> int:
+        """When ``permits`` are due to the next to serve, which joins the lines above when it is due here."""
+        wait = self.due_own(permits, self.last)
+        if self._above is not None:
+            self._above.make_way(self._permits_above(permits), wait)
+        return self.due(permits, wait)
 
     def instant(self, wait: int) -> int:
         """The limiter's own time after ``wait``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.waiting.estimate import Estimate
+from aiorate.waiting.fair_line import FairLine
 from aiorate.waiting.line import Line
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Waiters:
     loop: EventLoop
 
     def __init__(self) -> None:
-        self.line: Line = Line()
+        self.line: Line | FairLine = Line()
         self.estimate: Estimate = Estimate()
         self.deadlines: Deadlines | None = None
         """Of the requests with a ``max_wait``; None: there were none."""
@@ -46,6 +47,8 @@ class Waiters:
         """The requests that are going to wait in that loop."""
         waiters = cls()
         waiters.loop, waiters.driver = loop, loop.make_driver(dispatcher)
+        if dispatcher.passes is not None:
+            waiters.line = FairLine()
         return waiters
 
     def leave(self, ticket: Ticket, permits: int) -> None:

@@ -38,7 +38,7 @@ schedulers.bookings
 schedulers
 
 waiting waiting.asyncio waiting.trio waiting.process
-waiting.line waiting.counters waiting.callback waiting.watcher waiting.clock waiting.view waiting.driver waiting.port
+waiting.line waiting.fair_queue waiting.passes waiting.counters waiting.callback waiting.watcher waiting.clock waiting.view waiting.driver waiting.port
 waiting.asyncio.port waiting.trio.here waiting.trio.port waiting.process.port
 waiting.turnstile waiting.asyncio.timerfd waiting.trio.timer waiting.process.section
 waiting.process.inbox waiting.process.timekeeper
@@ -51,6 +51,7 @@ waiting.process.driver waiting.process.family
 waiting.process.view
 
 waiting.refusals waiting.notices waiting.max_waiting waiting.deciding waiting.catch_up waiting.asking
+waiting.fair_line
 waiting.estimate waiting.receipts options
 waiting.rehearsal waiting.waiters
 waiting.moving

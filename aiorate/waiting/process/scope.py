@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.gate import Pass
     from aiorate.waiting.line import Outcome
+    from aiorate.waiting.passes import Pass
     from aiorate.waiting.waiters import Waiters
 
 __all__ = ["family_of", "join", "widen"]

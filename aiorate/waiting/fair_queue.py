@@ -1,0 +1,198 @@
+"""Which of several flows is served next, so that each gets its share of the permits, by weight.
+
+A flow has at most one request here at a time. Virtual time is what each flow would have been served by now, for each unit of its weight,
+if permits could be divided among all flows at once. A flow that has been served less than that is eligible, and of the eligible flows the
+one is next whose request would be finished first: WF2Q (Bennett and Zhang, 1996), and EEVDF (Stoica and Abdel-Wahab, 1995). So no flow is
+ahead of its share, or behind it, by more than one request. Start-time and finish-time fair queuing look at one of the two only: many light
+flows are then served in a row before a heavy one, or the reverse.
+Whole numbers only. Knows nothing of rates, time, lines or how a waiter is woken.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["FairQueue", "Flow"]
+
+R = TypeVar("R")
+
+_SCALE = 1 << 40  # units of virtual time for a permit at weight 1
+_SMALL = 32
+
+
+class Flow:
+    """Requests that take turns with those of other flows, and its share: ``weight`` of the sum of all weights."""
+
+    __slots__ = ("cost", "number", "period", "served", "weight")
+
+    def __init__(self, weight: int) -> None:
+        self.weight: int = weight
+        self.served: int = 0
+        """The virtual time up to which it has been served."""
+        self.cost: int = 0
+        """The virtual time that its request takes."""
+        self.number: int = 0
+        """The number of its request, by arrival; 0: it has none here."""
+        self.period: object = None
+        """The busy period of the queue in which it is active: it has a request, or has been served ahead of virtual time."""
+
+
+class FairQueue(Generic[R]):
+    """The requests of many flows, one of each. `join`, `first` and `grant` take logarithmic time."""
+
+    __slots__ = ("_ahead", "_count", "_early", "_idle", "_period", "_ready", "_time", "_weights", "length")
+
+    def __init__(self) -> None:
+        self.length: int = 0
+        """How many flows have a request here."""
+        self._time = 0  # virtual time
+        self._weights = 0  # of the active flows
+        self._period = object()
+        self._count = 0
+        # Entries whose number is not that of their flow are gone.
+        self._ready: list[tuple[int, int, Flow, R]] = []  # of eligible flows, by the virtual time at which they would be finished
+        self._early: list[tuple[int, int, Flow, R]] = []  # of flows that were served ahead of virtual time, by the time of their start
+        self._idle: dict[Flow, None] = {}  # flows without a request since the last grant, which are active at least until the next
+        self._ahead: list[tuple[int, int, Flow]] = []  # flows without a request, active until virtual time reaches that number
+
+    def join(self, flow: Flow, permits: int, request: R) -> None:
+        """Add the request of a flow that has none here."""
+        if flow.period is not self._period:
+            flow.period, flow.served = self._period, self._time
+            self._weights += flow.weight
+        self.length += 1
+        self._count += 1
+        flow.number = self._count
+        # At least 1, also for a budget that takes nothing here: it would hold up the others forever. Rounded up, for the same reason.
+        flow.cost = -(-max(permits, 1) * _SCALE // flow.weight)
+        self._put(flow, request)
+
+    def first(self) -> tuple[Flow, R] | None:
+        """The flow that is served next, and its request; None: no flow has one."""
+        ready, early = self._ready, self._early
+        while True:
+            while ready:
+                _, number, flow, request = ready[0]
+                if flow.number == number:
+                    return flow, request
+                heappop(ready)
+            while early and early[0][2].number != early[0][1]:
+                heappop(early)
+            if not early:
+                return None
+            self._time = max(self._time, early[0][0])  # those that were behind have left
+            self._release()
+
+    def grant(self, flow: Flow) -> None:
+        """The flow's request is granted, and leaves."""
+        for other in self._idle:
+            if not other.number and other.period is self._period:
+                self._count += 1
+                heappush(self._ahead, (other.served, self._count, other))
+        self._idle.clear()
+        self._advance(flow.cost * flow.weight)
+        flow.served += flow.cost
+        self._part(flow)
+        self._release()
+
+    def leave(self, flow: Flow) -> None:
+        """The flow's request leaves and was not granted. If the flow joins again before the next grant, it has lost nothing."""
+        self._part(flow)
+        if len(self._ready) + len(self._early) > 2 * self.length + _SMALL:
+            for entries in (self._ready, self._early):
+                entries[:] = [entry for entry in entries if entry[2].number == entry[1]]
+                heapify(entries)
+
+    def forget(self) -> None:
+        """No request is left, and none joins at once: what was served until now counts no longer."""
+        if self._weights:
+            self._time = self._weights = 0
+            self._period = object()
+            self._idle.clear()
+            self._ahead.clear()
+
+    def requests(self) -> list[tuple[Flow, R]]:
+        """All requests here, in no order."""
+        return [(flow, request) for _, number, flow, request in self._ready + self._early if flow.number == number]
+
+    def rehearse(self, most: int) -> tuple[FairQueue[R], dict[Flow, Flow]]:
+        """Return a copy with the ``most`` requests that are first by either order, and the copies of their flows."""
+        twin: FairQueue[R] = FairQueue()
+        twin._time, twin._weights, twin._count = self._time, self._weights, self._count
+        flows: dict[Flow, Flow] = {}
+        for entries in (self._ready, self._early):
+            for _, number, flow, request in _least(entries, most):
+                if flow.number == number:
+                    flows[flow] = copy = twin.copy_of(flow, self)
+                    copy.number, copy.cost = number, flow.cost
+                    twin.length += 1
+                    twin._put(copy, request)
+        for served, number, flow in _least(self._ahead, most):
+            if flow not in flows and flow.period is self._period and flow.served == served and not flow.number:
+                flows[flow] = copy = twin.copy_of(flow, self)
+                twin._ahead.append((served, number, copy))
+        return twin, flows
+
+    def copy_of(self, flow: Flow, queue: FairQueue[R]) -> Flow:
+        """A copy of the flow of the ``queue`` of which this one is a copy."""
+        copy = Flow(flow.weight)
+        if flow.period is queue._period:
+            copy.period, copy.served = self._period, flow.served
+        return copy
+
+    def share(self, flow: Flow) -> int:
+        """The permits that all flows together would be served until the request of this one is finished, if each got its share."""
+        return max(0, (flow.served + flow.cost - self._time) * self._weights // _SCALE)
+
+    def _put(self, flow: Flow, request: R) -> None:
+        if flow.served > self._time:
+            heappush(self._early, (flow.served, flow.number, flow, request))
+        else:
+            heappush(self._ready, (flow.served + flow.cost, flow.number, flow, request))
+
+    def _part(self, flow: Flow) -> None:
+        flow.number = 0
+        self.length -= 1
+        self._idle[flow] = None
+
+    def _advance(self, work: int) -> None:
+        """Virtual time goes on while the active flows share that much work. A flow that has nothing left to serve shares no more."""
+        ahead = self._ahead
+        while ahead:
+            served, _, flow = ahead[0]
+            if flow.number == 0 and flow.served == served and flow.period is self._period:
+                needed = (served - self._time) * self._weights
+                if needed > work:
+                    break
+                if needed > 0:
+                    work -= needed
+                    self._time = served
+                self._weights -= flow.weight
+                flow.period = None
+            heappop(ahead)
+        self._time += work // self._weights
+
+    def _release(self) -> None:
+        """Flows with which virtual time has caught up are eligible."""
+        early = self._early
+        while early and early[0][0] <= self._time:
+            _, number, flow, request = heappop(early)
+            if flow.number == number:
+                heappush(self._ready, (flow.served + flow.cost, number, flow, request))
+
+
+def _least(heap: Sequence[R], most: int) -> list[R]:
+    """The least entries of a heap, in order, without looking at the others."""
+    found: list[R] = []
+    places = [(heap[0], 0)] if heap else []
+    while places and len(found) < most:
+        entry, place = heappop(places)
+        found.append(entry)
+        for child in (2 * place + 1, 2 * place + 2):
+            if child < len(heap):
+                heappush(places, (heap[child], child))
+    return found
