@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiorate.redis.immediate import Immediate
     from aiorate.redis.ledger import Asking
     from aiorate.schedulers.bookings import Bookings
-    from aiorate.waiting.line import Line
+    from aiorate.waiting.fair_line import AnyLine
 
 __all__ = ["BookingLedger"]
 
@@ -90,16 +90,16 @@ class BookingLedger:
         self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
         bookings.corrected = self._on_correction
 
-    def is_met(self, line: Line, now: int) -> bool:
+    def is_met(self, line: AnyLine, now: int) -> bool:
         """Whether the bookings in hand suffice, so that the store need not be asked yet."""
         bookings = self.scheduler
         return not bookings.lacks and len(line) <= bookings.in_hand + 1  # the first is being granted
 
-    def spare(self, line: Line, now: int) -> bool:
+    def spare(self, line: AnyLine, now: int) -> bool:
         """No: bookings lapse by themselves, and go back then."""
         return False
 
-    def draw(self, line: Line | None, immediate: Immediate, reading: int, now: int) -> BookingQuestion:
+    def draw(self, line: AnyLine | None, immediate: Immediate, reading: int, now: int) -> BookingQuestion:
         """What to ask for now, on behalf of that line; without one, only how things stand."""
         bookings = self.scheduler
         if self._told is not None:  # and never answered: what came back may have arrived, and a debt may not
@@ -163,7 +163,7 @@ class BookingLedger:
         if timer is not None:
             timer[1].cancel()
 
-    def _ask_for(self, question: BookingQuestion, line: Line, immediate: Immediate, reading: int, now: int) -> None:
+    def _ask_for(self, question: BookingQuestion, line: AnyLine, immediate: Immediate, reading: int, now: int) -> None:
         """Ask for the requests in line that have no booking, unless those in hand last for a while."""
         bookings = self.scheduler
         most = max(min(_MOST, MOST_NUMBERS // len(bookings.rates)), 1)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from aiorate.schedulers.supplied import Supplied
     from aiorate.waiting.deadlines import Overdue
     from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.line import Line, Ticket
+    from aiorate.waiting.fair_line import AnyLine
+    from aiorate.waiting.line import Ticket
 
 __all__ = ["Immediate", "OneAnswer"]
 
@@ -58,7 +59,7 @@ class Immediate:
         """Whether there are requests that no question has counted."""
         return any(not patience.asked for patience in self.waiting.values())
 
-    def ask(self, line: Line, ready: int, most: int, alone: bool) -> int:
+    def ask(self, line: AnyLine, ready: int, most: int, alone: bool) -> int:
         """Count requests for a question. Returns the permits to ask for on behalf of these requests alone, or 0.
 
         0 if other requests stand in line, or if ``alone`` is False because slots are booked ahead anyway: then slots that these

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from aiorate.redis.asking import Asked
     from aiorate.redis.immediate import Immediate
     from aiorate.schedulers.supplied import Supplied
-    from aiorate.waiting.line import Line
+    from aiorate.waiting.fair_line import AnyLine
 
 __all__ = ["Asking", "Ledger", "Reply"]
 
@@ -61,15 +61,15 @@ class Ledger(Protocol):
         """What the ledgers of one key must have in common."""
         ...
 
-    def is_met(self, line: Line, now: int) -> bool:
+    def is_met(self, line: AnyLine, now: int) -> bool:
         """Whether the store need not be asked yet."""
         ...
 
-    def spare(self, line: Line, now: int) -> bool:
+    def spare(self, line: AnyLine, now: int) -> bool:
         """Whether permits are in hand that nobody in line can use, and that are to go back at once."""
         ...
 
-    def draw(self, line: Line | None, immediate: Immediate, reading: int, now: int) -> Asking:
+    def draw(self, line: AnyLine | None, immediate: Immediate, reading: int, now: int) -> Asking:
         """What to ask for now, on behalf of that line; None: nothing is granted, because of a pause or close."""
         ...
 

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from aiorate.meter import Meter
     from aiorate.schedulers.interface import Scheduler
     from aiorate.waiting.clock import Clock
+    from aiorate.waiting.fair_line import AnyLine
     from aiorate.waiting.gate import Gate
-    from aiorate.waiting.line import Line, Noted, Outcome, Request, Ticket
+    from aiorate.waiting.line import Noted, Outcome, Request, Ticket
     from aiorate.waiting.max_waiting import Admission
     from aiorate.waiting.passes import Passes
     from aiorate.waiting.process.section import Section
@@ -474,7 +475,7 @@ class Dispatcher:
     # Looking and changing.
 
     @property
-    def line(self) -> Line | FairLine:
+    def line(self) -> AnyLine:
         """The requests that wait."""
         return self.waiters.line
 

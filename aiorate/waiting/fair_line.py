@@ -6,6 +6,7 @@ Those callers are one flow of weight 1, in order of arrival. Knows nothing of ra
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.dimensions import Amounts
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     Rehearsed = tuple[Ticket | None, int, int]  # as a Request; without a ticket: many requests, or a new one
 
-__all__ = ["FairLine", "Order", "amount_of"]
+__all__ = ["AnyLine", "FairLine", "Order", "amount_of"]
 
 _ONE_BY_ONE = 32  # requests of each kind that a rehearsal looks at
 
@@ -80,6 +81,11 @@ class FairLine:
                 self._stand()
             else:
                 self._permits -= request[1]
+
+    def head(self, most: int) -> list[Request]:
+        """The first requests, at most ``most``."""
+        order = self.order(None, most).all()
+        return [(ticket, permits, since) for ticket, permits, since in islice(order, max(most, 0)) if ticket is not None]
 
     def join(self, ticket: Ticket, permits: int, since: int) -> bool:
         """Add a request. Returns whether it is the next to serve."""
@@ -144,9 +150,9 @@ class FairLine:
         """Nobody waits, and no request comes at once: what was served until now counts no longer."""
         self._queue.forget()
 
-    def order(self, flow: Flow | None) -> Order:
-        """The order of service, for a rehearsal of requests of that flow; None: of a direct caller."""
-        queue, copies = self._queue.rehearse(_ONE_BY_ONE)
+    def order(self, flow: Flow | None, most: int = _ONE_BY_ONE) -> Order:
+        """The order of service, for a rehearsal of requests of that flow; None: of a direct caller. It names ``most`` of each kind."""
+        queue, copies = self._queue.rehearse(most)
         for known in (self._flow, flow):
             if known is not None and known not in copies:
                 copies[known] = queue.copy_of(known, self._queue)
@@ -154,7 +160,7 @@ class FairLine:
         for each, (_, permits, _) in queue.requests():
             if each is not direct:
                 rest -= permits
-        head = self._line.head(_ONE_BY_ONE)
+        head = self._line.head(most)
         if direct.number and not (head and head[0][0] is self._first):
             queue.leave(direct)  # cancelled
         chain: list[Rehearsed] = [*head]
@@ -220,6 +226,10 @@ class Order:
             self._queue.join(self._mine, amount_of(permits), mine)
         yield from self._until(mine)
 
+    def all(self) -> Iterator[Rehearsed]:
+        """What is served if no other request joins."""
+        yield from self._until((None, 0, 0))
+
     def _until(self, mine: Rehearsed | None) -> Iterator[Rehearsed]:
         while True:
             found = self._queue.first()
@@ -249,3 +259,6 @@ class Order:
         """The next of the direct callers stands in the queue."""
         if self._chain:
             self._queue.join(self._direct, amount_of(self._chain[0][1]), self._chain[0])
+
+
+AnyLine = Line | FairLine

@@ -2,19 +2,21 @@
 
 A flow has at most one request here at a time. Virtual time is what each flow would have been served by now, for each unit of its weight,
 if permits could be divided among all flows at once. A flow that has been served less than that is eligible, and of the eligible flows the
-one is next whose request would be finished first: WF2Q (Bennett and Zhang, 1996), and EEVDF (Stoica and Abdel-Wahab, 1995). So no flow is
-ahead of its share, or behind it, by more than one request. Start-time and finish-time fair queuing look at one of the two only: many light
+one is next that would be finished first if each had the largest request: WF2Q (Bennett and Zhang, 1996), and EEVDF (Stoica and
+Abdel-Wahab, 1995), where the size of a request changes no order. So no flow is ahead of its share, or behind it, by more than one largest
+request, and flows of equal weight that have been served equally are served in order of arrival. Start-time and finish-time fair queuing look at one of the two only: many light
 flows are then served in a row before a heavy one, or the reverse.
 Whole numbers only. Knows nothing of rates, time, lines or how a waiter is woken.
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 __all__ = ["FairQueue", "Flow"]
 
@@ -44,7 +46,7 @@ class Flow:
 class FairQueue(Generic[R]):
     """The requests of many flows, one of each. `join`, `first` and `grant` take logarithmic time."""
 
-    __slots__ = ("_ahead", "_count", "_early", "_idle", "_period", "_ready", "_time", "_weights", "length")
+    __slots__ = ("_ahead", "_count", "_early", "_idle", "_largest", "_left", "_period", "_ready", "_seen", "_time", "_weights", "length")
 
     def __init__(self) -> None:
         self.length: int = 0
@@ -53,8 +55,11 @@ class FairQueue(Generic[R]):
         self._weights = 0  # of the active flows
         self._period = object()
         self._count = 0
+        self._largest = 1  # a power of two, and not less than any request here
+        self._seen = 1  # the largest request since it was set
+        self._left = _SMALL  # grants until it may be lowered
         # Entries whose number is not that of their flow are gone.
-        self._ready: list[tuple[int, int, Flow, R]] = []  # of eligible flows, by the virtual time at which they would be finished
+        self._ready: list[tuple[int, int, Flow, R]] = []  # of eligible flows, by when the largest request would be finished
         self._early: list[tuple[int, int, Flow, R]] = []  # of flows that were served ahead of virtual time, by the time of their start
         self._idle: dict[Flow, None] = {}  # flows without a request since the last grant, which are active at least until the next
         self._ahead: list[tuple[int, int, Flow]] = []  # flows without a request, active until virtual time reaches that number
@@ -64,11 +69,15 @@ class FairQueue(Generic[R]):
         if flow.period is not self._period:
             flow.period, flow.served = self._period, self._time
             self._weights += flow.weight
+        permits = max(permits, 1)  # also where a budget takes nothing here: it would hold up the others forever
+        if permits > self._seen:
+            self._seen = permits
+            if permits > self._largest:
+                self._set_largest(permits)
         self.length += 1
         self._count += 1
         flow.number = self._count
-        # At least 1, also for a budget that takes nothing here: it would hold up the others forever. Rounded up, for the same reason.
-        flow.cost = -(-max(permits, 1) * _SCALE // flow.weight)
+        flow.cost = -(-permits * _SCALE // flow.weight)  # rounded up, so that it is not 0
         self._put(flow, request)
 
     def first(self) -> tuple[Flow, R] | None:
@@ -98,14 +107,18 @@ class FairQueue(Generic[R]):
         flow.served += flow.cost
         self._part(flow)
         self._release()
+        self._left -= 1
+        if self._left < 0:
+            seen, self._seen = self._seen, 1
+            self._set_largest(seen)
 
     def leave(self, flow: Flow) -> None:
         """The flow's request leaves and was not granted. If the flow joins again before the next grant, it has lost nothing."""
+        if not flow.number:
+            return
         self._part(flow)
         if len(self._ready) + len(self._early) > 2 * self.length + _SMALL:
-            for entries in (self._ready, self._early):
-                entries[:] = [entry for entry in entries if entry[2].number == entry[1]]
-                heapify(entries)
+            self._tidy()
 
     def forget(self) -> None:
         """No request is left, and none joins at once: what was served until now counts no longer."""
@@ -119,10 +132,10 @@ class FairQueue(Generic[R]):
         """All requests here, in no order."""
         return [(flow, request) for _, number, flow, request in self._ready + self._early if flow.number == number]
 
-    def rehearse(self, most: int) -> tuple[FairQueue[R], dict[Flow, Flow]]:
+    def rehearse(self, most: int) -> tuple[FairQueue[Any], dict[Flow, Flow]]:
         """Return a copy with the ``most`` requests that are first by either order, and the copies of their flows."""
-        twin: FairQueue[R] = FairQueue()
-        twin._time, twin._weights, twin._count = self._time, self._weights, self._count
+        twin: FairQueue[Any] = FairQueue()
+        twin._time, twin._weights, twin._count, twin._largest = self._time, self._weights, self._count, self._largest
         flows: dict[Flow, Flow] = {}
         for entries in (self._ready, self._early):
             for _, number, flow, request in _least(entries, most):
@@ -137,7 +150,7 @@ class FairQueue(Generic[R]):
                 twin._ahead.append((served, number, copy))
         return twin, flows
 
-    def copy_of(self, flow: Flow, queue: FairQueue[R]) -> Flow:
+    def copy_of(self, flow: Flow, queue: FairQueue[Any]) -> Flow:
         """A copy of the flow of the ``queue`` of which this one is a copy."""
         copy = Flow(flow.weight)
         if flow.period is queue._period:
@@ -146,13 +159,34 @@ class FairQueue(Generic[R]):
 
     def share(self, flow: Flow) -> int:
         """The permits that all flows together would be served until the request of this one is finished, if each got its share."""
-        return max(0, (flow.served + flow.cost - self._time) * self._weights // _SCALE)
+        return max(0, (self._finish(flow) - self._time) * self._weights // _SCALE)
+
+    def _finish(self, flow: Flow) -> int:
+        return flow.served + self._largest * _SCALE // flow.weight
+
+    def _set_largest(self, permits: int) -> None:
+        """Set it to no less than ``permits``, and again after as many grants as pay for that."""
+        self._left = 2 * self.length + _SMALL
+        for flow, _ in self.requests():
+            permits = max(permits, flow.cost * flow.weight // _SCALE)
+        largest = 1 << (permits - 1).bit_length()
+        if largest != self._largest:
+            self._largest = largest
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Put the entries in order again, without those that are gone."""
+        requests = self.requests()
+        self._ready.clear()
+        self._early.clear()
+        for flow, request in requests:
+            self._put(flow, request)
 
     def _put(self, flow: Flow, request: R) -> None:
         if flow.served > self._time:
             heappush(self._early, (flow.served, flow.number, flow, request))
         else:
-            heappush(self._ready, (flow.served + flow.cost, flow.number, flow, request))
+            heappush(self._ready, (self._finish(flow), flow.number, flow, request))
 
     def _part(self, flow: Flow) -> None:
         flow.number = 0
@@ -182,7 +216,7 @@ class FairQueue(Generic[R]):
         while early and early[0][0] <= self._time:
             _, number, flow, request = heappop(early)
             if flow.number == number:
-                heappush(self._ready, (flow.served + flow.cost, number, flow, request))
+                heappush(self._ready, (self._finish(flow), number, flow, request))
 
 
 def _least(heap: Sequence[R], most: int) -> list[R]:

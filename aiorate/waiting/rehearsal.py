@@ -56,23 +56,24 @@ def _rehearse(dispatcher: Dispatcher, below: Gate | None = None) -> Rehearsal | 
 class _Arrivals:
     """The requests in the line of a limit that no other line shares, in the order of service."""
 
-    __slots__ = ("_head", "_rest")
+    __slots__ = ("_line",)
 
     stands = False
 
     def __init__(self, line: Line) -> None:
-        self._head = line.head(ONE_BY_ONE)
-        self._rest = line.rest(self._head)
+        self._line: Line | None = line
 
     def standing(self) -> Iterator[Rehearsed]:
+        """Nothing: no line stands here."""
         return iter(())
 
     def before(self, permits: int) -> Iterator[Rehearsed]:
         """All of them, once."""
-        head, rest = self._head, self._rest
-        self._head, self._rest = [], 0
-        yield from head
-        yield None, rest, 0
+        line, self._line = self._line, None
+        if line is not None:
+            head = line.head(ONE_BY_ONE)
+            yield from head
+            yield None, line.rest(head), 0
 
 
 class Rehearsal:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.deadlines import Deadlines
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.driver import Driver
+    from aiorate.waiting.fair_line import AnyLine
     from aiorate.waiting.line import Ticket
     from aiorate.waiting.view import EventLoop
 
@@ -27,7 +28,7 @@ class Waiters:
     loop: EventLoop
 
     def __init__(self) -> None:
-        self.line: Line | FairLine = Line()
+        self.line: AnyLine = Line()
         self.estimate: Estimate = Estimate()
         self.deadlines: Deadlines | None = None
         """Of the requests with a ``max_wait``; None: there were none."""

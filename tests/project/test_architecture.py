@@ -38,7 +38,8 @@ schedulers.bookings
 schedulers
 
 waiting waiting.asyncio waiting.trio waiting.process
-waiting.line waiting.fair_queue waiting.passes waiting.counters waiting.callback waiting.watcher waiting.clock waiting.view waiting.driver waiting.port
+waiting.fair_queue waiting.passes
+waiting.line waiting.counters waiting.callback waiting.watcher waiting.clock waiting.view waiting.driver waiting.port
 waiting.asyncio.port waiting.trio.here waiting.trio.port waiting.process.port
 waiting.turnstile waiting.asyncio.timerfd waiting.trio.timer waiting.process.section
 waiting.process.inbox waiting.process.timekeeper
