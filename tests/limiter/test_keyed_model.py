@@ -21,10 +21,11 @@ from aiorate.waiting.asyncio import view
 class Pair:
     """A KeyedLimiter and its model, for which each step is done."""
 
-    def __init__(self, kinds: dict[str, str], shared: str | None) -> None:
+    def __init__(self, kinds: dict[str, str], shared: str | None, by_function: bool) -> None:
         self.clock = ManualClock()
         self.kinds = kinds
-        self.keyed = aiorate.KeyedLimiter(self.make, shared=None if shared is None else self.limiter(shared), max_keys=2)
+        self.shared = None if shared is None else self.limiter(shared)
+        self.keyed = aiorate.KeyedLimiter(self.make, shared=(lambda key: self.shared) if by_function else self.shared, max_keys=2)
         self.model = Model(None if shared is None else self.begun(shared))
         self.names = count()
         self.asked: dict[int, str | None] = {}
@@ -47,8 +48,8 @@ class Pair:
     def of(self, key: str | None) -> aiorate.Limiter:
         """The limiter of the key; where it is made again, its model is too."""
         if key is None:
-            assert self.keyed.shared is not None
-            return self.keyed.shared
+            assert self.shared is not None
+            return self.shared
         if key not in self.keyed and not (key in self.model.keys and self.kinds[key] in EXACT):
             self.model.keys[key] = Limit(self.begun(self.kinds[key]), self.clock.now())
         limiter = self.keyed[key]
@@ -159,11 +160,11 @@ STEPS = st.tuples(
 )
 
 
-def run(kinds: dict[str, str], shared: str | None, steps: list[tuple[int, str, str | None, int]]) -> None:
+def run(kinds: dict[str, str], shared: str | None, steps: list[tuple[int, str, str | None, int]], by_function: bool = False) -> None:
     """Run one history."""
 
     async def history() -> None:
-        pair = Pair(kinds, shared)
+        pair = Pair(kinds, shared, by_function)
         for step in steps:
             await pair.do(*step)
         await pair.finish()
@@ -197,8 +198,12 @@ def test_a_keyed_limiter_agrees_with_its_model(shared: str | None, monkeypatch: 
     monkeypatch.setattr(view, "GRAIN_NS", 0)
 
     @examples(30)
-    @given(st.fixed_dictionaries({key: st.sampled_from(list(EACH)) for key in "abcd"}), st.lists(STEPS, min_size=4, max_size=40))
-    def compare(kinds: dict[str, str], steps: list[tuple[int, str, str | None, int]]) -> None:
-        run(kinds, shared, steps)
+    @given(
+        st.fixed_dictionaries({key: st.sampled_from(list(EACH)) for key in "abcd"}),
+        st.lists(STEPS, min_size=4, max_size=40),
+        st.booleans(),
+    )
+    def compare(kinds: dict[str, str], steps: list[tuple[int, str, str | None, int]], by_function: bool) -> None:
+        run(kinds, shared, steps, by_function)
 
     compare()

@@ -14,7 +14,7 @@ from helpers.driving import SECOND
 from helpers.stores import RealServer, TimedClient
 
 import aiorate
-from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket, TokenPool
+from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket, TokenPool
 from aiorate.redis import RedisLimiter
 
 from .world import Level, Stage, Subject, noted
@@ -124,6 +124,14 @@ def three_levels(stage: Stage, store: RealServer | None) -> Subject:
     return of_keys(stage, keyed, levels | {"tenant": Level.of(middle), "top": Level.of(top)}, "tenant", "top", also=(tenants, shared))
 
 
+def keyed_by_function(stage: Stage, store: RealServer | None) -> Subject:
+    top, middle = bucket(3), bucket(3, "20/s")
+    shared = Limiter(top, clock=stage.clock)
+    tenants = KeyedLimiter(lambda tenant: Limiter(middle, clock=stage.clock), shared=lambda tenant: shared)
+    keyed, levels = keyed_by(stage, shared=lambda key: tenants["acme"])
+    return of_keys(stage, keyed, levels | {"tenant": Level.of(middle), "top": Level.of(top)}, "tenant", "top", also=(tenants, shared))
+
+
 def reserving(stage: Stage, budget: Budget) -> AbstractAsyncContextManager[Any]:
     return budget.reserve(max_wait=stage.options.get("max_wait"))
 
@@ -160,6 +168,29 @@ def budget_three_levels(stage: Stage, store: RealServer | None) -> Subject:
     tenants = KeyedLimiter(lambda tenant: Limiter(middle, clock=stage.clock), shared=Limiter(top, clock=stage.clock))
     levels = {"tenant": Level.of(middle), "top": Level.of(top)}
     return budgets_over(stage, tenants["acme"], levels, (tenants,))
+
+
+def budget_levels(stage: Stage, store: RealServer | None) -> Subject:
+    """Budgets of two keys, of a team, and one for all; the team alone has tokens besides."""
+    top, middle, tokens = bucket(3), bucket(3, "20/s"), bucket(3, "15/s")
+    everybody = Budget(requests=top, clock=stage.clock)
+    teams = KeyedBudget[str](lambda team: Budget(requests=middle, tokens=tokens, shared=everybody, clock=stage.clock))
+    own = {key: bucket() for key in KEYS}
+    users = KeyedBudget[str](
+        lambda key: Budget(requests=own[key], tokens="1000/s", clock=stage.clock, **_of_budgets(stage)), shared=lambda key: teams["team"]
+    )
+    levels = {key: Level.of(scheduler) for key, scheduler in own.items()}
+    levels["a"].held = [users[key] for key in KEYS]
+    above = {"team": Level.of(middle), "tokens": Level.of(tokens), "top": Level.of(top)}
+    return Subject(
+        users["a"],
+        lambda i: reserving(stage, users[KEYS[i % 2]]),
+        levels | above,
+        lambda i: (KEYS[i % 2], *above),
+        lambda: [users[key] for key in KEYS],
+        None,
+        (users, teams, everybody),
+    )
 
 
 def _of_budgets(stage: Stage) -> dict[str, Any]:
@@ -219,6 +250,8 @@ KINDS = [
     Kind("keyed-shared", keyed_shared),
     Kind("keyed-late", keyed_late),
     Kind("three-levels", three_levels),
+    Kind("keyed-by-function", keyed_by_function),
+    Kind("budget-levels", budget_levels, takes=_OPTIONS_OF_BUDGETS, verbs=_VERBS_OF_BUDGETS),
     Kind("budget", one_budget, takes=_OPTIONS_OF_BUDGETS, verbs=_VERBS_OF_BUDGETS),
     Kind("budget-shared", budget_shared, takes=_OPTIONS_OF_BUDGETS, verbs=_VERBS_OF_BUDGETS),
     Kind("budget-three-levels", budget_three_levels, takes=_OPTIONS_OF_BUDGETS, verbs=_VERBS_OF_BUDGETS),
