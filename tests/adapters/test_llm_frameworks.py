@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from helpers.driving import LONG
 
-from aiorate import Limiter, TokenBucket
+from aiorate import Budget, Limiter, TokenBucket
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "adapters"
 FRAMEWORKS = ("langchain", "llama_index", "pydantic_ai")
@@ -30,7 +30,10 @@ def adapter(framework: str) -> Callable[[Limiter], Any]:
     return made
 
 
-def limiter_of(rate: str = "50/s") -> Limiter:
+def limit_of(framework: str, rate: str = "50/s") -> Any:
+    """What the adapter takes: a budget for llama-index, a limiter for the others. Both count, pause and have a line."""
+    if framework == "llama_index":
+        return Budget(requests=TokenBucket(rate, burst=1), tokens=TokenBucket("1000/min", burst=1000), scope="process")
     return Limiter(TokenBucket(rate, burst=1), scope="process")
 
 
@@ -124,7 +127,7 @@ def test_the_program_takes_its_time(framework: str) -> None:
 @each
 def test_threads_and_loops_share_one_limit(framework: str) -> None:
     """Six threads of calls and two event loops: every call takes one permit, and none leaves early."""
-    limiter = limiter_of("100/s")
+    limiter = limit_of(framework, "100/s")
     calls = Calls(framework, limiter)
 
     async def together() -> None:
@@ -143,7 +146,7 @@ def test_threads_and_loops_share_one_limit(framework: str) -> None:
 @each
 def test_a_cancelled_call_spends_nothing(framework: str) -> None:
     """Its task is cancelled while the call waits in line."""
-    limiter = limiter_of("1/min")
+    limiter = limit_of(framework, "1/min")
     calls = Calls(framework, limiter)
 
     async def main() -> None:
@@ -163,7 +166,7 @@ def test_a_cancelled_call_spends_nothing(framework: str) -> None:
 @each
 def test_a_pause_holds_every_call(framework: str) -> None:
     """As after a 429."""
-    limiter = limiter_of()
+    limiter = limit_of(framework)
     calls = Calls(framework, limiter)
     calls.ask()
 
@@ -177,7 +180,7 @@ def test_a_pause_holds_every_call(framework: str) -> None:
 @pytest.mark.parametrize("framework", ["langchain", "llama_index"])
 def test_a_synchronous_call_does_not_block_a_loop(framework: str) -> None:
     """A plain invoke() inside a coroutine would stop every other task: an error says so, and nothing is spent."""
-    limiter = limiter_of()
+    limiter = limit_of(framework)
     calls = Calls(framework, limiter)
 
     async def main() -> None:
@@ -190,7 +193,7 @@ def test_a_synchronous_call_does_not_block_a_loop(framework: str) -> None:
 
 def test_langchain_asks_without_waiting() -> None:
     """With blocking=False the answer is whether there was a permit, in both kinds of code."""
-    limiter = limiter_of("1/min")
+    limiter = limit_of("langchain", "1/min")
     asking = adapter("langchain")(limiter)
 
     assert asking.acquire(blocking=False) is True
@@ -202,7 +205,7 @@ def test_langchain_streams_and_batches_pay() -> None:
     """One permit for each call to the model, from the threads of batch() too."""
     from langchain_core.language_models.fake_chat_models import FakeListChatModel
 
-    limiter = limiter_of("1000/s")
+    limiter = limit_of("langchain", "1000/s")
     model = FakeListChatModel(responses=["42"], rate_limiter=adapter("langchain")(limiter))
 
     model.batch(["What?"] * 5)
@@ -216,7 +219,7 @@ def test_llama_index_embeddings_pay_for_each_batch() -> None:
     """25 texts in batches of 10 are three calls."""
     from llama_index.core import MockEmbedding
 
-    limiter = limiter_of("1000/s")
+    limiter = limit_of("llama_index", "1000/s")
     model = MockEmbedding(embed_dim=2, embed_batch_size=10, rate_limiter=adapter("llama_index")(limiter))
 
     model.get_text_embedding_batch(["text"] * 25)
@@ -225,11 +228,23 @@ def test_llama_index_embeddings_pay_for_each_batch() -> None:
     assert 6 == limiter.statistics().granted
 
 
+def test_llama_index_may_tell_tokens() -> None:
+    """The next request waits until they are available too."""
+    budget = limit_of("llama_index", "1000/s")
+    asking = adapter("llama_index")(budget)
+
+    asking.acquire(600)
+    asyncio.run(asking.async_acquire(300))
+
+    assert 100 <= budget.available("tokens") < 200
+    assert budget.delay(tokens=600) > 20
+
+
 def test_llama_index_may_not_block_a_loop() -> None:
     """MockLLM.acomplete() calls complete(): the error reaches the caller, before the loop stands still."""
     from llama_index.core.llms import MockLLM
 
-    limiter = limiter_of()
+    limiter = limit_of("llama_index")
     model = MockLLM()
     model.rate_limiter = adapter("llama_index")(limiter)
 
@@ -243,7 +258,7 @@ def test_pydantic_ai_waits_inside_its_own_limit() -> None:
     from pydantic_ai.models.concurrency import limit_model_concurrency
     from pydantic_ai.models.test import TestModel
 
-    limiter = limiter_of("100/s")
+    limiter = limit_of("pydantic_ai", "100/s")
     agent = Agent(limit_model_concurrency(limit_model_concurrency(TestModel(), adapter("pydantic_ai")(limiter)), 2))
     most = 0
 
