@@ -21,6 +21,7 @@ __all__ = ["BookingOutage"]
 class BookingOutage(Outage):
     """``rates`` and ``bursts`` are those of the store; this process has ``share`` of them for the policy ``"local"``."""
 
+    call = "reserve()"
     __slots__ = ("_ledger", "_part")
 
     def __init__(

@@ -120,6 +120,8 @@ class RedisBudget(Budget):
         self._ledger = BookingLedger(bookings, self._limits, leased, ahead, late)
         outage = BookingOutage(on_unavailable, patience, bookings.rates, bookings.bursts, share, self._ledger)
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._dispatcher, self._ledger, outage)
+        if shared is not None:
+            self._session.shared()
 
     def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
         pairs = [_limit(place, limit) for place, limit in limits.items()]

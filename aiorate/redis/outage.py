@@ -90,6 +90,7 @@ class Outage:
     ``rates`` and ``bursts`` are this process's own for the policy ``"local"``: ``share`` of the whole.
     """
 
+    call = "acquire()"  # that errors name
     __slots__ = ("_bursts", "_grace", "_rates", "_share", "_uncharged", "began", "cause", "fallback", "policy")
 
     def __init__(self, policy: str, grace: int, rates: Sequence[Rate], bursts: Sequence[int], share: Fraction) -> None:
@@ -186,7 +187,7 @@ class Outage:
         """The error for requests that cannot be served."""
         what = "answers with an error" if said_by_server(self.cause) else "does not answer"
         error = EngineUnavailable(
-            f"acquire(): the store {what}: {self.why}. It is asked again; on_unavailable= says what happens meanwhile."
+            f"{self.call}: the store {what}: {self.why}. It is asked again; on_unavailable= says what happens meanwhile."
         )
         error.__cause__ = self.cause
         return error

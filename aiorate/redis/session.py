@@ -361,7 +361,7 @@ class StoreSession(Watcher):
         self._sent = None
         self._pause.rechecks = False
         self._switch.restore(self._outage.refused(self._dispatcher.timeline.read()))
-        error = EngineUnavailable(f"acquire(): the store refuses: {said(cause)}")
+        error = EngineUnavailable(f"{self._outage.call}: the store refuses: {said(cause)}")
         error.__cause__ = cause
         self._fail(error)
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from helpers.driving import others
+from helpers.server import most_in_any_window
 from helpers.stores import RealServer, TimedClient, now
 
-from aiorate import LimiterClosed, TokenBucket, WaitTooLong
+from aiorate import KeyedBudget, LimiterClosed, TokenBucket, WaitTooLong
 from aiorate.redis import RedisBudget
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
@@ -127,3 +128,69 @@ async def test_closing_returns_what_is_booked(store: RealServer) -> None:
     assert await granted(other, tokens=1) <= 0.6
     await other.aclose()
     assert not others()
+
+
+async def test_levels_of_budgets_share_through_the_store(store: RealServer) -> None:
+    """All or nothing within the process: each reservation takes from its team and from the organisation."""
+    org = process(store, "org", requests="100/s", tokens="100/s")
+    teams = KeyedBudget(lambda team: process(store, f"team:{team}", requests="10/s", tokens="1000/s", shared=org))
+
+    async def one(team: str) -> float:
+        async with teams.reserve(team, tokens=10):
+            return now()
+
+    instants = sorted(await asyncio.gather(*[one(team) for team in "abab" for _ in range(3)]))
+    assert instants[-1] >= 1.1
+    assert most_in_any_window(instants, 0.5) <= 7
+    await teams.aclose()
+    await org.aclose()
+    assert not others()
+
+
+async def test_a_pause_holds_all_processes(store: RealServer) -> None:
+    """And its end is told to them too."""
+    one, other = process(store, requests="10/s"), process(store, requests="10/s")
+    await granted(one)
+    one.pause(5)
+    await asyncio.sleep(0.01)
+    assert pytest.approx(5.0, abs=0.02) == await granted(other)
+
+    other.pause(100)
+    waiting = asyncio.create_task(granted(one))
+    await asyncio.sleep(1)
+    other.resume()
+    assert await waiting <= 7.2
+    await one.aclose()
+    await other.aclose()
+
+
+async def test_a_large_reservation_is_not_starved(store: RealServer) -> None:
+    """Small ones of another process wait until it has gathered its amount."""
+    one = process(store, tokens=TokenBucket("10/s", burst=20))
+    other = process(store, tokens=TokenBucket("10/s", burst=20))
+    await granted(one, tokens=20)
+    small = [asyncio.create_task(granted(one, tokens=1)) for _ in range(100)]
+    await asyncio.sleep(0.3)
+
+    assert await granted(other, tokens=20) <= 8.0
+    for task in small:
+        task.cancel()
+    await asyncio.gather(*small, return_exceptions=True)
+    await one.aclose()
+    await other.aclose()
+
+
+async def test_a_process_that_dies_holds_nobody_up_for_long(store: RealServer) -> None:
+    """Neither its bookings nor the place of its large reservation, which the others let pass."""
+    dead = process(store, tokens=TokenBucket("10/s", burst=20))
+    other = process(store, tokens=TokenBucket("10/s", burst=20))
+    await granted(dead, tokens=20)
+    large = asyncio.create_task(granted(dead, tokens=20))
+    await asyncio.sleep(0.1)
+    dead.dispatcher.watcher.client.release(dead.dispatcher.watcher)  # type: ignore[attr-defined]  # it never asks again
+    begin = now()
+
+    assert await granted(other, tokens=1) - begin <= 2.0
+    large.cancel()
+    await asyncio.gather(large, return_exceptions=True)
+    await other.aclose()
