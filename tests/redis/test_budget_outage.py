@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ async def test_an_outage_within_the_grace_changes_nothing(store: RealServer, pol
     instants = await asyncio.gather(*[outcome(budget, tokens=20) for _ in range(3)])
 
     assert 0.8 <= instants[0] <= 0.95
-    assert [pytest.approx(0.2, abs=1e-3)] * 2 == [later - earlier for earlier, later in zip(instants, instants[1:], strict=False)]
+    assert [pytest.approx(0.2, abs=1e-3)] * 2 == [later - earlier for earlier, later in pairwise(instants)]
     await budget.aclose()
     assert not others()
 
@@ -76,7 +77,7 @@ async def test_wait_serves_in_order_once_the_store_is_back(store: RealServer) ->
     instants = await asyncio.gather(*waiting)
 
     assert 5 <= instants[0] <= 5.6
-    assert [pytest.approx(0.1, abs=1e-3)] * 2 == [later - earlier for earlier, later in zip(instants, instants[1:], strict=False)]
+    assert [pytest.approx(0.1, abs=1e-3)] * 2 == [later - earlier for earlier, later in pairwise(instants)]
     await budget.aclose()
 
 
