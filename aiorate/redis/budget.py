@@ -44,18 +44,21 @@ class RedisBudget(Budget):
 
     ``client_or_url`` and ``name`` are as in `RedisLimiter`, and the key in the store is ``aiorate:{name}``. A dimension is a rate or a
     `TokenBucket`. Of a rate nothing is saved up: an amount of any size is granted, and later ones wait until it has passed, so estimates
-    are not lowered. A bucket starts full, and an amount above its burst is lowered to it, as in `Budget`.
+    are not lowered. A bucket starts full, and an amount above its burst is lowered to it, as in `Budget`. ``shared`` is a Budget or
+    RedisBudget from which every reservation takes too, as in `Budget`; its key is another one, and the process asks for both.
 
     The store books reservations by its own clock, each for the first instant at which all dimensions have its amount. Let R be the rate
-    of a dimension, m its burst (of a rate: the largest amount), n the largest amount, and W any window in seconds: what all processes
-    together reserve in it is at most ``m + R * (W + max(slack, lease)) + n / 2``, and what came back shortly before or in it. Settled
-    amounts come back to all processes, those that were granted as well as those that wait: within 0.3 s to a process in which few wait,
-    and with its next bookings to others.
+    of a dimension, n the largest amount, b the burst (of a rate: n), and W any window in seconds. What all processes together reserve
+    in it, less what comes back in it or was about to, is at most ``b + R * (W + max(slack, lease, 0.5 * n / R))``. In the long run the
+    use never exceeds R. What is settled below its estimate serves the next bookings of all processes. A process with a short line hears
+    of it within 0.3 seconds. With a long one it has bookings already, and those stay as they are.
 
-    ``horizon`` is how far ahead, in seconds, all processes together aim to book at most; the time of 16 reservations if that is shorter.
-    A process that dies wastes what it had booked, at most that, and its estimates stand. ``slack`` is how many seconds a booking may be
-    used late, 0.001 or more, and ``lease`` the same, the longer of the two. ``on_unavailable``, ``local_share`` and ``grace`` are as in
-    `RedisLimiter`: under ``"local"`` this process has ``local_share`` of each dimension, and what it reserved is charged afterwards.
+    ``horizon`` is how far ahead, in seconds, all processes together aim to book at most; the time of 12 reservations if that is shorter.
+    A process that dies wastes a part of that, and its open estimates stand. A lower horizon means more calls to the store at low rates.
+    ``slack`` is how many seconds a booking may be used late, 0.001 or more, and ``lease`` the same: the longer one counts.
+    ``on_unavailable``, ``local_share`` and ``grace`` are as in `RedisLimiter`: under ``"local"`` this process has ``local_share`` of each
+    dimension, and what it reserved is charged afterwards. When the store loses its state, at most what was booked ahead is granted a
+    second time, and a burst once more where no process remembers.
 
     `pause`, `observe` and `resume` are for all processes. A quota from a response is kept by the process that received it. The other
     arguments are those of `Budget`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.

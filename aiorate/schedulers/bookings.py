@@ -69,7 +69,7 @@ class StoreDimension(Scheduler):
         """What all processes together reserve at most, less what comes back: the burst, or ``largest``, and rate times window."""
         check_window(window, largest)
         most = largest if self.burst is None else self.burst
-        return most + self.rate.permits_in(window + self.late) + (largest + 1) // 2
+        return most + max(self.rate.permits_in(window + self.late), self.rate.permits_in(window) + (largest + 1) // 2)
 
     def reset(self, now: int) -> None:
         """Raises RuntimeError: the store knows of all grants, for all processes."""
