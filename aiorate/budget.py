@@ -1,6 +1,6 @@
 """Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle the actual use.
 
-Knows nothing of how a rate is computed, of event loops, or of HTTP.
+Knows nothing of how a rate is computed, of event loops, or of HTTP. Longer than other files: a third of it documents the public calls.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ class Budget:
     def _share(self, above: Above) -> None:
         dispatcher = self._dispatcher
         if dispatcher.section is not None:
-            from aiorate.waiting.process.scope import join
+            from aiorate.waiting.process.scope import family_of, join
 
-            join(above.limit.dispatcher, dispatcher)
+            join(family_of(above.limit.dispatcher), dispatcher)
         dispatcher.run(self._pass_through, above)
         self._above, self._names = above, above.names
         self.refusals = BudgetRefusals(self._names, self._dimensions, above)

@@ -70,7 +70,9 @@ class Kept(Generic[K, V]):
     def unused(self) -> K | None:
         """A key that was not used in the last round; None: all were checked, and another round begins."""
         if self._before:
-            key, self._once[key] = self._before.popitem(last=False)
+            key = next(iter(self._before))
+            self._once[key] = self._before[key]  # first: a signal handler may raise after any call, and a key must not be lost
+            del self._before[key]
             return key
         if self._to_check and self._once:
             self._to_check -= 1

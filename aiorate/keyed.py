@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from aiorate.errors import LimiterClosed, kind_of
 from aiorate.keyed_base import Keyed, refuse_keyed
 from aiorate.limiter import Limiter
+from aiorate.options import check_scope
 from aiorate.rate import Rate, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler
 from aiorate.waiting import changes
@@ -18,18 +19,19 @@ from aiorate.waiting.gate import Gate
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from datetime import timedelta
-    from typing import Never, NoReturn, TypeGuard
+    from typing import Literal, Never, NoReturn, TypeGuard
 
     from aiorate.events import Event
     from aiorate.feedback import Feedback
     from aiorate.rate import Number
     from aiorate.spec import RateSpec
+    from aiorate.waiting.dispatcher import Dispatcher
 
 __all__ = ["KeyedLimiter"]
 
 K = TypeVar("K", bound="Hashable")
 
-_OPTIONS = ("shared", "max_keys", "idle", "on_event")
+_OPTIONS = ("shared", "max_keys", "idle", "on_event", "scope")
 _OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency")
 
 
@@ -48,7 +50,11 @@ class KeyedLimiter(Keyed[K, Limiter]):
     is kept if its rate was changed, while it is paused or in debt, and while somebody holds its limiter. ``max_keys`` bounds how many
     are kept at once as far as that allows. ``idle`` keeps a key for that many seconds after it was found unused. Raises TypeError and
     ValueError for wrong arguments. ``on_event`` is called with an `aiorate.Event` for each evicted key, and for events of the limiters
-    that are made here from a rate or a strategy. For one event loop, as a `Limiter` is.
+    that are made here from a rate or a strategy.
+
+    ``scope="loop"`` is for one event loop, as for a `Limiter`. ``scope="process"`` is for any number of event loops in any threads, and
+    for synchronous code: `acquire_blocking`, and ``with keyed(key):``. Limiters that ``factory`` and ``shared`` return have the same scope.
+    Their functions are called in the thread that first needs the key, outside of every lock that a request takes.
     """
 
     __slots__ = ("_owns_shared",)
@@ -64,6 +70,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         max_keys: int = 100_000,
         idle: Number | None = None,
         on_event: Callable[[Event], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -77,15 +84,18 @@ class KeyedLimiter(Keyed[K, Limiter]):
                 f" each key needs a separate limit.{hint}"
             )
         refuse_keyed("KeyedLimiter(shared)", shared)
+        check_scope("KeyedLimiter", scope)
         if shared is None or _is_function(shared):
             limit = None
         else:
-            limit = self._check_shared("KeyedLimiter(shared)", shared if isinstance(shared, Limiter) else _make_shared(shared, on_event))
-        super().__init__(factory, limit, shared if _is_function(shared) else None, max_keys, idle, on_event)
+            limit = shared if isinstance(shared, Limiter) else _make_shared(shared, on_event, scope)
+            self._check_limiter("KeyedLimiter(shared)", limit, scope == "process")
+        super().__init__(factory, limit, shared if _is_function(shared) else None, max_keys, idle, on_event, scope)
         self._owns_shared = limit is not None and limit is not shared  # whether the shared limit was made here
 
     def _member(self, key: K, made: object) -> Limiter:
         if isinstance(made, Limiter):
+            self._check_scope_of(made)
             return made
         return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event)  # type: ignore[arg-type]  # it checks
 
@@ -96,16 +106,23 @@ class KeyedLimiter(Keyed[K, Limiter]):
                 f"{what}: the function must return a Limiter that several keys share, such as teams[user.team], or None,"
                 f" not {kind_of(shared)}. A rate would be another limit for each key."
             )
-        if shared.dispatcher.section is not None:
-            raise ValueError(f"{what}: a KeyedLimiter is for one event loop, and this has scope='process'. Use scope='loop'.")
-        shared.check_shared(what, "the limiters that the factory makes")
+        self._check_limiter(what, shared, self._guard is not None)
         return shared
 
+    def _check_limiter(self, what: str, shared: Limiter, process: bool) -> None:
+        self._check_scope_of_shared(what, process, shared)
+        shared.check_shared(what, "the limiters that the factory makes")
+
     def _join(self, member: Limiter, shared: Limiter | None) -> None:
-        changes.share(member.dispatcher, None if shared is None else Gate(shared.dispatcher, owner=shared))
+        if self._guard is not None:
+            self._guard.join(member.dispatcher, None if shared is None else shared.dispatcher)
+        member.dispatcher.run(_share, member.dispatcher, shared)
 
     def _closed_member(self) -> Limiter:
-        return _Closed()
+        closed = _Closed()
+        if self._guard is not None:
+            self._guard.join(closed.dispatcher, None)
+        return closed
 
     # Asking.
 
@@ -116,6 +133,17 @@ class KeyedLimiter(Keyed[K, Limiter]):
         the estimate counts the requests in both lines now. Other keys may come in between; ``max_wait`` bounds the wait all the same.
         """
         return await self[key].acquire(permits, max_wait=max_wait)
+
+    def acquire_blocking(self, key: K, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+        """As `acquire`, for synchronous code in any thread: blocks until the permits are granted; returns the seconds waited.
+
+        Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop is running, which it would block.
+        """
+        if self._guard is None:
+            from aiorate.mistakes import NO_KEYS_FOR_THREADS
+
+            raise RuntimeError(NO_KEYS_FOR_THREADS)
+        return self[key].acquire_blocking(permits, max_wait=max_wait)
 
     def try_acquire(self, key: K, permits: int = 1) -> bool:
         """Take the permits, of the key and the shared limit, if both have them at once; never waits."""
@@ -143,7 +171,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         limiter.observe(feedback, jitter=jitter)
 
     def __call__(self, key: K) -> Limiter:
-        """The key's limiter: ``async with keyed(key):``."""
+        """The key's limiter: ``async with keyed(key):``, and ``with keyed(key):`` with ``scope="process"``."""
         return self[key]
 
     async def __aenter__(self) -> NoReturn:
@@ -153,6 +181,13 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     async def __aexit__(self, *exc: object) -> None: ...
 
+    def __enter__(self) -> NoReturn:
+        from aiorate.mistakes import NO_KEY
+
+        raise TypeError(NO_KEY)
+
+    def __exit__(self, *exc: object) -> None: ...
+
     async def aclose(self) -> None:
         """Close the limiter of every key, and add no more keys. A shared limit that was made elsewhere stays open."""
         await super().aclose()
@@ -160,9 +195,14 @@ class KeyedLimiter(Keyed[K, Limiter]):
             await self._shared.aclose()
 
 
-def _make_shared(limit: object, on_event: Callable[[Event], object] | None) -> Limiter:
+def _share(dispatcher: Dispatcher, shared: Limiter | None) -> None:
+    gate = None if shared is None else Gate(shared.dispatcher, owner=shared)
+    changes.share(dispatcher, gate, dispatcher.section)
+
+
+def _make_shared(limit: object, on_event: Callable[[Event], object] | None, scope: Literal["loop", "process"]) -> Limiter:
     try:
-        return Limiter(limit, name="shared", on_event=on_event)  # type: ignore[arg-type]  # it checks
+        return Limiter(limit, name="shared", on_event=on_event, scope=scope)  # type: ignore[arg-type]  # it checks
     except TypeError as error:
         raise TypeError(f"KeyedLimiter(shared): {error}") from error
 
@@ -188,6 +228,12 @@ class _Closed(Limiter):
             raise _closed_error() from None
 
     def try_acquire(self, permits: int = 1) -> bool:
+        raise _closed_error()
+
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:
+        raise _closed_error()
+
+    def enter_blocking(self, permits: int) -> float:
         raise _closed_error()
 
     def apply(self, spec: RateSpec | str) -> None:

@@ -5,9 +5,10 @@ A member is anything with a dispatcher. Knows nothing of rates, of event loops, 
 
 from __future__ import annotations
 
+from functools import partial
 from logging import DEBUG, getLogger
 from types import CoroutineType
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 from weakref import ref
 
 from aiorate.errors import check_count, kind_of
@@ -19,10 +20,13 @@ from aiorate.waiting.questions import is_rested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from typing import ClassVar, Never, NoReturn
+    from typing import ClassVar, Literal, Never, NoReturn
 
+    from aiorate.keyed_guard import Guard
     from aiorate.rate import Number
+    from aiorate.waiting.deciding import HasDispatcher
     from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.process.section import Section
 
 __all__ = ["Keyed", "refuse_keyed"]
 
@@ -41,6 +45,8 @@ class Member(Protocol):
 
 
 K = TypeVar("K", bound="Hashable")
+P = ParamSpec("P")
+T = TypeVar("T")
 V = TypeVar("V", bound=Member)
 
 _logger = getLogger("aiorate")
@@ -56,6 +62,7 @@ class Keyed(Generic[K, V]):
         "__weakref__",
         "_closed",
         "_factory",
+        "_guard",
         "_idle",
         "_kept",
         "_making",
@@ -79,6 +86,7 @@ class Keyed(Generic[K, V]):
         max_keys: int,
         idle: Number | None,
         on_event: Callable[[Event], object] | None,
+        scope: Literal["loop", "process"],
     ) -> None:
         check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
         self._idle = None if idle is None else seconds_to_ns(idle, f"{self._NAME}(idle)")
@@ -93,6 +101,12 @@ class Keyed(Generic[K, V]):
         self._kept: Kept[K, V] = Kept()
         self._seen: dict[K, tuple[int, int]] = {}  # with idle: the permits granted to a key when it was checked, and the reading then
         self._closed: V | None = None  # once closed: the member of all further keys
+        self._guard: Guard | None = None
+        if scope == "process":
+            from aiorate.keyed_guard import Guard
+
+            self._guard = Guard(None if shared is None else shared.dispatcher)
+            self._guard.lookups.on_fork = partial(_after_fork, ref(self))
 
     # For subclasses.
 
@@ -112,6 +126,26 @@ class Keyed(Generic[K, V]):
         """The member of all keys that are not kept when this is closed: it grants nothing."""
         raise NotImplementedError
 
+    def _check_scope_of(self, member: HasDispatcher) -> None:
+        """Raise ValueError if a limiter or budget that a factory returned has another scope."""
+        if self._guard is not None and member.dispatcher.section is None:
+            raise ValueError(f"its scope is one event loop, and that of the {self._NAME} the process. Make one with scope='process'.")
+        if self._guard is None and member.dispatcher.section is not None:
+            raise ValueError(
+                f"its scope is the process, and that of the {self._NAME} one event loop. Make one with scope='loop', or create the"
+                f" {self._NAME} with scope='process'."
+            )
+
+    def _check_scope_of_shared(self, what: str, process: bool, shared: HasDispatcher) -> None:
+        """Raise ValueError, which names it ``what``, if a limit that keys share has another scope."""
+        if process and shared.dispatcher.section is None:
+            raise ValueError(f"{what}: this has scope='loop', and the {self._NAME} scope='process'. Create this with scope='process' too.")
+        if not process and shared.dispatcher.section is not None:
+            raise ValueError(
+                f"{what}: a {self._NAME} is for one event loop, and this has scope='process'. Use scope='loop', or create the {self._NAME}"
+                " with scope='process'."
+            )
+
     # Looking.
 
     def __getitem__(self, key: K) -> V:
@@ -130,11 +164,16 @@ class Keyed(Generic[K, V]):
                 f"{self._NAME}: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
             ) from error
         if member is None:
-            member = kept.find(key) or self._add(key)
+            member = self._run(self._find, key) or self._add(key)
         kept.uses_left -= 1
         if kept.uses_left < 0:
             self._check_unused()
         return member
+
+    @property
+    def scope(self) -> Literal["loop", "process"]:
+        """Whether it is for one event loop, or for all loops and threads of the process."""
+        return "loop" if self._guard is None else "process"
 
     @property
     def shared(self) -> V | None:
@@ -147,7 +186,7 @@ class Keyed(Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         """The keys that are kept."""
-        return iter(list(self._kept))
+        return iter(self._run(list, self._kept))
 
     def __contains__(self, key: object) -> bool:
         """Whether the key is kept. Does not add it."""
@@ -169,23 +208,60 @@ class Keyed(Generic[K, V]):
 
     # Keeping.
 
+    def begin_again(self) -> None:
+        """In a child process, after a fork: threads that were making keys are in the parent."""
+        self._making.clear()
+        if self._guard is not None:
+            self._guard.begin_again()
+
     def evict(self) -> int:
         """Drop every key that owes nothing, now, also those that ``idle`` would keep; returns how many."""
-        dropped = sum([self._evict_if_rested(key, None) for key in list(self._kept)])
+        dropped = sum([self._evict(key) for key in self])
+        self._run(self._tidy, dropped)
+        return dropped
+
+    def _tidy(self, dropped: int) -> None:
         self._kept.forget_dropped()
         if dropped > len(self._kept):
             self._kept.shrink()
             self._seen = dict(self._seen)
-        return dropped
 
     async def aclose(self) -> None:
         """Close what is kept for every key, and add no more keys. A shared limit that was made elsewhere stays open."""
-        self._closed = self._closed_member()
-        for member in self._kept.values():
+        for member in self._run(self._close, self._closed_member()):
             await member.aclose()
+        if self._guard is not None:
+            await self._guard.finish()
+
+    def _close(self, closed: V) -> list[V]:
+        self._closed = closed
+        return self._kept.values()
+
+    def _run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Call a function that looks at or changes what is kept; with the scope of the process, one thread at a time."""
+        return call(*args, **options) if self._guard is None else self._guard.lookups.run(call, *args, **options)
+
+    def _find(self, key: K) -> V | None:
+        kept = self._kept
+        if self._guard is None:
+            return kept.find(key)
+        member = kept.get(key)
+        try:
+            return member and kept.find(key)
+        except BaseException:  # a signal handler's: the key must not be lost
+            if member is not None and key not in kept:
+                kept.put_back(key, member)
+            raise
 
     def _add(self, key: K) -> V:
-        """The member of a key that is not kept. Functions of users run in `_make`, and nowhere else."""
+        """The member of a key that is not kept."""
+        if self._guard is None:
+            return self._add_new(key)
+        with self._guard.making:  # so that functions of users are called once for each key
+            return self._run(self._find, key) or self._add_new(key)
+
+    def _add_new(self, key: K) -> V:
+        # Functions of users run in `_make`, and nowhere else.
         if self._closed is not None:
             return self._closed
         if not isinstance(key, (str, tuple, int)):
@@ -202,13 +278,12 @@ class Keyed(Generic[K, V]):
                 f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
                 " At some key it must return None."
             )
-        self._making.add(key)
         try:
+            self._making.add(key)
             member = self._make(key)
         finally:
             self._making.discard(key)
-        self._keep(key, member)
-        return member
+        return self._keep(key, member)
 
     def _make(self, key: K) -> V:
         shared = self._shared if self._shared_of is None else self._ask_shared(self._shared_of, key)
@@ -241,26 +316,56 @@ class Keyed(Generic[K, V]):
             error.add_note(f"{self._NAME}: {what} raised this for the key {key!r}.")
             raise
 
-    def _keep(self, key: K, member: V) -> None:
-        """Keep a new member, and make room for it."""
+    def _keep(self, key: K, member: V) -> V:
+        """Keep a new member, and make room for it. Returns it, or the closed one if this was closed meanwhile."""
         kept = self._kept
-        if kept.add(key, member):
+        if self._run(self._add_kept, key, member):
             for _ in range(_CHECKED):
-                self._check(kept.oldest(key))
+                self._check(self._run(kept.oldest, key))
+        if self._closed is not None and key not in kept:
+            return self._closed
         for turn in range(2 * _CHECKED):
             if len(kept) > self._max_keys:
-                self._check(kept.oldest(key) if turn < _CHECKED else kept.unused() or kept.unused())
+                self._check(self._run(kept.oldest, key) if turn < _CHECKED else self._run(kept.unused) or self._run(kept.unused))
+        return member
+
+    def _add_kept(self, key: K, member: V) -> bool:
+        return self._closed is None and self._kept.add(key, member)
 
     def _check_unused(self) -> None:
         for _ in range(_CHECKED):
-            key = self._kept.unused()
+            key = self._run(self._kept.unused)
             if key is None:
                 break
             self._check(key)
 
     def _check(self, key: K | None) -> None:
-        if key is not None:
-            self._evict_if_rested(key, None if len(self._kept) > self._max_keys else self._idle)
+        if key is None:
+            return
+        idle = None if len(self._kept) > self._max_keys else self._idle
+        if self._guard is None:
+            self._evict_if_rested(key, idle)
+            return
+        section = self._section_of(key)
+        if section is not None:
+            section.post(partial(self._try_to_evict, key, idle, []))
+
+    def _evict(self, key: K) -> bool:
+        if self._guard is None:
+            return self._evict_if_rested(key, None)
+        section, evicted = self._section_of(key), list[bool]()
+        if section is not None:
+            section.run(self._try_to_evict, key, None, evicted)
+        return any(evicted)
+
+    def _section_of(self, key: K) -> Section | None:
+        member = self._kept.get(key)
+        return None if member is None else member.dispatcher.section
+
+    def _try_to_evict(self, key: K, idle: int | None, evicted: list[bool]) -> None:
+        """In the section of the key, where nothing can be granted to it meanwhile. While another thread looks keys up, it stays."""
+        if self._guard is not None:
+            self._guard.lookups.attempt(lambda: evicted.append(self._evict_if_rested(key, idle)))
 
     def _evict_if_rested(self, key: K, idle: int | None) -> bool:
         member = self._kept.get(key)
@@ -292,8 +397,18 @@ class Keyed(Generic[K, V]):
         self._seen.pop(key, None)
         changes.dismiss(dispatcher)
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
-            emit(Event("evicted", dispatcher.notices.name, key=key), self._on_event)
+            tell = partial(emit, Event("evicted", dispatcher.notices.name, key=key), self._on_event)
+            if dispatcher.section is None:
+                tell()
+            else:
+                dispatcher.section.after(tell)
         return True
+
+
+def _after_fork(keyed: ref[Keyed[Any, Any]]) -> None:
+    there = keyed()
+    if there is not None:
+        there.begin_again()
 
 
 def refuse_keyed(what: str, shared: object) -> None:

@@ -12,11 +12,12 @@ from aiorate.budget_options import not_a_budget
 from aiorate.errors import LimiterClosed, kind_of
 from aiorate.keyed_base import Keyed, refuse_keyed
 from aiorate.limiter import Limiter
+from aiorate.options import check_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from datetime import timedelta
-    from typing import Never, NoReturn
+    from typing import Literal, Never, NoReturn
 
     from aiorate.events import Event
     from aiorate.feedback import Feedback
@@ -27,7 +28,7 @@ __all__ = ["KeyedBudget"]
 
 K = TypeVar("K", bound="Hashable")
 
-_OPTIONS = ("shared", "max_keys", "idle", "on_event")
+_OPTIONS = ("shared", "max_keys", "idle", "on_event", "scope")
 _OF_EACH_KEY = ("on_error", "max_waiting", "catch_up", "clock", "name")
 
 
@@ -41,7 +42,7 @@ class KeyedBudget(Keyed[K, Budget]):
 
     A key is kept while it owes anything or is paused, while a lease of it is open, and while somebody holds its budget; ``max_keys``
     and ``idle`` are as in `KeyedLimiter`. ``on_event`` is called with an `aiorate.Event` for each evicted key; each budget has its own.
-    Raises TypeError and ValueError for wrong arguments. For one event loop, as a `Budget` is.
+    Raises TypeError and ValueError for wrong arguments. ``scope`` is as in `KeyedLimiter`, and that of all budgets.
     """
 
     __slots__ = ()
@@ -57,6 +58,7 @@ class KeyedBudget(Keyed[K, Budget]):
         max_keys: int = 100_000,
         idle: Number | None = None,
         on_event: Callable[[Event], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -69,17 +71,20 @@ class KeyedBudget(Keyed[K, Budget]):
                 f" not {kind_of(factory)}: each key needs a separate budget."
             )
         refuse_keyed("KeyedBudget(shared)", shared)
+        check_scope("KeyedBudget", scope)
         if shared is None or isinstance(shared, Budget):
-            limit = None if shared is None else self._check_shared("KeyedBudget(shared)", shared)
-            super().__init__(factory, limit, None, max_keys, idle, on_event)
+            if shared is not None:
+                self._check_budget("KeyedBudget(shared)", shared, scope == "process")
+            super().__init__(factory, shared, None, max_keys, idle, on_event, scope)
         elif callable(shared) and not isinstance(shared, (type, Limiter)):  # which can be called, as a decorator
-            super().__init__(factory, None, shared, max_keys, idle, on_event)
+            super().__init__(factory, None, shared, max_keys, idle, on_event, scope)
         else:
             raise not_a_budget("KeyedBudget(shared)", shared)
 
     def _member(self, key: K, made: object) -> Budget:
         if not isinstance(made, Budget):
             raise TypeError
+        self._check_scope_of(made)
         return made
 
     def _check_shared(self, what: str, shared: object) -> Budget:
@@ -91,10 +96,16 @@ class KeyedBudget(Keyed[K, Budget]):
             )
         if isinstance(shared, _Closed):
             raise LimiterClosed(f"{what}: {_CLOSED}")
-        shared.check_shared(what)
+        self._check_budget(what, shared, self._guard is not None)
         return shared
 
+    def _check_budget(self, what: str, shared: Budget, process: bool) -> None:
+        self._check_scope_of_shared(what, process, shared)
+        shared.check_shared(what)
+
     def _join(self, member: Budget, shared: Budget | None) -> None:
+        if self._guard is not None and shared is None:
+            self._guard.join(member.dispatcher, None)
         member.belong(shared)
 
     def _closed_member(self) -> Budget:
@@ -122,6 +133,13 @@ class KeyedBudget(Keyed[K, Budget]):
         raise TypeError(NO_KEY_OF_BUDGETS)
 
     async def __aexit__(self, *exc: object) -> None: ...
+
+    def __enter__(self) -> NoReturn:
+        from aiorate.mistakes import NO_KEY_OF_BUDGETS
+
+        raise TypeError(NO_KEY_OF_BUDGETS)
+
+    def __exit__(self, *exc: object) -> None: ...
 
 
 class _Closed(Budget):

@@ -15,6 +15,7 @@ __all__ = [
     "NOT_DIMENSIONS",
     "NOT_HOOKS",
     "NO_KEY",
+    "NO_KEYS_FOR_THREADS",
     "NO_KEY_OF_BUDGETS",
     "NO_LEASE",
     "NO_TIMEOUT",
@@ -52,6 +53,9 @@ NOT_HOOKS = (
 _NOT_CALLED = "limiter() has nothing to decorate: write `@limiter` above `async def`, or `async with limiter:`, without parentheses."
 NOT_AWAITED = "limiter.of(n) cannot be awaited: write `async with limiter.of(n):` or `@limiter.of(n)`, or await limiter.acquire(n)."
 NO_TIMEOUT = "acquire_blocking() has no timeout: acquire_blocking(max_wait=1), in seconds, raises WaitTooLong, at once if it can."
+NO_KEYS_FOR_THREADS = (
+    "acquire_blocking() needs a KeyedLimiter for the whole process: KeyedLimiter(..., scope='process'). In a coroutine, await acquire(key)."
+)
 NO_KEY = "a KeyedLimiter has a limit for each key: write `async with keyed(key):`, or await keyed.acquire(key)."
 
 NO_KEY_OF_BUDGETS = "a KeyedBudget has a budget for each key: write `async with keyed.reserve(key, tokens=1800) as lease:`."
@@ -105,8 +109,6 @@ def unknown_keyed_options(given: Mapping[str, object], known: Iterable[str], of_
 
 def unknown_options_of_budgets(given: Mapping[str, object], known: Iterable[str], of_each: Iterable[str]) -> TypeError:
     """The same for a KeyedBudget: options and dimensions of a Budget belong in the function that makes the budgets."""
-    if "scope" in given:
-        return TypeError(f"KeyedBudget() has no option scope: {_HINTS['scope']}.")
     each = ", ".join(f"{name}={value!r}" for name, value in given.items())
     dimension = "requests='500/min', " if all(name in of_each for name in given) else ""
     return TypeError(

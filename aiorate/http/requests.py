@@ -94,7 +94,11 @@ class RequestLimit(Generic[R]):
 
     def check_blocking(self) -> None:
         """Raise RuntimeError if the limiter is for one event loop, and so cannot limit synchronous code."""
-        if self._only is not None and self._only.dispatcher.section is None:
+        limiter, limiters = self._only or self._budget, self._limiters
+        narrow = (
+            limiters.scope == "loop" if isinstance(limiters, KeyedLimiter) else limiter is not None and limiter.dispatcher.section is None
+        )
+        if narrow:
             raise RuntimeError(
                 f"{self._call}: this limiter is for one event loop, and a synchronous client blocks its thread. Create it with"
                 " scope='process', or use an AsyncClient."

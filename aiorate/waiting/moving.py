@@ -17,7 +17,7 @@ __all__ = ["find_loop", "move_to", "waiters_here"]
 
 _IN_USE = (
     "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'; two limiters"
-    " would allow twice as much. A KeyedLimiter or Budget must be called in its own loop, through asyncio.run_coroutine_threadsafe()."
+    " would allow twice as much."
 )
 
 

@@ -218,7 +218,7 @@ async def later(key: str) -> None:
         (lambda: keyed_of(on_event=5), TypeError, r"KeyedBudget\(on_event\)"),
         (lambda: keyed_of(max_waiting=5), TypeError, r"Budget\(requests='500/min', max_waiting=5\)"),
         (lambda: keyed_of(tokens="5/s"), TypeError, r"lambda key: Budget\(tokens='5/s'\)"),
-        (lambda: keyed_of(scope="process"), TypeError, "one event loop"),
+        (lambda: keyed_of(scope="thread"), ValueError, r"KeyedBudget\(scope\) must be 'loop' or 'process'"),
         (lambda: keyed_of(lambda key: "1/s").reserve("a"), TypeError, r"must return a Budget, .* for 'a' it returned str"),
         (lambda: keyed_of(lambda key: {"requests": "1/s"}).reserve("a"), TypeError, "for 'a' it returned dict"),
         (lambda: keyed_of(later).reserve("a"), TypeError, "for 'a' it returned coroutine"),

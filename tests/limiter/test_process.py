@@ -115,8 +115,8 @@ def test_a_process_wide_limiter_cannot_be_copied(copied: Any) -> None:
         copied(made())
 
 
-def test_keys_and_budgets_refuse_the_scope() -> None:
-    """Both are for one loop, and would use the limiter in the wrong thread."""
+def test_keys_and_budgets_of_a_loop_refuse_the_scope() -> None:
+    """They would use the limiter in the wrong thread."""
     with pytest.raises(ValueError, match="has scope='process'"):
         aiorate.KeyedLimiter(lambda key: "1/s", shared=made())
     with pytest.raises(ValueError, match="scope is the process"):

@@ -148,7 +148,7 @@ def test_max_wait_and_max_waiting_hold_for_threads() -> None:
 
 def test_closing_fails_the_reservations_of_every_thread() -> None:
     """No thread remains, and leases may still be settled."""
-    budget = Budget(tokens=TokenBucket("100/s", burst=100), scope="process", name="to be closed")
+    budget = Budget(tokens=TokenBucket("100/s", burst=100), scope="process", name="a closed budget")
     with budget.reserve(tokens=100) as lease, LoopThread() as loop:
         asked = [blocked(budget, tokens=90), loop.start(lambda: awaited(budget, tokens=90))]
         in_line(budget, 2)
@@ -157,7 +157,7 @@ def test_closing_fails_the_reservations_of_every_thread() -> None:
             assert isinstance(each.exception(LONG), aiorate.LimiterClosed)
         lease.settle(tokens=0)
 
-    assert not [thread for thread in threading.enumerate() if thread.name == "aiorate-timekeeper:to be closed"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "aiorate-timekeeper:a closed budget"]
     with pytest.raises(aiorate.LimiterClosed), budget.reserve():
         pass
 

@@ -61,7 +61,7 @@ waiting.deadlines waiting.gate waiting.changes waiting.granting
 waiting.dispatcher waiting.process.scope waiting.process.blocking
 waiting.entrance
 
-statistics slots decorator kept lease
+statistics slots decorator kept lease keyed_guard
 limiter keyed_base
 keyed above budget_options budget_quotas budget_refusals
 budget
@@ -186,8 +186,8 @@ def test_nothing_imports_testing_or_the_command(module: str) -> None:
 
 # Of classes that derive from another of ours: what they use of it.
 OF_BASES = {
-    "aiorate.keyed": {"_closed", "_on_event", "_shared"},
-    "aiorate.keyed_budget": {"_closed"},
+    "aiorate.keyed": {"_check_scope_of", "_check_scope_of_shared", "_closed", "_guard", "_on_event", "_shared"},
+    "aiorate.keyed_budget": {"_check_scope_of", "_check_scope_of_shared", "_closed", "_guard"},
     "aiorate.redis.booking_outage": {"_bursts", "_rates"},
     "aiorate.redis.budget": {"_dimensions", "_dispatcher", "_max_waiting", "_names"},
     "aiorate.redis.limiter": {"_dispatcher", "_max_waiting"},

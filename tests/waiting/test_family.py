@@ -24,7 +24,7 @@ def made(name: str | None = None, clock: ManualClock | None = None, burst: int =
 def together(*limiters: aiorate.Limiter) -> None:
     """Have them all decide in the section of the first."""
     for limiter in limiters[1:]:
-        join(limiters[0].dispatcher, limiter.dispatcher)
+        join(family_of(limiters[0].dispatcher), limiter.dispatcher)
 
 
 def test_a_family_has_one_section_and_one_timekeeper() -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.waiting.line import outcome_of
+from aiorate.waiting.loops import view_here
 from aiorate.waiting.moving import move_to
 from aiorate.waiting.process.family import Family
 from aiorate.waiting.process.inbox import ProcessTicket
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from aiorate.waiting.passes import Pass
     from aiorate.waiting.waiters import Waiters
 
-__all__ = ["family_of", "join", "widen"]
+__all__ = ["family_of", "finish", "join", "widen"]
 
 
 def widen(dispatchers: Sequence[Dispatcher], name: str | None) -> Family:
@@ -44,17 +45,25 @@ def family_of(dispatcher: Dispatcher) -> Family | None:
     return loop.family if isinstance(loop, ProcessLoop) else None
 
 
-def join(member: Dispatcher, dispatcher: Dispatcher) -> None:
-    """Have a dispatcher decide in the section of a ``member`` of a family: a new one, or one of another family that was not used yet.
+def join(family: Family | None, dispatcher: Dispatcher) -> None:
+    """Have a dispatcher decide in that family's section from now on: a new one, or one of another family that was not used yet.
 
     With it come the others of its family. Raises ValueError if one of them was used.
     """
-    family, old = family_of(member), family_of(dispatcher)
     assert family is not None  # the caller has checked the scope
+    old = family_of(dispatcher)
     if old is None:
         family.section.run(_enter, family, dispatcher)
     elif old is not family:
         family.section.run(family.dispatchers.update, old.section.run(_move, old, family))
+
+
+async def finish(family: Family) -> None:
+    """Return once the timekeeper's thread has ended, unless a timer is set."""
+    thread = family.section.run(family.keeper.stop)
+    view = view_here()
+    while thread is not None and thread.is_alive() and view is not None:
+        await view.yield_once()
 
 
 def _move(old: Family, family: Family) -> list[Dispatcher]:

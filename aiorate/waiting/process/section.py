@@ -85,6 +85,18 @@ class Section:
                 return
         self.run(call)
 
+    def attempt(self, call: Callable[[], object]) -> bool:
+        """Call it in the section if it is free, and never wait. Returns whether it was."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._owner:
+                return False
+            self.run(call)
+        finally:
+            self._lock.release()
+        return True
+
     def look(self, call: Callable[[], T]) -> T:
         """As `run`, for a question that decides nothing and is therefore allowed at any time."""
         with self._lock:
