@@ -246,8 +246,10 @@ class Keyed(Generic[K, V]):
         if self._guard is None:
             return kept.find(key)
         member = kept.get(key)
+        if member is None or key in kept.used:  # where another thread may have moved it
+            return member
         try:
-            return member and kept.find(key)
+            return kept.find(key)
         except BaseException:  # a signal handler's: the key must not be lost
             if member is not None and key not in kept:
                 kept.put_back(key, member)
