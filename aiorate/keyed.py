@@ -5,6 +5,7 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 
 from __future__ import annotations
 
+from types import CoroutineType
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate.errors import LimiterClosed, kind_of
@@ -31,7 +32,7 @@ __all__ = ["KeyedLimiter"]
 
 K = TypeVar("K", bound="Hashable")
 
-_OPTIONS = ("shared", "max_keys", "idle", "on_event", "scope")
+_OPTIONS = ("shared", "max_keys", "idle", "weight", "on_event", "scope")
 _OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency")
 
 
@@ -45,6 +46,10 @@ class KeyedLimiter(Keyed[K, Limiter]):
     a key that shares it is kept. A busy key does not delay others: only the first request of each key stands in the shared line, and
     only once the key's limit lets it pass. A refund or charge to a key applies to all limits that it passes.
 
+    Keys that wait for a shared limit take turns in permits, not requests. ``weight`` is a function of the key that returns its share, a
+    whole number of at least 1, relative to that of other keys; without it, all shares are equal. It is called once for each key that is
+    kept. Requests that ask the shared limit directly have one line of weight 1.
+
     A key is evicted when it is found to owe nothing; it is limited no sooner for that than if it had been kept. Two keys are checked
     for each new key. Keys that were used again stay for as many uses as there are keys, and are checked then, two for each use. A key
     is kept if its rate was changed, while it is paused or in debt, and while somebody holds its limiter. ``max_keys`` bounds how many
@@ -57,7 +62,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
     Their functions are called in the thread that first needs the key, outside of every lock that a request takes.
     """
 
-    __slots__ = ("_owns_shared",)
+    __slots__ = ("_owns_shared", "_weight")
 
     _NAME = "KeyedLimiter"
     _WANTED = "a Limiter, a strategy or a rate such as '10/s'"
@@ -67,6 +72,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         factory: Callable[[K], Limiter | Scheduler | Rate | str | Number],
         *,
         shared: Limiter | Scheduler | Rate | str | Number | Callable[[K], Limiter | None] | None = None,
+        weight: Callable[[K], int] | None = None,
         max_keys: int = 100_000,
         idle: Number | None = None,
         on_event: Callable[[Event], object] | None = None,
@@ -92,6 +98,26 @@ class KeyedLimiter(Keyed[K, Limiter]):
             self._check_limiter("KeyedLimiter(shared)", limit, scope == "process")
         super().__init__(factory, limit, shared if _is_function(shared) else None, max_keys, idle, on_event, scope)
         self._owns_shared = limit is not None and limit is not shared  # whether the shared limit was made here
+        self._weight = None if weight is None else _check_weight(weight, shared)
+
+    def _make(self, key: K) -> Limiter:
+        weight = 1 if self._weight is None else self._ask_weight(self._weight, key)
+        limiter = super()._make(key)
+        gate = limiter.dispatcher.gate
+        if gate is not None:
+            gate.flow.weight = weight
+        return limiter
+
+    def _ask_weight(self, function: Callable[[K], int], key: K) -> int:
+        weight: object = self._call("weight=", function, key)
+        if isinstance(weight, CoroutineType):
+            weight.close()  # or Python would also warn that it was never awaited
+        what = f"KeyedLimiter(weight) for {_shown(key)}: the function must return a whole number of at least 1"
+        if isinstance(weight, bool) or not isinstance(weight, int):
+            raise TypeError(f"{what}, such as 1 or 100, not {_shown(weight)}.")
+        if weight < 1:
+            raise ValueError(f"{what}, not {_shown(weight)}. For keys that must wait less, make the weights of other keys larger.")
+        return int(weight)
 
     def _member(self, key: K, made: object) -> Limiter:
         if isinstance(made, Limiter):
@@ -198,6 +224,26 @@ class KeyedLimiter(Keyed[K, Limiter]):
 def _share(dispatcher: Dispatcher, shared: Limiter | None) -> None:
     gate = None if shared is None else Gate(shared.dispatcher, owner=shared)
     changes.share(dispatcher, gate, dispatcher.section)
+
+
+def _shown(value: object) -> str:
+    from reprlib import repr as shortened
+
+    try:
+        return shortened(value)
+    except ValueError:  # an int of thousands of digits
+        return kind_of(value)
+
+
+def _check_weight(weight: Callable[[K], int], shared: object) -> Callable[[K], int]:
+    if not callable(weight):
+        raise TypeError(
+            "KeyedLimiter(weight) must be a function of the key that returns a whole number, such as lambda key: 100,"
+            f" not {kind_of(weight)}."
+        )
+    if shared is None:
+        raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
+    return weight
 
 
 def _make_shared(limit: object, on_event: Callable[[Event], object] | None, scope: Literal["loop", "process"]) -> Limiter:
