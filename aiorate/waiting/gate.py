@@ -35,11 +35,10 @@ class Gate:
 
     ``permits_of`` says how many shared permits a request takes. ``serve`` is called in place of the dispatcher's own once the shared
     limit has decided. The gate does not keep the dispatcher, so that a limiter that is evicted is freed at once. ``owner`` is kept as
-    long as the gate, because a key of others that nobody holds would be evicted. ``weight`` is the line's share of the shared limit,
-    relative to that of others.
+    long as the gate, because a key of others that nobody holds would be evicted.
     """
 
-    __slots__ = ("_owner", "_pass", "_serve", "flow", "permits_of", "shared")
+    __slots__ = ("_flow", "_owner", "_pass", "_serve", "permits_of", "shared", "weight")
 
     def __init__(
         self,
@@ -57,8 +56,9 @@ class Gate:
         """The dispatcher of the shared limit."""
         self.permits_of: Callable[[int], int] = permits_of
         """How many shared permits a request takes."""
-        self.flow: Flow = Flow(weight)
-        """This line among those that share the limit."""
+        self.weight: int = weight
+        """The line's share of the shared limit, relative to that of others. It may change until the first request stands there."""
+        self._flow: Flow | None = None
         self._owner = owner
         self._serve = serve
         self._pass: Pass | None = None  # of the request that stands in the shared line
@@ -126,6 +126,13 @@ class Gate:
             assert standing.waiters is not None  # it has joined
             standing.serve = None
             self.shared.withdraw(standing.waiters, standing, standing.permits, outcome_of(standing))
+
+    @property
+    def flow(self) -> Flow:
+        """This line among those that share the limit. Not made for a line that never stands there."""
+        if self._flow is None:
+            self._flow = Flow(self.weight)
+        return self._flow
 
     @property
     def standing(self) -> Pass | None:
