@@ -50,8 +50,9 @@ class Gate:
     ) -> None:
         if shared.passes is None:
             shared.passes = Passes()
-            if shared.waiters is not NOBODY and isinstance(shared.waiters.line, Line):
-                shared.waiters.line = FairLine(shared.waiters.line)
+        waiters = shared.waiters
+        if waiters is not NOBODY and isinstance(waiters.line, Line):  # it was not shared until now
+            waiters.line = FairLine(waiters.line)
         self.shared: Dispatcher = shared
         """The dispatcher of the shared limit."""
         self.permits_of: Callable[[int], int] = permits_of
