@@ -186,7 +186,7 @@ def test_nothing_imports_testing_or_the_command(module: str) -> None:
 
 # Of classes that derive from another of ours: what they use of it.
 OF_BASES = {
-    "aiorate.keyed": {"_check_scope_of", "_check_scope_of_shared", "_closed", "_guard", "_on_event", "_shared"},
+    "aiorate.keyed": {"_call", "_check_scope_of", "_check_scope_of_shared", "_closed", "_guard", "_on_event", "_shared"},
     "aiorate.keyed_budget": {"_check_scope_of", "_check_scope_of_shared", "_closed", "_guard"},
     "aiorate.redis.booking_outage": {"_bursts", "_rates"},
     "aiorate.redis.budget": {"_dimensions", "_dispatcher", "_max_waiting", "_names"},
