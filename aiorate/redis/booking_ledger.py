@@ -1,6 +1,6 @@
 """The ledger of bookings: a budget of several dimensions, which a store books for each process.
 
-Knows nothing of commands or outages. What came back goes with the next question, or soon where none is to be expected.
+Knows nothing of commands or outages. Permits that came back go with the next question, or soon where none is expected.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["BookingLedger"]
 
 _US = 1_000  # ns
 _MS = 1_000_000  # ns
-_MANY = 5  # requests in line for which bookings are made far ahead: one call for each of fewer is no burden
-_CHUNK = 12  # as many average requests take the horizon, if that is not longer than the one given
+_MANY = 5  # requests in line for which bookings are made far ahead; fewer cost a call each
+_CHUNK = 12  # average requests, whose time is the horizon if the one given is longer
 _SHORTEST_US = 20_000  # of a horizon
 _REACH_US = 50_000  # of a line of few: a booking is firm, and what comes back until then is of no use to it
 _SOONEST, _LATEST = 20 * _MS, 250 * _MS  # after which to ask again for a request that was not booked
 _MOST = 256  # requests in one question
-_RETURNS = 12  # after so many, the store hears of them, whatever is in hand
+_RETURNS = 12  # the store hears of this many at once, whatever is in hand
 _FLUSH_SECONDS = 0.05  # after which the store hears what came back, if no question is to be expected
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 

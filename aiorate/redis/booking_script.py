@@ -180,7 +180,7 @@ if paused == 0 then
     end
     for j = 1, count do
       if amounts[j] > 0 then
-        -- What came back makes up for what has not accrued by then, and no more of it is used.
+        -- Permits that came back make up for those that have not accrued by then, and the others are kept.
         local lacks = max(ahead[j] - start - (burst[j] - min(amounts[j], burst[j])) * interval[j], 0)
         local used = min(back[j], lacks / interval[j])
         back[j] = back[j] - used
@@ -221,7 +221,7 @@ return redis.status_reply(value .. said)
 """
 BOOKINGS = Script.of(TEXT)
 MOST_NUMBERS = 3_000
-"""Amounts in one question: Lua unpacks no more than some 8 000 numbers at once."""
+"""Amounts in one question: Lua unpacks some 8 000 numbers at once."""
 _FORM = "aiorate:budget/1"  # the first word of a value, as in the script
 _HEAD = 7  # words of a value before the dimensions
 _OF_EACH = 4  # words of a dimension
@@ -237,7 +237,7 @@ class Limits:
 
     def __init__(self, names: Sequence[str], rates: Sequence[Rate], bursts: Sequence[int]) -> None:
         self.names: tuple[str, ...] = tuple(names)
-        self._encoded = [quote(name, safe="", errors="surrogatepass") for name in names]
+        self._encoded = [quote(name, safe="", errors="surrogatepass") or "%" for name in names]
         self.intervals: list[float] = [rate.period_ns / (rate.permits * 1_000) for rate in rates]
         """The us of a permit of each."""
         self.bursts: tuple[int, ...] = tuple(bursts)

@@ -162,7 +162,7 @@ class Levels:
 class Bookings(Supplied):
     """Bookings in hand, in order, and an estimate of when more are due. Its permits are `Amounts`.
 
-    A reservation uses the first booking in hand that has its amounts. What the booking has more, and bookings before it, come back.
+    A reservation uses the first booking in hand that has its amounts. The rest of that booking, and those before it, come back.
     `corrections` is what the store has yet to hear: what was used besides the bookings, less what came back.
 
     A copy is a rehearsal: it assumes that all bookings after those in hand are its own, and calls nobody.
@@ -224,7 +224,7 @@ class Bookings(Supplied):
         self._look_at, self.lacks = None, False
 
     def uncovered(self, requests: Iterable[int], now: int) -> list[tuple[int, ...]]:
-        """The amounts of those requests, in order of the line, for which there is no booking in hand."""
+        """The amounts of those requests, in order of the line, that have no booking in hand."""
         hand = deque([booking for booking in self._hand if now <= booking.until])
         lacking: list[tuple[int, ...]] = []
         for permits in requests:

@@ -62,7 +62,7 @@ class Together:
         return len(tokens), sum(tokens)
 
     def fullest(self, window: float) -> tuple[int, int]:
-        """The most requests and the most tokens in any window of so many seconds."""
+        """The most requests and the most tokens in any window of that length, in seconds."""
         grants, most, first, tokens = self.all, [0, 0], 0, 0
         for place, (instant, used) in enumerate(grants):
             tokens += used
