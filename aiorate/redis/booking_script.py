@@ -3,8 +3,8 @@
 A reservation takes an amount of each dimension. The script books those of a question in order, each at the first instant at which all
 dimensions have its amount, by GCRA. So amounts are taken from all dimensions at once, and no two bookings are of the same permits.
 
-The value of the key is text: ``aiorate:budget/1``, the server's time (us since the epoch) at which it was written, how long a pause went
-on then, what each busy client was entitled to since the beginning (see ``demand.py``), how far ahead the latest booking was, and the
+The value of the key is text: ``aiorate:budget/1``, the server's time (us since the epoch) at which it was written, how often it was, how
+long a pause went on then, what each busy client was entitled to since the beginning (see ``demand.py``), how far ahead the latest booking was, and the
 client whose large reservation all others let pass, with how long they do. For each dimension follow its name, how far ahead it is full,
 how many permits came back that the bookings ahead leave no time for, and how many went by unused. Times are in us and relative, as in
 ``script.py``. A dimension that a client does not have stays in the value as it is, and grows older.
@@ -50,11 +50,12 @@ local function number(word)
 end
 
 local function read(text)
-  local pattern = '^' .. form .. ' (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)(.*)$'
-  local written, paused, entitled, latest, first, until_, rest = string.match(text, pattern)
+  local pattern = '^' .. form .. ' (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)(.*)$'
+  local written, writes, paused, entitled, latest, first, until_, rest = string.match(text, pattern)
   local value = {written = number(written), paused = number(paused), entitled = number(entitled), latest = number(latest)}
-  value.first, value.until_, value.dims, value.names = number(first), number(until_), {}, {}
-  if not (value.written and value.paused and value.entitled and value.latest and value.first and value.until_) then return nil end
+  value.writes, value.first, value.until_, value.dims, value.names = number(writes), number(first), number(until_), {}, {}
+  if not (value.written and value.writes and value.paused and value.entitled) then return nil end
+  if not (value.latest and value.first and value.until_) then return nil end
   for name, ahead, back, unused in string.gmatch(rest, '(%S+) (%S+) (%S+) (%S+)') do
     ahead, back, unused = number(ahead), number(back), number(unused)
     if not (ahead and back and unused) then return nil end
@@ -80,7 +81,9 @@ if text and not stored and not (found and pause == 0) then
   return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' holds a value that is not of aiorate')
 end
 local known = remembered ~= '' and remembered ~= text and read(remembered) or nil
-local none = {written = now, paused = 0, entitled = 0, latest = 0, first = 0, until_ = 0, dims = {}, names = {}}
+-- An older value says less: permits may have come back since.
+if known and stored and stored.writes >= known.writes then known = nil end
+local none = {written = now, writes = 0, paused = 0, entitled = 0, latest = 0, first = 0, until_ = 0, dims = {}, names = {}}
 local last = stored or known or none
 -- A clock that went back has not moved.
 local elapsed = stored and max(0, now - stored.written) or age
@@ -210,7 +213,8 @@ for _, name in ipairs(last.names) do
     out[#out + 1] = ' ' .. name .. string.format(numbers, value, other.back, other.unused)
   end
 end
-local head = string.format('%s %.0f %.17g %.17g %.17g %.17g %.17g', form, now, paused, entitled, latest, first, until_)
+local writes = max(last.writes, known and known.writes or 0) + 1
+local head = string.format('%s %.0f %.17g %.17g %.17g %.17g %.17g %.17g', form, now, writes, paused, entitled, latest, first, until_)
 local value = head .. table.concat(out)
 -- Gone a second after a new value would say the same.
 redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14))
@@ -223,7 +227,7 @@ BOOKINGS = Script.of(TEXT)
 MOST_NUMBERS = 3_000
 """Amounts in one question: Lua unpacks some 8 000 numbers at once."""
 _FORM = "aiorate:budget/1"  # the first word of a value, as in the script
-_HEAD = 7  # words of a value before the dimensions
+_HEAD = 8  # words of a value before the dimensions
 _OF_EACH = 4  # words of a dimension
 _FAR = 1e18  # us
 _MOST = 10**300  # the script cuts a debt off long before
@@ -359,10 +363,10 @@ def read_booking_answer(reply: object, limits: Limits, question: BookingQuestion
         dimensions = limits.find(words)
         cost, wait, *starts = map(float, said.split(" "))
         near = sum(map(abs, [*numbers, cost, wait, *starts, *map(sum, dimensions)])) < _FAR  # and none is infinite, or no number
-        few = len(starts) <= len(question.requests) and (not starts or not numbers[1])
+        few = len(starts) <= len(question.requests) and (not starts or not numbers[2])
         if words[0] == _FORM and len(words) % _OF_EACH == _HEAD % _OF_EACH and near and few and starts == sorted(starts):
             full, unused = [each[0] for each in dimensions], [each[2] for each in dimensions]
-            return BookingAnswer(value, numbers[1], numbers[2], numbers[3], full, unused, cost, wait, starts)
+            return BookingAnswer(value, numbers[2], numbers[3], numbers[4], full, unused, cost, wait, starts)
     except (ValueError, IndexError):
         pass
     raise BadAnswer(f"the store answered {text[:_SHOWN]!r} to aiorate's script")

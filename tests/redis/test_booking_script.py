@@ -194,7 +194,7 @@ def test_the_key_is_gone_soon_after_it_has_no_effect(store: RealServer) -> None:
     client = Client(store, TWO)
     client.ask(0, (1, 300))
 
-    assert 300 + 1000 == int(store.send("PTTL", KEY)) // 100 * 100 + 100
+    assert 1000 < int(store.send("PTTL", KEY)) <= 1300
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_the_key_is_gone_soon_after_it_has_no_effect(store: RealServer) -> None:
         ("5", "WRONGTYPE .* not of aiorate"),
         ("aiorate", "WRONGTYPE"),
         ("aiorate/1 1 0 0 0 0", "WRONGTYPE .* of a RedisLimiter"),
-        ("aiorate:budget/1 x 0 0 0 0 0", "WRONGTYPE"),
-        ("aiorate:budget/2 1 0 0 0 0 0", "VERSION"),
+        ("aiorate:budget/1 x 0 0 0 0 0 0", "WRONGTYPE"),
+        ("aiorate:budget/2 1 0 0 0 0 0 0", "VERSION"),
     ],
 )
 def test_a_value_of_somebody_else_is_left_alone(store: RealServer, value: str, error: str) -> None:
@@ -219,12 +219,22 @@ def test_a_value_of_somebody_else_is_left_alone(store: RealServer, value: str, e
 @pytest.mark.parametrize(
     "reply",
     [
-        *(b"", "", None, 7, "OK", b"\xff", [1], "aiorate:budget/1 1 0 0 0 0 0 requests 0 0 0", "aiorate/1 1 0 0 0 0 0 requests 0 0 0; 0 0"),
-        "aiorate:budget/1 1 0 0 0 0 0 other 0 0 0; 0 0",
-        "aiorate:budget/1 1 0 0 0 0 0 requests nan 0 0; 0 0",
-        "aiorate:budget/1 1 0 0 0 0 0 requests 0 0; 0 0",
-        "aiorate:budget/1 1 0 0 0 0 0 requests 0 0 0; 0 0 1 2",
-        "aiorate:budget/1 1 5 0 0 0 0 requests 0 0 0; 0 0 1",
+        *(
+            b"",
+            "",
+            None,
+            7,
+            "OK",
+            b"\xff",
+            [1],
+            "aiorate:budget/1 1 0 0 0 0 0 0 requests 0 0 0",
+            "aiorate/1 1 0 0 0 0 0 0 requests 0 0 0; 0 0",
+        ),
+        "aiorate:budget/1 1 0 0 0 0 0 0 other 0 0 0; 0 0",
+        "aiorate:budget/1 1 0 0 0 0 0 0 requests nan 0 0; 0 0",
+        "aiorate:budget/1 1 0 0 0 0 0 0 requests 0 0; 0 0",
+        "aiorate:budget/1 1 0 0 0 0 0 0 requests 0 0 0; 0 0 1 2",
+        "aiorate:budget/1 1 0 5 0 0 0 0 requests 0 0 0; 0 0 1",
     ],
 )
 def test_a_malformed_answer_is_refused(reply: object) -> None:
