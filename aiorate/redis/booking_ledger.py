@@ -172,7 +172,7 @@ class BookingLedger:
         last = bookings.last_start()
         if not lacking or (last is not None and last - now > bookings.ask_before and len(lacking) < len(waiting)):
             return
-        question.requests = lacking
+        question.requests, question.want = lacking, len(lacking)
         question.begin = 0.0 if last is None else max(last - now, 0) / _US
         question.horizon = self._ahead_us = self._horizon(lacking)
         question.reach = question.horizon if len(waiting) >= _MANY else min(_REACH_US, question.horizon)

@@ -3,11 +3,11 @@
 A reservation takes an amount of each dimension. The script books those of a question in order, each at the first instant at which all
 dimensions have its amount, by GCRA. So amounts are taken from all dimensions at once, and no two bookings are of the same permits.
 
-The value of the key is text: ``aiorate:budget/1``, the server's time (us since the epoch) at which it was written, how often it was, how
-long a pause went on then, what each busy client was entitled to since the beginning (see ``demand.py``), how far ahead the latest booking was, and the
-client whose large reservation all others let pass, with how long they do. For each dimension follow its name, how far ahead it is full,
-how many permits came back that the bookings ahead leave no time for, and how many went by unused. Times are in us and relative, as in
-``script.py``. A dimension that a client does not have stays in the value as it is, and grows older.
+The value of the key is text: ``aiorate:budget/1``, the server's time (us since the epoch) at which it was written, how often it was,
+how long a pause went on then, what each busy client was entitled to since the beginning (see ``demand.py``), how far ahead the latest
+booking was, and the client whose large reservation all others let pass, with how long they do. For each dimension follow its name, how
+far ahead it is full, how many permits came back that no booking has used yet, and how many went by unused. Times are in us and relative,
+as in ``script.py``. A dimension that a client does not have stays in the value as it is, and grows older.
 """
 
 from __future__ import annotations
@@ -301,17 +301,10 @@ class BookingQuestion:
     """A number that no other client has, not 0."""
     charge: int = 0
     """Amounts that were granted here while the store was down."""
+    want: int = 0
+    """The number of requests."""
     back: int = 0
     """Not 0 if there are corrections to tell."""
-
-    @property
-    def want(self) -> int:
-        """The number of requests."""
-        return len(self.requests)
-
-    @want.setter
-    def want(self, value: int) -> None:
-        del self.requests[value:]
 
     def words(self, limits: Limits) -> list[str | bytes]:
         """The script's arguments. Few and long, because a client takes its time for each."""
