@@ -36,8 +36,10 @@ class Asked(NamedTuple):
 class Session(Protocol):
     """A limit's talk with the store. The client calls it in its event loop, in any order, whenever something happens."""
 
-    client: StoreClient | None
-    """The client that asks for it; None: none. It is called only by that one."""
+    @property
+    def client(self) -> StoreClient | None:
+        """The client that asks for it; None: none. It is called only by that one."""
+        ...
 
     @property
     def key(self) -> str:

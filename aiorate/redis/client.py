@@ -107,6 +107,16 @@ class StoreClient:
             await asyncio.wait([self._task])
 
     @property
+    def busy(self) -> bool:
+        """Whether its task runs."""
+        return self._task is not None
+
+    @property
+    def used(self) -> bool:
+        """Whether it has sessions."""
+        return bool(self._attached)
+
+    @property
     def _longest_call(self) -> float:
         """Seconds after which a call is given up."""
         return CALL_SECONDS if self._answered else CONNECT_SECONDS

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     Command = tuple[str | bytes | int, ...]
 
-__all__ = ["GivenClient", "OwnConnection", "connection_to"]
+__all__ = ["GivenClient", "OwnConnection", "connection_to", "lends"]
 
 
 class GivenClient:
@@ -101,12 +101,17 @@ def connection_to(source: Any, library: Any, connect_seconds: float) -> GivenCli
     if isinstance(source, str):
         pool = library.ConnectionPool.from_url(source, socket_timeout=None, socket_connect_timeout=connect_seconds)
         return OwnConnection(lambda: _made(pool))
-    kind = type(source)
-    plain = kind.__name__ in ("Redis", "Valkey") and kind.__module__ in ("redis.asyncio.client", "valkey.asyncio.client")
-    if not plain or source.connection is not None:  # of a class of the user's, or with one connection for all it does
+    if not lends(source):
         return GivenClient(source)
     pool = source.connection_pool
     return OwnConnection(lambda: pool.connection_class(**{**pool.connection_kwargs, "socket_timeout": None}))
+
+
+def lends(source: Any) -> bool:
+    """Whether that client lends its settings; False: it is of a class of the user's, or has one connection for all it does."""
+    kind = type(source)
+    plain = kind.__name__ in ("Redis", "Valkey") and kind.__module__ in ("redis.asyncio.client", "valkey.asyncio.client")
+    return plain and source.connection is None
 
 
 def _made(pool: Any) -> Any:

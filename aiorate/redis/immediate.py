@@ -10,14 +10,20 @@ from aiorate.waiting.questions import shared_wait
 from aiorate.waiting.refusals import Refusals
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from aiorate.errors import WaitTooLong
+    from aiorate.redis.session import StoreSession
     from aiorate.schedulers.supplied import Supplied
     from aiorate.waiting.deadlines import Overdue
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.fair_line import AnyLine
     from aiorate.waiting.line import Ticket
+    from aiorate.waiting.max_waiting import Admission
 
-__all__ = ["Immediate", "OneAnswer"]
+    Answer = tuple[Ticket | None, int, int]
+
+__all__ = ["AskOnce", "Immediate", "OneAnswer"]
 
 
 class OneAnswer(Refusals):
@@ -25,8 +31,8 @@ class OneAnswer(Refusals):
 
     __slots__ = ("asked", "limit")
 
-    def __init__(self, limit: int) -> None:
-        super().__init__("acquire")
+    def __init__(self, limit: int, call: str = "acquire") -> None:
+        super().__init__(call)
         self.limit: int = limit
         self.asked: bool = False
         """Whether a question counted the request: its answer is on its way, or has come."""
@@ -101,3 +107,33 @@ class Immediate:
                 over.append((ticket, permits, patience.limit, patience))
         if over:
             expire(dispatcher, over)
+
+
+class AskOnce:
+    """One request with ``max_wait=0``, or less than ``limit`` ns, which is less than an answer takes; ``call`` is the public method."""
+
+    __slots__ = ("_call", "_dispatcher", "_limit", "_session", "_ticket")
+
+    def __init__(self, dispatcher: Dispatcher, session: StoreSession, limit: int, call: str) -> None:
+        self._dispatcher: Dispatcher = dispatcher
+        self._session: StoreSession = session
+        self._limit: int = limit
+        self._call: str = call
+        self._ticket: Ticket | None = None
+
+    def decide(self, permits: int, limit: int | None, most: Admission | None, *rest: Any) -> Answer:
+        """As `Dispatcher.decide`; a request that gets in line waits for one answer of the store. In the critical section."""
+        answer = self._dispatcher.decide(permits, limit, most, *rest)
+        ticket, session = answer[0], self._session
+        if ticket is not None and not ticket.done():
+            self._ticket = ticket
+            session.immediate.waiting[ticket] = OneAnswer(self._limit, self._call)
+            if not session.coming:
+                session.immediate.refuse()
+        return answer
+
+    def forget(self) -> None:
+        """The request was decided, or its caller has left."""
+        ticket = self._ticket
+        if ticket is not None:
+            self._session.immediate.waiting.pop(ticket, None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds, seconds_to_ns
 from aiorate.redis.demand import Demand
-from aiorate.redis.immediate import OneAnswer
+from aiorate.redis.immediate import AskOnce
 from aiorate.redis.limits import calendar_of, rates_of
 from aiorate.redis.outage import POLICIES, Outage
 from aiorate.redis.session import StoreSession
@@ -18,8 +19,8 @@ from aiorate.redis.windows import WindowLedger
 from aiorate.schedulers.interface import check_permits
 from aiorate.schedulers.quota_scheduler import QuotaScheduler
 from aiorate.schedulers.slot_scheduler import SlotScheduler, check_memory
+from aiorate.waiting.dispatcher import TURN
 from aiorate.waiting.questions import max_permits, shares_on_demand
-from aiorate.waiting.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -30,16 +31,21 @@ if TYPE_CHECKING:
     from aiorate.rate import Number
     from aiorate.redis.ledger import Ledger
     from aiorate.redis.limits import OneLimit
+    from aiorate.redis.place import Place
     from aiorate.spec import RateSpec
     from aiorate.waiting.clock import Clock
 
 __all__ = ["RedisLimiter"]
 
+_LOOP: Literal["loop"] = "loop"
 _acquire = Limiter.acquire  # not by super(), which takes as long as a permit that is in hand
 _SHORTEST_SLACK_NS = 1_000_000
 
 
-_OPTIONS = ("burst", "lease", "horizon", "slack", "on_unavailable", "local_share", "grace", "max_waiting", "precise", "max_concurrency")
+_OPTIONS = (
+    *("burst", "lease", "horizon", "slack", "on_unavailable", "local_share", "grace", "max_waiting", "precise", "max_concurrency"),
+    "scope",
+)
 
 
 class RedisLimiter(Limiter):
@@ -77,7 +83,11 @@ class RedisLimiter(Limiter):
     are granted first. A quota from a response is kept by the process that received it. `set_rate` is for this process, and a `refund`
     of slots brings nothing back: they have delayed others already.
 
-    The other arguments are those of `Limiter`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
+    ``scope="process"`` serves any number of event loops, trio's too, and synchronous code in threads, through one connection in one
+    thread. A child process after a fork has its own. It takes a URL, or a plain client that lends its settings.
+
+    The other arguments are those of `Limiter`. For asyncio and uvloop, or any with ``scope="process"``. Raises TypeError and ValueError
+    for wrong arguments.
     """
 
     __slots__ = ("_session",)
@@ -100,13 +110,16 @@ class RedisLimiter(Limiter):
         clock: Clock | None = None,
         max_concurrency: int | None = None,
         on_event: Callable[[Event], object] | None = None,
+        scope: Literal["loop", "process"] = _LOOP,
         **unknown: Never,
     ) -> None:
         if unknown:
             from aiorate.mistakes import unknown_options
 
             raise unknown_options("RedisLimiter()", unknown, _OPTIONS)
-        check_source(client_or_url)
+        if scope is not _LOOP:
+            self._check_scope(scope)
+        check_source(client_or_url, alone=scope != _LOOP)
         if not isinstance(name, str):
             raise TypeError(f"RedisLimiter(name) must be text, not {type(name).__name__}.")
         if not name:
@@ -156,8 +169,20 @@ class RedisLimiter(Limiter):
             name=name,
             max_concurrency=max_concurrency,
             on_event=on_event,
+            scope=scope,
         )
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self.dispatcher, ledger, outage)
+        place: Place | None = None
+        if scope != _LOOP:
+            from aiorate.redis.process_place import ProcessPlace
+
+            place = ProcessPlace(client_or_url, self.dispatcher)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self.dispatcher, ledger, outage, place)
+
+    def _check_scope(self, scope: str) -> None:
+        if not isinstance(scope, str):
+            raise TypeError(f"RedisLimiter(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
+        if scope not in (_LOOP, "process"):
+            raise ValueError(f"RedisLimiter(scope) must be 'loop' or 'process'; {scope!r} was given. Its limit is that of all processes.")
 
     @property
     def key(self) -> str:
@@ -181,19 +206,34 @@ class RedisLimiter(Limiter):
         if (limit and limit >= session.answer_ns) or shares_on_demand(dispatcher):
             return await super().acquire(permits, max_wait=max_wait)
         check_permits("acquire()", permits, max_permits(dispatcher))
-        ticket, at, asked = dispatcher.ask(permits, None, self._max_waiting)
+        once = AskOnce(dispatcher, session, limit, "acquire")
+        ticket, _, asked = dispatcher.run(once.decide, permits, None, self._max_waiting)
         if ticket is None:
             return 0.0
-        if ticket.done() and at == NOT_ASKED and dispatcher.loop is not None:  # refused in a starved loop
+        if ticket is TURN and dispatcher.loop is not None:  # refused in a starved loop
             await dispatcher.loop.turn()
             return await self._acquire_within(permits, max_wait)
-        session.immediate.waiting[ticket] = OneAnswer(limit)
-        if not session.coming:
-            session.immediate.refuse()
         try:
             return ns_to_seconds((await dispatcher.wait(ticket, permits, asked))[0])
         finally:
-            session.immediate.waiting.pop(ticket, None)
+            once.forget()
+
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:
+        """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
+        dispatcher, session = self._dispatcher, self._session
+        if max_wait is None or timeout is not None or dispatcher.section is None or shares_on_demand(dispatcher):
+            return super().acquire_blocking(permits, max_wait=max_wait, timeout=timeout)
+        limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)")
+        if limit and limit >= session.answer_ns:
+            return super().acquire_blocking(permits, max_wait=max_wait)
+        check_permits("acquire_blocking()", permits, max_permits(dispatcher))
+        from aiorate.waiting.process.blocking import wait_blocking
+
+        once = AskOnce(dispatcher, session, limit, "acquire_blocking")
+        try:
+            return ns_to_seconds(wait_blocking(dispatcher, permits, None, self._max_waiting, decide=once.decide)[0])
+        finally:
+            once.forget()
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if their slots are in hand and due, and nobody is in line; never waits, not even for the store.
@@ -224,7 +264,8 @@ class RedisLimiter(Limiter):
     async def aclose(self) -> None:
         """Fail the requests in line with `LimiterClosed`, and return slots to the store unless it has assigned later ones since.
 
-        Once the last limiter of the client or URL is closed, no task, no timer and no connection that was opened here is left.
+        Once the last limiter of the client or URL is closed, no task, no timer, no thread and no connection that was opened here is left.
+        Synchronous code writes ``asyncio.run(limiter.aclose())`` for one with ``scope="process"``.
         """
         await super().aclose()
         await self._session.aclose()

@@ -10,9 +10,10 @@ from aiorate.rate import NS_PER_SECOND
 from aiorate.waiting.changes import on_pause_end
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, TimerHandle
     from collections.abc import Callable
 
+    from aiorate.redis.place import Timers
+    from aiorate.waiting.clock import Handle
     from aiorate.waiting.dispatcher import Dispatcher
 
 __all__ = ["SharedPause"]
@@ -29,7 +30,7 @@ class SharedPause:
     def __init__(self, dispatcher: Dispatcher, tell: Callable[[], None]) -> None:
         self._dispatcher: Dispatcher = dispatcher
         self._tell: Callable[[], None] = tell
-        self._timer: TimerHandle | None = None
+        self._timer: Handle | None = None
         self.on: bool = False
         """Whether the store pauses all processes."""
         self.rechecks: bool = False
@@ -48,12 +49,12 @@ class SharedPause:
             self.on = False
             timeline.resume()
 
-    def recheck_later(self, loop: AbstractEventLoop) -> None:
+    def recheck_later(self, timers: Timers) -> None:
         """A request waits for the end of the pause: ask in a second, and again, whether it goes on."""
         timeline = self._dispatcher.timeline
         until = timeline.paused_until
         if self.on and self._timer is None and until is not None and until - timeline.read() > _RECHECK_SECONDS * NS_PER_SECOND:
-            self._timer = loop.call_later(_RECHECK_SECONDS, self._recheck)
+            self._timer = timers.call_later(_RECHECK_SECONDS, self._recheck)
 
     def _recheck(self) -> None:
         self._timer = None

@@ -5,19 +5,19 @@ The states are drawn in docs/design.md. A `Ledger` says what the limiter lacks, 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from aiorate.errors import EngineUnavailable
 from aiorate.rate import NS_PER_SECOND
-from aiorate.redis.client import client_of, sessions
+from aiorate.redis.client import sessions
 from aiorate.redis.exchange import News, Sent
 from aiorate.redis.failures import said
 from aiorate.redis.immediate import Immediate
 from aiorate.redis.pauses import SharedPause
+from aiorate.redis.place import LoopPlace
+from aiorate.redis.spare import Spare
 from aiorate.redis.switch import FallbackSwitch
 from aiorate.schedulers.supplied import MOST_NS
-from aiorate.waiting.loops import running_loop
 from aiorate.waiting.notices import skip
 from aiorate.waiting.watcher import Watcher
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiorate.redis.client import StoreClient
     from aiorate.redis.ledger import Ledger
     from aiorate.redis.outage import Outage
+    from aiorate.redis.place import Place, Returned
     from aiorate.schedulers.supplied import Supplied
     from aiorate.waiting.dispatcher import Dispatcher
 
@@ -46,11 +47,11 @@ class StoreSession(Watcher):
         "_news",
         "_outage",
         "_pause",
+        "_place",
         "_returned",
         "_scheduler",
         "_sent",
         "_silent",
-        "_source",
         "_spare",
         "_switch",
         "_wanted_at",
@@ -59,7 +60,9 @@ class StoreSession(Watcher):
         "key",
     )
 
-    def __init__(self, source: object, key: str, dispatcher: Dispatcher, ledger: Ledger, outage: Outage) -> None:
+    def __init__(
+        self, source: object, key: str, dispatcher: Dispatcher, ledger: Ledger, outage: Outage, place: Place | None = None
+    ) -> None:
         self.key: str = key
         """Of the store."""
         self.client: StoreClient | None = None
@@ -67,20 +70,20 @@ class StoreSession(Watcher):
         self.immediate: Immediate = Immediate(dispatcher, ledger.scheduler, ledger.slack)
         """Requests with ``max_wait=0``."""
         self._closed: bool = False  # nothing is asked, except to return slots
-        self._source: object = source
+        self._place: Place = place or LoopPlace(source)
         self._dispatcher: Dispatcher = dispatcher
         self._ledger: Ledger = ledger
         self._scheduler: Supplied = ledger.scheduler
         self._outage: Outage = outage
         self._switch: FallbackSwitch = FallbackSwitch(dispatcher, ledger.scheduler, outage)
         self._pause: SharedPause = SharedPause(dispatcher, self._tell)
+        self._spare: Spare = Spare(dispatcher, ledger, self._tell)
         self._sent: Sent | None = None  # None: no question is under way
         self._news: News = News()  # what the store is yet to hear
         self._lapsed: int = 0  # ns of schedule that were reported as skipped
         self._wanted_at: int = 0  # the reading when slots were wanted last
-        self._spare: asyncio.TimerHandle | None = None  # when permits go back that nobody has used
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to
-        self._returned: asyncio.Future[None] | None = None  # while aclose() waits until the store has heard of slots that come back
+        self._returned: Returned | None = None  # while aclose() waits until the store has heard of slots that come back
         ledger.scheduler.link = self
         dispatcher.watcher = self
         sessions.add(self)
@@ -90,16 +93,15 @@ class StoreSession(Watcher):
     def wanted(self, now: int) -> bool:
         """Slots may be wanted at that instant. Returns whether the store will be asked."""
         dispatcher = self._dispatcher
-        native = running_loop()
-        if native is None or self._closed:
-            return False  # try_acquire() and delay() outside a loop
+        if self._closed or not self._place.open:
+            return False
         if self._silent and self._outage.degraded:
             self._scheduler.fallback = None  # the store was not asked for a while: requests wait until it is known whether it answers
         self._silent = False
         self._wanted_at = dispatcher.timeline.read()
         if self._ledger.is_met(dispatcher.line, now):
             return False
-        self._wake(native)
+        self._wake()
         return True
 
     def charged(self, permits: int) -> None:
@@ -131,9 +133,9 @@ class StoreSession(Watcher):
 
     def held_up(self) -> None:
         """A request waits for the end of a pause, which other processes may end earlier."""
-        native = running_loop()
-        if isinstance(native, asyncio.AbstractEventLoop) and not self._closed:
-            self._pause.recheck_later(native)
+        timers = self._place.timers
+        if timers is not None and not self._closed:
+            self._pause.recheck_later(timers)
 
     def shared(self) -> None:
         """The first in line keeps its slots while another limit is asked after this one."""
@@ -141,7 +143,7 @@ class StoreSession(Watcher):
 
     def moved(self) -> None:
         """The event loop is gone, or another one is used, which may have asked already."""
-        if self.client is not None and self.client.loop is not running_loop():
+        if self.client is not None and not self._place.has(self.client):
             self._forget_question()
 
     def _forget_question(self) -> None:
@@ -159,27 +161,26 @@ class StoreSession(Watcher):
         self._forget_question()
 
     def _tell(self) -> None:
-        native = running_loop()
-        if native is not None and not self._closed:
-            self._wake(native)
+        if not self._closed and self._place.open:
+            self._wake()
 
-    def _wake(self, native: object) -> None:
-        """Have the client of the running loop ask."""
-        if self.client is not None and self.client.loop is not native:
+    def _wake(self) -> None:
+        """Have the client ask that is the right one here."""
+        place = self._place
+        if self.client is not None and not place.has(self.client):
             self._forget_question()
         client = self.client
         if client is None or (client.provisional and self._sent is None):
-            if not isinstance(native, asyncio.AbstractEventLoop):
-                raise RuntimeError("RedisLimiter works on asyncio and uvloop, because its client does; this is another event loop.")
-            found = client_of(self._source, native, self.key)
+            found = place.find(self.key)
             if found is not client:
                 if client is not None:
-                    client.release(self)
-                found.attach(self)
+                    place.release(client, self)
+                place.attach(found, self)
                 self.client = found
-                self._switch.await_end_of_grace(native)
+                self._switch.await_end_of_grace(place.timers)
             client = found
-        client.wake(self)
+        if not place.wake(client, self):
+            self._wake()  # it is no longer there
 
     # What the limiter does.
 
@@ -198,24 +199,38 @@ class StoreSession(Watcher):
 
         No task, no timer, and no connection that was opened here is left.
         """
-        client = self.client if self.client is not None and self.client.loop is running_loop() else None
+        client, returned = self._dispatcher.run(self._close)
+        if returned is not None:
+            await returned.wait()
+        if self._dispatcher.run(self._leave) and client is not None:
+            await self._place.detach(client, self)
+
+    def _close(self) -> tuple[StoreClient | None, Returned | None]:
+        """Ask nothing from now on, except to return what is in hand. Returns the client, and the wait until the store has heard."""
+        place = self._place
+        client = self.client if self.client is not None and place.has(self.client) else None
         self._closed = True
         self._cancel_timers()
         if client is not None and self._returned is None and self._outage.began is None:
             unsaid = self._news or (self._sent is not None and self._sent.news)
             if unsaid or self._scheduler.returnable(self._dispatcher.timeline.now()):
-                self._returned = client.loop.create_future()
-                client.wake(self)
-        if client is not None and self._returned is not None:
-            await asyncio.shield(self._returned)  # for which another call may wait too
-        if self._closed:  # and not started again meanwhile
+                self._returned = place.returned()
+                if not place.wake(client, self):
+                    self._settle()
+        return client, None if client is None else self._returned
+
+    def _leave(self) -> bool:
+        """Have nothing in hand. False if the limiter was started again meanwhile."""
+        if self._closed:
             self._scheduler.clear()
             self._forget_question()
-            if client is not None:
-                await client.detach(self)
+        return self._closed
 
     def reopen(self) -> None:
         """Ask again. An `aclose` that waits for the store ends."""
+        self._dispatcher.run(self._reopen)
+
+    def _reopen(self) -> None:
         self._closed = False
         self._settle()
 
@@ -261,7 +276,7 @@ class StoreSession(Watcher):
         if self._returned is not None:
             self._settle()
             return
-        self._return_spare()
+        self._spare.look(self._place.timers)
         first = self._dispatcher.line.first()
         if first is not None and self._scheduler.ready(first[1], now) < first[1]:
             self._dispatcher.changed()  # nothing is on its way that would wake it
@@ -286,8 +301,7 @@ class StoreSession(Watcher):
         self._pause.rechecks = False
         if answer.granted < 0:
             self._news.again(sent.news)
-            if self.client is not None:
-                self.client.wake(self)
+            self._wake()
             return
         if self._returned is not None and sent.closed:
             scheduler.clear()
@@ -304,23 +318,9 @@ class StoreSession(Watcher):
             if waited:
                 skip(dispatcher, scheduler.lapsed - self._lapsed)
             self._lapsed = scheduler.lapsed
-        self._return_spare()
+        self._spare.look(self._place.timers)
         if self.immediate:
             self.immediate.refuse(coming=self.immediate.any_unasked and self._asks_on())
-
-    def _return_spare(self) -> None:
-        """Have permits go back that nobody here will use: at once, or if nobody has used them within the lease."""
-        dispatcher, ledger, client = self._dispatcher, self._ledger, self.client
-        if not ledger.keeps or client is None or not self._scheduler.in_hand:
-            return
-        if ledger.spare(dispatcher.line, dispatcher.timeline.now()):
-            self._tell()
-        elif ledger.lease and self._spare is None:
-            self._spare = client.loop.call_later(ledger.lease / NS_PER_SECOND, self._on_lease)
-
-    def _on_lease(self) -> None:
-        self._spare = None
-        self._tell()
 
     def _asks_on(self) -> bool:
         """Have the store asked for the line, unless the first in it has its slots and will be granted in the loop's next iteration."""
@@ -352,7 +352,7 @@ class StoreSession(Watcher):
         if self._returned is not None:
             self._settle()
         elif self.client is not None:
-            self._switch.await_end_of_grace(self.client.loop)
+            self._switch.await_end_of_grace(self._place.timers)
 
     def refused(self, cause: BaseException) -> None:
         """The store will not answer until somebody mends the reason: requests in line fail, whatever the policy."""
@@ -383,12 +383,10 @@ class StoreSession(Watcher):
     def _cancel_timers(self) -> None:
         self._switch.cancel()
         self._pause.cancel()
-        if self._spare is not None:
-            self._spare.cancel()
-            self._spare = None
+        self._spare.cancel()
 
     def _settle(self) -> None:
         """Have `aclose` go on."""
         returned, self._returned = self._returned, None
-        if returned is not None and not returned.done():
-            returned.set_result(None)
+        if returned is not None:
+            returned.over()

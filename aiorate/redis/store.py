@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate.errors import kind_of
 from aiorate.redis.address import check_url
-from aiorate.redis.connections import connection_to
+from aiorate.redis.connections import connection_to, lends
 from aiorate.redis.failures import Unreachable, code_of, failure_of, is_local
 
 if TYPE_CHECKING:
@@ -80,8 +80,11 @@ class Store:
         await self._connection.close()
 
 
-def check_source(source: object) -> None:
-    """Raise TypeError or ValueError unless it is a URL or an asyncio client of redis-py or valkey-py."""
+def check_source(source: object, alone: bool = False) -> None:
+    """Raise TypeError or ValueError unless it is a URL or an asyncio client of redis-py or valkey-py.
+
+    ``alone``: of a client, only the settings may be needed, since it is used in another event loop.
+    """
     if isinstance(source, str):
         check_url(source)
         _library(source)
@@ -91,6 +94,11 @@ def check_source(source: object) -> None:
         raise TypeError(
             f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {kind_of(source)}. Give the client that a"
             " pipeline or a subscription was made from; of a Sentinel, its master_for(name). A synchronous client would stop the loop."
+        )
+    if alone and not lends(source):
+        raise TypeError(
+            f"RedisLimiter(scope='process') asks the store in a thread, and this {kind_of(source)} belongs to an event loop. Give a URL,"
+            " or a plain client of redis.asyncio or valkey.asyncio, which lends its settings. For a cluster, use scope='loop'."
         )
 
 

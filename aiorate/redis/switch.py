@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.events import Event
 from aiorate.rate import NS_PER_SECOND, ns_to_seconds
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, TimerHandle
-
     from aiorate.redis.outage import Outage
+    from aiorate.redis.place import Timers
     from aiorate.schedulers.supplied import Supplied
+    from aiorate.waiting.clock import Handle
     from aiorate.waiting.dispatcher import Dispatcher
 
 __all__ = ["FallbackSwitch"]
@@ -26,7 +27,7 @@ class FallbackSwitch:
         self._dispatcher: Dispatcher = dispatcher
         self._scheduler: Supplied = scheduler
         self._outage: Outage = outage
-        self._timer: TimerHandle | None = None
+        self._timer: Handle | None = None
 
     def no_answer(self, began: int, cause: BaseException) -> None:
         """A question of that reading got no answer."""
@@ -38,19 +39,19 @@ class FallbackSwitch:
                 scheduler.fallback = self._outage.fallback
                 self._dispatcher.changed()
 
-    def await_end_of_grace(self, loop: AbstractEventLoop) -> None:
+    def await_end_of_grace(self, timers: Timers | None) -> None:
         """Set the timer, if there is an outage and the grace is not over."""
         due = self._outage.due
-        if self._timer is None and due is not None:
+        if self._timer is None and due is not None and timers is not None:
             seconds = max(due - self._dispatcher.timeline.read(), 0) / NS_PER_SECOND
-            self._timer = loop.call_later(seconds, self._on_grace, loop)
+            self._timer = timers.call_later(seconds, partial(self._on_grace, timers))
 
-    def _on_grace(self, loop: AbstractEventLoop) -> None:
+    def _on_grace(self, timers: Timers) -> None:
         self._timer = None
         dispatcher, outage = self._dispatcher, self._outage
         fallback = outage.over(dispatcher.timeline.read(), dispatcher.timeline.now())
         if fallback is None:
-            self.await_end_of_grace(loop)  # a timer may be early
+            self.await_end_of_grace(timers)  # a timer may be early
             return
         self._scheduler.fallback = fallback
         dispatcher.notices.tell(

@@ -77,11 +77,12 @@ http
 
 redis.asking redis.failures redis.address redis.exchange
 redis.script redis.window_script redis.booking_script redis.limits
-redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand redis.ledger
+redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand redis.ledger redis.spare
 redis.slots redis.windows redis.booking_ledger redis.booking_outage
 redis.store
 redis.client
-redis.session
+redis.place redis.service
+redis.process_place redis.session
 redis.limiter redis.budget
 redis
 

@@ -15,8 +15,10 @@ from aiorate.waiting.receipts import Receipt, give_back, keep
 from aiorate.waiting.refusals import NOT_FOR_THREADS, Refusals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.line import Noted, Outcome
+    from aiorate.waiting.line import Noted, Outcome, Ticket
     from aiorate.waiting.max_waiting import Admission
 
 __all__ = ["BLOCKING", "wait_blocking"]
@@ -32,11 +34,13 @@ def wait_blocking(
     most: Admission | None = None,
     since: int | None = None,
     refusals: Refusals = BLOCKING,
+    decide: Callable[..., tuple[Ticket | None, int, int]] | None = None,
 ) -> tuple[int, int, int | None]:
     """Block this thread until the permits are granted.
 
     Returns the ns waited, from the reading ``since`` if it is given; the receipt; and what the clock read when the wait began, or None
-    if there was none. RuntimeError with the scope of a loop, and in a thread whose event loop runs.
+    if there was none. ``decide`` replaces `Dispatcher.decide`. RuntimeError with the scope of a loop, and in a thread whose event loop
+    runs.
     """
     section = dispatcher.section
     if section is None:
@@ -48,7 +52,7 @@ def wait_blocking(
     noted: list[Noted] = []  # whatever this thread is interrupted in, its request is known
     try:
         # As if the loop had just turned: this thread has none.
-        ticket, _, asked = section.run(dispatcher.decide, permits, limit, most, refusals, None, noted, True)
+        ticket, _, asked = section.run(decide or dispatcher.decide, permits, limit, most, refusals, None, noted, True)
         if ticket is None:
             return 0, asked, None
         assert isinstance(ticket, ProcessTicket)  # as the driver makes

@@ -1,0 +1,183 @@
+"""Where a store is asked on behalf of a limiter of all loops and threads of a process: in the thread of the `Service`.
+
+What the client asks and tells runs in the limiter's critical section, and what the limiter tells the client is posted to the thread.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiorate.rate import NS_PER_SECOND
+from aiorate.redis.service import service
+from aiorate.waiting.loops import port_of, running_loop
+from aiorate.waiting.process.view import ProcessLoop
+
+if TYPE_CHECKING:
+    import asyncio
+    import threading
+    from collections.abc import Callable
+    from typing import Any
+
+    from aiorate.redis.asking import Asked, Session
+    from aiorate.redis.client import StoreClient
+    from aiorate.redis.place import Returned, Timers
+    from aiorate.waiting.clock import Handle
+    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.port import Port
+
+__all__ = ["ProcessPlace"]
+
+
+class ProcessPlace:
+    """The thread of a process that asks stores. ``source`` is a URL, or a client that lends its settings. Called in the section."""
+
+    __slots__ = ("_dispatcher", "_inside", "_source")
+    open: bool = True
+
+    def __init__(self, source: object, dispatcher: Dispatcher) -> None:
+        self._source: object = source
+        self._dispatcher: Dispatcher = dispatcher
+        self._inside: _Inside | None = None  # the session, as the client knows it
+
+    @property
+    def timers(self) -> Timers:
+        return self
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> Handle:
+        """Call back in the section in ``delay`` seconds of the limiter's clock."""
+        dispatcher = self._dispatcher
+        loop = dispatcher.loop
+        assert loop is not None  # a limiter of the whole process has one from the beginning
+
+        def call() -> None:
+            callback()
+
+        return loop.call_at(dispatcher.timeline.read() + round(delay * NS_PER_SECOND), call)
+
+    def has(self, client: StoreClient) -> bool:
+        return service().has(client)
+
+    def find(self, key: str) -> StoreClient:
+        return service().find(self._source)
+
+    def attach(self, client: StoreClient, session: Session) -> None:
+        service().post(client, partial(client.attach, self._of(session)))
+
+    def wake(self, client: StoreClient, session: Session) -> bool:
+        return service().post(client, partial(client.wake, self._of(session)))
+
+    def release(self, client: StoreClient, session: Session) -> None:
+        service().post(client, partial(client.release, self._of(session)))
+
+    async def detach(self, client: StoreClient, session: Session) -> None:
+        here, inside = service(), self._of(session)
+        tasks: list[asyncio.Task[None]] = []  # the loop knows its tasks weakly
+
+        async def leave() -> None:
+            await client.detach(inside)
+            here.look()
+
+        thread = here.detach(client, lambda: tasks.append(client.loop.create_task(leave())))
+        loop = self._dispatcher.loop
+        assert isinstance(loop, ProcessLoop)  # as above
+        keeper = self._dispatcher.run(loop.stop)  # which had the timers
+        while _lives(keeper) or (_lives(thread) and (here.unused or not tasks or not tasks[0].done())):
+            await loop.yield_once()
+
+    def returned(self) -> Returned:
+        return _Signals(self._dispatcher)
+
+    def _of(self, session: Session) -> _Inside:
+        if self._inside is None:
+            self._inside = _Inside(session, self._dispatcher)
+        return self._inside
+
+
+def _lives(thread: threading.Thread | None) -> bool:
+    return thread is not None and thread.is_alive()
+
+
+class _Inside:
+    """A session whose calls run in the critical section of its limiter."""
+
+    __slots__ = ("__weakref__", "_dispatcher", "_session")
+
+    def __init__(self, session: Session, dispatcher: Dispatcher) -> None:
+        self._session: Session = session
+        self._dispatcher: Dispatcher = dispatcher
+
+    @property
+    def client(self) -> StoreClient | None:
+        return self._session.client
+
+    @property
+    def key(self) -> str:
+        return self._session.key
+
+    @property
+    def limits(self) -> object:
+        return self._dispatcher.run(self._limits)
+
+    def _limits(self) -> object:
+        return self._session.limits
+
+    @property
+    def in_grace(self) -> bool:
+        return self._session.in_grace
+
+    def question(self) -> Asked | None:
+        return self._dispatcher.run(self._session.question)
+
+    def answered(self, reply: object) -> None:
+        self._dispatcher.run(self._session.answered, reply)
+
+    def unreachable(self, cause: BaseException) -> None:
+        self._dispatcher.run(self._session.unreachable, cause)
+
+    def late(self, cause: BaseException) -> None:
+        self._dispatcher.run(self._session.late, cause)
+
+    def refused(self, cause: BaseException) -> None:
+        self._dispatcher.run(self._session.refused, cause)
+
+    def failed(self, error: BaseException) -> None:
+        self._dispatcher.run(self._session.failed, error)
+
+    def forked(self) -> None:
+        """Nothing: the session itself is told."""
+
+
+class _Signals:
+    """A wait for tasks of any event loop."""
+
+    __slots__ = ("_dispatcher", "_over", "_waiting")
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher: Dispatcher = dispatcher
+        self._over: bool = False
+        self._waiting: list[tuple[Port, Any]] = []
+
+    def done(self) -> bool:
+        return self._over
+
+    def over(self) -> None:
+        self._over = True
+        for port, signal in self._waiting:
+            try:
+                port.post(partial(port.send, signal))
+            except (RuntimeError, OSError):  # that loop is closed
+                continue
+
+    async def wait(self) -> None:
+        native = running_loop()
+        assert native is not None  # a coroutine runs
+        port = port_of(native)
+        signal = port.signal()
+        if not self._dispatcher.run(self._join, port, signal):
+            await port.wait(signal)
+
+    def _join(self, port: Port, signal: object) -> bool:
+        if not self._over:
+            self._waiting.append((port, signal))
+        return self._over

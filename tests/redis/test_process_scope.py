@@ -1,0 +1,262 @@
+"""RedisLimiter for all event loops and threads of a process, with ``scope="process"``. Real time, real threads and a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis.asyncio
+import trio
+from helpers.driving import LONG
+from helpers.forks import program
+from helpers.outages import POLICIES
+from helpers.server import most_in_any_window
+from helpers.stores import RealServer, TimedClient
+from helpers.threads import KINDS, call_in_thread, in_thread, loop_thread
+
+from aiorate import CalendarWindow, EngineUnavailable, LimiterClosed, WaitTooLong
+from aiorate.redis import RedisLimiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+
+def threads() -> list[str]:
+    """The names of aiorate's threads."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("aiorate-")]
+
+
+def connections(store: RealServer) -> int:
+    """How many clients the server has, except for the one that asks."""
+    return len([line for line in store.send("CLIENT", "LIST").splitlines() if line]) - 1
+
+
+@pytest.fixture
+def made(store: RealServer) -> Iterator[Callable[..., RedisLimiter]]:
+    """Makes limiters, which are closed after the test; then nothing of them is left."""
+    limiters: list[RedisLimiter] = []
+
+    def make(name: str = "x", limit: Any = "1000/s", source: Any = None, **options: Any) -> RedisLimiter:
+        limiters.append(RedisLimiter(store.url if source is None else source, name, limit, scope="process", **options))
+        return limiters[-1]
+
+    yield make
+    for limiter in limiters:
+        asyncio.run(limiter.aclose())
+    assert not threads()
+
+
+def test_threads_and_loops_of_every_kind_share_one_limit(store: RealServer, made: Callable[..., RedisLimiter]) -> None:
+    """Eight threads, two loops and a trio run, through one connection and one thread."""
+    limiter, quota = made("rate", "500/s"), made("quota", CalendarWindow("1000/day", "UTC"))
+    stamps: list[float] = []
+
+    def blocking() -> None:
+        for _ in range(10):
+            with limiter:
+                stamps.append(monotonic())
+            quota.acquire_blocking()
+
+    async def waiting() -> None:
+        for _ in range(10):
+            async with limiter:
+                stamps.append(monotonic())
+            await quota.acquire()
+
+    done: list[Future[Any]] = [in_thread(blocking) for _ in range(8)]
+    done += [in_thread(lambda: asyncio.run(waiting())) for _ in range(2)]
+    done.append(in_thread(lambda: trio.run(waiting)))
+    seen = 0
+    for each in done:
+        seen = max(seen, connections(store))
+        each.result(LONG)
+
+    assert 110 == len(stamps) == quota.statistics().granted
+    assert most_in_any_window(stamps, 0.05) <= limiter.bound(0.05 + 0.02)  # as late as a thread is woken
+    assert 1 == seen
+    assert 1 == threads().count("aiorate-redis")
+    assert "110" == store.send("GET", quota.key).split()[5]
+
+
+def test_limiters_of_several_urls_have_a_connection_each(store: RealServer, made: Callable[..., RedisLimiter]) -> None:
+    """And one thread. A plain client lends its settings."""
+    client: Any = redis.asyncio.Redis.from_url(store.url)
+    limiters = [made("a"), made("b"), made("c", source=client), made("d", source=client)]
+    for limiter in limiters:
+        limiter.acquire_blocking()
+
+    assert 2 == connections(store)
+    assert 1 == threads().count("aiorate-redis")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_to_close_leaves_nothing(store: RealServer, kind: str) -> None:
+    """In a loop of any kind: no thread, no connection; what was in hand goes back."""
+    one, other = (RedisLimiter(store.url, name, CalendarWindow("9/day", "UTC"), scope="process", lease=60) for name in "ab")
+    with loop_thread(kind) as thread:
+        for limiter in (one, other):
+            for _ in range(5):
+                limiter.acquire_blocking()
+        thread.start(one.aclose).result(LONG)
+        assert 1 == threads().count("aiorate-redis")
+        with pytest.raises(LimiterClosed):
+            one.acquire_blocking()
+        thread.start(other.aclose).result(LONG)
+
+    assert not threads()
+    assert 0 == connections(store)
+    assert ["5", "5"] == [store.send("GET", limiter.key).split()[5] for limiter in (one, other)]
+
+
+def test_the_thread_ends_when_nothing_is_asked(store: RealServer, made: Callable[..., RedisLimiter]) -> None:
+    """After a second, and the next request starts another."""
+    limiter = made()
+    limiter.acquire_blocking()
+    before = next(thread for thread in threading.enumerate() if thread.name == "aiorate-redis")
+    before.join(LONG)
+
+    assert not before.is_alive()
+    assert 0 == connections(store)
+    limiter.acquire_blocking()
+    assert 1 == threads().count("aiorate-redis")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_child_process_has_its_own_thread_and_connection(store: RealServer) -> None:
+    """And its own permits; those in hand are the parent's."""
+    said = program(
+        """
+from aiorate.redis import RedisLimiter
+
+def names():
+    return [thread.name for thread in threading.enumerate() if thread.name == "aiorate-redis"]
+
+limiter = RedisLimiter(URL, "x", "1000/s", lease=30, slack=30, scope="process")
+for _ in range(20):
+    limiter.acquire_blocking()
+
+def child():
+    assert not limiter.scheduler.in_hand and not names()
+    limiter.acquire_blocking()
+    asyncio.run(asyncio.wait_for(limiter.acquire(), 60))
+    print(names())
+    asyncio.run(limiter.aclose())
+    print(names())
+
+in_child(child)
+limiter.acquire_blocking()
+print(names(), limiter.statistics().granted)
+asyncio.run(limiter.aclose())
+print(names())
+""",
+        URL=store.url,
+    )
+
+    assert ["['aiorate-redis']", "[]", "['aiorate-redis'] 21", "[]"] == said.splitlines()
+
+
+@pytest.mark.parametrize("limit", ["1/min", CalendarWindow("1/day", "UTC")], ids=["rate", "window"])
+def test_without_waiting_the_store_is_asked_once(store: RealServer, made: Callable[..., RedisLimiter], limit: Any) -> None:
+    """By threads and by tasks."""
+    first, limiter = made(limit=limit), made("y", limit=limit)
+    first.acquire_blocking()
+    calls = store.calls("evalsha")
+
+    assert 0 <= limiter.acquire_blocking(max_wait=0) < LONG
+    assert calls + 1 == store.calls("evalsha") + store.calls("eval") - 1
+    for refused in (lambda: limiter.acquire_blocking(max_wait=0), lambda: asyncio.run(limiter.acquire(max_wait=0))):
+        before = store.calls("evalsha")
+        with pytest.raises(WaitTooLong, match=r"would wait"):
+            refused()
+        assert store.calls("evalsha") - before <= 1
+    assert 2 == limiter.statistics().refused
+    with pytest.raises(RuntimeError, match="without a lease"):
+        limiter.try_acquire()
+
+
+def test_changes_in_any_thread_hold_for_all(made: Callable[..., RedisLimiter]) -> None:
+    """Pauses, charges and rates: of another limiter of that name too."""
+    one, other = made(limit="100/s"), made(limit="100/s")
+    one.acquire_blocking()
+    call_in_thread(lambda: one.pause(0.3))
+    began = monotonic()
+    other.acquire_blocking()
+    assert monotonic() - began > 0.2
+
+    other.charge(20)
+    began = monotonic()
+    one.acquire_blocking()
+    one.acquire_blocking()
+    assert monotonic() - began > 0.1
+
+
+def test_callers_that_give_up_leave_their_permits(made: Callable[..., RedisLimiter]) -> None:
+    """Tasks that are cancelled in one loop, while a thread waits."""
+    limiter = made(limit="50/s")
+
+    async def give_up() -> None:
+        tasks = [asyncio.create_task(limiter.acquire()) for _ in range(50)]
+        await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    limiter.acquire_blocking()
+    thread = in_thread(lambda: [limiter.acquire_blocking() for _ in range(10)])
+    asyncio.run(give_up())
+    thread.result(LONG)
+
+    statistics = limiter.statistics()
+    assert 0 == statistics.waiting
+    assert 11 <= statistics.granted <= 11 + 50 - statistics.cancelled + 50
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_outage_has_its_policy_in_every_thread(policy: str) -> None:
+    """And ends in every thread."""
+    with RealServer() as store:
+        limiter = RedisLimiter(store.url, "x", "100/s", scope="process", grace=0.2, **POLICIES[policy])
+        limiter.acquire_blocking()
+        store.kill()
+        results: list[object] = []
+
+        def blocking() -> None:
+            try:
+                limiter.acquire_blocking(max_wait=2)
+            except Exception as error:
+                results.append(type(error))
+            else:
+                results.append(None)
+
+        asked = [in_thread(blocking) for _ in range(4)]
+        for each in asked:
+            each.result(LONG)
+        expected: dict[str, object] = {"raise": EngineUnavailable, "wait": WaitTooLong}
+        assert [expected.get(policy)] * 4 == results
+        assert "degraded" == limiter.statistics().state
+
+        store.start()
+        began = monotonic()
+        while limiter.statistics().state != "shared" and monotonic() - began < LONG:
+            blocking()
+        assert "shared" == limiter.statistics().state
+        asyncio.run(limiter.aclose())
+    assert not threads()
+
+
+def test_wrong_arguments_say_what_to_write(store: RealServer) -> None:
+    """A client that belongs to an event loop cannot be asked in a thread."""
+    client: Any = TimedClient(store)
+    with pytest.raises(TypeError, match=r"in a thread, and this TimedClient belongs to an event loop. Give a URL"):
+        RedisLimiter(client, "x", "1/s", scope="process")
+    with pytest.raises(ValueError, match="'loop' or 'process'; 'thread' was given"):
+        RedisLimiter(store.url, "x", "1/s", scope="thread")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not NoneType"):
+        RedisLimiter(store.url, "x", "1/s", scope=None)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="process"):
+        RedisLimiter(store.url, "x", "1/s").acquire_blocking()
