@@ -26,9 +26,19 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
+_before: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def other_threads() -> None:
+    """Those of other tests may linger for a second."""
+    _before.clear()
+    _before.update(threading.enumerate())
+
+
 def threads() -> list[str]:
-    """The names of aiorate's threads."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("aiorate-")]
+    """The names of the threads that aiorate started in this test."""
+    return [thread.name for thread in threading.enumerate() if thread not in _before and thread.name.startswith("aiorate-")]
 
 
 def connections(store: RealServer) -> int:
