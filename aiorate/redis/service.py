@@ -28,6 +28,8 @@ class Service:
     """All methods may be called in any thread, and never wait for the store."""
 
     def __init__(self) -> None:
+        self.process: int = os.getpid()
+        """The process of its thread."""
         self._lock: threading.RLock = threading.RLock()  # held for a few steps, and never while a limiter's section is taken
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the thread; None: there is no thread
         self._thread: threading.Thread | None = None
@@ -131,12 +133,6 @@ _services: list[Service] = [Service()]  # the last one is that of this process; 
 
 def service() -> Service:
     """That of this process."""
+    if _services[-1].process != os.getpid():  # not by a hook: those of other modules may need it before
+        _services.append(Service())
     return _services[-1]
-
-
-def _on_fork() -> None:
-    _services.append(Service())
-
-
-with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
-    os.register_at_fork(after_in_child=_on_fork)

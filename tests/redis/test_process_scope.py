@@ -146,7 +146,7 @@ from aiorate.redis import RedisLimiter
 def names():
     return [thread.name for thread in threading.enumerate() if thread.name == "aiorate-redis"]
 
-limiter = RedisLimiter(URL, "x", "1000/s", lease=30, slack=30, scope="process")
+limiter = RedisLimiter(URL, "x", "1000/s", lease=0.1, slack=30, scope="process")
 for _ in range(20):
     limiter.acquire_blocking()
 
