@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ class RedisBudget(Budget):
     arguments are those of `Budget`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
     """
 
-    __slots__ = ("_booked", "_ledger", "_limits", "_options", "_session")
+    __slots__ = ("_booked", "_counts", "_late", "_ledger", "_limits", "_pairs", "_session")
 
     def __init__(
         self,
@@ -107,7 +108,8 @@ class RedisBudget(Budget):
             raise ValueError(f"RedisBudget(horizon) must be more than 0 seconds; {horizon!r} was given. 2.0 is the default.")
         share = _share(on_unavailable, local_share)
         patience = seconds_to_ns(grace, "RedisBudget(grace)")
-        self._options = late, on_unavailable != "open"
+        self._pairs = {place: _limit(place, limit) for place, limit in dimensions.items()}
+        self._late, self._counts = late, on_unavailable != "open"
         super().__init__(
             shared=shared,
             scope="loop",
@@ -127,11 +129,8 @@ class RedisBudget(Budget):
             self._session.shared()
 
     def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
-        pairs = [_limit(place, limit) for place, limit in limits.items()]
-        for place, (rate, burst) in zip(limits, pairs, strict=True):
-            check_memory(f"RedisBudget({place})", rate, 1 if burst is None else burst)
-        late, counts = self._options
-        self._booked = BookedDimensions([rate for rate, _ in pairs], [burst for _, burst in pairs], late, counts)
+        rates, bursts = zip(*self._pairs.values(), strict=True)
+        self._booked = BookedDimensions(rates, bursts, self._late, self._counts)
         self._limits = Limits(tuple(limits), self._booked.bookings.rates, self._booked.bookings.bursts)
         return self._booked
 
@@ -195,7 +194,18 @@ class _OneReservation(OneAnswer):
 
 def _limit(place: str, limit: object) -> tuple[Rate, int | None]:
     """The rate of a dimension and its burst."""
+    rate, burst = _rate(place, limit)
+    check_memory(f"RedisBudget({place})", rate, 1 if burst is None else burst)
+    return rate, burst
+
+
+def _rate(place: str, limit: object) -> tuple[Rate, int | None]:
     if isinstance(limit, TokenBucket):
+        if deepcopy(limit).peek(limit.burst, 0) > 0:
+            raise ValueError(
+                f"RedisBudget({place}): only the rate and the burst of {limit!r} count: the bucket in the store starts full. Give a new one"
+                " without initial= and start=."
+            )
         return limit.rate, limit.burst
     if isinstance(limit, (Scheduler, Limiter, type)):
         raise TypeError(
