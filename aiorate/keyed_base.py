@@ -216,7 +216,12 @@ class Keyed(Generic[K, V]):
 
     def evict(self) -> int:
         """Drop every key that owes nothing, now, also those that ``idle`` would keep; returns how many."""
-        dropped = sum([self._evict(key) for key in self])
+        keys, dropped = list(self), 0
+        while keys:
+            kept = [key for key in keys if not self._evict(key)]
+            dropped += len(keys) - len(kept)
+            # Once more where keys may share those of others here: a key that was kept for them may go now.
+            keys = kept if self._shared_of is not None and len(kept) < len(keys) else []
         self._run(self._tidy, dropped)
         return dropped
 

@@ -127,8 +127,9 @@ async def test_many_keys_come_and_go_on_every_level() -> None:
 
 async def test_a_path_may_share_the_paths_above_it() -> None:
     """One KeyedLimiter for a whole tree: each path passes those that it lies in."""
+    clock = ManualClock()
     tree: KeyedLimiter[str] = KeyedLimiter(
-        lambda path: TokenBucket("1/h", burst=8 // (1 + path.count("/"))),
+        lambda path: Limiter(TokenBucket("1/h", burst=8 // (1 + path.count("/"))), clock=clock),
         shared=lambda path: tree[path.rpartition("/")[0]] if "/" in path else None,
     )
 
@@ -136,6 +137,8 @@ async def test_a_path_may_share_the_paths_above_it() -> None:
     assert [True] * 2 + [False] == [tree.try_acquire("a/b") for _ in range(3)]
     assert [True] * 4 + [False] == [tree.try_acquire("a") for _ in range(5)]
     assert ["a", "a/b", "a/b/c"] == sorted(tree)
+    clock.advance(9 * 3600)
+    assert (3, []) == (tree.evict(), list(tree))
 
 
 async def test_a_global_quota_pauses_the_limit_that_the_key_shares() -> None:

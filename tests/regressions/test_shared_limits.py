@@ -191,6 +191,43 @@ def test_next_event_loop_begins_without_a_line_at_any_level(first: int) -> None:
     assert tower.at_rest
 
 
+@pytest.mark.parametrize("first", range(3))
+def test_next_event_loop_begins_without_a_line_of_budgets(first: int) -> None:
+    """Whichever of three levels is asked first. A grant that could not resume leaves no count behind."""
+    clock = ManualClock(SECOND)
+    top = Budget(tokens=TokenBucket("10/s", burst=10), clock=clock)
+    team = Budget(tokens=TokenBucket("10/s", burst=10), shared=top, clock=clock)
+    levels = [Budget(tokens=TokenBucket("100/s", burst=100), shared=team, clock=clock), team, top]
+    calls = Calls(levels[0], clock)
+
+    async def wait() -> None:
+        await calls.queue("abcd", tokens=10)
+        assert [3, 1, 0] == [budget.waiting for budget in levels]
+        clock.advance(1)  # grants one, which can no longer resume
+        asyncio.get_running_loop().stop()
+
+    async def ask() -> list[float]:
+        levels[first].delay()
+        await clock.run(60)
+        waited = []
+        for budget in levels:
+            async with budget.reserve(tokens=3) as lease:
+                waited.append(lease.waited)
+        return waited
+
+    loop = asyncio.new_event_loop()
+    begun = loop.create_task(wait())
+    loop.run_forever()
+    del begun
+    assert [0.0] * 3 == asyncio.run(ask())
+    for task in calls.tasks.values():
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*calls.tasks.values(), return_exceptions=True))
+    loop.close()
+    assert [0] * 3 == [budget.waiting for budget in levels]
+    assert not any(budget.dispatcher.scheduler.receipts for budget in levels)
+
+
 OFTEN = ("ask",) * 8 + ("try",) * 3 + ("late", "late", "cancel", "cancel", "cancel granted")
 SELDOM = ("pause", "resume", "refund", "refund", "charge") * 4
 
