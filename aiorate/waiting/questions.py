@@ -123,6 +123,7 @@ def next_reading(dispatcher: Dispatcher) -> int | None:
 
 def available(dispatcher: Dispatcher) -> int:
     """How many permits a newcomer would get at once."""
+    find_loop(dispatcher)  # a shared limit may not have been used yet: see is_rested()
     now = dispatcher.timeline.now()  # which ends a pause that is over
     if dispatcher.is_held:
         return 0
