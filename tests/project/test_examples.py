@@ -145,6 +145,15 @@ def test_a_client_that_heeds_the_headers_is_never_refused(name: str) -> None:
     assert re.search(r'RateLimit: "client";r=0;t=[12]\n', printed)
 
 
+@pytest.mark.slow
+def test_several_workers_refuse_beyond_one_limit() -> None:
+    """Four processes let 20 of 60 requests through, and tell the others when the next permit is due."""
+    printed = _printed("redis_workers.py")
+
+    assert "60 requests to 4 workers: {200: 20, 429: 40}" in printed
+    assert re.search(r'Retry-After: (\d+)\nRateLimit: "all";r=0;t=\1\nRateLimit-Policy: "all";q=20;w=60', printed)
+
+
 # The two servers, with a manual clock and real clients.
 
 Ask = Callable[..., Awaitable[tuple[int, dict[str, str]]]]

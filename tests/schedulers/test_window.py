@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -248,3 +248,27 @@ def test_an_edge_within_the_repeated_hour_comes_twice() -> None:
     window = CalendarWindow("1/8640s", "Europe/Berlin", origin=int(second_time.timestamp()) * S)
 
     assert waits(window, "0 0") == "0 840"
+
+
+@pytest.mark.parametrize(
+    ("rate", "tz", "after", "edges"),
+    [
+        ("9/day", "Europe/Berlin", "2027-03-27T12:00", ["2027-03-27T23:00", "2027-03-28T22:00", "2027-03-29T22:00"]),
+        ("9/day", "Europe/Berlin", "2027-10-30T12:00", ["2027-10-30T22:00", "2027-10-31T23:00", "2027-11-01T23:00"]),
+        ("9/day", "Europe/Berlin", "2027-03-27T23:00", ["2027-03-28T22:00"]),
+        ("9/day", "Australia/Lord_Howe", "2027-04-03T00:00", ["2027-04-03T13:00", "2027-04-04T13:30"]),
+        ("9/6h", "Europe/Berlin", "2027-03-27T22:00", ["2027-03-27T23:00", "2027-03-28T04:00", "2027-03-28T10:00"]),
+        ("9/h", "Europe/Berlin", "2027-10-31T00:30", ["2027-10-31T01:00", "2027-10-31T02:00"]),
+        ("9/7day", "UTC", "2027-03-27T12:00", ["2027-03-29T00:00", "2027-04-05T00:00"]),
+        ("9/2s", "Asia/Kolkata", "2027-03-27T12:00:01", ["2027-03-27T12:00:02", "2027-03-27T12:00:04"]),
+    ],
+)
+def test_edges_are_those_of_the_zone(rate: str, tz: str, after: str, edges: list[str]) -> None:
+    """In UTC, whatever the clock of the machine says."""
+    calendar = CalendarWindow(rate, tz, origin=12345)
+
+    assert [utc(edge) for edge in edges] == calendar.edges(utc(after), len(edges))
+
+
+def utc(iso: str) -> int:
+    return int(datetime.fromisoformat(iso).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
