@@ -27,7 +27,7 @@ class Gateway:
         limits = {name: TokenBucket(Rate(limit, 60), burst=limit) for name, limit in ACCOUNT.items()}
         self.provider = Provider(httpx2, limits, seconds_a_token=0.005)
         self.provider.begin()
-        self.program = program_with("KeyedBudget(lambda team", self.answer)
+        self.program = program_with("KeyedBudget(lambda team: per_minute(300", self.answer)
         self.teams = teams
         self.program["TEAMS"].clear()
         self.program["TEAMS"].update(teams)

@@ -160,7 +160,7 @@ def test_a_second_running_loop_is_refused(kind: str) -> None:
     waited = asyncio.run(outer())
 
     assert len(caught) == 4
-    assert all("run_coroutine_threadsafe" in str(error) for error in caught)
+    assert all("scope='process'" in str(error) for error in caught)
     assert 0 <= waited < LONG
 
 
