@@ -31,6 +31,7 @@ URL = "redis://localhost"
         ({"tokens": "many"}, "is not a rate"),
         ({"tokens": "0/s"}, "must be greater than 0"),
         ({"tokens": "1e-20/day"}, "takes longer than 317 years"),
+        ({"tokens": TokenBucket("10/s", burst=5, initial=0)}, "the bucket in the store starts full"),
         ({"on_error": "retry"}, "must be 'keep' or 'refund'"),
         ({"max_waiting": -1}, "max_waiting"),
     ],

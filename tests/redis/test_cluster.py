@@ -11,8 +11,8 @@ from helpers.forks import program
 from helpers.stores import RealServer, port_of_cluster
 from redis.asyncio.cluster import RedisCluster
 
-from aiorate import KeyedLimiter
-from aiorate.redis import RedisLimiter
+from aiorate import KeyedBudget, KeyedLimiter
+from aiorate.redis import RedisBudget, RedisLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ NODE_DOWN = """
 import itertools, logging
 import redis
 from redis.asyncio.cluster import RedisCluster
-from aiorate.redis import RedisLimiter
+from aiorate.redis import RedisBudget, RedisLimiter
 
 logging.disable()  # that the store does not answer
 
@@ -106,3 +106,20 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+async def test_budgets_of_all_slots_are_served(running: RealServer) -> None:
+    """A budget is one key too, whatever its dimensions."""
+    with cluster(range(8192), range(8192, 16384)) as nodes:
+        await complete(nodes)
+        client = RedisCluster.from_url(nodes[0].url)
+        keyed = KeyedBudget(lambda key: RedisBudget(client, f"key:{key}", requests="1000/s", tokens="9000/s", on_unavailable="wait"))
+
+        async def one(key: int) -> None:
+            async with keyed.reserve(key, tokens=9) as lease:
+                lease.settle(tokens=1)
+
+        await asyncio.gather(*[one(key) for key in range(20) for _ in range(3)])
+        assert all(node.calls() for node in nodes)
+        await keyed.aclose()
+        await client.aclose()

@@ -17,7 +17,7 @@ from helpers.stores import RealServer, TimedClient
 from redis.exceptions import ConnectionError as NoConnection
 
 from aiorate import EngineUnavailable, Rate
-from aiorate.redis import RedisLimiter
+from aiorate.redis import RedisBudget, RedisLimiter
 from aiorate.redis.outage import Outage
 
 SECOND = 1_000_000_000
@@ -193,3 +193,27 @@ def test_local_permits_are_charged_after_a_refusal() -> None:
 
     assert (0, 5) == outage.ended(30 * SECOND, 2)
     assert not outage.concerns_answer
+
+
+@one_loop
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_budget_goes_on_after_a_failover(policy: str) -> None:
+    """The new primary may lack the last writes: the process tells it what it knows, and no estimate is granted twice."""
+    async with pair() as servers, asyncio.timeout(LONG):
+        budget = RedisBudget(servers.url, "x", requests="1000/s", tokens="100_000/s", grace=LONG, **POLICIES[policy])
+
+        async def one() -> None:
+            async with budget.reserve(tokens=100) as lease:
+                lease.settle(tokens=50)
+
+        await asyncio.gather(*[one() for _ in range(20)])
+        await servers.demote()
+        waiting = [asyncio.create_task(one()) for _ in range(50)]
+        await until(lambda: servers.primary.calls() > 8)
+        servers.move()
+        await asyncio.gather(*waiting)
+
+        assert servers.replica.calls() > 0
+        assert 70 == budget.statistics().granted
+        assert "shared" == budget.statistics().state
+        await budget.aclose()
