@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.dispatcher import Answer
 
+    Decide = Callable[..., Answer]
+
 __all__ = ["Budget"]
 
 
@@ -190,13 +192,13 @@ class Budget:
                     )
         return Lease(self, Amounts(granted), limit, self._on_error if on_error is None else on_error)
 
-    async def enter(self, amounts: Amounts, limit: int | None) -> tuple[float, int, str | None]:
+    async def enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
         """Wait for the amounts: the seconds waited, the receipt, and the dimension that was waited for. For `Lease`.
 
-        A receipt is held from then on: `release` must follow.
+        A receipt is held from then on: `release` must follow. ``decide`` replaces `Dispatcher.decide`.
         """
         dispatcher = self._dispatcher
-        ticket, _, now = dispatcher.run(self._ask, amounts, limit)
+        ticket, _, now = dispatcher.run(self._ask, amounts, limit, decide or dispatcher.decide)
         if ticket is None:
             return 0.0, now, None
         try:
@@ -207,14 +209,14 @@ class Budget:
             raise
         return ns_to_seconds(waited), receipt, self._place(amounts, waited)
 
-    def enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[float, int, str | None]:
+    def enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
         """As `enter`, in a thread without an event loop, which it blocks. Interrupted, the reservation is undone. For `Lease`."""
         from aiorate.waiting.process.blocking import wait_blocking
 
         dispatcher, kept, receipt = self._dispatcher, list[bool](), None
         try:
             dispatcher.run(self._begin, kept)
-            waited, receipt, _ = wait_blocking(dispatcher, amounts, limit, self._max_waiting, None, self.refusals)
+            waited, receipt, _ = wait_blocking(dispatcher, amounts, limit, self._max_waiting, None, self.refusals, decide)
             return ns_to_seconds(waited), receipt, self._place(amounts, waited)
         except BaseException as error:
             if receipt is not None:
@@ -224,11 +226,11 @@ class Budget:
             self._say_which_is_closed(error)
             raise
 
-    def _ask(self, amounts: Amounts, limit: int | None) -> Answer:
+    def _ask(self, amounts: Amounts, limit: int | None, decide: Decide) -> Answer:
         dispatcher = self._dispatcher
         if not dispatcher.line:
             self._dimensions.waited_for = None
-        answer = dispatcher.decide(amounts, limit, self._max_waiting, self.refusals)
+        answer = decide(amounts, limit, self._max_waiting, self.refusals)
         keep(dispatcher)
         return answer
 

@@ -5,7 +5,6 @@ Knows nothing of commands or outages. Permits that came back go with the next qu
 
 from __future__ import annotations
 
-import asyncio
 import os
 from math import ceil
 from random import getrandbits
@@ -17,13 +16,14 @@ from aiorate.redis.booking_script import BOOKINGS, MOST_NUMBERS, BookingQuestion
 from aiorate.redis.demand import FairShare
 from aiorate.redis.exchange import NO_MEMORY, Memory
 from aiorate.schedulers.dimensions import Amounts
-from aiorate.waiting.loops import running_loop
 
 if TYPE_CHECKING:
     from aiorate.redis.booking_script import BookingAnswer, Limits
     from aiorate.redis.immediate import Immediate
     from aiorate.redis.ledger import Asking
+    from aiorate.redis.place import Place, Timers
     from aiorate.schedulers.bookings import Bookings
+    from aiorate.waiting.clock import Handle
     from aiorate.waiting.fair_line import AnyLine
 
 __all__ = ["BookingLedger"]
@@ -57,6 +57,7 @@ class BookingLedger:
         "_client",
         "_horizon_us",
         "_memory",
+        "_place",
         "_returns",
         "_share",
         "_timer",
@@ -69,7 +70,7 @@ class BookingLedger:
         "unused",
     )
 
-    def __init__(self, bookings: Bookings, limits: Limits, lease: int, horizon: int, slack: int) -> None:
+    def __init__(self, bookings: Bookings, limits: Limits, place: Place, lease: int, horizon: int, slack: int) -> None:
         self.scheduler: Bookings = bookings
         self.limits: Limits = limits
         self.lease: int = lease
@@ -87,7 +88,8 @@ class BookingLedger:
         self._told: tuple[int, ...] | None = None  # the corrections that are under way
         self._returns: int = 0  # since a question told of them
         self._client: tuple[int, int] = (0, 0)  # a number of this process, and the process
-        self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
+        self._place: Place = place
+        self._timer: tuple[Timers, Handle] | None = None
         bookings.corrected = self._on_correction
 
     def is_met(self, line: AnyLine, now: int) -> bool:
@@ -193,7 +195,7 @@ class BookingLedger:
         """The number of this client, which a child process does not keep."""
         pid = os.getpid()
         if self._client[1] != pid:
-            self._client = getrandbits(48) + 1, pid
+            self._client, self._timer = (getrandbits(48) + 1, pid), None
         return self._client[0]
 
     def _on_correction(self) -> None:
@@ -205,9 +207,9 @@ class BookingLedger:
             self._flush_later()
 
     def _flush_later(self) -> None:
-        native = running_loop()
-        if isinstance(native, asyncio.AbstractEventLoop) and (self._timer is None or self._timer[0] is not native):
-            self._timer = native, native.call_later(_FLUSH_SECONDS, self._flush)
+        timers = self._place.timers
+        if timers is not None and (self._timer is None or self._timer[0] is not timers):
+            self._timer = timers, timers.call_later(_FLUSH_SECONDS, self._flush)
 
     def _flush(self) -> None:
         self._timer = None

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from aiorate.budget import Budget
 from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
-from aiorate.rate import NS_PER_SECOND, Rate, exact, ns_to_seconds, seconds_to_ns
+from aiorate.options import check_scope
+from aiorate.rate import NS_PER_SECOND, Rate, exact, seconds_to_ns
 from aiorate.redis.booking_ledger import BookingLedger
 from aiorate.redis.booking_outage import BookingOutage
 from aiorate.redis.booking_script import Limits
-from aiorate.redis.immediate import OneAnswer
+from aiorate.redis.immediate import AskOnce
 from aiorate.redis.outage import POLICIES
+from aiorate.redis.place import LoopPlace
 from aiorate.redis.session import StoreSession
 from aiorate.redis.store import check_source
 from aiorate.schedulers.bookings import BookedDimensions
@@ -22,22 +24,23 @@ from aiorate.schedulers.interface import Scheduler
 from aiorate.schedulers.slot_scheduler import check_memory
 from aiorate.schedulers.token_bucket import TokenBucket
 from aiorate.waiting.questions import shares_on_demand
-from aiorate.waiting.receipts import drop, keep
-from aiorate.waiting.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Literal, Never
 
+    from aiorate.budget import Decide
     from aiorate.events import Event
     from aiorate.rate import Number
+    from aiorate.redis.place import Place
     from aiorate.schedulers.dimensions import Amounts, Dimensions
     from aiorate.waiting.clock import Clock
+    from aiorate.waiting.dispatcher import Answer
 
 __all__ = ["RedisBudget"]
 
 _SHORTEST_SLACK_NS = 1_000_000
-_OF_OTHERS = ("burst", "rate", "rates", "precise", "max_concurrency", "catch_up", "scope", "timeout", "max_wait", "key", "url")
+_OF_OTHERS = ("burst", "rate", "rates", "precise", "max_concurrency", "catch_up", "timeout", "max_wait", "key", "url")
 
 
 class RedisBudget(Budget):
@@ -62,7 +65,8 @@ class RedisBudget(Budget):
     second time, and a burst once more where no process remembers.
 
     `pause`, `observe` and `resume` are for all processes. A quota from a response is kept by the process that received it. The other
-    arguments are those of `Budget`. For asyncio and uvloop. Raises TypeError and ValueError for wrong arguments.
+    arguments are those of `Budget`. For asyncio and uvloop, or with ``scope="process"`` for any loops and threads of the process, through
+    one connection in one thread, as `RedisLimiter`. Raises TypeError and ValueError for wrong arguments.
     """
 
     __slots__ = ("_booked", "_counts", "_late", "_ledger", "_limits", "_pairs", "_session")
@@ -83,6 +87,7 @@ class RedisBudget(Budget):
         max_waiting: int | None = None,
         clock: Clock | None = None,
         on_event: Callable[[Event], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
         if misplaced:
@@ -90,11 +95,12 @@ class RedisBudget(Budget):
                 f"RedisBudget() takes a client or URL, a name, and dimensions by name, not {misplaced[0]!r}. Write"
                 " RedisBudget(url, name, requests='500/min', tokens='200_000/min')."
             )
-        check_source(client_or_url)
+        check_scope("RedisBudget", scope)
+        check_source(client_or_url, alone=scope == "process")
         _check_name(name)
-        for place in _OF_OTHERS:
-            if place in dimensions:
-                raise TypeError(f"RedisBudget({place}): {_hint(place)} If it is a dimension, give it another name.")
+        for option in _OF_OTHERS:
+            if option in dimensions:
+                raise TypeError(f"RedisBudget({option}): {_hint(option)} If it is a dimension, give it another name.")
         leased = seconds_to_ns(lease, "RedisBudget(lease)")
         at_most = seconds_to_ns(slack, "RedisBudget(slack)")
         late = max(at_most, leased)
@@ -108,23 +114,28 @@ class RedisBudget(Budget):
             raise ValueError(f"RedisBudget(horizon) must be more than 0 seconds; {horizon!r} was given. 2.0 is the default.")
         share = _share(on_unavailable, local_share)
         patience = seconds_to_ns(grace, "RedisBudget(grace)")
-        self._pairs = {place: _limit(place, limit) for place, limit in dimensions.items()}
+        self._pairs = {dimension: _limit(dimension, limit) for dimension, limit in dimensions.items()}
         self._late, self._counts = late, on_unavailable != "open"
         super().__init__(
             shared=shared,
-            scope="loop",
             on_error=on_error,
             max_waiting=max_waiting,
             catch_up=Fraction(late, NS_PER_SECOND),
             clock=clock,
             name=name,
             on_event=on_event,
+            scope=scope,
             **dimensions,
         )
+        place: Place = LoopPlace(client_or_url)
+        if scope == "process":
+            from aiorate.redis.process_place import ProcessPlace
+
+            place = ProcessPlace(client_or_url, self._dispatcher)
         bookings = self._booked.bookings
-        self._ledger = BookingLedger(bookings, self._limits, leased, ahead, late)
+        self._ledger = BookingLedger(bookings, self._limits, place, leased, ahead, late)
         outage = BookingOutage(on_unavailable, patience, bookings.rates, bookings.bursts, share, self._ledger)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._dispatcher, self._ledger, outage)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._dispatcher, self._ledger, outage, place)
         if shared is not None:
             self._session.shared()
 
@@ -139,34 +150,32 @@ class RedisBudget(Budget):
         """The key in the store: text, written again by every call, and gone soon after the last."""
         return self._session.key
 
-    async def enter(self, amounts: Amounts, limit: int | None) -> tuple[float, int, str | None]:
+    async def enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
         """As `Budget.enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
-        dispatcher, session = self._dispatcher, self._session
-        if limit is None or (limit and limit >= session.answer_ns) or shares_on_demand(dispatcher):
-            return await super().enter(amounts, limit)
-        if not dispatcher.line:
-            self._dimensions.waited_for = None
-        refusals = _OneReservation(limit)
-        ticket, at, asked = dispatcher.ask(amounts, None, self._max_waiting, self.refusals)
-        if ticket is None:
-            keep(dispatcher)
-            return 0.0, asked, None
-        if ticket.done() and at == NOT_ASKED and dispatcher.loop is not None:  # refused in a starved loop
-            await dispatcher.loop.turn()
-            return await self.enter(amounts, limit)
-        keep(dispatcher)
-        session.immediate.waiting[ticket] = refusals
+        if not self._asks_once(limit):
+            return await super().enter(amounts, limit, decide)
+        once = AskOnce(self._dispatcher, self._session, limit or 0, "reserve")
+
+        def decided(*asked: Any) -> Answer:
+            return once.decide(*asked, None, None, True)  # as if the loop had just turned: it does until the answer is here
+
         try:
-            if not session.coming:
-                session.immediate.refuse()
-            waited, _, receipt = await dispatcher.wait(ticket, amounts, asked)
-        except BaseException:
-            drop(dispatcher)
-            raise
+            return await super().enter(amounts, None, decided)
         finally:
-            session.immediate.waiting.pop(ticket, None)
-        place = amounts.waited_for
-        return ns_to_seconds(waited), receipt, None if place is None or not waited else self._names[place]
+            once.forget()
+
+    def enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
+        """As `Budget.enter_blocking`. A short ``limit`` is as in `enter`."""
+        if not self._asks_once(limit):
+            return super().enter_blocking(amounts, limit, decide)
+        once = AskOnce(self._dispatcher, self._session, limit or 0, "reserve")
+        try:
+            return super().enter_blocking(amounts, None, once.decide)
+        finally:
+            once.forget()
+
+    def _asks_once(self, limit: int | None) -> bool:
+        return limit is not None and (not limit or limit < self._session.answer_ns) and not shares_on_demand(self._dispatcher)
 
     def resume(self) -> None:
         """End a pause, for all processes. A key whose value has become unreadable starts again as new."""
@@ -175,21 +184,12 @@ class RedisBudget(Budget):
     async def aclose(self) -> None:
         """Close: reservations in line fail with `LimiterClosed`, and what is booked goes back to the store.
 
-        Once the last limit of the client or URL is closed, no task, no timer and no connection that was opened here is left.
+        Once the last limit of the client or URL is closed, no task, timer, thread or connection that was opened here is left.
+        Synchronous code writes ``asyncio.run(budget.aclose())`` for one with ``scope="process"``.
         """
         await super().aclose()
-        self._ledger.close()
         await self._session.aclose()
-        self._ledger.close()
-
-
-class _OneReservation(OneAnswer):
-    """A reservation that waits for one answer of the store, and its errors."""
-
-    __slots__ = ()
-
-    def named(self, permits: int) -> str:
-        return "reserve()"
+        self._dispatcher.run(self._ledger.close)
 
 
 def _limit(place: str, limit: object) -> tuple[Rate, int | None]:

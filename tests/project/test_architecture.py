@@ -190,7 +190,7 @@ OF_BASES = {
     "aiorate.keyed": {"_call", "_check_scope_of", "_check_scope_of_shared", "_closed", "_guard", "_on_event", "_shared"},
     "aiorate.keyed_budget": {"_check_scope_of", "_check_scope_of_shared", "_closed", "_guard"},
     "aiorate.redis.booking_outage": {"_bursts", "_rates"},
-    "aiorate.redis.budget": {"_dimensions", "_dispatcher", "_max_waiting", "_names"},
+    "aiorate.redis.budget": {"_dispatcher"},
     "aiorate.redis.limiter": {"_dispatcher", "_max_waiting"},
 }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-from time import sleep
+import threading
+from time import monotonic_ns
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ import trio
 import valkey.asyncio
 from helpers.driving import LONG, one_loop, others
 from helpers.forks import program
+from helpers.loops import LeapingLoop
 from helpers.stores import RealServer, TimedClient, now
 
-from aiorate import KeyedBudget
+from aiorate import KeyedBudget, WaitTooLong
 from aiorate.redis import RedisBudget, RedisLimiter
 
 SOURCES: dict[str, Any] = {"url": str, "redis-py": redis.asyncio.Redis.from_url, "valkey-py": valkey.asyncio.Valkey.from_url}
@@ -29,6 +31,7 @@ async def reserve(budget: RedisBudget, tokens: int = 10, used: int = 5) -> float
     return granted
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("source", SOURCES)
 async def test_it_works_through_every_client(store: RealServer, source: str) -> None:
     """On asyncio and uvloop."""
@@ -117,17 +120,56 @@ asyncio.run(main())
     assert ["True", "30"] == printed.split()
 
 
-@pytest.mark.asyncio(loop_factories=["virtual"])
+@pytest.mark.asyncio(loop_factories=["leaping"])
 async def test_bookings_that_a_late_loop_missed_come_back(store: RealServer) -> None:
     """They serve others, and this process books again."""
     late, other = [RedisBudget(TimedClient(store), "x", requests="100/s", tokens="1000/s") for _ in range(2)]
     waiting = [asyncio.create_task(reserve(late, used=10)) for _ in range(20)]
-    await asyncio.sleep(0.011)
-    loop: Any = asyncio.get_running_loop()
-    loop.advance(0.5) if hasattr(loop, "advance") else sleep(0)
+    while not late.statistics().granted:
+        await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, LeapingLoop)
+    began = now()
+    for _ in range(20):
+        await loop.leap(0.5)
 
     granted = await asyncio.gather(*waiting, reserve(other))
     assert len(granted) == 21
-    assert max(granted) <= 1.2
+    assert max(granted) - began <= 11
     await late.aclose()
     await other.aclose()
+
+
+def test_a_budget_of_the_process_serves_threads_and_loops(store: RealServer) -> None:
+    """Through one connection, in synchronous code and in event loops at once, within both rates."""
+    budget = RedisBudget(store.url, "x", requests="200/s", tokens="2000/s", scope="process")
+    granted: list[int] = []
+
+    def in_a_thread() -> None:
+        for _ in range(10):
+            with budget.reserve(tokens=10) as lease:
+                granted.append(monotonic_ns())
+                lease.settle(tokens=5)
+
+    async def in_a_loop() -> None:
+        async def one() -> None:
+            async with budget.reserve(tokens=10) as lease:
+                granted.append(monotonic_ns())
+                lease.settle(tokens=5)
+
+        await asyncio.gather(*[one() for _ in range(10)])
+
+    threads = [threading.Thread(target=target) for target in (in_a_thread, in_a_thread, lambda: asyncio.run(in_a_loop()))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+
+    assert 30 == len(granted) == budget.statistics().granted
+    assert max(granted) - min(granted) >= 29 / 200 * 1e9 * 0.95
+    with pytest.raises(WaitTooLong, match=r"reserve\(\) would wait"):
+        for _ in range(2):
+            with budget.reserve(tokens=100_000, max_wait=0):
+                pass
+    asyncio.run(budget.aclose())
+    assert not [thread for thread in threading.enumerate() if thread.name == "aiorate-redis"]
