@@ -104,6 +104,9 @@ class Service:
                 async with asyncio.timeout(_LOOK):
                     await changed.wait()
             if self._end():
+                closing = asyncio.all_tasks() - {asyncio.current_task()}
+                if closing:  # a client that is no longer busy may still be closing its connection
+                    await asyncio.wait(closing)
                 return
 
     def _end(self) -> bool:

@@ -136,6 +136,23 @@ def test_the_thread_ends_when_nothing_is_asked(store: RealServer, made: Callable
     assert 1 == threads().count("aiorate-redis")
 
 
+def test_the_thread_closes_its_connection_before_it_ends(store: RealServer) -> None:
+    """Python reported a task that was destroyed while it closed it, at the end of the program or in the middle."""
+    said = program(
+        """
+from aiorate.redis import RedisLimiter
+
+limiter = RedisLimiter(URL, "x", "1000/s", scope="process")
+limiter.acquire_blocking()
+next(thread for thread in threading.enumerate() if thread.name == "aiorate-redis").join(300)
+print("ended")
+""",
+        URL=store.url,
+    )
+
+    assert "ended\n" == said
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 def test_a_child_process_has_its_own_thread_and_connection(store: RealServer) -> None:
     """And its own permits; those in hand are the parent's."""
