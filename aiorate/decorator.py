@@ -114,7 +114,7 @@ class Weighted:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the place, if there is a limit of concurrency, in any thread."""
-        self.leave()
+        self._limiter.leave_blocking()
 
     @property
     def blocks(self) -> bool:

@@ -5,6 +5,7 @@ Knows nothing of limits, of lines or of time: the budget takes the amounts and c
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -140,7 +141,8 @@ class Lease:
             self._budget.release()
 
     def __del__(self) -> None:
-        self._end("over")  # entered by hand and never left
+        with suppress(AttributeError):  # a signal handler interrupted its making
+            self._end("over")  # entered by hand and never left
 
     def __repr__(self) -> str:
         state = self._state or ("reserved" if self._receipt is not None else "waiting" if self._entered else "not entered")

@@ -234,7 +234,7 @@ class Limiter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the place, if there is a limit of concurrency, in any thread."""
-        self.leave()
+        self.leave_blocking()
 
     async def enter(self, permits: int) -> float:
         """Take a place, if there is a limit of concurrency, and then the permits; returns the seconds waited for both.
@@ -261,6 +261,17 @@ class Limiter:
         else:
             waited = self._entrance.enter_blocking(permits, wait)
         return waited / NS_PER_SECOND  # not by a function: a signal handler could raise at its call, and the place would stay taken
+
+    def leave_blocking(self) -> None:
+        """As `leave`, also if a signal handler interrupts it."""
+        left: list[bool] = []
+        try:
+            if self._entrance is not None:
+                self._entrance.leave(left)
+        except BaseException:
+            if self._entrance is not None:
+                self._entrance.leave(left)
+            raise
 
     def leave(self) -> None:
         """Leave the place that `enter` took: the next request waiting for it has it at once."""

@@ -112,19 +112,13 @@ class Entrance:
                 " for another permit inside, call limiter.acquire_blocking()."
             )
 
-    def leave(self) -> None:
-        """Leave a place: the next request waiting for it has it at once."""
+    def leave(self, left: list[bool] | None = None) -> None:
+        """Leave a place: the next request waiting for it has it at once. Called again with the same list, it does nothing more."""
         section = self.places.section
         if section is None:
             self._leave()
-            return
-        left: list[bool] = []
-        leave = partial(self._leave_once, left)
-        try:
-            section.post(leave)  # deferred if this is a finalizer's, in the middle of a decision
-        except BaseException:  # a signal handler's: the place may not have been left
-            section.post(leave)
-            raise
+        else:
+            section.post(partial(self._leave_once, [] if left is None else left))  # later, if this finalizer interrupted a decision
 
     def _leave_once(self, left: list[bool]) -> None:
         if not left:

@@ -44,8 +44,8 @@ class Passes:
                 if decided.serve is not None:
                     decided.serve()
         finally:
+            self._serving = False  # first: a signal handler may raise after the call
             self._decided.clear()
-            self._serving = False
 
 
 class Pass:

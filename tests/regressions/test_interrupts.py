@@ -6,62 +6,18 @@ function raises at every such instant of a decision in turn.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 from helpers.driving import LONG
+from helpers.interrupts import Alarm, Interrupt
 from helpers.threads import LoopThread, waiting
 
 import aiorate
 from aiorate.testing import ManualClock
-
-ROOT = str(Path(aiorate.__file__).parent)
-
-
-TOOLS = str(Path(aiorate.__file__).parent / "testing")
-
-
-class Alarm(Exception):
-    """What a handler of SIGALRM raises."""
-
-
-class Interrupt:
-    """A profile function that raises at one instant of aiorate's code, counted from 1."""
-
-    def __init__(self, instant: int, error: type[BaseException]) -> None:
-        self.left = instant
-        self.error = error
-        self.where = ""
-
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        path = frame.f_code.co_filename
-        if not path.startswith(ROOT) or path.startswith(TOOLS):
-            return
-        blocks = event == "c_call" and frame.f_code.co_name == "wait_blocking"
-        if event in ("call", "c_return"):
-            self.left -= 1
-        if not self.left or blocks:
-            self.left = 0
-            self.where = "blocked" if blocks else f"{Path(path).name}:{frame.f_lineno}, {event} in {frame.f_code.co_name}"
-            raise self.error
-
-    def run(self, action: Callable[[], object]) -> bool:
-        """Run the action. False: it ended or blocked before that instant."""
-        before = sys.getprofile()
-        sys.setprofile(self)
-        try:
-            with suppress(BaseException):
-                action()
-        finally:
-            sys.setprofile(before)
-        return self.where not in ("", "blocked")
-
 
 STRATEGIES: dict[str, Callable[[], aiorate.Scheduler]] = {
     "TokenBucket": lambda: aiorate.TokenBucket("10/s", burst=2),

@@ -152,7 +152,7 @@ class Section:
                 finally:
                     self._owner = 0
             finally:
-                if any(taken):
+                if taken and taken[0]:  # no call, after which a signal handler could raise
                     self._lock.release()
 
     def _finish(self) -> None:
