@@ -397,7 +397,7 @@ class Dispatcher:
                     waiters.interrupted = False
                     request = grant(self, waiters.line.first(), now)
         except Exception as error:
-            if again or not self._cut():
+            if again or not self.cut():
                 waiters.fail(error)
                 if self.gate is not None:
                     self.gate.withdraw()
@@ -429,7 +429,7 @@ class Dispatcher:
             else:
                 waiters.driver.arm(timeline.reading_at(waiters.due))
         except Exception as error:  # a broken clock
-            if again or not self._cut():
+            if again or not self.cut():
                 waiters.driver.arm(None)
                 self.fail(error)
 
@@ -465,7 +465,7 @@ class Dispatcher:
         else:
             section.post(call)
 
-    def _cut(self) -> bool:
+    def cut(self) -> bool:
         """A decision failed where many threads ask, so that `go_on` comes next; False: one loop asks, where no signal interrupts."""
         section = self.section
         if section is not None:

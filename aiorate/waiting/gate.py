@@ -159,4 +159,5 @@ def _serve(dispatcher: Dispatcher, serve: Callable[[], None] | None) -> None:
             find_loop(dispatcher)
             dispatcher.serve_if_alive()
     except Exception as error:  # the limiter is used in another loop, or its clock is broken
-        dispatcher.fail(error)
+        if not dispatcher.cut():
+            dispatcher.fail(error)

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from helpers.driving import LONG
 from helpers.interrupts import Alarm, Interrupt
 from helpers.threads import LoopThread
 
