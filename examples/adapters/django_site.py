@@ -3,7 +3,7 @@
 ``rate_limit`` is what a site needs: put it into a module of yours and name it in MIDDLEWARE, before middlewares that cost something.
 The rest is a site in one file. Both WSGI and ASGI run it: it never waits. Behind a proxy REMOTE_ADDR is the proxy's, so take the
 address that the proxy passes on, or ``request.user.pk`` after AuthenticationMiddleware. ``pip install django``.
-With several worker processes, make each limiter a `aiorate.redis.RedisLimiter`, or each process has a budget.
+With several worker processes, each would have a budget: flask_workers.py has one limit for all, in Redis.
 """
 
 from __future__ import annotations

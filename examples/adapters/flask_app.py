@@ -2,7 +2,7 @@
 
 A client that sends too much gets 429 with Retry-After, at once. A call to the other API waits in one line with those of all threads.
 A client is an address; behind a proxy, use werkzeug's ProxyFix or the name of an account. ``pip install flask``.
-With several worker processes, make each limiter a `aiorate.redis.RedisLimiter`, or each process has a budget.
+With several worker processes, each would have a budget: flask_workers.py has one limit for all, in Redis.
 """
 
 from __future__ import annotations
