@@ -5,6 +5,7 @@ Knows nothing of how a rate is computed, or of what kind of loop runs.
 
 from __future__ import annotations
 
+from asyncio import InvalidStateError
 from typing import TYPE_CHECKING
 
 from aiorate.waiting.fair_line import FairLine
@@ -63,12 +64,20 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
             if at > now:
                 waiters.due = at
                 break
+            try:
+                ticket.set_result((at, receipt, reading))
+            except InvalidStateError:  # a finalizer has cancelled its task since this decision began
+                scheduler.give_back(permits, now, now)
+                undone, passed = passed, None
+                if gate is not None and undone is not None:
+                    give_back_shared(gate, permits, undone)
+                request = line.first()
+                continue
+            passed = None
             if woken == noted:
                 scheduler.receipts = True
             woken += 1
             dispatcher.taken += permits
-            ticket.set_result((at, receipt, reading))
-            passed = None
             served = max(at, since) if stood else at
             if fair is None:
                 request = line.pop_first()

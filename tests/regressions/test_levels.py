@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from helpers.strategies import EACH
 
-from aiorate import Budget, KeyedLimiter, Limiter
+from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
 from aiorate.testing import VirtualLoop
 
 
@@ -33,3 +34,40 @@ def test_first_look_at_a_shared_limit_is_by_the_loops_clock(name: str, look: str
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             waited.append(runner.run(main(looks)))
     assert waited[1] == pytest.approx(waited[0], abs=0.2)  # which is how long it takes to earn a permit or two
+
+
+class _Interrupted(TokenBucket):
+    """A bucket in whose decisions the garbage collector once calls a finalizer."""
+
+    finalizer: Callable[[], object] | None = None
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        at = super().take(permits, now, since)
+        if at <= now and self.finalizer is not None:
+            finalizer, self.finalizer = self.finalizer, None
+            finalizer()
+        return at
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_finalizer_that_cancels_the_task_in_turn_harms_no_other(level: int) -> None:
+    """All others in line failed with an InvalidStateError, and a permit was lost at each level."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        buckets = [_Interrupted("10/s", burst=2) for _ in range(3)]
+        user, team, everybody = (Limiter(bucket) for bucket in buckets)
+        teams = KeyedLimiter[str](lambda key: team, shared=everybody)
+        users = KeyedLimiter[str](lambda key: user, shared=lambda key: teams[key])
+        assert users.try_acquire("a", 2)
+        tasks = [loop.create_task(users.acquire("a")) for _ in range(3)]
+        await asyncio.sleep(0)
+        buckets[level].finalizer = tasks[0].cancel
+        assert [type(outcome) for outcome in await asyncio.gather(*tasks, return_exceptions=True)] == [asyncio.CancelledError, float, float]
+        assert loop.time() == pytest.approx(0.2)
+        for limiter in (user, team, everybody):
+            assert limiter.statistics().granted == 4
+            assert limiter.dispatcher.counters.returnable == limiter.dispatcher.waiters.resuming == 0
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
