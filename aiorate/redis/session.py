@@ -141,6 +141,13 @@ class StoreSession(Watcher):
         """The first in line keeps its slots while another limit is asked after this one."""
         self._scheduler.patient = True
 
+    def dismissed(self) -> None:
+        """The limiter's key was evicted: its client ends with the limiters that are left, before this one is collected."""
+        client = self.client
+        if client is not None and self._sent is None and not self._news and self._place.has(client):
+            self._forget_question()
+            self._place.release(client, self)
+
     def moved(self) -> None:
         """The event loop is gone, or another one is used, which may have asked already."""
         if self.client is not None and not self._place.has(self.client):

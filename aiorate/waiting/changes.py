@@ -240,6 +240,7 @@ def share(dispatcher: Dispatcher, gate: Gate | None, section: Section | None = N
 
 def dismiss(dispatcher: Dispatcher) -> None:
     """Part with the driver, which refers to its dispatcher, so that both are freed at once. The next request that waits gets another."""
+    dispatcher.watcher.dismissed()
     if dispatcher.waiters is not NOBODY:
         dispatcher.waiters.retire()
         dispatcher.waiters = NOBODY

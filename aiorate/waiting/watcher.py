@@ -38,6 +38,9 @@ class Watcher:
     def shared(self) -> None:
         """Another limit is asked after this one."""
 
+    def dismissed(self) -> None:
+        """The limiter's key was evicted: nobody asks it again."""
+
 
 UNWATCHED = Watcher()
 """The watcher of all limiters that need none."""
