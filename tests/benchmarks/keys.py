@@ -7,6 +7,7 @@
   flat if the cost does not depend on the number of keys.
 * *a new key, by keys that owe*: microseconds for the first try_acquire of a key. It looks at two others, which stay.
 * *a new key, evicting two*: the same where the others owe nothing, and each new key evicts two.
+* *an acquire(key), by levels*: nanoseconds for a call that takes from so many limits: of users, teams, regions, and one for all.
 * *bytes a key*: what tracemalloc counts for each key that was used once.
 
 *Shared* has one more limit, which all keys pass. The garbage collector ignores the keys that were made before the measurement; a
@@ -46,6 +47,7 @@ USES = (
     "ns a try_acquire(key), in turn, by keys kept",
     "ns a try_acquire(key), at random, by keys kept",
 )
+LEVELS = "ns an acquire(key), by levels"
 OWING, EVICTING = "us a new key, by keys that owe", "us a new key, evicting two, by keys kept"
 BYTES = "bytes a key"
 FLOOR = "floor: a dict of objects"
@@ -136,6 +138,27 @@ async def in_use(make: Make | None, shared: bool, many: int, calls: int) -> tupl
     return tuple(times)
 
 
+def of_levels(make: Make, levels: int) -> aiorate.KeyedLimiter[int]:
+    """Users that share teams of ten, these regions, and these one limit; of these four, the first ``levels``."""
+    everybody = aiorate.Limiter(aiorate.TokenBucket("1000000/s", 100 * _PERMITS))
+    regions = aiorate.KeyedLimiter[int](lambda key: make(), shared=everybody)
+    teams = aiorate.KeyedLimiter[int](lambda key: make(), shared=everybody if levels == 3 else lambda key: regions[key % 4])
+    shared = {1: None, 2: everybody}
+    return aiorate.KeyedLimiter(lambda key: make(), shared=shared.get(levels, lambda key: teams[key // 10]))
+
+
+async def in_levels(make: Make, levels: int, calls: int) -> float:
+    """Nanoseconds for each call, for a hundred users."""
+    keyed = of_levels(make, levels)
+    order = [place % 100 for place in range(TURN)]
+    await _acquire(keyed, order)
+    took = 0
+    for _ in range(0, calls, TURN):
+        await asyncio.sleep(0)  # lets the loop turn
+        took += await _acquire(keyed, order)
+    return took / calls
+
+
 async def _acquire(keyed: Keyed, keys: Sequence[int]) -> int:
     begin = perf_counter_ns()
     for key in keys:
@@ -216,6 +239,14 @@ def run(plan: Plan) -> Iterator[Measured]:
             jobs = {(in_tens(many), name): _job(loop, new, name, makes, many, keys, unit == EVICTING) for name in _rows(plan)}
             for (case, name), results in alternate(plan.at_most(3), jobs).items():
                 yield Measured.of(NAME, loop, name, case, unit, results)
+    levels = {
+        (f"{count}", name): partial(run_in, loop, partial(in_levels, STORED[name], count, plan.pick(1_000, 20_000, 100_000)), TIMEOUT)
+        for name in _rows(plan)
+        if name in STORED
+        for count in range(1, 5)
+    }
+    for (case, name), results in alternate(plan.at_most(5), levels).items():
+        yield Measured.of(NAME, loop, name, case, LEVELS, results)
     weights = {(BYTES, name): _job(loop, weigh, name, SLOW, plan.pick(100, 10_000, 10_000)) for name in _rows(plan)}
     for (_, name), results in alternate(plan.at_most(1), weights).items():
         for place, case in enumerate(("used by acquire()", "used by try_acquire()")):

@@ -13,10 +13,14 @@ import httpx2
 
 from aiorate import (
     AllOf,
+    Budget,
     BurstCompensation,
     BurstRatio,
     CalendarWindow,
     Clock,
+    KeyedBudget,
+    KeyedLimiter,
+    Lease,
     Limiter,
     Rate,
     RateSpec,
@@ -108,6 +112,21 @@ async def walk(number: int) -> AsyncIterator[str]:
 
 
 kept: Callable[[int], Coroutine[Any, Any, bytes]] = fetch
+
+
+# What keys share may be a function of the key.
+teams = KeyedLimiter[int](lambda team: "10/s", shared=limiter)
+users = KeyedLimiter[str](lambda user: TokenBucket("1/s", burst=5), shared=lambda user: teams[len(user)])
+some = KeyedLimiter[str](lambda user: 5, shared=lambda user: users[user] if user else None)
+KeyedLimiter[str](lambda user: "1/s", shared=lambda user: "5/s")  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
+assert_type(users["ann"], Limiter)
+company = Budget(tokens="1000/s")
+budgets = KeyedBudget[int](lambda team: Budget(requests="1/s", tokens=TokenBucket(5, 5), shared=company), shared=None)
+people = KeyedBudget[str](lambda user: Budget(requests="1/s"), shared=lambda user: budgets[len(user)] if user else None)
+KeyedBudget[str](lambda user: "1/s")  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
+assert_type(people["ann"], Budget)
+assert_type(people.reserve("ann", tokens=5, max_wait=1, on_error="refund"), Lease)
+assert_type(people.shared, Budget | None)
 
 
 async def asking() -> None:
