@@ -112,6 +112,7 @@ class BookingLedger:
         if line is not None:
             self._ask_for(question, line, immediate, reading, now)
         question.back = bookings.returnable(now) - bookings.in_hand
+        question.oldest = 0.0 if bookings.oldest is None else max(now - bookings.oldest, 0) / _US
         return question
 
     def give_up(self, asking: Asking, now: int) -> None:
@@ -127,7 +128,7 @@ class BookingLedger:
         asking.age, asking.remembered = (reading - self._memory.at) / _US, self._memory.value
         asked = Asked(BOOKINGS, key, asking.words(self.limits))
         self._asked, self._told, self._returns = asking, tuple(bookings.corrections), 0
-        bookings.corrections = [0] * len(bookings.rates)
+        bookings.corrections, bookings.oldest = [0] * len(bookings.rates), None
         return asked
 
     def read(self, reply: object) -> BookingAnswer:

@@ -6,8 +6,8 @@ dimensions have its amount, by GCRA. So amounts are taken from all dimensions at
 The value of the key is text: ``aiorate:budget/1``, the server's time (us since the epoch) at which it was written, how often it was,
 how long a pause went on then, what each busy client was entitled to since the beginning (see ``demand.py``), how far ahead the latest
 booking was, and the client whose large reservation all others let pass, with how long they do. For each dimension follow its name, how
-far ahead it is full, how many permits came back that no booking has used yet, and how many went by unused. Times are in us and relative,
-as in ``script.py``. A dimension that a client does not have stays in the value as it is, and grows older.
+far ahead it is full, how many permits came back that no booking has used yet, how long ago it was full, and how many went by unused.
+Times are in us and relative, as in ``script.py``. A dimension that a client does not have stays in the value as it is, and grows older.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ __all__ = ["BOOKINGS", "MOST_NUMBERS", "TEXT", "BookingAnswer", "BookingQuestion
 TEXT = """\
 -- aiorate: books reservations of several dimensions, by GCRA. All durations are in microseconds.
 -- ARGV[1]: pause (-1: none, 0: over), horizon, reach, served (-1: nothing is known), age, within (-1: any time), the start of the latest
--- booking of the client, the client, the number of dimensions and of requests, then interval, burst and correction (what was used
--- besides the bookings, less what came back) of each dimension, then the amounts of each request. Little-endian doubles.
+-- booking of the client, the client, how long ago the first grant was of which something comes back, the number of dimensions and of
+-- requests, then interval, burst and correction (what was used besides the bookings, less what came back) of each dimension, then the
+-- amounts of each request. Little-endian doubles.
 -- ARGV[2]: the names of the dimensions, a line feed, and the value that the client was told last, an age ago; empty if there was none.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local max, min = math.max, math.min
 local words = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
-local pause, horizon, reach, served, age, within, from, client, count, requests = unpack(words, 1, 10)
+local pause, horizon, reach, served, age, within, from, client, oldest, count, requests = unpack(words, 1, 11)
 local told, remembered = string.match(ARGV[2], '^([^\\n]*)\\n(.*)$')
 -- A longer duration counts for this one: 317 years, exact to 2 us.
 local far = 1e16
@@ -56,11 +57,11 @@ local function read(text)
   value.writes, value.first, value.until_, value.dims, value.names = number(writes), number(first), number(until_), {}, {}
   if not (value.written and value.writes and value.paused and value.entitled) then return nil end
   if not (value.latest and value.first and value.until_) then return nil end
-  for name, ahead, back, unused in string.gmatch(rest, '(%S+) (%S+) (%S+) (%S+)') do
-    ahead, back, unused = number(ahead), number(back), number(unused)
-    if not (ahead and back and unused) then return nil end
+  for name, ahead, back, full, unused in string.gmatch(rest, '(%S+) (%S+) (%S+) (%S+) (%S+)') do
+    ahead, back, full, unused = number(ahead), number(back), number(full), number(unused)
+    if not (ahead and back and full and unused) then return nil end
     value.names[#value.names + 1] = name
-    value.dims[name] = {ahead = ahead, back = back, unused = unused}
+    value.dims[name] = {ahead = ahead, back = back, full = full, unused = unused}
   end
   return value
 end
@@ -92,16 +93,16 @@ local paused = last.paused - elapsed
 local latest = max(last.latest - elapsed, 0)
 if known then latest = max(latest, known.latest - since) end
 
-local names, interval, burst, ahead, back, unused = {}, {}, {}, {}, {}, {}
+local names, interval, burst, ahead, back, full, unused = {}, {}, {}, {}, {}, {}, {}
 for name in string.gmatch(told, '%S+') do names[#names + 1] = name end
 local was = -far
 for j = 1, count do
-  local place = 3 * j + 8
+  local place = 3 * j + 9
   interval[j], burst[j] = words[place], words[place + 1]
   local before, heard = last.dims[names[j]], known and known.dims[names[j]]
   local value, returned, gone = 0, 0, 0
   if before then
-    value, returned, gone = before.ahead - elapsed, before.back, before.unused
+    value, returned, gone, full[j] = before.ahead - elapsed, before.back, before.unused, before.full + elapsed
     was = max(was, before.ahead - (burst[j] - 1) * interval[j])
     -- Nothing accrues before a pause is over.
     if last.paused > 0 then value = max(value, min(paused, 0) + (burst[j] - 1) * interval[j]) end
@@ -116,15 +117,21 @@ for j = 1, count do
   end
   if heard then gone = max(gone, heard.unused) end
   ahead[j], back[j], unused[j] = max(value, 0), returned, gone
+  if value <= 0 or not before then full[j] = 0 end
 end
 
--- What came back counts for later bookings, as far as those that are ahead could have been earlier with it.
+-- What came back counts for later bookings, as far as those that are ahead could have been earlier with it; but not if the dimension
+-- was full since: it had accrued again.
 local function clip(j)
   back[j] = max(min(back[j], max(ahead[j], latest) / interval[j]), 0)
 end
 for j = 1, count do
-  local correction = words[3 * j + 10]
-  if correction >= 0 then ahead[j] = min(ahead[j] + correction * interval[j], far) else back[j] = back[j] - correction end
+  local correction = words[3 * j + 11]
+  if correction >= 0 then
+    ahead[j] = min(ahead[j] + correction * interval[j], far)
+  elseif oldest <= full[j] then
+    back[j] = back[j] - correction
+  end
   clip(j)
 end
 if pause > 0 then paused = max(paused, min(pause, far)) elseif pause == 0 then paused = 0 end
@@ -139,7 +146,7 @@ end
 local begin = booked()
 local cost = 0
 for i = 1, requests do
-  for j = 1, count do cost = max(cost, words[10 + 3 * count + (i - 1) * count + j] * interval[j]) end
+  for j = 1, count do cost = max(cost, words[11 + 3 * count + (i - 1) * count + j] * interval[j]) end
 end
 -- The part of the rate that each busy client may have, the less the further all have booked.
 local function part(value)
@@ -156,7 +163,7 @@ if paused == 0 then
   for i = 1, requests do
     local start, amounts = max(from, 0), {}
     for j = 1, count do
-      local amount = words[10 + 3 * count + (i - 1) * count + j]
+      local amount = words[11 + 3 * count + (i - 1) * count + j]
       amounts[j] = amount
       if amount > 0 then
         start = max(start, ahead[j] - (back[j] + burst[j] - min(amount, burst[j])) * interval[j])
@@ -198,19 +205,19 @@ for j = 1, count do clip(j) end
 if requests == 0 and first == client then first, until_ = 0, 0 end
 
 local keep, mine, out = max(paused, latest), {}, {}
-local numbers = ' %.17g %.17g %.17g'
+local numbers = ' %.17g %.17g %.17g %.17g'
 for j = 1, count do
   keep = max(keep, ahead[j])
   if paused > 0 then keep = max(keep, paused + burst[j] * interval[j]) end
   mine[names[j]] = true
-  out[#out + 1] = ' ' .. names[j] .. string.format(numbers, ahead[j], back[j], unused[j])
+  out[#out + 1] = ' ' .. names[j] .. string.format(numbers, ahead[j], back[j], full[j], unused[j])
 end
 for _, name in ipairs(last.names) do
   local other = last.dims[name]
   if not mine[name] then
     local value = max(other.ahead - elapsed, -far)
     keep = max(keep, value)
-    out[#out + 1] = ' ' .. name .. string.format(numbers, value, other.back, other.unused)
+    out[#out + 1] = ' ' .. name .. string.format(numbers, value, other.back, other.full + elapsed, other.unused)
   end
 end
 local writes = max(last.writes, known and known.writes or 0) + 1
@@ -228,7 +235,7 @@ MOST_NUMBERS = 3_000
 """Amounts in one question: Lua unpacks some 8 000 numbers at once."""
 _FORM = "aiorate:budget/1"  # the first word of a value, as in the script
 _HEAD = 8  # words of a value before the dimensions
-_OF_EACH = 4  # words of a dimension
+_OF_EACH = 5  # words of a dimension
 _FAR = 1e18  # us
 _MOST = 10**300  # the script cuts a debt off long before
 _SHOWN = 80
@@ -299,6 +306,8 @@ class BookingQuestion:
     """When the latest booking is that the client has in hand. No booking of the question is earlier."""
     client: int = 0
     """A number that no other client has, not 0."""
+    oldest: float = 0
+    """How long ago the first grant was of which something comes back."""
     charge: int = 0
     """Amounts that were granted here while the store was down."""
     want: int = 0
@@ -310,7 +319,7 @@ class BookingQuestion:
         """The script's arguments. Few and long, because a client takes its time for each."""
         count = len(limits.names)
         numbers: list[float] = [self.pause, self.horizon, self.reach, self.served, self.age, self.within, self.begin]
-        numbers += [self.client, count, len(self.requests)]
+        numbers += [self.client, self.oldest, count, len(self.requests)]
         for interval, burst, more in zip(limits.intervals, limits.bursts, self.corrections or (0,) * count, strict=True):
             numbers += [interval, burst, max(min(more, _MOST), -_MOST)]
         for amounts in self.requests:
@@ -358,7 +367,7 @@ def read_booking_answer(reply: object, limits: Limits, question: BookingQuestion
         near = sum(map(abs, [*numbers, cost, wait, *starts, *map(sum, dimensions)])) < _FAR  # and none is infinite, or no number
         few = len(starts) <= len(question.requests) and (not starts or not numbers[2])
         if words[0] == _FORM and len(words) % _OF_EACH == _HEAD % _OF_EACH and near and few and starts == sorted(starts):
-            full, unused = [each[0] for each in dimensions], [each[2] for each in dimensions]
+            full, unused = [each[0] for each in dimensions], [each[3] for each in dimensions]
             return BookingAnswer(value, numbers[2], numbers[3], numbers[4], full, unused, cost, wait, starts)
     except (ValueError, IndexError):
         pass

@@ -181,6 +181,7 @@ class Bookings(Supplied):
         "corrections",
         "lacks",
         "levels",
+        "oldest",
         "rate",
         "rates",
         "waits_for",
@@ -206,6 +207,8 @@ class Bookings(Supplied):
         """Of each dimension."""
         self.corrected: Callable[[], None] | None = None
         """Called when there are corrections."""
+        self.oldest: int | None = None
+        """The first instant of a grant of which something comes back by these corrections; None: nothing does."""
         self.lacks: bool = False
         """Whether bookings are wanted for a request that has none."""
         self.waits_for: int = 0
@@ -241,7 +244,7 @@ class Bookings(Supplied):
     def lapse(self, now: int) -> None:
         """Have bookings come back that nobody used in time."""
         while self._hand and now > self._hand[0].until and not self.patient:
-            self._return(self._hand.popleft().of)
+            self._return(self._hand[0].of, self._hand.popleft().start)
 
     def last_start(self) -> int | None:
         """When the last booking in hand is due; None: there is none."""
@@ -250,13 +253,13 @@ class Bookings(Supplied):
     def give_up(self) -> None:
         """Have all bookings in hand come back."""
         while self._hand:
-            self._return(self._hand.popleft().of)
+            self._return(self._hand[0].of, self._hand.popleft().start)
 
     def clear(self) -> None:
         """Forget bookings and corrections: they belong to another process."""
         self._hand.clear()
         self._granted.clear()
-        self.corrections = [0] * len(self.rates)
+        self.corrections, self.oldest = [0] * len(self.rates), None
 
     def due_by(self, instant: int, now: int) -> int:
         """The number of bookings in hand that are of use now and due by that instant."""
@@ -289,11 +292,11 @@ class Bookings(Supplied):
             self.waits_for = self.waits_for if last is None else last
             return booking.start
         for _ in range(place):
-            self._return(self._hand.popleft().of)
+            self._return(self._hand[0].of, self._hand.popleft().start)
         self._hand.popleft()
         self._note(now, booking, amounts)
         self.spent += 1
-        self._return(tuple([own - amount for own, amount in zip(booking.of, amounts, strict=True)]))
+        self._return(tuple([own - amount for own, amount in zip(booking.of, amounts, strict=True)]), booking.start)
         if not self.rehearsal and (not self._hand or self._hand[-1].start - now <= self.ask_before):
             self.want(now)
         return booking.start
@@ -325,17 +328,17 @@ class Bookings(Supplied):
                     return
                 break
         if taken is None or not self._is_free(taken):
-            self._return(amounts)
+            self._return(amounts, now if taken is None else taken)
 
     def correct(self, place: int, more: int, taken: int) -> None:
         """Have the store take the ``more`` permits of that dimension that a request used than it took; below 0, they come back."""
         if more and not self._is_free(taken):
-            self._correct([more if own == place else 0 for own in range(len(self.rates))])
+            self._correct([more if own == place else 0 for own in range(len(self.rates))], taken)
 
     def charge(self, permits: int, now: int) -> None:
         """Have the store take the amounts from all processes; here they delay what is booked from now on."""
         check_permits("charge()", permits)
-        self._correct(_of(permits, len(self.rates)))
+        self._correct(_of(permits, len(self.rates)), now)
         self.levels.spend(permits, now)
 
     def take_ahead(self, permits: int, now: int) -> None:
@@ -441,12 +444,14 @@ class Bookings(Supplied):
         """Whether a grant of that instant was counted by nobody."""
         return self._free is not None and self._free[0] <= taken <= self._free[1]
 
-    def _return(self, amounts: Sequence[int]) -> None:
+    def _return(self, amounts: Sequence[int], taken: int) -> None:
         if any(amounts):
-            self._correct([-amount for amount in amounts])
+            self._correct([-amount for amount in amounts], taken)
 
-    def _correct(self, more: Sequence[int]) -> None:
+    def _correct(self, more: Sequence[int], taken: int) -> None:
         if not self.rehearsal:
+            if min(more) < 0 and (self.oldest is None or taken < self.oldest):
+                self.oldest = taken
             self.corrections = [own + its for own, its in zip(self.corrections, more, strict=True)]
             if self.corrected is not None:
                 self.corrected()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from helpers.reservations import Order, together
-from helpers.rounds import Figures, in_one_round
+from helpers.rounds import Figures, floor, in_one_round, missing, slack
 
 from aiorate._demo.store import Store
 
@@ -45,14 +45,16 @@ def test_four_processes_share_a_budget(store: Store, case: str) -> None:
     order = Order(store.url, dimensions, estimates, seconds, hold=0.03 if requests > 100 else 0.2)
 
     def measured() -> Figures:
-        shares = together(store, order)
+        shares, machine = together(store, order), floor(store, seconds=3.0)
+        late = slack(machine, 1.0)  # by which the machine alone closes grants up
         most, used = shares.fullest(1.0), shares.sums(stride, seconds)
         use = max(used[0] / requests, used[1] / tokens) / (seconds - stride)
         reserved = [len(each) for each in shares.grants]
         return {
-            "unused": (1.0 - use, 0.05),
-            "requests in any 1 s": (most[0] / bound(requests, 1, 1.0), 1.01),
-            "tokens in any 1 s": (most[1] / bound(tokens, estimates[1], 1.0), 1.01 if "requests" in case else 1.06),
+            "unused": missing(use, machine.delivered(), 0.95),
+            "requests in any 1 s": (most[0] / bound(requests, 1, 1.0), 1.01 + late),
+            # Where tokens are the tighter dimension, those that are used vary about half of the estimates.
+            "tokens in any 1 s": (most[1] / bound(tokens, estimates[1], 1.0), late + (1.01 if "requests" in case else 1.06)),
             "calls per reservation": (shares.calls / len(shares.all), 0.2),
             "unevenness": (1.0 - min(reserved) / max(reserved), 0.3),
         }

@@ -116,6 +116,18 @@ def test_what_comes_back_makes_later_bookings_earlier(store: RealServer) -> None
     assert [100 * SECOND, 100.1 * SECOND] == client.starts(100 * SECOND, (1,), (1,))
 
 
+def test_what_comes_back_after_it_was_full_is_lost(store: RealServer) -> None:
+    """It had accrued again: others were granted the whole burst since."""
+    one, other = Client(store, {"tokens": ("10/s", 100)}), Client(store, {"tokens": ("10/s", 100)}, 2)
+    one.ask(0, (100,))
+    other.ask(100 * SECOND, (100,))
+    one.ask(101 * SECOND, corrections=(-90,), oldest=101 * SECOND)
+    assert [105 * SECOND] == other.starts(101 * SECOND, (50,))
+
+    other.ask(101 * SECOND, corrections=(-40,), oldest=1 * SECOND)
+    assert [106 * SECOND] == other.starts(101 * SECOND, (50,))
+
+
 def test_what_was_used_above_the_estimate_is_owed(store: RealServer) -> None:
     """By everybody."""
     one, other = Client(store, ONE), Client(store, ONE, 2)
@@ -227,14 +239,14 @@ def test_a_value_of_somebody_else_is_left_alone(store: RealServer, value: str, e
             "OK",
             b"\xff",
             [1],
-            "aiorate:budget/1 1 0 0 0 0 0 0 requests 0 0 0",
-            "aiorate/1 1 0 0 0 0 0 0 requests 0 0 0; 0 0",
+            "aiorate:budget/1 1 0 0 0 0 0 0 requests 0 0 0 0",
+            "aiorate/1 1 0 0 0 0 0 0 requests 0 0 0 0; 0 0",
         ),
-        "aiorate:budget/1 1 0 0 0 0 0 0 other 0 0 0; 0 0",
-        "aiorate:budget/1 1 0 0 0 0 0 0 requests nan 0 0; 0 0",
-        "aiorate:budget/1 1 0 0 0 0 0 0 requests 0 0; 0 0",
-        "aiorate:budget/1 1 0 0 0 0 0 0 requests 0 0 0; 0 0 1 2",
-        "aiorate:budget/1 1 0 5 0 0 0 0 requests 0 0 0; 0 0 1",
+        "aiorate:budget/1 1 0 0 0 0 0 0 other 0 0 0 0; 0 0",
+        "aiorate:budget/1 1 0 0 0 0 0 0 requests nan 0 0 0; 0 0",
+        "aiorate:budget/1 1 0 0 0 0 0 0 requests 0 0 0; 0 0",
+        "aiorate:budget/1 1 0 0 0 0 0 0 requests 0 0 0 0; 0 0 1 2",
+        "aiorate:budget/1 1 0 5 0 0 0 0 requests 0 0 0 0; 0 0 1",
     ],
 )
 def test_a_malformed_answer_is_refused(reply: object) -> None:
@@ -253,13 +265,15 @@ class Model:
         self.intervals = [rate.period_ns / rate.permits / 1_000 for rate in rates]
         self.bursts = [burst for _, burst in dimensions.values()]
         self.full, self.back, self.latest = [0.0] * len(rates), [0.0] * len(rates), 0.0
+        self.was_full = [0.0] * len(rates)
 
-    def book(self, now: float, requests: list[tuple[int, ...]], corrections: tuple[int, ...]) -> list[float]:
+    def book(self, now: float, requests: list[tuple[int, ...]], corrections: tuple[int, ...], oldest: int) -> list[float]:
         places = range(len(self.full))
+        self.was_full = [now if full <= now else was for full, was in zip(self.full, self.was_full, strict=True)]
         self.full, self.latest = [max(full, now) for full in self.full], max(self.latest, now)
         for j in places:
             self.full[j] += max(corrections[j], 0) * self.intervals[j]
-            self.back[j] -= min(corrections[j], 0)
+            self.back[j] -= min(corrections[j], 0) if now - oldest >= self.was_full[j] else 0
         self.clip(now)
         starts, begin = [], now
         for amounts in requests:
@@ -292,6 +306,7 @@ HISTORIES = st.lists(
         st.integers(0, 1),
         st.lists(AMOUNTS, max_size=4),
         st.tuples(st.integers(-3, 2), st.integers(-30, 20), st.integers(-4, 2)),
+        st.sampled_from([0, 100 * MS, 2 * SECOND]),
     ),
     min_size=1,
     max_size=12,
@@ -304,11 +319,11 @@ def test_every_history_is_booked_as_the_model_says(store: RealServer, history: l
     """Two clients, amounts of three dimensions, what came back and what is owed, at any instants."""
     store.send("FLUSHALL")
     clients, model, now = [Client(store, DIMENSIONS, number) for number in (1, 2)], Model(DIMENSIONS), 0
-    for after, who, requests, corrections in history:
+    for after, who, requests, corrections, oldest in history:
         now += after
-        starts = clients[who].starts(now, *requests, corrections=corrections)
+        starts = clients[who].starts(now, *requests, corrections=corrections, oldest=oldest)
 
-        assert [pytest.approx(start, abs=1) for start in model.book(now, requests, corrections)] == starts
+        assert [pytest.approx(start, abs=1) for start in model.book(now, requests, corrections, oldest)] == starts
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -318,7 +333,7 @@ def test_no_window_of_any_history_exceeds_the_bound(store: RealServer, history: 
     store.send("FLUSHALL")
     clients, now, back = [Client(store, DIMENSIONS, number) for number in (1, 2)], 0, [0, 0, 0]
     booked: list[tuple[float, tuple[int, ...]]] = []
-    for after, who, requests, corrections in history:
+    for after, who, requests, corrections, _ in history:
         now += after
         back = [total - min(correction, 0) for total, correction in zip(back, corrections, strict=True)]
         booked += zip(clients[who].starts(now, *requests, corrections=corrections), requests, strict=True)
