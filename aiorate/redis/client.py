@@ -66,6 +66,7 @@ class StoreClient:
         self._idle_since: float = 0.0
         self._answered: bool = False  # whether the last call was, so that there is a connection
         self._over: bool = False  # whether no session is left, and the task is being cancelled
+        self._ending: bool = False  # whether the connection is being closed
         self._retry: float = 0.0
 
     def wake(self, session: Session) -> None:
@@ -108,8 +109,8 @@ class StoreClient:
 
     @property
     def busy(self) -> bool:
-        """Whether its task runs."""
-        return self._task is not None
+        """Whether its task runs, or is about to end."""
+        return self._task is not None or self._ending
 
     @property
     def used(self) -> bool:
@@ -162,7 +163,11 @@ class StoreClient:
         self._task = self._tick = self._idle = self._call = None
         if self._wanting:  # woken while it was being cancelled
             self._start()
-        await self._store.close()
+        self._ending = True
+        try:
+            await self._store.close()
+        finally:
+            self._ending = False
 
     async def _ask(self) -> None:
         """Make one call for the sessions that want something, in order."""

@@ -126,6 +126,7 @@ class AskOnce:
 
     def decide(self, permits: int, limit: int | None, most: Admission | None, *rest: Any) -> Answer:
         """As `Dispatcher.decide`; a request that gets in line waits for one answer of the store. In the critical section."""
+        self._session.recheck()
         answer = self._dispatcher.decide(permits, limit, most, *rest)
         ticket, session = answer[0], self._session
         if ticket is not None and not ticket.done():

@@ -14,8 +14,6 @@ from aiorate.waiting.loops import port_of, running_loop
 from aiorate.waiting.process.view import ProcessLoop
 
 if TYPE_CHECKING:
-    import asyncio
-    import threading
     from collections.abc import Callable
     from typing import Any
 
@@ -71,18 +69,11 @@ class ProcessPlace:
         service().post(client, partial(client.release, self._of(session)))
 
     async def detach(self, client: StoreClient, session: Session) -> None:
-        here, inside = service(), self._of(session)
-        tasks: list[asyncio.Task[None]] = []  # the loop knows its tasks weakly
-
-        async def leave() -> None:
-            await client.detach(inside)
-            here.look()
-
-        thread = here.detach(client, lambda: tasks.append(client.loop.create_task(leave())))
+        leaving = service().detach(client, self._of(session))
         loop = self._dispatcher.loop
         assert isinstance(loop, ProcessLoop)  # as above
         keeper = self._dispatcher.run(loop.stop)  # which had the timers
-        while _lives(keeper) or (_lives(thread) and (here.unused or not tasks or not tasks[0].done())):
+        while not leaving.over or (keeper is not None and keeper.is_alive()):
             await loop.yield_once()
 
     def returned(self) -> Returned:
@@ -92,10 +83,6 @@ class ProcessPlace:
         if self._inside is None:
             self._inside = _Inside(session, self._dispatcher)
         return self._inside
-
-
-def _lives(thread: threading.Thread | None) -> bool:
-    return thread is not None and thread.is_alive()
 
 
 class _Inside:

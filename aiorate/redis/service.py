@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.redis.client import client_of
@@ -17,9 +18,10 @@ from aiorate.redis.client import client_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate.redis.asking import Session
     from aiorate.redis.client import StoreClient
 
-__all__ = ["Service", "service"]
+__all__ = ["Leaving", "Service", "service"]
 
 _LOOK = 0.25  # seconds between looks whether it is still needed
 
@@ -31,7 +33,7 @@ class Service:
         self.process: int = os.getpid()
         """The process of its thread."""
         self._lock: threading.RLock = threading.RLock()  # held for a few steps, and never while a limiter's section is taken
-        self._loop: asyncio.AbstractEventLoop | None = None  # that of the thread; None: there is no thread
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the thread; None: none runs
         self._thread: threading.Thread | None = None
         self._clients: dict[object, StoreClient] = {}  # those that ask in that loop
         self._pending: int = 0  # calls that the loop has yet to make
@@ -60,10 +62,26 @@ class Service:
             client.loop.call_soon_threadsafe(self._make, call)
             return True
 
-    def detach(self, client: StoreClient, call: Callable[[], object]) -> threading.Thread | None:
-        """As `post`, for the call with which a session leaves. Returns the thread if no other session is left, so that it ends."""
+    def detach(self, client: StoreClient, session: Session) -> Leaving:
+        """Have the client forget a session. The thread ends then if no session is left."""
         with self._lock:
-            return self._thread if self.post(client, call) else None
+            leaving = Leaving(self, self._thread)
+            if self._loop is client.loop:
+                leaving.done = False
+                self._pending += 1
+                client.loop.call_soon_threadsafe(self._detach, client, session, leaving)
+            return leaving
+
+    def _detach(self, client: StoreClient, session: Session, leaving: Leaving) -> None:
+        leaving.task = client.loop.create_task(client.detach(session))
+        leaving.task.add_done_callback(partial(self._left, leaving))
+
+    def _left(self, leaving: Leaving, task: asyncio.Task[None]) -> None:
+        leaving.done = True
+        with self._lock:
+            self._pending -= 1
+        if self._changed is not None:
+            self._changed.set()
 
     @property
     def unused(self) -> bool:
@@ -95,7 +113,7 @@ class Service:
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         changed = asyncio.Event()
         with self._lock:
-            if self._loop is not loop:  # whoever started the thread was interrupted
+            if self._loop is not loop:  # the start was interrupted
                 return
             self._changed = changed
         while True:
@@ -125,10 +143,23 @@ class Service:
             with self._lock:
                 self._pending -= 1
 
-    def look(self) -> None:
-        """See now whether the thread is still needed. Called in it."""
-        if self._changed is not None:
-            self._changed.set()
+
+class Leaving:
+    """A session that leaves its client. ``thread`` is that of the service."""
+
+    def __init__(self, service: Service, thread: threading.Thread | None) -> None:
+        self._service: Service = service
+        self._thread: threading.Thread | None = thread
+        self.done: bool = True
+        """Whether the client has forgotten it."""
+        self.task: asyncio.Task[None] | None = None  # the loop knows its tasks weakly
+
+    @property
+    def over(self) -> bool:
+        """Whether the client has forgotten it, and the thread has ended if no session is left."""
+        if self._thread is None or not self._thread.is_alive():
+            return True
+        return self.done and not self._service.unused
 
 
 _services: list[Service] = [Service()]  # the last one is that of this process; the others are kept, with the tasks of a parent

@@ -191,6 +191,10 @@ class StoreSession(Watcher):
 
     # What the limiter does.
 
+    def recheck(self) -> None:
+        """Ask for the next request, whatever the store said last."""
+        self._scheduler.recheck()
+
     @property
     def answer_ns(self) -> int:
         """How long an answer of the store takes."""

@@ -91,6 +91,9 @@ class QuotaScheduler(Supplied):
         until = self._nothing_until
         return until if until is not None and now < until and not self._hand else None
 
+    def recheck(self) -> None:
+        self._nothing_until = None
+
     def ending(self, now: int) -> bool:
         """Whether the window is about to end, so that its permits are of no use, and the next has yet to begin."""
         return self._window is not None and self._closes <= now < self._ahead.begins[0]

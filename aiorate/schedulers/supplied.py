@@ -76,6 +76,9 @@ class Supplied(Scheduler):
         """Nothing is on its way: call the link again when permits are wanted."""
         self.asked_at = None
 
+    def recheck(self) -> None:
+        """Ask for the next request, though the store had nothing left."""
+
     def want(self, now: int) -> None:
         """Tell the link that permits are wanted, unless they are on their way."""
         if self.asked_at is None and self.link is not None and self.link.wanted(now):
