@@ -77,9 +77,9 @@ class Service:
         leaving.task.add_done_callback(partial(self._left, leaving))
 
     def _left(self, leaving: Leaving, task: asyncio.Task[None]) -> None:
-        leaving.done = True
         with self._lock:
             self._pending -= 1
+            leaving.done = True  # only now: then whether the thread is needed is known
         if self._changed is not None:
             self._changed.set()
 
