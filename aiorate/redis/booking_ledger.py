@@ -55,6 +55,7 @@ class BookingLedger:
         "_answer_ns",
         "_asked",
         "_client",
+        "_closed",
         "_horizon_us",
         "_memory",
         "_place",
@@ -89,6 +90,7 @@ class BookingLedger:
         self._returns: int = 0  # since a question told of them
         self._client: tuple[int, int] = (0, 0)  # a number of this process, and the process
         self._place: Place = place
+        self._closed: bool = False
         self._timer: tuple[Timers, Handle] | None = None
         bookings.corrected = self._on_correction
 
@@ -161,8 +163,8 @@ class BookingLedger:
         bookings.book(starts, asked.requests[: len(starts)], look_at)
 
     def close(self) -> None:
-        """Cancel the timer."""
-        timer, self._timer = self._timer, None
+        """Set no timer from now on."""
+        timer, self._timer, self._closed = self._timer, None, True
         if timer is not None:
             timer[1].cancel()
 
@@ -209,7 +211,7 @@ class BookingLedger:
 
     def _flush_later(self) -> None:
         timers = self._place.timers
-        if timers is not None and (self._timer is None or self._timer[0] is not timers):
+        if timers is not None and not self._closed and (self._timer is None or self._timer[0] is not timers):
             self._timer = timers, timers.call_later(_FLUSH_SECONDS, self._flush)
 
     def _flush(self) -> None:

@@ -188,8 +188,8 @@ class RedisBudget(Budget):
         Synchronous code writes ``asyncio.run(budget.aclose())`` for one with ``scope="process"``.
         """
         await super().aclose()
-        await self._session.aclose()
         self._dispatcher.run(self._ledger.close)
+        await self._session.aclose()
 
 
 def _limit(place: str, limit: object) -> tuple[Rate, int | None]:
