@@ -149,7 +149,7 @@ class SharedBudget:
         self.limit.cap(name, quota)
 
     def closed(self) -> str:
-        return self.limit.closed()
+        return self.limit.which_closed()
 
     def reason(self, permits: int) -> str:
         dispatcher = self.limit.dispatcher

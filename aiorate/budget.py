@@ -439,7 +439,7 @@ class Budget:
             self._share(SharedBudget(self._names, shared))
         self._of_key = True
 
-    def closed(self) -> str:
+    def which_closed(self) -> str:
         """Which budget or Limiter is closed, of this one and those that it shares, and what to do, as a sentence."""
         if self._dispatcher.closed or self._above is None:
             name = self._dispatcher.notices.name

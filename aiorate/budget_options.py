@@ -88,6 +88,8 @@ def not_a_budget(what: str, shared: object) -> TypeError:
     refuse_keyed(what, shared)
     if isinstance(shared, Limiter):
         hint = "Give a Limiter that is shared as a dimension, such as Budget(tokens=limiter, requests='500/min')."
+    elif isinstance(shared, dict):
+        hint = "For a dict of budgets, write KeyedBudget(factory, shared=budgets.get)."
     elif callable(shared):
         hint = "A function of the key belongs to KeyedBudget(factory, shared=...)."
     else:

@@ -250,7 +250,8 @@ def _make_shared(limit: object, on_event: Callable[[Event], object] | None, scop
     try:
         return Limiter(limit, name="shared", on_event=on_event, scope=scope)  # type: ignore[arg-type]  # it checks
     except TypeError as error:
-        raise TypeError(f"KeyedLimiter(shared): {error}") from error
+        hint = " For a dict of limiters, write shared=limiters.get." if isinstance(limit, dict) else ""
+        raise TypeError(f"KeyedLimiter(shared): {error}{hint}") from error
 
 
 def _is_function(shared: object) -> TypeGuard[Callable[..., object]]:

@@ -1,6 +1,7 @@
 """Members kept by key, each made when its key is first used, and evicted when it owes nothing: what keyed limiters and budgets share.
 
-A member is anything with a dispatcher. Knows nothing of rates, of event loops, or of HTTP.
+A member is anything with a dispatcher. Knows nothing of rates, of event loops, or of HTTP. Longer than other files, because finding,
+making and evicting rely on the state in which the others leave the keys.
 """
 
 from __future__ import annotations

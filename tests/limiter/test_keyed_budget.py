@@ -210,6 +210,7 @@ async def later(key: str) -> None:
         (lambda: keyed_of(Budget), TypeError, "function of the key"),
         (lambda: keyed_of(shared="500/min"), TypeError, r"KeyedBudget\(shared\) takes a Budget"),
         (lambda: keyed_of(shared=Limiter("1/s")), TypeError, r"KeyedBudget\(shared\) takes a Budget.*as a dimension"),
+        (lambda: keyed_of(shared={"a": Budget(requests="1/s")}), TypeError, r"shared=budgets\.get"),
         (lambda: keyed_of(shared=Budget), TypeError, r"KeyedBudget\(shared\) takes a Budget"),
         (lambda: keyed_of(shared=keyed_of()), TypeError, r"shared=lambda user: tenants\[user\.tenant\]"),
         (lambda: keyed_of(shared=Budget(requests="1/s", max_waiting=1)), ValueError, "max_waiting=1"),

@@ -286,6 +286,16 @@ async def test_64_levels_work_and_more_are_refused() -> None:
         keyed[64]
 
 
+async def test_a_dict_of_shared_limiters_names_its_method() -> None:
+    """The limiters are known, and only the way to pass them is wrong."""
+    teams: Any = {"ann": Limiter(TokenBucket("1/h", burst=1), clock=ManualClock())}
+    with pytest.raises(TypeError, match=r"shared=limiters\.get"):
+        by_key(teams)
+
+    keyed = by_key(teams.get)
+    assert [True, False, True] == [keyed.try_acquire(user) for user in ("ann", "ann", "bob")]
+
+
 @pytest.mark.parametrize("shared", [KeyedLimiter[str](lambda key: "1/s"), KeyedLimiter, TokenBucket])
 async def test_keys_or_a_class_as_shared_are_refused(shared: Any) -> None:
     """Both can be called with a key."""
