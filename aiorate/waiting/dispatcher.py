@@ -361,6 +361,7 @@ class Dispatcher:
                 give_back(self, permits, outcome[1], waiters)
         elif waiters is self.waiters:  # else they were those of another loop
             waiters.leave(ticket, permits)
+            waiters.interrupted = waiters.granting  # by a finalizer, or by a line that was served
             self.serve_unless_first()
 
     def serve_unless_first(self) -> None:

@@ -14,8 +14,9 @@ from aiorate.waiting.receipts import give_back_shared
 
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.fair_line import AnyLine
     from aiorate.waiting.gate import Gate
-    from aiorate.waiting.line import Request
+    from aiorate.waiting.line import Request, Ticket
     from aiorate.waiting.receipts import Receipt
 
 __all__ = ["grant"]
@@ -65,8 +66,10 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
                 waiters.due = at
                 break
             try:
+                if waiters.interrupted and not _is_first(line, ticket):
+                    raise InvalidStateError
                 ticket.set_result((at, receipt, reading))
-            except InvalidStateError:  # a finalizer has cancelled its task since this decision began
+            except InvalidStateError:  # a finalizer has closed or cancelled its task since this decision began
                 scheduler.give_back(permits, now, now)
                 undone, passed = passed, None
                 if gate is not None and undone is not None:
@@ -95,14 +98,21 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
                 dispatcher.catch_up.late = served, now
     finally:  # a strategy may fail in the middle
         waiters.granting = False
-        waiters.resuming += woken - noted
-        dispatcher.counters.returnable += woken - noted
+        if woken > noted:
+            waiters.resuming += woken - noted
+            dispatcher.counters.returnable += woken - noted
+            scheduler.receipts = dispatcher.counters.returnable > 0  # a finalizer may have given one of them back
         if gate is not None and passed is not None:
             give_back_shared(gate, permits, passed)
     if spilled is not None:
         skip(dispatcher, scheduler.spilled - spilled)
         waiters.estimate.forget()
     return request
+
+
+def _is_first(line: AnyLine, ticket: Ticket) -> bool:
+    first = line.first()
+    return first is not None and first[0] is ticket
 
 
 def _pass(dispatcher: Dispatcher, gate: Gate, request: Request, now: int, behind: int) -> Receipt | BaseException | None:

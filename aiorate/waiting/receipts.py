@@ -92,7 +92,7 @@ def _forget(dispatcher: Dispatcher, waiters: Waiters | None) -> None:
         if waiters is not dispatcher.waiters:  # of a loop that is gone, with which it was forgotten
             return
         waiters.resuming -= 1
-    if dispatcher.counters.returnable:
+    if dispatcher.counters.returnable or (waiters is not None and waiters.granting):  # then it is counted when that is over
         dispatcher.counters.returnable -= 1
     if not dispatcher.counters.returnable:
         dispatcher.scheduler.receipts = False
