@@ -114,6 +114,10 @@ class StoreSession(Watcher):
         return "degraded" if self._outage.degraded else "shared"
 
     @property
+    def busy(self) -> bool:
+        return self._sent is not None or bool(self._news)
+
+    @property
     def on_demand(self) -> bool:
         return not self._ledger.lease
 
@@ -142,11 +146,9 @@ class StoreSession(Watcher):
         self._scheduler.patient = True
 
     def dismissed(self) -> None:
-        """The limiter's key was evicted: its client ends with the limiters that are left, before this one is collected."""
-        client = self.client
-        if client is not None and self._sent is None and not self._news and self._place.has(client):
+        if self.client is not None and self._place.has(self.client):
+            self._place.release(self.client, self)  # which ends with those that are left, before this one is collected
             self._forget_question()
-            self._place.release(client, self)
 
     def moved(self) -> None:
         """The event loop is gone, or another one is used, which may have asked already."""
@@ -385,8 +387,7 @@ class StoreSession(Watcher):
 
     def _fail(self, error: BaseException) -> None:
         self._scheduler.unanswered()
-        if self._returned is not None:
-            self._settle()
+        self._settle()
         if not self._closed:
             self._dispatcher.fail(error)
             self._dispatcher.changed()

@@ -138,6 +138,6 @@ def is_rested(dispatcher: Dispatcher) -> bool:
     elif dispatcher.waiters.head is not None and dispatcher.loop.closed:
         find_loop(dispatcher)  # its waiters are gone
     now = dispatcher.timeline.now()  # which ends a pause that is over
-    if dispatcher.counters.returnable or dispatcher.counters.altered or dispatcher.is_held:
+    if dispatcher.counters.returnable or dispatcher.counters.altered or dispatcher.is_held or dispatcher.watcher.busy:
         return False
     return dispatcher.scheduler.rested(now)

@@ -19,6 +19,11 @@ class Watcher:
         return "local"
 
     @property
+    def busy(self) -> bool:
+        """Whether a store is yet to hear or to answer something."""
+        return False
+
+    @property
     def on_demand(self) -> bool:
         """Whether permits come only once a request waits for them."""
         return False

@@ -47,3 +47,18 @@ async def test_close_leaves_no_task_after_evictions(store: RealServer, kind: str
     await keyed.aclose()
 
     assert not others()
+
+
+async def test_a_key_stays_until_its_store_has_answered(store: RealServer) -> None:
+    """What it tells may have to be told again."""
+    client = TimedClient(store, latency=0.2)
+    keyed = KeyedBudget(lambda key: RedisBudget(client, f"t{key}", tokens="1000/s"))
+    async with keyed.reserve("a", tokens=10) as lease:
+        lease.settle(tokens=20)
+    del lease
+    await asyncio.sleep(0.3)  # the debt is under way
+
+    assert 0 == keyed.evict()
+    await asyncio.sleep(1.0)
+    assert 1 == keyed.evict()
+    await keyed.aclose()
