@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate
 from aiorate.redis.outage import Outage
-from aiorate.schedulers.bookings import Levels
 from aiorate.schedulers.dimensions import Amounts
+from aiorate.schedulers.levels import Levels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from aiorate.redis.outage import POLICIES
 from aiorate.redis.place import LoopPlace
 from aiorate.redis.session import StoreSession
 from aiorate.redis.store import check_source
-from aiorate.schedulers.bookings import BookedDimensions
+from aiorate.schedulers.booked_dimensions import BookedDimensions
 from aiorate.schedulers.interface import Scheduler
 from aiorate.schedulers.slot_scheduler import check_memory
 from aiorate.schedulers.token_bucket import TokenBucket

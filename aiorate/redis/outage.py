@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from aiorate.rate import Rate
-    from aiorate.schedulers.bookings import Levels
+    from aiorate.schedulers.levels import Levels
     from aiorate.schedulers.supplied import Fallback
 
 __all__ = ["POLICIES", "Outage"]

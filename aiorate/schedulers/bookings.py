@@ -10,9 +10,8 @@ from collections import deque
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from aiorate.rate import ceil_div
-from aiorate.schedulers.dimensions import Amounts, Dimensions
-from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_permits, check_window
+from aiorate.schedulers.interface import NOBODY_KNOWS, check_permits
+from aiorate.schedulers.levels import Levels, amounts_of
 from aiorate.schedulers.supplied import Supplied
 
 if TYPE_CHECKING:
@@ -22,67 +21,7 @@ if TYPE_CHECKING:
     from aiorate.rate import Rate
     from aiorate.schedulers.supplied import Fallback
 
-__all__ = ["BookedDimensions", "Booking", "Bookings", "Levels", "StoreDimension"]
-
-
-class StoreDimension(Scheduler):
-    """One dimension of a budget in a store, as its own process knows it: its rate, and its burst, or None for a rate without one.
-
-    It grants everything, because `Bookings` grants nothing that was not booked.
-    """
-
-    __slots__ = ("burst", "largest", "late", "rate")
-    rate: Rate
-    books_since: bool = False
-
-    def __init__(self, rate: Rate, burst: int | None, late: int) -> None:
-        self.rate = rate
-        self.burst: int | None = burst
-        self.late: int = late
-        self.receipts: bool = True
-
-    @property
-    def max_permits(self) -> int | None:  # type: ignore[override]
-        """The burst; None for a rate: an amount of any size is granted, and those after it wait."""
-        return self.burst
-
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        return now
-
-    def peek(self, permits: int, now: int) -> int:
-        return now
-
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Nothing was taken here."""
-
-    def charge(self, permits: int, now: int) -> None:
-        """Nothing is counted here."""
-
-    def set_rate(self, rate: Rate, now: int) -> NoReturn:
-        """Refused: other processes go by the same rate."""
-        raise RuntimeError("set_rate(): a budget has a rate for each dimension.")
-
-    def lag(self, now: int) -> int:
-        return 0
-
-    def bound(self, window: int, largest: int = 1) -> int | None:
-        """What all processes together reserve at most, less what comes back: the burst, or ``largest``, and rate times window."""
-        check_window(window, largest)
-        most = largest if self.burst is None else self.burst
-        return most + max(self.rate.permits_in(window + self.late), self.rate.permits_in(window) + (largest + 1) // 2)
-
-    def reset(self, now: int) -> None:
-        """Raises RuntimeError: the store knows of all grants, for all processes."""
-        raise RuntimeError("reset(): other processes share this budget and remember it. Use another name.")
-
-    def available(self, now: int) -> int:
-        return 0 if self.burst is None else self.burst
-
-    def rested(self, now: int) -> bool:
-        return True
-
-    def __repr__(self) -> str:
-        return str(self.rate) if self.burst is None else f"{self.rate} burst {self.burst}"
+__all__ = ["Booking", "Bookings"]
 
 
 class Booking:
@@ -98,65 +37,6 @@ class Booking:
     def covers(self, amounts: tuple[int, ...]) -> bool:
         """Whether it has these amounts."""
         return all(own >= amount for own, amount in zip(self.of, amounts, strict=True))
-
-
-class Levels:
-    """When amounts would be due, if nobody else took any: of each dimension, when it is full. Exact, in ticks."""
-
-    __slots__ = ("_bursts", "_full", "_rates", "not_before")
-
-    def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], now: int | None = None) -> None:
-        """They begin full, or at ``now`` with a single permit of each."""
-        self._rates = tuple(rates)
-        self._bursts = tuple(bursts)
-        self._full: list[int | None] = [None] * len(self._rates)
-        if now is not None:
-            self._full = [now * rate.permits + (burst - 1) * rate.period_ns for rate, burst in zip(self._rates, self._bursts, strict=True)]
-        self.not_before: int | None = None
-        """The instant before which nothing is due; None: no such instant."""
-
-    def follow(self, full: Sequence[int]) -> None:
-        """Set the instants (ns) at which the dimensions are full."""
-        self._full = [instant * rate.permits for instant, rate in zip(full, self._rates, strict=True)]
-
-    def at(self, permits: int, now: int) -> int:
-        """When the amounts are due: ``now`` if at once."""
-        at = now if self.not_before is None else max(now, self.not_before)
-        for place, amount in enumerate(_of(permits, len(self._rates))):
-            full = self._full[place]
-            if amount and full is not None:
-                rate, burst = self._rates[place], self._bursts[place]
-                at = max(at, ceil_div(full - (burst - min(amount, burst)) * rate.period_ns, rate.permits))
-        return at
-
-    def last(self, permits: int, now: int) -> int | None:
-        """The place of the dimension that is due last; None: all are due at ``now``."""
-        dues = [
-            self.at(Amounts(tuple(amount if place == own else 0 for place in range(len(self._rates)))), now)
-            for own, amount in enumerate(_of(permits, len(self._rates)))
-        ]
-        latest = max(dues)
-        return dues.index(latest) if latest > min(dues) or (latest > now and self.not_before is None) else None
-
-    def spend(self, permits: int, now: int) -> None:
-        """Take them, due or not."""
-        for place, amount in enumerate(_of(permits, len(self._rates))):
-            if amount:
-                rate, full = self._rates[place], self._full[place]
-                begin = now * rate.permits
-                self._full[place] = (begin if full is None or full < begin else full) + amount * rate.period_ns
-
-    def level(self, place: int, now: int) -> int:
-        """How much of a dimension lies ready."""
-        rate, burst, full = self._rates[place], self._bursts[place], self._full[place]
-        lacks = 0 if full is None else max(ceil_div(full - now * rate.permits, rate.period_ns), 0)
-        return max(burst - lacks, 0)
-
-    def shift(self, ns: int) -> None:
-        """Move all instants ``ns`` earlier."""
-        self._full = [None if full is None else full - ns * rate.permits for full, rate in zip(self._full, self._rates, strict=True)]
-        if self.not_before is not None:
-            self.not_before -= ns
 
 
 class Bookings(Supplied):
@@ -231,7 +111,7 @@ class Bookings(Supplied):
         hand = deque([booking for booking in self._hand if now <= booking.until])
         lacking: list[tuple[int, ...]] = []
         for permits in requests:
-            amounts = _of(permits, len(self.rates))
+            amounts = amounts_of(permits, len(self.rates))
             if any(amounts):
                 while hand and not hand[0].covers(amounts):
                     hand.popleft()
@@ -281,7 +161,7 @@ class Bookings(Supplied):
     # A reservation.
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        amounts = _of(permits, len(self.rates))
+        amounts = amounts_of(permits, len(self.rates))
         if not any(amounts):
             return now
         place, booking = self._booking_for(amounts, now)
@@ -302,7 +182,7 @@ class Bookings(Supplied):
         return booking.start
 
     def peek(self, permits: int, now: int) -> int:
-        amounts = _of(permits, len(self.rates))
+        amounts = amounts_of(permits, len(self.rates))
         if not any(amounts):
             return now
         _, booking = self._booking_for(amounts, now)
@@ -318,7 +198,7 @@ class Bookings(Supplied):
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put the booking of that grant back in hand. If it has lapsed, its amounts come back."""
-        amounts = _of(permits, len(self.rates))
+        amounts = amounts_of(permits, len(self.rates))
         for place, (instant, booking, used) in enumerate(self._granted):
             if instant == taken and used == amounts:
                 del self._granted[place]
@@ -338,7 +218,7 @@ class Bookings(Supplied):
     def charge(self, permits: int, now: int) -> None:
         """Have the store take the amounts from all processes; here they delay what is booked from now on."""
         check_permits("charge()", permits)
-        self._correct(_of(permits, len(self.rates)), now)
+        self._correct(amounts_of(permits, len(self.rates)), now)
         self.levels.spend(permits, now)
 
     def take_ahead(self, permits: int, now: int) -> None:
@@ -458,87 +338,6 @@ class Bookings(Supplied):
 
     def __repr__(self) -> str:
         return f"Bookings({', '.join(map(str, self.rates))}, in_hand={self.in_hand})"
-
-
-class BookedDimensions(Dimensions):
-    """The dimensions of a budget in a store: what servers said of their quotas, which this process keeps, and its bookings."""
-
-    __slots__ = ("bookings",)
-
-    def __init__(self, rates: Sequence[Rate], bursts: Sequence[int | None], late: int, counts: bool = True) -> None:
-        super().__init__([StoreDimension(rate, burst, late) for rate, burst in zip(rates, bursts, strict=True)])
-        self.bookings: Bookings = Bookings(rates, [1 if burst is None else burst for burst in bursts], late, counts)
-
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        check_ask("take()", permits, now, since)
-        shares = self.shares(permits)
-        at = self.due(shares, now)
-        if at > now:
-            return at
-        at = self.bookings.take(permits, now, since)
-        if at > now:
-            self.waited_for = self.bookings.waits_for
-            return at
-        for part, amount in shares:
-            part.take(amount, now, since)
-        if isinstance(permits, Amounts):
-            permits.waited_for = self.waited_for
-        return at
-
-    def peek(self, permits: int, now: int) -> int:
-        at = super().peek(permits, now)
-        return at if at > now else self.bookings.peek(permits, now)
-
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        super().give_back(permits, now, taken)
-        self.bookings.give_back(permits, now, taken)
-
-    def correct(self, place: int, more: int, now: int, taken: int) -> None:
-        super().correct(place, more, now, taken)
-        self.bookings.correct(place, more, taken)
-
-    def charge(self, permits: int, now: int) -> None:
-        super().charge(permits, now)
-        self.bookings.charge(permits, now)
-
-    def take_ahead(self, permits: int, now: int) -> None:
-        super().take_ahead(permits, now)
-        self.bookings.take_ahead(permits, now)
-
-    def last(self, permits: int, now: int) -> int | None:
-        place = super().last(permits, now)
-        return self.bookings.levels.last(permits, now) if place is None else place
-
-    def available_of(self, place: int, now: int) -> int:
-        """How much of that dimension lies ready, as the store said last."""
-        level, part = self.bookings.levels.level(place, now), self.parts[place]
-        return level if isinstance(part, StoreDimension) else min(level, part.available(now))
-
-    def available(self, now: int) -> int:
-        """The least of the dimensions'."""
-        return min([self.available_of(place, now) for place in range(len(self.parts))])
-
-    def rested(self, now: int) -> bool:
-        return super().rested(now) and self.bookings.rested(now)
-
-    def shift(self, ns: int) -> None:
-        super().shift(ns)
-        self.bookings.shift(ns)
-
-    def reset(self, now: int) -> None:
-        """Raises RuntimeError: the store knows of all grants, for all processes."""
-        self.bookings.reset(now)
-
-    def rehearse(self) -> BookedDimensions:
-        twin = BookedDimensions(self.bookings.rates, [None] * len(self.parts), 0)
-        twin.parts = tuple([part.rehearse() for part in self.parts])
-        twin.bookings = deepcopy(self.bookings)
-        return twin
-
-
-def _of(permits: int, count: int) -> tuple[int, ...]:
-    """The amounts of the dimensions in the store. A plain number is that many requests of 1 of each."""
-    return permits.of[:count] if isinstance(permits, Amounts) else (int(permits),) * count
 
 
 def _later(fallback: Fallback, permits: int, now: int) -> int:

@@ -34,7 +34,9 @@ schedulers.capped schedulers.places schedulers.next_free schedulers.slot_run sch
 schedulers.slots_in_hand schedulers.quota_scheduler
 schedulers.slot_scheduler
 schedulers.dimensions
+schedulers.levels
 schedulers.bookings
+schedulers.booked_dimensions
 schedulers
 
 waiting waiting.asyncio waiting.trio waiting.process

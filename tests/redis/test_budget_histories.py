@@ -121,7 +121,7 @@ async def test_no_history_breaks_a_bound_or_leaves_anything_behind(store: RealSe
 
 
 async def load(store: RealServer, tasks: list[int], seconds: float, patience: float | None = None, **options: Any) -> list[int]:
-    """How many reservations processes with so many tasks get at 100 requests a second."""
+    """The reservations that processes with these numbers of tasks get, at 100 requests a second."""
     granted, running, budgets = [0] * len(tasks), [], []
 
     async def forever(place: int) -> None:
