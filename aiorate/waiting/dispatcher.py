@@ -267,7 +267,7 @@ class Dispatcher:
         if self.waiters is NOBODY and self.loop is not None:  # the first of another line comes in a loop that stands still, too
             self.waiters = Waiters.of(self, self.loop)
         waiters = self.waiters
-        passes_others = waiters.line.join(ticket, permits, since)
+        comes_first = waiters.line.join(ticket, permits, since)
         if waiters.estimate.kept:
             waiters.estimate.joined(permits, since, self.catch_up.limit)
         if waiters.head is None:
@@ -276,7 +276,7 @@ class Dispatcher:
                 self.serve()
             else:
                 self._await_head(ticket, at)
-        elif passes_others and not waiters.granting:
+        elif comes_first and not waiters.granting:
             self.serve()
 
     # Wait, resume, leave.

@@ -88,17 +88,16 @@ class FairLine:
         return [(ticket, permits, since) for ticket, permits, since in islice(order, max(most, 0)) if ticket is not None]
 
     def join(self, ticket: Ticket, permits: int, since: int) -> bool:
-        """Add a request. Returns whether it is the next to serve."""
+        """Add a request. Returns whether it may be the next to serve."""
         if isinstance(ticket, Pass):
             self._permits += permits
-            self._queue.join(ticket.flow, amount_of(permits), (ticket, permits, since))
-        else:
-            self._line.join(ticket, permits, since)
-            if self._flow.number:
-                return False
-            self._stand()
-        first = self.first()
-        return first is not None and first[0] is ticket
+            self._queue.join(ticket.flow, permits if type(permits) is int else amount_of(permits), (ticket, permits, since))
+            return self._queue.may_be_first(ticket.flow)
+        self._line.join(ticket, permits, since)
+        if self._flow.number:
+            return False
+        self._stand()
+        return self._queue.may_be_first(self._flow)
 
     def grant(self, ticket: Ticket) -> None:
         """Remove a request that was granted."""

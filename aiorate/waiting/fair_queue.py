@@ -69,11 +69,12 @@ class FairQueue(Generic[R]):
         if flow.period is not self._period:
             flow.period, flow.served = self._period, self._time
             self._weights += flow.weight
-        permits = max(permits, 1)  # also where a budget takes nothing here: it would hold up the others forever
         if permits > self._seen:
             self._seen = permits
             if permits > self._largest:
                 self._set_largest(permits)
+        elif permits < 1:  # a budget that takes nothing here would hold up the others forever
+            permits = 1
         self.length += 1
         self._count += 1
         flow.number = self._count
@@ -96,6 +97,11 @@ class FairQueue(Generic[R]):
             self._time = max(self._time, early[0][0])  # those that were behind have left
             self._release()
 
+    def may_be_first(self, flow: Flow) -> bool:
+        """Whether its request is the next, as far as that is seen at a glance."""
+        ready = self._ready
+        return not ready or ready[0][2].number != ready[0][1] or ready[0][2] is flow
+
     def grant(self, flow: Flow) -> None:
         """The flow's request is granted, and leaves."""
         for other in self._idle:
@@ -103,10 +109,14 @@ class FairQueue(Generic[R]):
                 self._count += 1
                 heappush(self._ahead, (other.served, self._count, other))
         self._idle.clear()
-        self._advance(flow.cost * flow.weight)
+        work = flow.cost * flow.weight
+        if self._ahead:
+            work = self._advance(work)
+        self._time += work // self._weights
         flow.served += flow.cost
         self._part(flow)
-        self._release()
+        if self._early:
+            self._release()
         self._left -= 1
         if self._left < 0:
             seen, self._seen = self._seen, 1
@@ -193,8 +203,8 @@ class FairQueue(Generic[R]):
         self.length -= 1
         self._idle[flow] = None
 
-    def _advance(self, work: int) -> None:
-        """Virtual time goes on while the active flows share that much work. A flow that has nothing left to serve shares no more."""
+    def _advance(self, work: int) -> int:
+        """Flows without a request leave, each when virtual time has caught up with it; returns the rest of the work until now."""
         ahead = self._ahead
         while ahead:
             served, _, flow = ahead[0]
@@ -208,7 +218,7 @@ class FairQueue(Generic[R]):
                 self._weights -= flow.weight
                 flow.period = None
             heappop(ahead)
-        self._time += work // self._weights
+        return work
 
     def _release(self) -> None:
         """Flows with which virtual time has caught up are eligible."""

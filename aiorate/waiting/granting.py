@@ -77,7 +77,7 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
                 request = line.first()
                 continue
             passed = None
-            if woken == noted:
+            if not woken:
                 scheduler.receipts = True
             woken += 1
             dispatcher.taken += permits
@@ -88,7 +88,7 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
             fair.grant(ticket)
             waiters.resuming += woken - noted  # a line that is served may give its grant back
             dispatcher.counters.returnable += woken - noted
-            noted = woken
+            noted, scheduler.receipts = woken, True
             if passes is not None:
                 passes.serve()
             request = fair.first()
