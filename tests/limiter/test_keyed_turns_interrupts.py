@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers.driving import LONG
-from helpers.interrupts import Interrupt
+from helpers.interrupts import Alarm, Interrupt
 from helpers.threads import LoopThread, waiting
 
 import aiorate
@@ -45,7 +45,7 @@ ACTIONS: dict[str, Callable[[Case], object]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Alarm])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_turns_go_on_after_an_interrupt(action: str, error: type[BaseException]) -> None:
     """Each instant of each action is tried in turn."""
