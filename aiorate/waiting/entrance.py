@@ -118,7 +118,11 @@ class Entrance:
         if section is None:
             self._leave()
         else:
-            section.post(partial(self._leave_once, [] if left is None else left))  # later, if this finalizer interrupted a decision
+            left = [] if left is None else left
+            leave = partial(self._leave_once, left)
+            section.post(leave)  # later, if this finalizer interrupted a decision
+            if not left:  # later, or a signal handler's error took its place
+                section.post(leave)
 
     def _leave_once(self, left: list[bool]) -> None:
         if not left:

@@ -184,10 +184,18 @@ ACTIONS: dict[str, tuple[type[Case], Callable[[Any], object]]] = {
 }
 
 
+# An Alarm that a deferred call gets is logged, and the call goes on: with all places taken, it would wait for one.
+INTERRUPTED = [
+    pytest.param(action, busy, error, marks=[] if error is KeyboardInterrupt else [pytest.mark.slow])
+    for action in ACTIONS
+    for busy in (False, True)
+    for error in (KeyboardInterrupt, Alarm)
+    if not (busy and error is Alarm and action == "places: block")
+]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a finalizer that it interrupts
-@pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.param(Alarm, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("busy", [False, True])
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(("action", "busy", "error"), INTERRUPTED)
 def test_nothing_is_lost_by_an_interrupt(action: str, busy: bool, error: type[BaseException]) -> None:
     """At every instant of each action: all that wait are served, and in the end everything lies ready again."""
     make, act = ACTIONS[action]
