@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aiorate.redis.place import Place, Timers
     from aiorate.schedulers.bookings import Bookings
     from aiorate.waiting.clock import Handle
+    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.fair_line import AnyLine
 
 __all__ = ["BookingLedger"]
@@ -42,13 +43,14 @@ _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 
 
 class BookingLedger:
-    """Between `Bookings` and the script that books. ``lease``, ``horizon`` and ``slack`` are in ns.
+    """Between `Bookings` and the script that books. ``horizon`` and ``slack`` are in ns.
 
     With a long line, a process asks when its last booking is nearly due, and gets several. With a short one it books only what is due
     soon, and asks again and again how long the first has to wait.
     """
 
     keeps: bool = False
+    lease: int = 0
     __slots__ = (
         "_ahead_us",
         "_answer",
@@ -56,6 +58,7 @@ class BookingLedger:
         "_asked",
         "_client",
         "_closed",
+        "_dispatcher",
         "_horizon_us",
         "_memory",
         "_place",
@@ -64,17 +67,15 @@ class BookingLedger:
         "_timer",
         "_told",
         "_unused",
-        "lease",
         "limits",
         "scheduler",
         "slack",
         "unused",
     )
 
-    def __init__(self, bookings: Bookings, limits: Limits, place: Place, lease: int, horizon: int, slack: int) -> None:
+    def __init__(self, bookings: Bookings, limits: Limits, dispatcher: Dispatcher, place: Place, horizon: int, slack: int) -> None:
         self.scheduler: Bookings = bookings
         self.limits: Limits = limits
-        self.lease: int = lease
         self.slack: int = slack
         self.unused: list[float] = []
         """How many permits of each dimension went by unused between the last two answers."""
@@ -89,6 +90,7 @@ class BookingLedger:
         self._told: tuple[int, ...] | None = None  # the corrections that are under way
         self._returns: int = 0  # since a question told of them
         self._client: tuple[int, int] = (0, 0)  # a number of this process, and the process
+        self._dispatcher: Dispatcher = dispatcher
         self._place: Place = place
         self._closed: bool = False
         self._timer: tuple[Timers, Handle] | None = None
@@ -161,6 +163,8 @@ class BookingLedger:
         bookings.ask_before = max(2 * self._answer_ns + self.slack, ceil(asked.horizon * _US) // 4)
         bookings.levels.follow([now + ceil(us * _US) for us in answer.full])
         bookings.book(starts, asked.requests[: len(starts)], look_at)
+        if starts:
+            self._flush_later()
 
     def close(self) -> None:
         """Set no timer from now on."""
@@ -216,7 +220,11 @@ class BookingLedger:
 
     def _flush(self) -> None:
         self._timer = None
-        bookings = self.scheduler
+        bookings, dispatcher = self.scheduler, self._dispatcher
+        if dispatcher.line:
+            bookings.lapse(dispatcher.timeline.now())
+        else:
+            bookings.give_up()  # those for whom they were have left
         if bookings.in_hand or bookings.asking:  # the next question comes when they are used
             self._flush_later()
         elif any(bookings.corrections) and bookings.link is not None:

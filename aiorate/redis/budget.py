@@ -133,7 +133,7 @@ class RedisBudget(Budget):
 
             place = ProcessPlace(client_or_url, self._dispatcher)
         bookings = self._booked.bookings
-        self._ledger = BookingLedger(bookings, self._limits, place, leased, ahead, late)
+        self._ledger = BookingLedger(bookings, self._limits, self._dispatcher, place, ahead, late)
         outage = BookingOutage(on_unavailable, patience, bookings.rates, bookings.bursts, share, self._ledger)
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._dispatcher, self._ledger, outage, place)
         if shared is not None:

@@ -101,6 +101,22 @@ async def test_a_cancelled_reservation_costs_nothing(store: RealServer) -> None:
     await budget.aclose()
 
 
+async def test_bookings_of_callers_that_left_come_back(store: RealServer) -> None:
+    """Others need not wait until they lapse."""
+    one, other = process(store, requests="10/s"), process(store, requests="10/s")
+    tasks = [asyncio.create_task(granted(one)) for _ in range(20)]
+    await asyncio.sleep(0.01)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0.06)
+
+    assert pytest.approx(0.1, abs=1e-2) == await granted(other)
+    await one.aclose()
+    await other.aclose()
+    assert not others()
+
+
 async def test_max_wait_of_0_asks_the_store_once(store: RealServer) -> None:
     """It is granted what is due now, and otherwise nothing is spent."""
     one, other = process(store, tokens="10/s"), process(store, tokens="10/s")
