@@ -74,6 +74,8 @@ class Gate:
             shared_at, shared_receipt = self.shared.take(shared, late=late)
             if shared_at > shared_receipt:
                 return NOT_ASKED, now
+        elif is_closed(self.shared):
+            return NOT_ASKED, now
         else:
             shared_receipt = self.shared.timeline.now()
         at = NOT_ASKED
@@ -94,11 +96,11 @@ class Gate:
         if standing is None or standing.owner is not ticket:
             self.withdraw()
             shared, permits = self.shared, self.permits_of(permits)
+            if is_closed(shared):
+                return LimiterClosed("acquire(): the limit that is shared with others is closed.")
             if not permits:
                 keep(shared)
                 return Receipt(now, shared.timeline.now())
-            if is_closed(shared):
-                return LimiterClosed("acquire(): the limit that is shared with others is closed.")
             most = max_permits(shared)
             if most is not None and permits > most:  # since its rate was changed
                 return ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once of the limit that is shared.")

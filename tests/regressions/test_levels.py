@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from helpers.strategies import EACH
 
-from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
+from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, LimiterClosed, TokenBucket
 from aiorate.testing import VirtualLoop
 
 
@@ -81,6 +81,26 @@ def test_finalizer_that_ends_the_request_in_turn_harms_no_other(end: str, grants
         for limiter in limiters:
             assert limiter.statistics().granted == 2
             assert limiter.dispatcher.counters.returnable == limiter.dispatcher.waiters.resuming == 0
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("amount", [0, 1])
+@pytest.mark.parametrize("waits", [False, True])
+def test_closed_shared_budget_refuses_requests_that_take_0_of_it(waits: bool, amount: int) -> None:
+    """They were granted if that was possible at once, although `delay()` was infinite, and refused if they had to wait."""
+
+    async def main() -> None:
+        team = Budget(requests="1/s")
+        user = KeyedBudget[str](lambda key: Budget(tokens="10/s"), shared=team)["ann"]
+        if waits:
+            async with user.reserve(tokens=2):
+                pass
+        await team.aclose()
+        with pytest.raises(LimiterClosed, match="shared budget of requests is closed"):
+            await user.reserve(tokens=1, requests=amount).__aenter__()
+        assert user.delay(tokens=1, requests=amount) == float("inf")
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main())
