@@ -1,7 +1,7 @@
 """Which of several flows is served next, so that each gets its share of the permits, by weight.
 
 A flow has at most one request here at a time. Virtual time is what each flow would have been served by now, for each unit of its weight,
-if permits could be divided among all flows at once. A flow that has been served no more than that is eligible. The next one is the
+if permits could be divided among all flows at once. A flow that has not been served ahead of that is eligible. The next one is the
 eligible flow that would be finished first if each had a request of the largest size: WF2Q (Bennett and Zhang, 1996) and EEVDF (Stoica and
 Abdel-Wahab, 1995), without a reward for small requests. So no flow is ahead of its share or behind it by more than one largest request,
 and flows of equal weight that have been served equally go in order of arrival. Start-time fair queuing has no test of eligibility, and

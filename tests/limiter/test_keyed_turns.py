@@ -86,7 +86,7 @@ async def test_order_within_a_key_is_that_of_arrival() -> None:
     await lines.end()
 
 
-async def test_equal_keys_are_served_in_order_of_arrival_whatever_their_sizes() -> None:
+async def test_equal_keys_go_in_order_of_arrival_whatever_their_sizes() -> None:
     """A small request does not pass a large one that came before, as long as neither key has been served."""
     lines = Lines(TokenBucket("10/s", burst=50, initial=0), dict.fromkeys("abcd", 1))
     await lines.fill([("c", 50), ("a", 1), ("d", 7), ("b", 1)])
@@ -109,7 +109,7 @@ async def test_direct_callers_are_one_line_of_weight_one() -> None:
     await lines.end()
 
 
-async def test_line_of_direct_callers_takes_turns_with_keys_that_come_later() -> None:
+async def test_direct_callers_take_turns_with_keys_that_come_later() -> None:
     """The limiter had a line before any key shared it."""
     clock = SteppedClock()
     shared = Limiter(TokenBucket("1/s", burst=1, initial=0), clock=clock)
@@ -146,7 +146,7 @@ async def test_interactive_key_passes_ten_thousand_batch_requests() -> None:
     await lines.end()
 
 
-async def test_interactive_key_passes_ten_thousand_batch_keys() -> None:
+async def test_interactive_key_passes_thousands_of_batch_keys() -> None:
     """Each of them has weight 1 and one request in line. At 100 of 10 100, its turn comes after 100 others at the latest."""
     lines = Lines(TokenBucket("1000/s", burst=1), {"interactive": 100, **{f"batch {number}": 1 for number in range(2_000)}})
     await lines.fill([(f"batch {number}", 1) for _ in range(2) for number in range(2_000)])
@@ -164,7 +164,7 @@ async def test_interactive_key_passes_ten_thousand_batch_keys() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-async def test_busy_tenant_delays_another_by_one_request_at_any_depth(depth: int) -> None:
+async def test_busy_tenant_delays_another_by_one_request(depth: int) -> None:
     """10 000 of its requests wait, and a newcomer at any level waits for one interval and its turn."""
     clock = SteppedClock()
     top = Limiter(TokenBucket("10/s", burst=1), clock=clock)
@@ -237,7 +237,7 @@ async def test_large_request_is_not_starved_by_new_keys() -> None:
     await lines.end()
 
 
-async def test_time_in_which_nobody_waited_is_not_held_against_a_key() -> None:
+async def test_what_a_key_took_before_an_idle_time_is_forgotten() -> None:
     """A key that took much before the line was empty is equal to the others afterwards."""
     lines = Lines(TokenBucket("1000/s", burst=1000, initial=0), {"a": 1, "b": 1})
     await lines.fill([("a", 500), ("b", 1), ("a", 500)])

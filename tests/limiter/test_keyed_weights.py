@@ -68,7 +68,7 @@ def test_error_of_the_function_reaches_the_caller() -> None:
     assert (made, len(keyed)) == ([], 0)
 
 
-def test_async_weight_function_is_refused_and_its_coroutine_closed() -> None:
+def test_async_weight_function_is_refused() -> None:
     async def weight(key: str) -> int:
         return 1
 

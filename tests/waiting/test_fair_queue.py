@@ -119,8 +119,8 @@ def test_a_flow_that_was_away_gets_no_credit_for_it() -> None:
     assert sorted(order[:2]) == sorted(order[2:4]) == sorted(order[4:]) == [0, 1]
 
 
-def test_a_flow_that_was_served_ahead_waits_for_its_turn_when_it_returns() -> None:
-    """Leaving the line for a moment between two requests brings no more than its share."""
+def test_a_flow_that_was_served_ahead_waits_when_it_returns() -> None:
+    """Leaving the line for a moment between two requests brings nothing beyond its share."""
     queue: FairQueue[str] = FairQueue()
     steady, hasty = Flow(1), Flow(1)
     queue.join(steady, 1, "steady")
@@ -193,7 +193,7 @@ def test_a_copy_names_the_order_that_follows_and_changes_nothing(weights: list[i
 
 
 def test_withdrawn_requests_leave_nothing_behind() -> None:
-    """100 000 of them, of which the queue keeps no more entries than a few for each flow."""
+    """100 000 of them, of which the queue keeps a few entries for each flow."""
     queue: FairQueue[int] = FairQueue()
     flows = [Flow(1) for _ in range(10)]
     for flow in flows:
