@@ -122,6 +122,9 @@ def expire(dispatcher: Dispatcher, over: Sequence[Overdue]) -> None:
     more: int | None = 0
     for place, (ticket, permits, limit, refusals) in enumerate(over):
         if place < _ESTIMATED:
-            more = estimate(dispatcher, permits, dispatcher.timeline.now())
+            try:
+                more = estimate(dispatcher, permits, dispatcher.timeline.now())
+            except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
+                more = None
         ticket.set_result(refusals.overdue(permits, limit, more))
     dispatcher.serve_unless_first()
