@@ -11,7 +11,7 @@ from typing import Any
 
 import aiorate
 
-__all__ = ["Alarm", "Interrupt"]
+__all__ = ["ROOT", "Alarm", "Interrupt"]
 
 ROOT = str(Path(aiorate.__file__).parent)
 TOOLS = str(Path(aiorate.__file__).parent / "testing")
