@@ -96,13 +96,21 @@ class Lease:
         self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        dispatcher = self._budget.dispatcher
-        try:
-            if error is not None and self._on_error == "refund" and not self._state:
-                dispatcher.post(partial(self._settle, dict.fromkeys(self._budget.dimensions, 0)))
+        refunded = error is not None and self._on_error == "refund" and not self._state
+        section = self._budget.dispatcher.section
+        if section is None:
+            try:
+                if refunded:
+                    self.refund()
+            finally:
+                self._end("over")
+            return
+        try:  # a finalizer may leave, and must not wait
+            if refunded:
+                section.post(partial(self._settle, dict.fromkeys(self._budget.dimensions, 0)))
         finally:
             self._state = self._state or "over"
-            dispatcher.post(partial(self._end, "over"))
+            section.post(partial(self._end, "over"))
 
     if not TYPE_CHECKING:
         __await__ = not_a_reservation

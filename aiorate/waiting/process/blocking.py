@@ -42,7 +42,8 @@ def wait_blocking(
     if there was none. ``decide`` replaces `Dispatcher.decide`. RuntimeError with the scope of a loop, and in a thread whose event loop
     runs.
     """
-    section = dispatcher.section
+    loop = dispatcher.loop
+    section = None if loop is None else loop.section  # as Dispatcher.section, without a call
     if section is None:
         raise RuntimeError(NOT_FOR_THREADS)
     if running_loop() is not None:
