@@ -162,7 +162,7 @@ class BookingLedger:
         bookings.answer_ns = self._answer_ns
         bookings.ask_before = max(2 * self._answer_ns + self.slack, ceil(asked.horizon * _US) // 4)
         bookings.levels.follow([now + ceil(us * _US) for us in answer.full])
-        bookings.book(starts, asked.requests[: len(starts)], look_at)
+        bookings.book(starts, asked.requests[: len(starts)], answer.places, look_at)
         if starts:
             self._flush_later()
 

@@ -158,15 +158,17 @@ local entitled = max(last.entitled + elapsed * (part(max(was, last.latest)) + pa
 
 local first, until_ = last.first, last.until_ - elapsed
 if until_ <= 0 then first, until_ = 0, 0 end
-local starts, wait = {}, 0
+-- The dimension for which the latest of them waits; 0: none.
+local starts, wait, tightest = {}, 0, 0
 if paused == 0 then
   for i = 1, requests do
-    local start, amounts = max(from, 0), {}
+    local start, amounts, place = max(from, 0), {}, tightest
     for j = 1, count do
       local amount = words[11 + 3 * count + (i - 1) * count + j]
       amounts[j] = amount
       if amount > 0 then
-        start = max(start, ahead[j] - (back[j] + burst[j] - min(amount, burst[j])) * interval[j])
+        local due = ahead[j] - (back[j] + burst[j] - min(amount, burst[j])) * interval[j]
+        if due > start then start, place = due, j end
       end
     end
     if #starts == 0 then
@@ -174,7 +176,7 @@ if paused == 0 then
       local longest = latest > reach and horizon or reach
       local late = within >= 0 and start > within
       if late or start > latest + longest or (first ~= 0 and first ~= client) then
-        wait = max(start, 1)
+        wait, tightest = max(start, 1), place
         if within < 0 and (first == 0 or first == client) then first, until_ = client, 1500000 end
         break
       end
@@ -197,8 +199,8 @@ if paused == 0 then
         ahead[j] = min(max(ahead[j] - used * interval[j], start) + amounts[j] * interval[j], far)
       end
     end
-    latest, from = max(latest, start), start
-    starts[#starts + 1] = start
+    latest, from, tightest = max(latest, start), start, place
+    starts[#starts + 1] = string.format(' %.17g %d', start, place)
   end
 end
 for j = 1, count do clip(j) end
@@ -225,10 +227,9 @@ local head = string.format('%s %.0f %.17g %.17g %.17g %.17g %.17g %.17g', form, 
 local value = head .. table.concat(out)
 -- Gone a second after a new value would say the same.
 redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14))
-local said = string.format('; %.17g %.17g', booked() - begin, wait)
-for i = 1, #starts do said = said .. string.format(' %.17g', starts[i]) end
+local said = string.format('; %.17g %.17g %d', booked() - begin, wait, tightest)
 -- A status is a line, which clients read faster than a string with a length.
-return redis.status_reply(value .. said)
+return redis.status_reply(value .. said .. table.concat(starts))
 """
 BOOKINGS = Script.of(TEXT)
 MOST_NUMBERS = 3_000
@@ -348,6 +349,8 @@ class BookingAnswer(NamedTuple):
     """How long until the first reservation might be booked; 0: it was, or there was none."""
     starts: list[float]
     """When the booked ones are, in order."""
+    places: list[int]
+    """The dimension that each of them waits for, counted from 1; 0: none. The last one is that of a reservation not booked."""
 
     @property
     def granted(self) -> int:
@@ -363,12 +366,15 @@ def read_booking_answer(reply: object, limits: Limits, question: BookingQuestion
         words = value.split(" ")
         numbers = [float(word) for word in words[1:_HEAD]]
         dimensions = limits.find(words)
-        cost, wait, *starts = map(float, said.split(" "))
-        near = sum(map(abs, [*numbers, cost, wait, *starts, *map(sum, dimensions)])) < _FAR  # and none is infinite, or no number
+        cost, wait, tightest, *pairs = said.split(" ")
+        times, starts = [float(cost), float(wait)], [float(word) for word in pairs[::2]]
+        places = [int(word) for word in (*pairs[1::2], tightest)]
+        near = sum(map(abs, [*numbers, *times, *starts, *map(sum, dimensions)])) < _FAR  # and none is infinite, or no number
+        near = near and len(places) == len(starts) + 1 and all(0 <= place <= len(limits.names) for place in places)
         few = len(starts) <= len(question.requests) and (not starts or not numbers[2])
         if words[0] == _FORM and len(words) % _OF_EACH == _HEAD % _OF_EACH and near and few and starts == sorted(starts):
             full, unused = [each[0] for each in dimensions], [each[3] for each in dimensions]
-            return BookingAnswer(value, numbers[2], numbers[3], numbers[4], full, unused, cost, wait, starts)
+            return BookingAnswer(value, numbers[2], numbers[3], numbers[4], full, unused, times[0], times[1], starts, places)
     except (ValueError, IndexError):
         pass
     raise BadAnswer(f"the store answered {text[:_SHOWN]!r} to aiorate's script")

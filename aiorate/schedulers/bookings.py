@@ -25,11 +25,12 @@ __all__ = ["Booking", "Bookings"]
 
 
 class Booking:
-    """Amounts that may be used from ``start`` (ns) on, until ``until``."""
+    """Amounts that may be used from ``start`` (ns) on, until ``until``. ``place`` is that of the dimension which was due last."""
 
-    __slots__ = ("of", "start", "until")
+    __slots__ = ("of", "place", "start", "until")
 
-    def __init__(self, start: int, until: int, of: tuple[int, ...]) -> None:
+    def __init__(self, start: int, until: int, of: tuple[int, ...], place: int) -> None:
+        self.place: int = place
         self.start: int = start
         self.until: int = until
         self.of: tuple[int, ...] = of
@@ -96,10 +97,15 @@ class Bookings(Supplied):
 
     # What the store does.
 
-    def book(self, starts: Sequence[int], of: Sequence[tuple[int, ...]], look_at: int | None) -> None:
-        """Add bookings: their instants and amounts. ``look_at`` is when to ask again, if the first request was not booked."""
-        for start, amounts in zip(starts, of, strict=True):
-            self._hand.append(Booking(start, start + self._lateness(amounts), amounts))
+    def book(self, starts: Sequence[int], of: Sequence[tuple[int, ...]], places: Sequence[int], look_at: int | None) -> None:
+        """Add bookings: their instants, amounts, and the dimension that each waits for, counted from 1; 0: none.
+
+        ``look_at`` is when to ask again, if the first request was not booked. Its dimension comes last then.
+        """
+        for start, amounts, place in zip(starts, of, places, strict=False):
+            self._hand.append(Booking(start, start + self._lateness(amounts), amounts, place - 1))
+        if look_at is not None and places[-1]:
+            self.waits_for = places[-1] - 1
         self.asked_at, self._look_at, self.lacks = None, look_at, False
 
     def unanswered(self) -> None:
@@ -168,8 +174,7 @@ class Bookings(Supplied):
         if booking is None:
             return self._without_booking(permits, now)
         if booking.start > now:
-            last = self.levels.last(permits, now)
-            self.waits_for = self.waits_for if last is None else last
+            self.waits_for = self.waits_for if booking.place < 0 else booking.place
             return booking.start
         for _ in range(place):
             self._return(self._hand[0].of, self._hand.popleft().start)
@@ -204,7 +209,7 @@ class Bookings(Supplied):
                 del self._granted[place]
                 if now <= booking.until:
                     later = sum([other.start < booking.start for other in self._hand])
-                    self._hand.insert(later, Booking(booking.start, booking.until, amounts))
+                    self._hand.insert(later, Booking(booking.start, booking.until, amounts, booking.place))
                     return
                 break
         if taken is None or not self._is_free(taken):
@@ -257,7 +262,7 @@ class Bookings(Supplied):
 
     def __deepcopy__(self, memo: object) -> Bookings:
         twin = Bookings(self.rates, self.bursts, self._late, self._counts)
-        twin._hand.extend([Booking(booking.start, booking.until, booking.of) for booking in self._hand])
+        twin._hand.extend([Booking(booking.start, booking.until, booking.of, booking.place) for booking in self._hand])
         twin.levels, twin.patient = deepcopy(self.levels), self.patient
         if self.asked_at is not None:
             twin.levels.not_before = self.asked_at + self.answer_ns
@@ -280,8 +285,6 @@ class Bookings(Supplied):
             if at <= now:
                 deciding.spend(permits, now)
             return at
-        last = self.levels.last(permits, now)
-        self.waits_for = self.waits_for if last is None else last
         self._ask(permits, now)
         if self.fallback is None:
             return self.look_again_at(now) if self._look_at is None or self.asked_at is not None else self._look_at

@@ -41,6 +41,18 @@ async def test_reservations_go_at_the_rate_of_the_tightest(store: RealServer) ->
     assert not others()
 
 
+async def test_a_lease_says_which_dimension_it_waited_for(store: RealServer) -> None:
+    """Each in a line, too."""
+    budget = process(store, requests="10/s", tokens="100/s")
+
+    async def limited_by(tokens: int) -> str | None:
+        async with budget.reserve(tokens=tokens) as lease:
+            return lease.limited_by
+
+    assert [None, "tokens", "requests", "requests", "tokens"] == await asyncio.gather(*[limited_by(n) for n in (50, 5, 5, 50, 1)])
+    await budget.aclose()
+
+
 async def test_a_bucket_grants_its_burst_at_once(store: RealServer) -> None:
     """And lowers an estimate that is larger."""
     budget = process(store, requests=TokenBucket("10/s", burst=3), tokens=TokenBucket("100/s", burst=60))
