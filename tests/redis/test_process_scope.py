@@ -14,7 +14,6 @@ import trio
 from helpers.driving import LONG
 from helpers.forks import program
 from helpers.outages import POLICIES
-from helpers.server import most_in_any_window
 from helpers.stores import RealServer, TimedClient
 from helpers.threads import KINDS, call_in_thread, in_thread, loop_thread
 
@@ -65,6 +64,7 @@ def test_threads_and_loops_of_every_kind_share_one_limit(store: RealServer, made
     """Eight threads, two loops and a trio run, through one connection and one thread."""
     limiter, quota = made("rate", "500/s"), made("quota", CalendarWindow("1000/day", "UTC"))
     stamps: list[float] = []
+    began = monotonic()
 
     def blocking() -> None:
         for _ in range(10):
@@ -81,15 +81,14 @@ def test_threads_and_loops_of_every_kind_share_one_limit(store: RealServer, made
     done: list[Future[Any]] = [in_thread(blocking) for _ in range(8)]
     done += [in_thread(lambda: asyncio.run(waiting())) for _ in range(2)]
     done.append(in_thread(lambda: trio.run(waiting)))
-    seen = 0
+    seen, running = 0, 0
     for each in done:
-        seen = max(seen, connections(store))
+        seen, running = max(seen, connections(store)), max(running, threads().count("aiorate-redis"))
         each.result(LONG)
 
     assert 110 == len(stamps) == quota.statistics().granted
-    assert most_in_any_window(stamps, 0.05) <= limiter.bound(0.05 + 0.02)  # as late as a thread is woken
-    assert 1 == seen
-    assert 1 == threads().count("aiorate-redis")
+    assert max(stamps) - began >= 109 / 500 - 0.01
+    assert (1, 1) == (seen, running)
     assert "110" == store.send("GET", quota.key).split()[5]
 
 
@@ -97,11 +96,13 @@ def test_limiters_of_several_urls_have_a_connection_each(store: RealServer, made
     """And one thread. A plain client lends its settings."""
     client: Any = redis.asyncio.Redis.from_url(store.url)
     limiters = [made("a"), made("b"), made("c", source=client), made("d", source=client)]
-    for limiter in limiters:
-        limiter.acquire_blocking()
-
-    assert 2 == connections(store)
-    assert 1 == threads().count("aiorate-redis")
+    for _ in range(20):  # a connection may be closed, after a second in which a busy machine did nothing
+        for limiter in limiters:
+            limiter.acquire_blocking()
+        if (2, 1) == (connections(store), threads().count("aiorate-redis")):
+            break
+    else:
+        pytest.fail(f"{connections(store)} connections, {threads()}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -210,16 +211,18 @@ def test_changes_in_any_thread_hold_for_all(made: Callable[..., RedisLimiter]) -
     """Pauses, charges and rates: of another limiter of that name too."""
     one, other = made(limit="100/s"), made(limit="100/s")
     one.acquire_blocking()
+    began = monotonic()
     call_in_thread(lambda: one.pause(0.3))
-    began = monotonic()
-    other.acquire_blocking()
-    assert monotonic() - began > 0.2
+    while one.statistics().paused_until is not None and not other.acquire_blocking():
+        assert monotonic() - began < LONG  # the store has yet to hear of it
+    assert monotonic() - began >= 0.3
 
-    other.charge(20)
     began = monotonic()
+    other.charge(20)
+    while monotonic() - began < 0.15 and one.acquire_blocking() < 0.1:
+        assert monotonic() - began < LONG
     one.acquire_blocking()
-    one.acquire_blocking()
-    assert monotonic() - began > 0.1
+    assert monotonic() - began >= 0.15
 
 
 def test_callers_that_give_up_leave_their_permits(made: Callable[..., RedisLimiter]) -> None:
@@ -240,7 +243,7 @@ def test_callers_that_give_up_leave_their_permits(made: Callable[..., RedisLimit
 
     statistics = limiter.statistics()
     assert 0 == statistics.waiting
-    assert 11 <= statistics.granted <= 11 + 50 - statistics.cancelled + 50
+    assert 61 == statistics.granted + statistics.cancelled
 
 
 @pytest.mark.parametrize("policy", POLICIES)

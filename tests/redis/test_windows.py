@@ -80,6 +80,33 @@ async def test_processes_never_exceed_a_window_however_far_the_store(store: Real
     await stop(*processes)
 
 
+async def test_a_permit_that_comes_after_its_window_is_not_used(store: RealServer) -> None:
+    """The store assigned it 0.1 s before the edge, and the answer came 0.1 s after it: the next window belongs to others by then."""
+    far, near = Process(store, CalendarWindow("3/10s", "UTC"), latency=0.2), Process(store, CalendarWindow("3/10s", "UTC"))
+    await asyncio.gather(far.one(), near.one())
+    await asyncio.sleep(9.7 - now())
+    tasks = far.ask()
+    await asyncio.sleep(0.301)
+    await asyncio.gather(*near.ask(3))
+    assert pytest.approx(10.001, abs=1e-3) == now()
+    await asyncio.wait(tasks)
+
+    assert pytest.approx(20.5, abs=0.2) == far.granted[1]
+    await stop(far, near)
+
+
+@pytest.mark.parametrize("before", [0.0, 0.004, 0.006])
+async def test_the_slack_at_the_end_of_a_window_is_not_used(store: RealServer, before: float) -> None:
+    """A task that goes on a little late is in its window all the same."""
+    process = Process(store, CalendarWindow("3/10s", "UTC"), slack=0.005)
+    await process.one()
+    await asyncio.sleep(10 - before - now())
+    await process.one()
+
+    assert pytest.approx(10 - before if before > 0.005 else 10, abs=1e-3) == process.granted[1]
+    await stop(process)
+
+
 async def test_the_clock_of_the_client_may_be_wrong(store: RealServer) -> None:
     """The store says what time it is, and is asked again."""
     calendar = CalendarWindow("3/10s", "UTC", origin=10**20)
