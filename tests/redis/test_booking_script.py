@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aiorate import Rate
-from aiorate.redis.booking_script import BOOKINGS, BookingAnswer, BookingQuestion, Limits, read_booking_answer
+from aiorate.redis.booking_script import BOOKINGS, MOST_NUMBERS, BookingAnswer, BookingQuestion, Limits, read_booking_answer
 from aiorate.redis.failures import BadAnswer
 
 EPOCH = 1_800_000_000_000_000
@@ -345,3 +345,12 @@ def test_no_window_of_any_history_exceeds_the_bound(store: RealServer, history: 
             for end, _ in booked:
                 inside = sum(amounts[place] for start, amounts in booked if begin <= start <= end)
                 assert inside <= most + max(end - begin, 0) * per_us + 1e-3
+
+
+@pytest.mark.parametrize(("dimensions", "requests"), [(1, 256), (11, 256), (100, 30), (500, 6)])
+def test_a_question_may_be_long(store: RealServer, dimensions: int, requests: int) -> None:
+    """As many numbers as a ledger ever sends."""
+    assert dimensions * requests <= MOST_NUMBERS
+    client = Client(store, {f"dimension {number}": ("1000/s", 1) for number in range(dimensions)})
+
+    assert requests == client.ask(0, *[(1,) * dimensions] * requests).granted
