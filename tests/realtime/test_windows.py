@@ -22,6 +22,8 @@ import aiorate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate._demo.store import Store
+
 pytestmark = pytest.mark.slow
 
 PERIOD, PERMITS = 2, 200
@@ -48,7 +50,7 @@ asyncio.run(main(sys.argv[1], float(sys.argv[2])))
 """
 
 
-def granted(store: RealServer, disturb: Callable[[list[subprocess.Popen[str]]], None]) -> list[int]:
+def granted(store: Store, disturb: Callable[[list[subprocess.Popen[str]]], None]) -> list[int]:
     """The permits of each window between the first and the last, with four processes that take all they get for 11 s."""
     environment = {**os.environ, "PYTHONPATH": str(Path(aiorate.__file__).parents[1])}
     command = [sys.executable, "-c", WORKER, store.url, "11"]
