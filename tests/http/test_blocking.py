@@ -16,7 +16,7 @@ from helpers.driving import LONG
 from helpers.server import Server
 from helpers.threads import LoopThread, in_thread, waiting
 
-from aiorate import Limiter, LimiterClosed, TokenBucket, WaitTooLong
+from aiorate import Budget, KeyedLimiter, Limiter, LimiterClosed, TokenBucket, WaitTooLong
 from aiorate.http import blocking_hooks, hooks, limit_transport
 from aiorate.testing import ManualClock
 
@@ -242,3 +242,30 @@ def test_a_transport_opens_and_closes_the_inner_one() -> None:
     assert isinstance(limited, httpx2.BaseTransport)
     assert not isinstance(limited, httpx2.AsyncBaseTransport)
     assert "limit_transport(<" in repr(limited)
+
+
+def test_keys_are_limited_in_all_threads(client_with: Any, server: Server) -> None:
+    """By origin, or by what key= says; each response is heeded by its own key."""
+    server.answers((429, {"Retry-After": "30"}))
+    keyed = KeyedLimiter[str](lambda key: bucket(burst=2), scope="process")
+    with client_with(keyed, key=lambda request: request.url.path) as client:
+        assert 429 == client.get("/a").status_code
+        assert [200, 200] == [in_thread(lambda: client.get("/b").status_code).result(LONG) for _ in range(2)]
+        with pytest.raises(WaitTooLong):
+            client.get("/b", extensions={"aiorate": {"max_wait": 0}})
+
+    assert (30, 0.1) == (keyed["/a"].delay(), keyed["/b"].delay())
+    with pytest.raises(RuntimeError, match="scope='process'"):
+        client_with(KeyedLimiter[str](lambda key: "1/s"))
+
+
+def test_a_budget_observes_the_responses(client_with: Any, server: Server) -> None:
+    """The reservation is around the call; a 429 pauses it for all threads."""
+    server.answers((429, {"Retry-After": "30"}))
+    budget = Budget(requests=TokenBucket("10/s", burst=10), scope="process", clock=ManualClock())
+    with client_with(budget) as client, budget.reserve():
+        client.get("/")
+
+    assert 30 == budget.delay()
+    with pytest.raises(RuntimeError, match="scope='process'"):
+        client_with(Budget(requests="1/s"))
