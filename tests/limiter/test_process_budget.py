@@ -325,7 +325,7 @@ lease.settle(tokens=0)
 for thread in threads:
     thread.join()
 print(budget.waiting, team.available("tokens"))
-""")
+"""
     )
 
     assert "0 0 20 0\nTrue\n2 20\n0 60\n" == printed
