@@ -198,14 +198,18 @@ class Budget:
         A receipt is held from then on: `release` must follow. ``decide`` replaces `Dispatcher.decide`.
         """
         dispatcher = self._dispatcher
-        ticket, _, now = dispatcher.run(self._ask, amounts, limit, decide or dispatcher.decide)
+        try:
+            ticket, _, now = dispatcher.run(self._ask, amounts, limit, decide or dispatcher.decide)
+        except ValueError as error:
+            self._explain(error, amounts)
+            raise
         if ticket is None:
             return 0.0, now, None
         try:
             waited, _, receipt = await dispatcher.wait(ticket, amounts, now, limit, self._max_waiting, self.refusals)
         except BaseException as error:
             self.release()
-            self._say_which_is_closed(error)
+            self._explain(error, amounts)
             raise
         return ns_to_seconds(waited), receipt, self._place(amounts, waited)
 
@@ -223,7 +227,7 @@ class Budget:
                 dispatcher.post(partial(give_back, dispatcher, amounts, receipt))
             elif kept:
                 self.release()
-            self._say_which_is_closed(error)
+            self._explain(error, amounts)
             raise
 
     def _ask(self, amounts: Amounts, limit: int | None, decide: Decide) -> Answer:
@@ -244,10 +248,17 @@ class Budget:
         place = amounts.waited_for
         return None if place is None or not waited else self._names[place]
 
-    def _say_which_is_closed(self, error: BaseException) -> None:
+    def _explain(self, error: BaseException, amounts: Amounts) -> None:
+        """Raise a better error, where that is of a shared limit: it is closed, or allows less at once than when the lease was made."""
         dispatcher = self._dispatcher
         if isinstance(error, LimiterClosed) and not dispatcher.closed and is_closed(dispatcher):
             raise self.refusals.closed(dispatcher) from None
+        if isinstance(error, ValueError):
+            for place, amount, least in zip(self._names, amounts.of, self._lowered(amounts.of), strict=True):
+                if least < amount:
+                    raise ValueError(
+                        f"reserve({place}={amount}) can no longer be granted: {least} is the most at once now. Reserve again."
+                    ) from None
 
     def check_used(self, used: dict[str, int]) -> None:
         """Raise TypeError or ValueError for amounts that cannot have been used. For `Lease`."""

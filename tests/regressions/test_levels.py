@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from helpers.strategies import EACH
 
-from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, LimiterClosed, TokenBucket
+from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, TokenBucket
 from aiorate.testing import VirtualLoop
 
 
@@ -101,6 +101,34 @@ def test_closed_shared_budget_refuses_requests_that_take_0_of_it(waits: bool, am
         with pytest.raises(LimiterClosed, match="shared budget of requests is closed"):
             await user.reserve(tokens=1, requests=amount).__aenter__()
         assert user.delay(tokens=1, requests=amount) == float("inf")
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_reservation_above_a_lower_rate_names_the_dimension(waits: bool, keyed: bool) -> None:
+    """The error named `take()`, or `acquire()`, which nobody had called."""
+
+    async def main() -> None:
+        calls = Limiter(SlidingWindow("10/s"))
+        budget = Budget(tokens="100/s", calls=calls)
+        if keyed:
+            budget = KeyedBudget[str](lambda key: Budget(tokens="100/s"), shared=budget)["ann"]
+        lease = budget.reserve(calls=50)
+        if waits:
+            async with budget.reserve(calls=1):
+                entering = asyncio.create_task(lease.__aenter__())
+                await asyncio.sleep(0)
+                calls.set_rate("4/s")
+        else:
+            calls.set_rate("4/s")
+            entering = asyncio.create_task(lease.__aenter__())
+        with pytest.raises(ValueError, match=r"reserve\(calls=10\) can no longer be granted: 4 is the most at once now. Reserve again."):
+            await entering
+        async with budget.reserve(calls=3 if waits else 4) as granted:
+            assert granted.waited == 0
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main())
