@@ -208,6 +208,17 @@ class Order:
         """Whether a request of the line below stands here."""
         return self._mine is not self._direct and self._mine.number > 0
 
+    def next(self) -> Rehearsed | None:
+        """What is served next if the line below asks for nothing; None: nothing is, or its own request. `skip` has it served."""
+        found = self._queue.first()
+        return None if found is None or (found[0] is self._mine and self._mine is not self._direct) else found[1]
+
+    def skip(self) -> None:
+        """What is next is served."""
+        found = self._queue.first()
+        assert found is not None  # it was named just now
+        self._serve(found[0])
+
     def standing(self) -> Iterator[Rehearsed]:
         """What is served until the request of the line below that stands here is served, which comes last."""
         yield from self._until(None)
@@ -236,16 +247,19 @@ class Order:
                 return
             flow, request = found
             share = self._queue.share(flow)
-            self._queue.grant(flow)
-            if flow is self._direct:
-                self._chain.popleft()
-                self._next()
+            self._serve(flow)
             if request is mine:
                 yield from self._others(share - amount_of(request[1]))
                 return
             yield request
             if mine is None and flow is self._mine:
                 return
+
+    def _serve(self, flow: Flow) -> None:
+        self._queue.grant(flow)
+        if flow is self._direct:
+            self._chain.popleft()
+            self._next()
 
     def _others(self, share: int) -> Iterator[Rehearsed]:
         """Where many stand in line: as many of the others as get ``share`` permits."""

@@ -12,6 +12,7 @@ Whole numbers only. Knows nothing of rates, time, lines or how a waiter is woken
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -158,6 +159,10 @@ class FairQueue(Generic[R]):
             if flow not in flows and flow.period is self._period and flow.served == served and not flow.number:
                 flows[flow] = copy = twin.copy_of(flow, self)
                 twin._ahead.append((served, number, copy))
+        for flow in islice(self._idle, most):
+            if flow not in flows:
+                flows[flow] = copy = twin.copy_of(flow, self)
+                twin._idle[copy] = None
         return twin, flows
 
     def copy_of(self, flow: Flow, queue: FairQueue[Any]) -> Flow:

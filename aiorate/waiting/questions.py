@@ -92,7 +92,17 @@ def estimate(dispatcher: Dispatcher, permits: int, now: int, below: Gate | None 
             return None
         wait = max(0, reading - timeline.read())
     shared = shared_wait(dispatcher, permits)
-    return None if shared is None else max(wait, shared)
+    if shared is None:
+        return None
+    if wait and shared and _stands_above(dispatcher):  # others may be served until this one stands there
+        return wait_in_line(dispatcher, permits, below)
+    return max(wait, shared)
+
+
+def _stands_above(dispatcher: Dispatcher) -> bool:
+    """Whether a request stands in the line of a limit that this one shares."""
+    shared = None if dispatcher.gate is None else dispatcher.gate.shared
+    return shared is not None and (bool(shared.line) or _stands_above(shared))
 
 
 def shared_wait(dispatcher: Dispatcher, permits: int) -> int | None:

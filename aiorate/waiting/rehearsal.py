@@ -63,6 +63,13 @@ class _Arrivals:
     def __init__(self, line: Line) -> None:
         self._line: Line | None = line
 
+    def next(self) -> Rehearsed | None:
+        """None: all of them are served `before` the next request, whenever that joins."""
+        return None
+
+    def skip(self) -> None:
+        """Never called."""
+
     def standing(self) -> Iterator[Rehearsed]:
         """Nothing: no line stands here."""
         return iter(())
@@ -164,6 +171,9 @@ class Rehearsal:
     def make_way(self, permits: int, wait: int) -> None:
         """Grant what is served before the next request of the line below, which joins this line at ``wait``, and then those above."""
         if permits:
+            while (early := self._order.next()) is not None and self.due(early[1], self.last) < wait:  # granted before that one joins
+                self._order.skip()
+                self.serve(*early)
             for request in self._order.before(permits):
                 self.serve(*request)
             self._joined = self.instant(wait)
