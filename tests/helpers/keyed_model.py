@@ -1,7 +1,7 @@
 """A slow and plain model of a KeyedLimiter: for each limit a list and a scheduler, and a list of timers.
 
-It states the rule in one place: a request waits in its key's line; the first there, once due there, asks the shared limit, in order of
-becoming due; both limits are spent in one step, or neither.
+It states the rule in one place: a request waits in its key's line; the first there, once due there, asks the shared limit, where keys
+take turns; both limits are spent in one step, or neither. Whose turn it is, a `FairQueue` says, which is tested elsewhere.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import count
 
 import aiorate
+from aiorate.waiting.fair_queue import FairQueue, Flow
 from helpers.driving import SECOND
 
 CATCH_UP = SECOND // 50
@@ -71,6 +72,9 @@ class Model:
         self.granted: dict[int, int] = {}
         self.failed: set[int] = set()
         self.timers = count()
+        self.turns: FairQueue[Request] = FairQueue()  # of the shared limit
+        self.flows: dict[str | None, Flow] = {None: Flow(1)}
+        self.serving_shared = False
 
     @property
     def limits(self) -> list[Limit]:
@@ -123,9 +127,7 @@ class Model:
                         continue
                     if self.shared.line or self.shared.held or self.shared.due(first.permits) > self.shared.time:
                         key.standing = first
-                        self.shared.line.append(Request(first.name, first.key, first.permits, self.shared.time))
-                        if len(self.shared.line) == 1:
-                            self.serve_shared(self.shared)
+                        self.join_shared(self.shared, Request(first.name, first.key, first.permits, self.shared.time))
                 if key.standing is first:
                     return self.arm(key, None)
                 self.shared.take(first.permits, self.shared.time)
@@ -136,41 +138,71 @@ class Model:
         return self.arm(key, key.paused_until if key.line else None)
 
     def serve_shared(self, shared: Limit) -> None:
-        """Grant what is due in the shared line; then serve the keys of those requests."""
-        passed = []
+        """Grant what is due in the shared line; the key of each is served at once, and its next request may join."""
+        if self.serving_shared:
+            return
+        self.serving_shared = True
         while shared.line and not shared.held:
-            first = shared.line[0]
+            found = self.turns.first()
+            assert found is not None
+            first = found[1]
             due = shared.due(first.permits)
             if due > shared.time:
                 self.arm(shared, shared.clock + due - shared.time)
                 break
             shared.take(first.permits, first.since)
             self.granted[first.name] = self.clock
-            del shared.line[0]
+            self.leave_shared(shared, first, granted=True)
             if first.key is not None:
                 key = self.keys[first.key]
                 key.take(first.permits, key.time)  # no catch-up for the time in the shared line
                 key.standing = None
                 del key.line[0]
-                passed.append(key)
+                self.serve_key(key)
         else:
             self.arm(shared, shared.paused_until if shared.line else None)
-        for key in passed:
-            self.serve_key(key)
+            if not shared.line:
+                self.turns.forget()
+        self.serving_shared = False
+
+    def join_shared(self, shared: Limit, request: Request) -> None:
+        """Add a request to the shared line. Direct callers are one flow, in which the first of them stands."""
+        shared.line.append(request)
+        flow = self.flows.setdefault(request.key, Flow(1))
+        if not flow.number:
+            self.turns.join(flow, request.permits, request)
+        found = self.turns.first()
+        if len(shared.line) == 1 or (found is not None and found[1] is request):
+            self.serve_shared(shared)
+
+    def leave_shared(self, shared: Limit, request: Request, granted: bool = False) -> None:
+        """Remove a request from the shared line."""
+        flow = self.flows[request.key]
+        stands = any(each is request for _, each in self.turns.requests())
+        shared.line = [each for each in shared.line if each is not request]
+        if stands:
+            (self.turns.grant if granted else self.turns.leave)(flow)
+            following = next((each for each in shared.line if each.key is None), None) if request.key is None else None
+            if following is not None:
+                self.turns.join(flow, following.permits, following)
 
     def withdraw(self, key: Limit) -> None:
         """Remove the key's request from the shared line."""
         if key.standing is not None:
             assert self.shared is not None
             name, key.standing = key.standing.name, None
-            first = self.shared.line[0].name == name
-            self.shared.line = [request for request in self.shared.line if request.name != name]
-            if first:
+            standing = next(request for request in self.shared.line if request.name == name)
+            found = self.turns.first()
+            self.leave_shared(self.shared, standing)
+            if found is not None and found[1] is standing:
                 self.serve_shared(self.shared)
 
     def fail(self, request: Request) -> None:
         limit = self.of(request.key)
-        limit.line.remove(request)
+        if limit is self.shared:
+            self.leave_shared(limit, request)
+        else:
+            limit.line.remove(request)
         self.failed.add(request.name)
 
     def of(self, key: str | None) -> Limit:
@@ -186,12 +218,23 @@ class Model:
 
     def ask(self, name: int, key: str | None, permits: int) -> None:
         limit = self.of(key)
-        limit.line.append(Request(name, key, permits, limit.time))
+        request = Request(name, key, permits, limit.time)
+        if limit is self.shared:
+            self.join_shared(limit, request)
+            return
+        limit.line.append(request)
         if len(limit.line) == 1:
             self.serve(limit)
 
     def leave(self, name: int, key: str | None) -> None:
         limit = self.of(key)
+        if limit is self.shared:
+            request = next(each for each in limit.line if each.name == name)
+            found = self.turns.first()
+            self.leave_shared(limit, request)
+            if found is not None and found[1] is request:
+                self.serve(limit)
+            return
         first = limit.line[0].name == name
         limit.line = [request for request in limit.line if request.name != name]
         if first:
@@ -211,7 +254,7 @@ class Model:
         turned_away = [request for request in limit.line if most is not None and request.permits > most]
         for request in turned_away:
             if limit is self.shared and request.key is not None:
-                limit.line.remove(request)
+                self.leave_shared(limit, request)
                 key = self.of(request.key)
                 key.standing = None
                 self.fail(key.line[0])

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import aiorate
 from aiorate.testing import ManualClock
 from aiorate.waiting.asyncio import view
+from aiorate.waiting.fair_queue import Flow
 
 
 class Pair:
@@ -52,6 +53,8 @@ class Pair:
             return self.shared
         if key not in self.keyed and not (key in self.model.keys and self.kinds[key] in EXACT):
             self.model.keys[key] = Limit(self.begun(self.kinds[key]), self.clock.now())
+        if key not in self.keyed:
+            self.model.flows[key] = Flow(1)
         limiter = self.keyed[key]
         self.evicted += sum(each not in self.keyed for each in self.model.keys)
         return limiter
