@@ -32,6 +32,7 @@ _RECHECK_NS, _RECHECKS = NS_PER_SECOND, 64
 _LONGEST_RECHECK_NS = 60 * NS_PER_SECOND
 _LONGEST_ANSWER_NS = NS_PER_SECOND
 _SHORTEST_NS = 1_000_000  # over which use is measured
+_LATEST = 10**19  # ns of Unix time: the year 2286
 _ENDS = 5  # windows that a question names: one before the present, and some after
 
 
@@ -131,7 +132,10 @@ class WindowLedger:
         answer, calendar = self._answer, self.scheduler.calendar
         period = self.scheduler.rate.period_ns
         # Until the store has said what time it is, the machine's clock is as good a guess as any.
-        present = calendar.origin + reading if answer is None else answer.now * _US + reading - self._received
+        if answer is None:
+            present = min(max(calendar.origin + reading, 0), _LATEST)
+        else:
+            present = answer.now * _US + reading - self._received
         if not self._ends or self._period != period or not self._ends[0] + period // 2 <= present < self._ends[2]:
             begin = (present - period) // _US * _US
             self._period = period

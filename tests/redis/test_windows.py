@@ -107,9 +107,10 @@ async def test_the_slack_at_the_end_of_a_window_is_not_used(store: RealServer, b
     await stop(process)
 
 
-async def test_the_clock_of_the_client_may_be_wrong(store: RealServer) -> None:
+@pytest.mark.parametrize("origin", [0, -(10**400), 10**20, 10**400])
+async def test_the_clock_of_the_client_may_be_wrong(store: RealServer, origin: int) -> None:
     """The store says what time it is, and is asked again."""
-    calendar = CalendarWindow("3/10s", "UTC", origin=10**20)
+    calendar = CalendarWindow("3/10s", "UTC", origin=origin)
     process = Process(store, calendar)
     await asyncio.gather(*process.ask(4))
 
