@@ -54,8 +54,9 @@ class RedisBudget(Budget):
     The store books reservations by its own clock, each for the first instant at which all dimensions have its amount. Let R be the rate
     of a dimension, n the largest amount, b the burst (of a rate: n), and W any window in seconds. What all processes together reserve
     in it, less what comes back in it or was about to, is at most ``b + R * (W + max(slack, lease, 0.5 * n / R))``, where W grows by as
-    much as answers take longer to one process than to another. In the long run the use never exceeds R. What is settled below its estimate serves the next bookings of all processes. A process with a short line hears
-    of it within 0.3 seconds. With a long one it has bookings already, and those stay as they are.
+    much as answers take longer to one process than to another. In the long run the use never exceeds R. Permits that come back serve the
+    next bookings of all processes. A process with a short line hears of them within 0.3 seconds. With a long one it has bookings already,
+    and those stay as they are.
 
     ``horizon`` is how far ahead, in seconds, all processes together aim to book at most; the time of 12 reservations if that is shorter.
     A process that dies wastes a part of that, and its open estimates stand. A lower horizon means more calls to the store at low rates.

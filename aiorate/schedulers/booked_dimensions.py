@@ -1,4 +1,4 @@
-"""BookedDimensions: the scheduler of a budget in a store. What servers said of quotas is kept here, and the store's bookings decide."""
+"""BookedDimensions: the scheduler of a budget in a store, which books. Quotas of which servers told are kept by this process."""
 
 from __future__ import annotations
 
