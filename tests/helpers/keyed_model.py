@@ -128,6 +128,8 @@ class Model:
                     if self.shared.line or self.shared.held or self.shared.due(first.permits) > self.shared.time:
                         key.standing = first
                         self.join_shared(self.shared, Request(first.name, first.key, first.permits, self.shared.time))
+                        if key.standing is not first:
+                            return None  # granted at once, since others have left: this line was served meanwhile
                 if key.standing is first:
                     return self.arm(key, None)
                 self.shared.take(first.permits, self.shared.time)
