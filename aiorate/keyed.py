@@ -156,7 +156,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         """Wait in the key's line until it, and the shared limit, grant the permits; returns the seconds waited.
 
         Raises the errors of `Limiter.acquire` and of the factory, and TypeError for a key that cannot be hashed. With a shared limit,
-        the estimate counts the requests in both lines now. Other keys may come in between; ``max_wait`` bounds the wait all the same.
+        the estimate counts the requests that would be served first now. Others may come in between; ``max_wait`` bounds the wait all the
+        same.
         """
         return await self[key].acquire(permits, max_wait=max_wait)
 
