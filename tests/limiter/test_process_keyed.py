@@ -14,7 +14,7 @@ import pytest
 from helpers.driving import LONG
 from helpers.forks import program
 from helpers.process import EACH_KIND
-from helpers.threads import LoopThread, call_in_thread, in_thread, loop_thread, waiting
+from helpers.threads import LoopThread, Recorded, call_in_thread, in_thread, loop_thread, waiting
 
 import aiorate
 from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket
@@ -424,3 +424,30 @@ def test_budgets_of_keys_serve_threads_and_loops(kind: str) -> None:
     del lease
     gc.collect()
     assert 2 == keyed.evict()
+
+
+def test_a_coroutine_collected_in_a_decision_leaves_every_line() -> None:
+    """In the thread that decides about the shared limit at that moment: it waits for no lock, and another key moves up."""
+    clock = ManualClock()
+    bucket = Recorded("10/s")
+    shared = Limiter(bucket, scope="process", clock=clock)
+    keyed = KeyedLimiter[str](lambda key: wide(clock, burst=5), shared=shared, scope="process")
+    limiters = [keyed[key] for key in "abc"]
+    with LoopThread() as thread:
+
+        def abandon() -> None:
+            waiters = [limiter.acquire() for limiter in limiters]
+            for each in waiters:
+                each.send(None)
+            bucket.hook = waiters[1].close  # the second to be granted
+            clock.advance(0.2)
+            waiters[2].close()
+            waiters[0].close()
+
+        assert limiters[0].try_acquire()
+        thread.call(abandon)
+
+    assert [0, 0, 0, 0] == [len(limiter.dispatcher.line) for limiter in (*limiters, shared)]
+    assert [0, 0, 0, 0] == [limiter.dispatcher.counters.returnable for limiter in (*limiters, shared)]
+    clock.advance(1)
+    assert [True, False] == [keyed.try_acquire("a"), keyed.try_acquire("b")]

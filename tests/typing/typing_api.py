@@ -212,6 +212,11 @@ def across_threads() -> None:
     with limiter as waited, limiter.of(5) as waited_too:
         assert_type((waited, waited_too), tuple[float, float])
 
+    keyed = KeyedLimiter[str](lambda key: "1/s", scope="process")
+    assert_type(keyed.acquire_blocking("a", 2, max_wait=1), float)
+    with keyed("a") as of_key, Budget(requests="1/s", scope="process").reserve() as lease:
+        assert_type((of_key, lease.waited), tuple[float, float])
+
     @limiter
     def plain(name: str, *, size: int = 1) -> bytes:
         return b""
