@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from aiorate import KeyedLimiter, Limiter, TokenBucket, WaitTooLong
 
-KEYS = {"a": 1, "b": 1, "c": 3, "d": 20, "e": 100}
+KEYS: dict[Any, int] = {"a": 1, "b": 1, "c": 3, "d": 20, "e": 100}
 
 
 @sampled
