@@ -69,7 +69,7 @@ end
 local text = redis.call('GET', KEYS[1])
 local found = text and string.match(text, '^aiorate[^/]*/%S*')
 if found and found ~= form then
-  if string.match(found, '^aiorate/') then
+  if not string.match(found, '^aiorate:budget/') then
     local hint = ' is that of a RedisLimiter. Give the RedisBudget another name'
     return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. hint)
   end
@@ -268,7 +268,7 @@ class Limits:
 
     def cost(self, amounts: Sequence[int]) -> float:
         """The us that a reservation takes of the dimension that it needs most of."""
-        return max([amount * interval for amount, interval in zip(amounts, self.intervals, strict=True)])
+        return max([min(amount, _MOST) * interval for amount, interval in zip(amounts, self.intervals, strict=True)])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Limits):

@@ -215,6 +215,7 @@ def test_the_key_is_gone_soon_after_it_has_no_effect(store: RealServer) -> None:
         ("5", "WRONGTYPE .* not of aiorate"),
         ("aiorate", "WRONGTYPE"),
         ("aiorate/1 1 0 0 0 0", "WRONGTYPE .* of a RedisLimiter"),
+        ("aiorate-window/1 1 0 0 0 0", "WRONGTYPE .* of a RedisLimiter"),
         ("aiorate:budget/1 x 0 0 0 0 0 0", "WRONGTYPE"),
         ("aiorate:budget/2 1 0 0 0 0 0 0", "VERSION"),
     ],
