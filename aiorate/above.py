@@ -79,8 +79,8 @@ class SharedLimiter:
     default = 1
 
     def __init__(self, own: tuple[str, ...], name: str, limiter: Limiter) -> None:
-        self.limit = limiter
-        self.names = (*own, name)
+        self.limit: Limiter = limiter
+        self.names: tuple[str, ...] = (*own, name)
 
     @property
     def most(self) -> dict[str, int | None]:
@@ -121,8 +121,8 @@ class SharedBudget:
     default = 0
 
     def __init__(self, own: tuple[str, ...], budget: Budget) -> None:
-        self.limit = budget
-        self.names = (*own, *(name for name in budget.dimensions if name not in own))
+        self.limit: Budget = budget
+        self.names: tuple[str, ...] = (*own, *(name for name in budget.dimensions if name not in own))
         self._places = tuple(self.names.index(name) for name in budget.dimensions)
 
     @property

@@ -127,7 +127,7 @@ class Budget:
 
             widen([self._dispatcher], name)
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher)
-        self.refusals = BudgetRefusals(self._names, self._dimensions, None)
+        self.refusals: BudgetRefusals = BudgetRefusals(self._names, self._dimensions, None)
         for place, limiter in limiters.items():
             self._share(SharedLimiter(self._names, place, limiter))
         if shared is not None:

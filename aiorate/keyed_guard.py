@@ -29,7 +29,7 @@ class Guard:
         self.family: Family = widen([], None) if family is None else family
         self.lookups: Section = Section()
         """Runs what looks at the kept keys or changes them. A key is evicted from inside its limiter's section, so nothing waits here."""
-        self.making = threading.RLock()
+        self.making: threading.RLock = threading.RLock()
         """Held while a key is made, also when its function makes another."""
 
     def join(self, member: Dispatcher, shared: Dispatcher | None) -> None:

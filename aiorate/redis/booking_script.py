@@ -275,8 +275,6 @@ class Limits:
             return NotImplemented
         return self._sorted() == other._sorted()
 
-    __hash__ = None  # type: ignore[assignment]
-
     def _sorted(self) -> list[tuple[str, float, int]]:
         return sorted(zip(self.names, self.intervals, self.bursts, strict=True))
 

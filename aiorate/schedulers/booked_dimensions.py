@@ -82,6 +82,7 @@ class BookedDimensions(Dimensions):
     """The dimensions of a budget in a store: what servers said of their quotas, which this process keeps, and its bookings."""
 
     __slots__ = ("bookings",)
+    waited_for: int | None
 
     def __init__(self, rates: Sequence[Rate], bursts: Sequence[int | None], late: int, counts: bool = True) -> None:
         super().__init__([StoreDimension(rate, burst, late) for rate, burst in zip(rates, bursts, strict=True)])

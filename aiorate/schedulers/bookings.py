@@ -67,13 +67,15 @@ class Bookings(Supplied):
         "rates",
         "waits_for",
     )
+    spent: int
+    refused: int
 
     def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], late: int, counts: bool = True) -> None:
         """``late`` is how late (ns) a booking may be used at least; ``counts``: whether grants in an outage are counted."""
         super().__init__()
         self.rates: tuple[Rate, ...] = tuple(rates)
         self.bursts: tuple[int, ...] = tuple(bursts)
-        self.rate = self.rates[0]
+        self.rate: Rate = self.rates[0]
         self._late: int = late
         self._counts: bool = counts
         self._hand: deque[Booking] = deque()
@@ -274,7 +276,8 @@ class Bookings(Supplied):
         """Have the store asked, unless it was, and said when to ask again."""
         if self._look_at is None or now >= self._look_at:
             self._look_at = None
-            self.refused, self.lacks = permits, True
+            self.refused = permits
+            self.lacks = True
             self.want(now)
 
     def _without_booking(self, permits: int, now: int) -> int:

@@ -29,6 +29,8 @@ class QuotaScheduler(Supplied):
     """
 
     __slots__ = ("_ahead", "_ask_below", "_closes", "_hand", "_nothing_until", "_since", "_taken", "_window", "calendar", "rate")
+    spent: int
+    refused: int
 
     def __init__(self, calendar: CalendarWindow) -> None:
         super().__init__()

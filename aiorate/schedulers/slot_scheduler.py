@@ -44,6 +44,8 @@ class SlotScheduler(Supplied):
         "rates",
     )
     rate: Rate
+    spent: int
+    refused: int
 
     def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], lapse: int) -> None:
         super().__init__()
