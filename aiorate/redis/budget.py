@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from fractions import Fraction
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from aiorate.budget import Budget
 from aiorate.errors import kind_of
@@ -116,6 +117,7 @@ class RedisBudget(Budget):
         share = _share(on_unavailable, local_share)
         patience = seconds_to_ns(grace, "RedisBudget(grace)")
         self._pairs = {dimension: _limit(dimension, limit) for dimension, limit in dimensions.items()}
+        _check_alike(name, self._pairs, _named.get((_identity(client_or_url), name)))
         self._late, self._counts = late, on_unavailable != "open"
         super().__init__(
             shared=shared,
@@ -139,6 +141,12 @@ class RedisBudget(Budget):
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._dispatcher, self._ledger, outage, place)
         if shared is not None:
             self._session.shared()
+        _named[_identity(client_or_url), name] = self
+
+    @property
+    def limits(self) -> dict[str, tuple[Rate, int | None]]:
+        """Rate and burst of each dimension; none once it is closed."""
+        return {} if self._dispatcher.closed else self._pairs
 
     def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
         rates, bursts = zip(*self._pairs.values(), strict=True)
@@ -219,6 +227,21 @@ def _rate(place: str, limit: object) -> tuple[Rate, int | None]:
         raise TypeError(f"RedisBudget({place}) must be a rate such as '500/min', or a TokenBucket, not {kind_of(limit)}.") from error
 
 
+def _check_alike(name: str, limits: dict[str, tuple[Rate, int | None]], other: RedisBudget | None) -> None:
+    """Raise ValueError if another budget of that name, in this process, has other rates or bursts for the same dimensions."""
+    for place, (rate, burst) in ({} if other is None else other.limits).items():
+        mine, my_burst = limits.get(place, (rate, burst))
+        if (mine.permits * rate.period_ns, my_burst) != (rate.permits * mine.period_ns, burst):
+            raise ValueError(
+                f"RedisBudget({place}): a budget named {name!r} has {rate} with {'no burst' if burst is None else f'burst={burst}'} in this"
+                " process. All of one name share one schedule: give both the same limits, or two names, or close the other one first."
+            )
+
+
+def _identity(source: object) -> object:
+    return source if isinstance(source, str) else id(source)  # a budget keeps its client, so its id is that of no other
+
+
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"RedisBudget(name) must be text, not {type(name).__name__}.")
@@ -254,3 +277,7 @@ def _share(policy: str, share: Number | None) -> Fraction:
     if not 0 < part <= 1:
         raise ValueError(f"RedisBudget(local_share) must be more than 0 and at most 1; {share!r} was given.")
     return part
+
+
+_named: WeakValueDictionary[tuple[object, str], RedisBudget] = WeakValueDictionary()
+"""Of each client or URL and each name, the budget made last in this process."""

@@ -100,3 +100,19 @@ def test_an_unused_budget_closes_without_a_store() -> None:
         await RedisBudget("redis://127.0.0.1:1", "x", tokens="10/s").aclose()
 
     asyncio.run(main())
+
+
+def test_two_rates_under_one_name_are_an_error() -> None:
+    """They would move one schedule by two rates. Equal limits may share a name, and so may dimensions that only one of them has."""
+    first = RedisBudget(URL, "x", tokens="60/min", requests="5/s")
+    alike = RedisBudget(URL, "x", tokens="1/s")
+    RedisBudget(URL, "y", tokens="2/s")
+    RedisBudget("redis://elsewhere", "x", tokens="2/s")
+
+    for other in ("2/s", TokenBucket("1/s", burst=2)):
+        with pytest.raises(ValueError, match=r"RedisBudget\(tokens\): a budget named 'x' has 1/s with no burst in this process"):
+            RedisBudget(URL, "x", tokens=other)
+
+    asyncio.run(first.aclose())
+    asyncio.run(alike.aclose())
+    RedisBudget(URL, "x", tokens="2/s")
