@@ -187,9 +187,8 @@ class Budget:
             for place, amount, lowered in zip(self._names, wanted, granted, strict=True):
                 if lowered < amount and place not in self._clamped:
                     self._clamped += (place,)
-                    self._dispatcher.notices.tell(
-                        Event("clamped", self._dispatcher.notices.name, key=place, permits=lowered), self._dispatcher.loop
-                    )
+                    told = Event("clamped", self._dispatcher.notices.name, key=place, permits=lowered)
+                    self._dispatcher.post(partial(self._dispatcher.notices.tell, told, self._dispatcher.loop))
         return Lease(self, Amounts(granted), limit, self._on_error if on_error is None else on_error)
 
     async def enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:

@@ -396,12 +396,18 @@ class Keyed(Generic[K, V]):
                 return False
         # A caller may still hold the member. If it survives removal from the dict, keep it.
         there = ref(member)
-        self._kept.drop(key)
-        del member
-        held = there()
-        if held is not None:
-            self._kept.put_back(key, held)
-            return False
+        try:
+            self._kept.drop(key)
+            del member
+            held = there()
+            if held is not None:
+                self._kept.put_back(key, held)
+                return False
+        except BaseException:  # a signal handler's: a key in use must not be lost
+            held = there()
+            if held is not None and key not in self._kept:
+                self._kept.put_back(key, held)
+            raise
         self._seen.pop(key, None)
         changes.dismiss(dispatcher)
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):

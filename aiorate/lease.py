@@ -138,10 +138,13 @@ class Lease:
         self.settle(**dict.fromkeys(self._budget.dimensions, 0))
 
     def _settle(self, used: dict[str, int]) -> None:
-        receipt = self._receipt
+        receipt, self._receipt = self._receipt, None  # first: interrupted in the middle, the correction must not be made twice
         if receipt is not None:  # else another thread has settled it
-            self._budget.settle(self._amounts, receipt, used)
-            self._end("settled")
+            self._state = "settled"
+            try:
+                self._budget.settle(self._amounts, receipt, used)
+            finally:
+                self._budget.release()
 
     def _end(self, state: Literal["settled", "over"]) -> None:
         if self._receipt is not None:

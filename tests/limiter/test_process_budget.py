@@ -329,3 +329,13 @@ print(budget.waiting, team.available("tokens"))
     )
 
     assert "0 0 20 0\nTrue\n2 20\n0 60\n" == printed
+
+
+def test_a_lowered_estimate_is_told_of_at_once() -> None:
+    """Not with the next decision: the lease may never be entered."""
+    events: list[aiorate.Event] = []
+    budget = Budget(tokens=TokenBucket("10/s", burst=10), scope="process", on_event=events.append)
+
+    budget.reserve(tokens=50)
+
+    assert [("clamped", "tokens", 10)] == [(event.kind, event.key, event.permits) for event in events]

@@ -87,15 +87,16 @@ class Section:
 
     def attempt(self, call: Callable[[], object]) -> bool:
         """Call it in the section if it is free, and never wait. Returns whether it was."""
-        if not self._lock.acquire(blocking=False):
-            return False
+        taken: list[bool] = []
         try:
-            if self._owner:
+            taken.extend(map(self._lock.acquire, _NOT_BLOCKING))  # in one call, as below
+            if not taken[0] or self._owner:
                 return False
             self.run(call)
+            return True
         finally:
-            self._lock.release()
-        return True
+            if taken and taken[0]:
+                self._lock.release()
 
     def look(self, call: Callable[[], T]) -> T:
         """As `run`, for a question that decides nothing and is therefore allowed at any time."""
