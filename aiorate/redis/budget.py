@@ -11,12 +11,12 @@ from aiorate.budget import Budget
 from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
 from aiorate.options import check_scope
-from aiorate.rate import NS_PER_SECOND, Rate, exact, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, Rate, seconds_to_ns
 from aiorate.redis.booking_ledger import BookingLedger
 from aiorate.redis.booking_outage import BookingOutage
 from aiorate.redis.booking_script import Limits
 from aiorate.redis.immediate import AskOnce
-from aiorate.redis.outage import POLICIES
+from aiorate.redis.options import check_name, horizon_of, lateness_of, share_of
 from aiorate.redis.place import LoopPlace
 from aiorate.redis.session import StoreSession
 from aiorate.redis.store import check_source
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisBudget"]
 
-_SHORTEST_SLACK_NS = 1_000_000
 _OF_OTHERS = ("burst", "rate", "rates", "precise", "max_concurrency", "catch_up", "timeout", "max_wait", "key", "url")
 
 
@@ -99,22 +98,13 @@ class RedisBudget(Budget):
             )
         check_scope("RedisBudget", scope)
         check_source(client_or_url, alone=scope == "process")
-        _check_name(name)
+        check_name("RedisBudget", name)
         for option in _OF_OTHERS:
             if option in dimensions:
                 raise TypeError(f"RedisBudget({option}): {_hint(option)} If it is a dimension, give it another name.")
-        leased = seconds_to_ns(lease, "RedisBudget(lease)")
-        at_most = seconds_to_ns(slack, "RedisBudget(slack)")
-        late = max(at_most, leased)
-        if late < _SHORTEST_SLACK_NS:
-            raise ValueError(
-                f"RedisBudget(slack) must be at least 0.001 seconds; {slack!r} was given. No event loop uses a booking at its very"
-                " instant. 0.005 is the default."
-            )
-        ahead = seconds_to_ns(horizon, "RedisBudget(horizon)")
-        if ahead < 1:
-            raise ValueError(f"RedisBudget(horizon) must be more than 0 seconds; {horizon!r} was given. 2.0 is the default.")
-        share = _share(on_unavailable, local_share)
+        late = max(lateness_of("RedisBudget", slack, lease))
+        ahead = horizon_of("RedisBudget", horizon, 2.0)
+        share = share_of("RedisBudget", on_unavailable, local_share)
         patience = seconds_to_ns(grace, "RedisBudget(grace)")
         self._pairs = {dimension: _limit(dimension, limit) for dimension, limit in dimensions.items()}
         _check_alike(name, self._pairs, _named.get((_identity(client_or_url), name)))
@@ -242,41 +232,12 @@ def _identity(source: object) -> object:
     return source if isinstance(source, str) else id(source)  # a budget keeps its client, so its id is that of no other
 
 
-def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"RedisBudget(name) must be text, not {type(name).__name__}.")
-    if not name:
-        raise ValueError("RedisBudget(name) must not be empty: processes with the same name share one budget.")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"RedisBudget(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate. Refuse such a key where it comes"
-            " in, or write name.encode(errors='replace').decode()."
-        ) from None
-
-
 def _hint(place: str) -> str:
     from aiorate.mistakes import NOT_DIMENSIONS
 
     if place in NOT_DIMENSIONS:
         return f"{NOT_DIMENSIONS[place]}."
     return "this is an option of something else, and not of RedisBudget."
-
-
-def _share(policy: str, share: Number | None) -> Fraction:
-    if policy not in POLICIES:
-        raise ValueError(f"RedisBudget(on_unavailable) must be one of {', '.join(POLICIES)}, not {policy!r}.")
-    if share is None:
-        if policy == "local":
-            raise ValueError("RedisBudget(on_unavailable='local') needs local_share: this process's part of each rate, such as 0.25 of 4.")
-        return Fraction(1)
-    part = Fraction(*exact(share, "RedisBudget(local_share)"))
-    if policy != "local":
-        raise ValueError(f"RedisBudget(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
-    if not 0 < part <= 1:
-        raise ValueError(f"RedisBudget(local_share) must be more than 0 and at most 1; {share!r} was given.")
-    return part
 
 
 _named: WeakValueDictionary[tuple[object, str], RedisBudget] = WeakValueDictionary()

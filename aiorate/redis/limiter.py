@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
-from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.redis.demand import Demand
 from aiorate.redis.immediate import AskOnce
 from aiorate.redis.limits import calendar_of, rates_of
-from aiorate.redis.outage import POLICIES, Outage
+from aiorate.redis.options import check_name, horizon_of, lateness_of, share_of
+from aiorate.redis.outage import Outage
 from aiorate.redis.session import StoreSession
 from aiorate.redis.slots import SlotLedger
 from aiorate.redis.store import check_source
@@ -39,7 +40,6 @@ __all__ = ["RedisLimiter"]
 
 _LOOP: Literal["loop"] = "loop"
 _acquire = Limiter.acquire  # not by super(), which takes as long as a permit that is in hand
-_SHORTEST_SLACK_NS = 1_000_000
 
 
 _OPTIONS = (
@@ -120,33 +120,15 @@ class RedisLimiter(Limiter):
         if scope is not _LOOP:
             self._check_scope(scope)
         check_source(client_or_url, alone=scope != _LOOP)
-        if not isinstance(name, str):
-            raise TypeError(f"RedisLimiter(name) must be text, not {type(name).__name__}.")
-        if not name:
-            raise ValueError("RedisLimiter(name) must not be empty: processes with the same name share one limit.")
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"RedisLimiter(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate. Refuse such a key where"
-                " it comes in, or write name.encode(errors='replace').decode()."
-            ) from None
+        check_name("RedisLimiter", name)
         calendar = calendar_of(rate, burst)
         rates, bursts = rates_of(rate, burst) if calendar is None else ([calendar.rate], [1])
         for each, most in zip(rates, bursts, strict=True):
             check_memory("RedisLimiter(rate, burst)", each, most)
-        leased = seconds_to_ns(lease, "RedisLimiter(lease)")
-        at_most = seconds_to_ns(slack, "RedisLimiter(slack)")
+        at_most, leased = lateness_of("RedisLimiter", slack, lease)
         late = max(at_most, leased)
-        if late < _SHORTEST_SLACK_NS:
-            raise ValueError(
-                f"RedisLimiter(slack) must be at least 0.001 seconds; {slack!r} was given. No event loop uses a slot at its very instant."
-                " 0.005 is the default."
-            )
-        ahead = seconds_to_ns(horizon, "RedisLimiter(horizon)")
-        if ahead < 1:
-            raise ValueError(f"RedisLimiter(horizon) must be more than 0 seconds; {horizon!r} was given. 0.02 is the default.")
-        share = _share(on_unavailable, local_share)
+        ahead = horizon_of("RedisLimiter", horizon, 0.02)
+        share = share_of("RedisLimiter", on_unavailable, local_share)
         outage = Outage(
             on_unavailable,
             seconds_to_ns(grace, "RedisLimiter(grace)"),
@@ -269,18 +251,3 @@ class RedisLimiter(Limiter):
         """
         await super().aclose()
         await self._session.aclose()
-
-
-def _share(policy: str, share: Number | None) -> Fraction:
-    if policy not in POLICIES:
-        raise ValueError(f"RedisLimiter(on_unavailable) must be one of {', '.join(POLICIES)}, not {policy!r}.")
-    if share is None:
-        if policy == "local":
-            raise ValueError("RedisLimiter(on_unavailable='local') needs local_share: this process's part of the rate, such as 0.25 of 4.")
-        return Fraction(1)
-    part = Fraction(*exact(share, "RedisLimiter(local_share)"))
-    if policy != "local":
-        raise ValueError(f"RedisLimiter(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
-    if not 0 < part <= 1:
-        raise ValueError(f"RedisLimiter(local_share) must be more than 0 and at most 1; {share!r} was given.")
-    return part

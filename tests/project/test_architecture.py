@@ -80,6 +80,7 @@ http
 redis.asking redis.failures redis.address redis.exchange
 redis.script redis.window_script redis.booking_script redis.limits
 redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand redis.ledger redis.spare
+redis.options
 redis.slots redis.windows redis.booking_ledger redis.booking_outage
 redis.store
 redis.client
