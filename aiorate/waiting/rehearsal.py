@@ -171,7 +171,7 @@ class Rehearsal:
     def make_way(self, permits: int, wait: int) -> None:
         """Grant what is served before the next request of the line below, which joins this line at ``wait``, and then those above."""
         if permits:
-            while (early := self._order.next()) is not None and self.due(early[1], self.last) < wait:  # granted before that one joins
+            while (early := self._order.next()) is not None and self._is_due_before(wait, *early):
                 self._order.skip()
                 self.serve(*early)
             for request in self._order.before(permits):
@@ -179,6 +179,10 @@ class Rehearsal:
             self._joined = self.instant(wait)
             if self._above is not None:
                 self._above.make_way(self._permits_above(permits), wait)
+
+    def _is_due_before(self, wait: int, ticket: Ticket | None, permits: int, since: int) -> bool:
+        """Whether it is granted before a request that joins at ``wait``, or is too large; many at once are not."""
+        return ticket is not None and (not self.allows(permits) or self.due(permits, self.last) < wait)
 
     def take(self, permits: int, wait: int, since: int | None = None) -> int:
         """Grant ``permits`` at ``wait``, when they are due here and above, to a request in line since ``since``; returns when."""

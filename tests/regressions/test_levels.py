@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from helpers.strategies import EACH
 
-from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, TokenBucket
+from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, LimiterClosed, Scheduler, SlidingWindow, TokenBucket
 from aiorate.testing import VirtualLoop
 
 
@@ -129,6 +129,24 @@ def test_reservation_above_a_lower_rate_names_the_dimension(waits: bool, keyed: 
             await entering
         async with budget.reserve(calls=3 if waits else 4) as granted:
             assert granted.waited == 0
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("shared", [SlidingWindow("20/s"), TokenBucket("20/s", burst=20)], ids=["window", "bucket"])
+def test_estimate_beside_more_callers_than_fit_at_once(shared: Scheduler) -> None:
+    """It raised a ValueError: those behind the first 32 were taken for one request, of more permits than the limit ever grants."""
+
+    async def main() -> None:
+        limit = Limiter(shared)
+        keyed = KeyedLimiter[str](lambda key: TokenBucket("12/min", burst=1, initial=0), shared=limit)
+        tasks = [asyncio.create_task(limit.acquire()) for _ in range(100)]
+        await asyncio.sleep(0)
+        estimate = keyed["a"].delay()
+        assert 5 <= estimate <= await keyed.acquire("a", max_wait=estimate + 1)
+        for task in tasks:
+            task.cancel()
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main())
