@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from helpers.stores import RealServer, TimedClient, now
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[RealServer]:
+def store() -> Any:
     with RealServer() as server:
         yield server
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[RealServer]:
+def store() -> Any:
     with RealServer() as server:
         yield server
 
