@@ -84,7 +84,7 @@ async def trouble(code: str, request: pytest.FixtureRequest) -> AsyncIterator[tu
         elif code == "LOADING":
             fill(server)
             with RealServer() as replica:
-                replica.send("CONFIG", "SET", "key-load-delay", 1_000)  # us for each key
+                replica.send("CONFIG", "SET", "key-load-delay", load_delay(replica))
                 replica.send("REPLICAOF", "127.0.0.1", server.port)
                 await until(lambda: "loading:1" in replica.send("INFO", "persistence"))
                 yield replica.url, commands
@@ -116,11 +116,20 @@ def prepare_cluster(code: str, first: RealServer, second: RealServer) -> tuple[s
 
 
 def fill(server: RealServer) -> None:
-    """60 MB, of which a replica that takes its time answers, while it loads them, after every 2."""
+    """60 MB, which a replica takes its time to load."""
     server.send("CONFIG", "SET", "rdbcompression", "no")
     with suppress(OSError):  # older servers have no such setting, or no delay
         server.send("CONFIG", "SET", "repl-diskless-sync-delay", 0)
     server.send("EVAL", "for i = 1, 3000 do redis.call('SET', 'key:' .. i, string.rep('x', 20000)) end", 0)
+
+
+def load_delay(replica: RealServer) -> int:
+    """The us for each of 3000 keys: 30 s in all, and an answer every 0.1 s; 3 s in all where a server answers after every 2 MB only."""
+    try:
+        replica.send("CONFIG", "SET", "loading-process-events-interval-bytes", 200_000)
+    except OSError:  # older servers have no such setting
+        return 1_000
+    return 10_000
 
 
 def ignoring_errors(server: RealServer, *words: str | int) -> None:
