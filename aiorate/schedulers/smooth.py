@@ -102,7 +102,9 @@ class _Smooth(Undoing):
 
     def reset(self, now: int) -> None:
         """Owe nothing, with the store of a new scheduler."""
+        receipts = self.receipts
         self._setup(self.rate, now)
+        self.receipts = receipts
 
     def lag(self, now: int) -> int:
         """0: unused time is stored or lost, and never makes a backlog."""

@@ -150,3 +150,11 @@ def test_estimate_beside_more_callers_than_fit_at_once(shared: Scheduler) -> Non
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main())
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_reset_keeps_no_receipts_that_nobody_holds(name: str) -> None:
+    """Two strategies kept records of all takes after a reset."""
+    limiter = Limiter(EACH[name]())
+    limiter.reset()
+    assert not limiter.scheduler.receipts
