@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from logging import DEBUG, getLogger
+from threading import get_ident
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 from weakref import ref
@@ -98,7 +99,7 @@ class Keyed(Generic[K, V]):
         self._max_keys = max_keys
         self._shared = shared
         self._shared_of = shared_of  # or a function that names the shared one of each key
-        self._making: set[K] = set()  # keys whose functions are running
+        self._making: dict[K, int] = {}  # keys whose functions are running, and in which thread
         self._kept: Kept[K, V] = Kept()
         self._seen: dict[K, tuple[int, int]] = {}  # with idle: the permits granted to a key when it was checked, and the reading then
         self._closed: V | None = None  # once closed: the member of all further keys
@@ -265,8 +266,8 @@ class Keyed(Generic[K, V]):
         """The member of a key that is not kept."""
         if self._guard is None:
             return self._add_new(key)
-        with self._guard.making:  # so that functions of users are called once for each key
-            return self._run(self._find, key) or self._add_new(key)
+        # So that functions of users are called once for each key.
+        return self._guard.make(key, lambda: self._run(self._find, key) or self._add_new(key), lambda: self._circle(key))
 
     def _add_new(self, key: K) -> V:
         # Functions of users run in `_make`, and nowhere else.
@@ -278,20 +279,23 @@ class Keyed(Generic[K, V]):
             if is_request(key):
                 raise TypeError(f"{self._NAME}: {REQUEST_AS_KEY}")
         if key in self._making:
-            raise ValueError(
-                f"{self._NAME}: {key!r} cannot share itself. While {key!r} was being made, the factory or shared= asked for it again."
-            )
-        if len(self._making) >= _MOST_NESTED:
+            raise self._circle(key)
+        if len(self._making) >= _MOST_NESTED and list(self._making.values()).count(get_ident()) >= _MOST_NESTED:
             raise ValueError(
                 f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
                 " At some key it must return None."
             )
         try:
-            self._making.add(key)
+            self._making[key] = get_ident()
             member = self._make(key)
         finally:
-            self._making.discard(key)
+            self._making.pop(key, None)
         return self._keep(key, member)
+
+    def _circle(self, key: K) -> ValueError:
+        return ValueError(
+            f"{self._NAME}: {key!r} cannot share itself. While {key!r} was being made, the factory or shared= asked for it again."
+        )
 
     def _make(self, key: K) -> V:
         shared = self._shared if self._shared_of is None else self._ask_shared(self._shared_of, key)
