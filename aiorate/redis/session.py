@@ -1,6 +1,7 @@
 """One limiter's talk with the store: what to ask next, and what an answer means for its scheduler. Sends nothing itself.
 
-The states are drawn in docs/design.md. A `Ledger` says what the limiter lacks, and `StoreClient` sends the questions.
+The states are drawn in docs/design.md. A `Ledger` says what the limiter lacks, and `StoreClient` sends the questions. A few lines longer
+than other files, because each state relies on what the others leave.
 """
 
 from __future__ import annotations
