@@ -30,7 +30,7 @@ _SMALL = 32
 class Flow:
     """Requests that take turns with those of other flows, and its share: ``weight`` of the sum of all weights."""
 
-    __slots__ = ("cost", "number", "period", "served", "weight")
+    __slots__ = ("cost", "number", "order", "period", "served", "weight")
 
     def __init__(self, weight: int) -> None:
         self.weight: int = weight
@@ -39,7 +39,9 @@ class Flow:
         self.cost: int = 0
         """The virtual time that its request takes."""
         self.number: int = 0
-        """The number of its request, by arrival; 0: it has none here."""
+        """The number of its request; 0: it has none here."""
+        self.order: int = 0
+        """Its place among flows that were served alike, by arrival; 0: its next request gets one."""
         self.period: object = None
         """The busy period of the queue in which it is active: it has a request, or has been served ahead of virtual time."""
 
@@ -60,8 +62,8 @@ class FairQueue(Generic[R]):
         self._seen = 1  # the largest request since it was set
         self._left = _SMALL  # grants until it may be lowered
         # Entries whose number is not that of their flow are gone.
-        self._ready: list[tuple[int, int, Flow, R]] = []  # of eligible flows, by when the largest request would be finished
-        self._early: list[tuple[int, int, Flow, R]] = []  # of flows that were served ahead of virtual time, by the time of their start
+        self._ready: list[tuple[int, int, int, Flow, R]] = []  # of eligible flows, by when the largest request would be finished
+        self._early: list[tuple[int, int, int, Flow, R]] = []  # of flows that were served ahead of virtual time, by the time of their start
         self._idle: dict[Flow, None] = {}  # flows without a request since the last grant, which are active at least until the next
         self._ahead: list[tuple[int, int, Flow]] = []  # flows without a request, active until virtual time reaches that number
 
@@ -79,6 +81,8 @@ class FairQueue(Generic[R]):
         self.length += 1
         self._count += 1
         flow.number = self._count
+        if flow not in self._idle or not flow.order:
+            flow.order = self._count
         flow.cost = -(-permits * _SCALE // flow.weight)  # rounded up, so that it is not 0
         self._put(flow, request)
 
@@ -87,11 +91,11 @@ class FairQueue(Generic[R]):
         ready, early = self._ready, self._early
         while True:
             while ready:
-                _, number, flow, request = ready[0]
+                _, _, number, flow, request = ready[0]
                 if flow.number == number:
                     return flow, request
                 heappop(ready)
-            while early and early[0][2].number != early[0][1]:
+            while early and early[0][3].number != early[0][2]:
                 heappop(early)
             if not early:
                 return None
@@ -101,7 +105,7 @@ class FairQueue(Generic[R]):
     def may_be_first(self, flow: Flow) -> bool:
         """Whether its request is the next, as far as that is seen at a glance."""
         ready = self._ready
-        return not ready or ready[0][2].number != ready[0][1] or ready[0][2] is flow
+        return not ready or ready[0][3].number != ready[0][2] or ready[0][3] is flow
 
     def grant(self, flow: Flow) -> None:
         """The flow's request is granted, and leaves."""
@@ -116,6 +120,7 @@ class FairQueue(Generic[R]):
         self._time += work // self._weights
         flow.served += flow.cost
         self._part(flow)
+        flow.order = 0
         if self._early:
             self._release()
         self._left -= 1
@@ -141,7 +146,7 @@ class FairQueue(Generic[R]):
 
     def requests(self) -> list[tuple[Flow, R]]:
         """All requests here, in no order."""
-        return [(flow, request) for _, number, flow, request in self._ready + self._early if flow.number == number]
+        return [(flow, request) for _, _, number, flow, request in self._ready + self._early if flow.number == number]
 
     def rehearse(self, most: int) -> tuple[FairQueue[Any], dict[Flow, Flow]]:
         """Return a copy with the ``most`` requests that are first by either order, and the copies of their flows."""
@@ -149,10 +154,10 @@ class FairQueue(Generic[R]):
         twin._time, twin._weights, twin._count, twin._largest = self._time, self._weights, self._count, self._largest
         flows: dict[Flow, Flow] = {}
         for entries in (self._ready, self._early):
-            for _, number, flow, request in _least(entries, most):
+            for _, order, number, flow, request in _least(entries, most):
                 if flow.number == number:
                     flows[flow] = copy = twin.copy_of(flow, self)
-                    copy.number, copy.cost = number, flow.cost
+                    copy.number, copy.order, copy.cost = number, order, flow.cost
                     twin.length += 1
                     twin._put(copy, request)
         for served, number, flow in _least(self._ahead, most):
@@ -169,7 +174,7 @@ class FairQueue(Generic[R]):
         """A copy of the flow of the ``queue`` of which this one is a copy."""
         copy = Flow(flow.weight)
         if flow.period is queue._period:
-            copy.period, copy.served = self._period, flow.served
+            copy.period, copy.served, copy.order = self._period, flow.served, flow.order
         return copy
 
     def share(self, flow: Flow) -> int:
@@ -199,9 +204,9 @@ class FairQueue(Generic[R]):
 
     def _put(self, flow: Flow, request: R) -> None:
         if flow.served > self._time:
-            heappush(self._early, (flow.served, flow.number, flow, request))
+            heappush(self._early, (flow.served, flow.order, flow.number, flow, request))
         else:
-            heappush(self._ready, (self._finish(flow), flow.number, flow, request))
+            heappush(self._ready, (self._finish(flow), flow.order, flow.number, flow, request))
 
     def _part(self, flow: Flow) -> None:
         flow.number = 0
@@ -229,9 +234,9 @@ class FairQueue(Generic[R]):
         """Flows with which virtual time has caught up are eligible."""
         early = self._early
         while early and early[0][0] <= self._time:
-            _, number, flow, request = heappop(early)
+            _, order, number, flow, request = heappop(early)
             if flow.number == number:
-                heappush(self._ready, (self._finish(flow), number, flow, request))
+                heappush(self._ready, (self._finish(flow), order, number, flow, request))
 
 
 def _least(heap: Sequence[R], most: int) -> list[R]:

@@ -97,6 +97,22 @@ def test_a_flow_that_withdraws_and_returns_has_lost_nothing() -> None:
     assert queue.length == 2
 
 
+def test_a_flow_that_exchanges_its_request_keeps_its_place() -> None:
+    """Among equals too: a line whose first request changes must not stand behind all others each time. A grant ends that."""
+    queue: FairQueue[str] = FairQueue()
+    one, two = Flow(1), Flow(1)
+    queue.join(one, 10, "one")
+    queue.join(two, 10, "two")
+    queue.leave(one)
+    queue.join(one, 20, "other")
+
+    assert queue.first() == (one, "other")
+
+    queue.grant(one)
+    queue.join(one, 10, "one")
+    assert queue.first() == (two, "two")
+
+
 def test_a_flow_that_was_away_gets_no_credit_for_it() -> None:
     """It is served as a new one would be: it does not hold up the others for what it did not want."""
     queue: FairQueue[int] = FairQueue()
