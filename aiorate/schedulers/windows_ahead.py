@@ -50,6 +50,10 @@ class WindowsAhead:
             begin = self._begin(passed)
             if begin is None:  # nothing is known of the calendar
                 return at, passed, left
+            if passed >= len(self.begins) and now - begin >= self.period:  # many at once: another limit may be due at no known instant
+                whole = (now - begin) // self.period
+                passed, left = passed + whole, min(min(left, 0) + whole * self.most, self.most)
+                continue
             if begin > now:
                 if permits <= left:
                     return at, passed, left
