@@ -105,7 +105,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         limiter = super()._make(key)
         gate = limiter.dispatcher.gate
         if gate is not None:
-            gate.weight = weight
+            gate.weigh(weight)
         return limiter
 
     def _ask_weight(self, function: Callable[[K], int], key: K) -> int:

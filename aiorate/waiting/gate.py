@@ -38,7 +38,7 @@ class Gate:
     long as the gate, because a key of others that nobody holds would be evicted.
     """
 
-    __slots__ = ("_flow", "_owner", "_pass", "_serve", "permits_of", "shared", "weight")
+    __slots__ = ("_flow", "_owner", "_pass", "_serve", "permits_of", "shared")
 
     def __init__(
         self,
@@ -46,7 +46,6 @@ class Gate:
         serve: Callable[[], None] | None = None,
         permits_of: Callable[[int], int] = int,
         owner: object = None,
-        weight: int = 1,
     ) -> None:
         if shared.passes is None:
             shared.passes = Passes()
@@ -57,8 +56,6 @@ class Gate:
         """The dispatcher of the shared limit."""
         self.permits_of: Callable[[int], int] = permits_of
         """How many shared permits a request takes."""
-        self.weight: int = weight
-        """The line's share of the shared limit, relative to that of others. It may change until the first request stands there."""
         self._flow: Flow | None = None
         self._owner = owner
         self._serve = serve
@@ -130,11 +127,15 @@ class Gate:
             standing.serve = None
             self.shared.withdraw(standing.waiters, standing, standing.permits, outcome_of(standing))
 
+    def weigh(self, weight: int) -> None:
+        """Set the line's share of the shared limit, relative to others, which is 1 at first. Called before anything stands there."""
+        self._flow = None if weight == 1 else Flow(weight)
+
     @property
     def flow(self) -> Flow:
-        """This line among those that share the limit. Not made for a line that never stands there."""
+        """This line among those that share the limit. A line of weight 1 that never stands there has none."""
         if self._flow is None:
-            self._flow = Flow(self.weight)
+            self._flow = Flow(1)
         return self._flow
 
     @property
