@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from fractions import Fraction
+from gc import collect
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -107,7 +108,7 @@ class RedisBudget(Budget):
         share = share_of("RedisBudget", on_unavailable, local_share)
         patience = seconds_to_ns(grace, "RedisBudget(grace)")
         self._pairs = {dimension: _limit(dimension, limit) for dimension, limit in dimensions.items()}
-        _check_alike(name, self._pairs, _named.get((_identity(client_or_url), name)))
+        _check_alike(client_or_url, name, self._pairs)
         self._late, self._counts = late, on_unavailable != "open"
         super().__init__(
             shared=shared,
@@ -135,8 +136,9 @@ class RedisBudget(Budget):
 
     @property
     def limits(self) -> dict[str, tuple[Rate, int | None]]:
-        """Rate and burst of each dimension; none once it is closed."""
-        return {} if self._dispatcher.closed else self._pairs
+        """Rate and burst of each dimension; none once it is closed, or its event loop is."""
+        loop = self._dispatcher.loop
+        return {} if self._dispatcher.closed or (loop is not None and loop.closed) else self._pairs
 
     def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
         rates, bursts = zip(*self._pairs.values(), strict=True)
@@ -217,15 +219,27 @@ def _rate(place: str, limit: object) -> tuple[Rate, int | None]:
         raise TypeError(f"RedisBudget({place}) must be a rate such as '500/min', or a TokenBucket, not {kind_of(limit)}.") from error
 
 
-def _check_alike(name: str, limits: dict[str, tuple[Rate, int | None]], other: RedisBudget | None) -> None:
-    """Raise ValueError if another budget of that name, in this process, has other rates or bursts for the same dimensions."""
+def _check_alike(source: object, name: str, limits: dict[str, tuple[Rate, int | None]]) -> None:
+    """Raise ValueError if another budget of that name, in use in this process, has another rate or burst for the same dimension."""
+    place = _differing(source, name, limits)
+    if place is not None:
+        collect()  # a budget that nobody holds does not count, though a cycle may keep it for a while
+        place = _differing(source, name, limits)
+    if place is not None:
+        rate, burst = _named[_identity(source), name].limits[place]
+        raise ValueError(
+            f"RedisBudget({place}): a budget named {name!r} has {rate} with {'no burst' if burst is None else f'burst={burst}'} in this"
+            " process. All of one name share one schedule: give both the same limits, or two names, or close the other one first."
+        )
+
+
+def _differing(source: object, name: str, limits: dict[str, tuple[Rate, int | None]]) -> str | None:
+    other = _named.get((_identity(source), name))
     for place, (rate, burst) in ({} if other is None else other.limits).items():
         mine, my_burst = limits.get(place, (rate, burst))
         if (mine.permits * rate.period_ns, my_burst) != (rate.permits * mine.period_ns, burst):
-            raise ValueError(
-                f"RedisBudget({place}): a budget named {name!r} has {rate} with {'no burst' if burst is None else f'burst={burst}'} in this"
-                " process. All of one name share one schedule: give both the same limits, or two names, or close the other one first."
-            )
+            return place
+    return None
 
 
 def _identity(source: object) -> object:

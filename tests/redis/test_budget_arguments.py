@@ -116,3 +116,12 @@ def test_two_rates_under_one_name_are_an_error() -> None:
     asyncio.run(first.aclose())
     asyncio.run(alike.aclose())
     RedisBudget(URL, "x", tokens="2/s")
+
+
+def test_a_budget_that_nobody_holds_does_not_count() -> None:
+    """Also where a cycle keeps it until the next collection."""
+    cycle: list[object] = [RedisBudget(URL, "cycle", tokens="1/s")]
+    cycle.append(cycle)
+    del cycle
+
+    RedisBudget(URL, "cycle", tokens="2/s")
