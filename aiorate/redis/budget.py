@@ -221,24 +221,24 @@ def _rate(place: str, limit: object) -> tuple[Rate, int | None]:
 
 def _check_alike(source: object, name: str, limits: dict[str, tuple[Rate, int | None]]) -> None:
     """Raise ValueError if another budget of that name, in use in this process, has another rate or burst for the same dimension."""
-    place = _differing(source, name, limits)
-    if place is not None:
+    found = _differing(source, name, limits)
+    if found is not None:
         collect()  # a budget that nobody holds does not count, though a cycle may keep it for a while
-        place = _differing(source, name, limits)
-    if place is not None:
-        rate, burst = _named[_identity(source), name].limits[place]
+        found = _differing(source, name, limits)
+    if found is not None:
+        place, rate, burst = found
         raise ValueError(
             f"RedisBudget({place}): a budget named {name!r} has {rate} with {'no burst' if burst is None else f'burst={burst}'} in this"
             " process. All of one name share one schedule: give both the same limits, or two names, or close the other one first."
         )
 
 
-def _differing(source: object, name: str, limits: dict[str, tuple[Rate, int | None]]) -> str | None:
+def _differing(source: object, name: str, limits: dict[str, tuple[Rate, int | None]]) -> tuple[str, Rate, int | None] | None:
     other = _named.get((_identity(source), name))
     for place, (rate, burst) in ({} if other is None else other.limits).items():
         mine, my_burst = limits.get(place, (rate, burst))
         if (mine.permits * rate.period_ns, my_burst) != (rate.permits * mine.period_ns, burst):
-            return place
+            return place, rate, burst
     return None
 
 
