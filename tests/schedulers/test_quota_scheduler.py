@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers.transcripts import S
 
-from aiorate import CalendarWindow, Rate
+from aiorate import CalendarWindow, EngineUnavailable, Rate
 from aiorate.schedulers.interface import NOBODY_KNOWS
 from aiorate.schedulers.quota_scheduler import QuotaScheduler
 from aiorate.schedulers.windows_ahead import WindowsAhead
@@ -167,3 +167,35 @@ def test_it_describes_itself() -> None:
 
     assert "QuotaScheduler(10/10s in UTC, in_hand=2)" == repr(scheduler)
     assert (0, 30, True) == (scheduler.lag(0), scheduler.bound(20 * S), not scheduler.rested(0))
+
+
+class Policy:
+    """Grants what the store did not at that instant; without one, it refuses."""
+
+    def __init__(self, at: int | None) -> None:
+        self.instant, self.spent = at, 0
+
+    def at(self, permits: int, now: int) -> int:
+        if self.instant is None:
+            raise EngineUnavailable("the store is away")
+        return self.instant
+
+    def spend(self, permits: int, now: int) -> None:
+        self.spent += permits
+
+
+def test_a_policy_decides_about_what_is_missing() -> None:
+    """Permits in hand are used first; a look never raises, unless the caller is first in line and takes the permits next."""
+    scheduler, _ = made(granted=3)
+    policy = scheduler.fallback = Policy(at=2 * S)
+
+    assert (scheduler.peek(3, S), scheduler.peek(5, S), scheduler.take(5, S)) == (S, 2 * S, 2 * S)
+    assert (scheduler.take(5, 2 * S), policy.spent, scheduler.spent) == (2 * S, 2, 5)
+
+    scheduler.fallback = Policy(at=None)
+    assert scheduler.peek(5, 2 * S) == NOBODY_KNOWS
+    scheduler.patient = True
+    with pytest.raises(EngineUnavailable):
+        scheduler.peek(5, 2 * S)
+    scheduler.fallback = Policy(at=3 * S)
+    assert scheduler.peek(5, 2 * S) == 3 * S
