@@ -20,7 +20,7 @@ from aiorate.waiting.gate import Gate
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from datetime import timedelta
-    from typing import Literal, Never, NoReturn, TypeGuard
+    from typing import Literal, Never, TypeGuard
 
     from aiorate.events import Event
     from aiorate.feedback import Feedback
@@ -200,20 +200,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
     def __call__(self, key: K) -> Limiter:
         """The key's limiter: ``async with keyed(key):``, and ``with keyed(key):`` with ``scope="process"``."""
         return self[key]
-
-    async def __aenter__(self) -> NoReturn:
-        from aiorate.mistakes import NO_KEY
-
-        raise TypeError(NO_KEY)
-
-    async def __aexit__(self, *exc: object) -> None: ...
-
-    def __enter__(self) -> NoReturn:
-        from aiorate.mistakes import NO_KEY
-
-        raise TypeError(NO_KEY)
-
-    def __exit__(self, *exc: object) -> None: ...
 
     async def aclose(self) -> None:
         """Close the limiter of every key, and add no more keys. A shared limit that was made elsewhere stays open."""

@@ -233,6 +233,20 @@ class Keyed(Generic[K, V]):
             self._kept.shrink()
             self._seen = dict(self._seen)
 
+    async def __aenter__(self) -> NoReturn:
+        from aiorate.mistakes import NO_KEY
+
+        raise TypeError(NO_KEY[self._NAME])
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    def __enter__(self) -> NoReturn:
+        from aiorate.mistakes import NO_KEY
+
+        raise TypeError(NO_KEY[self._NAME])
+
+    def __exit__(self, *exc: object) -> None: ...
+
     async def aclose(self) -> None:
         """Close what is kept for every key, and add no more keys. A shared limit that was made elsewhere stays open."""
         for member in self._run(self._close, self._closed_member()):

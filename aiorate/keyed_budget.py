@@ -127,20 +127,6 @@ class KeyedBudget(Keyed[K, Budget]):
         if feedback is not None and self._closed is None:
             self[key].observe(feedback, jitter=jitter)
 
-    async def __aenter__(self) -> NoReturn:
-        from aiorate.mistakes import NO_KEY_OF_BUDGETS
-
-        raise TypeError(NO_KEY_OF_BUDGETS)
-
-    async def __aexit__(self, *exc: object) -> None: ...
-
-    def __enter__(self) -> NoReturn:
-        from aiorate.mistakes import NO_KEY_OF_BUDGETS
-
-        raise TypeError(NO_KEY_OF_BUDGETS)
-
-    def __exit__(self, *exc: object) -> None: ...
-
 
 class _Closed(Budget):
     """The budget of all keys that a closed KeyedBudget lacks."""

@@ -16,7 +16,6 @@ __all__ = [
     "NOT_HOOKS",
     "NO_KEY",
     "NO_KEYS_FOR_THREADS",
-    "NO_KEY_OF_BUDGETS",
     "NO_LEASE",
     "NO_TIMEOUT",
     "REQUEST_AS_KEY",
@@ -56,9 +55,10 @@ NO_TIMEOUT = "acquire_blocking() has no timeout: acquire_blocking(max_wait=1), i
 NO_KEYS_FOR_THREADS = (
     "acquire_blocking() needs a KeyedLimiter for the whole process: KeyedLimiter(..., scope='process'). In a coroutine, await acquire(key)."
 )
-NO_KEY = "a KeyedLimiter has a limit for each key: write `async with keyed(key):`, or await keyed.acquire(key)."
-
-NO_KEY_OF_BUDGETS = "a KeyedBudget has a budget for each key: write `async with keyed.reserve(key, tokens=1800) as lease:`."
+NO_KEY = {
+    "KeyedLimiter": "a KeyedLimiter has a limit for each key: write `async with keyed(key):`, or await keyed.acquire(key).",
+    "KeyedBudget": "a KeyedBudget has a budget for each key: write `async with keyed.reserve(key, tokens=1800) as lease:`.",
+}
 
 NOT_A_RESERVATION = (
     "each call reserves its amounts: write `async with budget.reserve(tokens=1800) as lease:`, which waits in line. A Budget cannot be"

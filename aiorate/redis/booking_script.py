@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from aiorate.redis.asking import Script
-from aiorate.redis.failures import BadAnswer
+from aiorate.redis.scripting import FAR, MOST, bad_answer, text_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BOOKINGS", "MOST_NUMBERS", "TEXT", "BookingAnswer", "BookingQuestion", "Limits", "read_booking_answer"]
 
-TEXT = """\
+_OF_A_LIMITER = """\
+  if not string.match(found, '^aiorate:budget/') then
+    local hint = ' is that of a RedisLimiter. Give the RedisBudget another name'
+    return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. hint)
+  end
+"""
+TEXT = (
+    """\
 -- aiorate: books reservations of several dimensions, by GCRA. All durations are in microseconds.
 -- ARGV[1]: pause (-1: none, 0: over), horizon, reach, served (-1: nothing is known), age, within (-1: any time), the start of the latest
 -- booking of the client, the client, how long ago the first grant was of which something comes back, the number of dimensions and of
@@ -66,22 +73,9 @@ local function read(text)
   return value
 end
 
-local text = redis.call('GET', KEYS[1])
-local found = text and string.match(text, '^aiorate[^/]*/%S*')
-if found and found ~= form then
-  if not string.match(found, '^aiorate:budget/') then
-    local hint = ' is that of a RedisLimiter. Give the RedisBudget another name'
-    return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. hint)
-  end
-  local other = 'VERSION the key ' .. KEYS[1] .. ' was written by another release of aiorate, as ' .. found
-  return redis.error_reply(other .. '; this release reads ' .. form .. '. Run one release in all processes')
-end
-local stored = text and read(text)
--- The end of a pause mends a value of aiorate that cannot be read.
-if text and not stored and not (found and pause == 0) then
-  return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' holds a value that is not of aiorate')
-end
-local known = remembered ~= '' and remembered ~= text and read(remembered) or nil
+"""
+    + value_of("^aiorate[^/]*/%S*", "aiorate", _OF_A_LIMITER)
+    + """\
 -- An older value says less: permits may have come back since.
 if known and stored and stored.writes >= known.writes then known = nil end
 local none = {written = now, writes = 0, paused = 0, entitled = 0, latest = 0, first = 0, until_ = 0, dims = {}, names = {}}
@@ -231,15 +225,13 @@ local said = string.format('; %.17g %.17g %d', booked() - begin, wait, tightest)
 -- A status is a line, which clients read faster than a string with a length.
 return redis.status_reply(value .. said .. table.concat(starts))
 """
+)
 BOOKINGS = Script.of(TEXT)
 MOST_NUMBERS = 3_000
 """Amounts in one question: Lua unpacks some 8 000 numbers at once."""
 _FORM = "aiorate:budget/1"  # the first word of a value, as in the script
 _HEAD = 8  # words of a value before the dimensions
 _OF_EACH = 5  # words of a dimension
-_FAR = 1e18  # us
-_MOST = 10**300  # the script cuts a debt off long before
-_SHOWN = 80
 
 
 class Limits:
@@ -268,7 +260,7 @@ class Limits:
 
     def cost(self, amounts: Sequence[int]) -> float:
         """The us that a reservation takes of the dimension that it needs most of."""
-        return max([min(amount, _MOST) * interval for amount, interval in zip(amounts, self.intervals, strict=True)])
+        return max([min(amount, MOST) * interval for amount, interval in zip(amounts, self.intervals, strict=True)])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Limits):
@@ -320,9 +312,9 @@ class BookingQuestion:
         numbers: list[float] = [self.pause, self.horizon, self.reach, self.served, self.age, self.within, self.begin]
         numbers += [self.client, self.oldest, count, len(self.requests)]
         for interval, burst, more in zip(limits.intervals, limits.bursts, self.corrections or (0,) * count, strict=True):
-            numbers += [interval, burst, max(min(more, _MOST), -_MOST)]
+            numbers += [interval, burst, max(min(more, MOST), -MOST)]
         for amounts in self.requests:
-            numbers += [min(amount, _MOST) for amount in amounts]
+            numbers += [min(amount, MOST) for amount in amounts]
         return [Struct(f"<{len(numbers)}d").pack(*numbers), limits.text(self.remembered)]
 
 
@@ -358,7 +350,7 @@ class BookingAnswer(NamedTuple):
 
 def read_booking_answer(reply: object, limits: Limits, question: BookingQuestion) -> BookingAnswer:
     """The script's reply, bytes or text. Raises `BadAnswer` for anything else."""
-    text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+    text = text_of(reply)
     value, _, said = text.rpartition("; ")
     try:
         words = value.split(" ")
@@ -367,7 +359,7 @@ def read_booking_answer(reply: object, limits: Limits, question: BookingQuestion
         cost, wait, tightest, *pairs = said.split(" ")
         times, starts = [float(cost), float(wait)], [float(word) for word in pairs[::2]]
         places = [int(word) for word in (*pairs[1::2], tightest)]
-        near = sum(map(abs, [*numbers, *times, *starts, *map(sum, dimensions)])) < _FAR  # and none is infinite, or no number
+        near = sum(map(abs, [*numbers, *times, *starts, *map(sum, dimensions)])) < FAR  # and none is infinite, or no number
         near = near and len(places) == len(starts) + 1 and all(0 <= place <= len(limits.names) for place in places)
         few = len(starts) <= len(question.requests) and (not starts or not numbers[2])
         if words[0] == _FORM and len(words) % _OF_EACH == _HEAD % _OF_EACH and near and few and starts == sorted(starts):
@@ -375,4 +367,4 @@ def read_booking_answer(reply: object, limits: Limits, question: BookingQuestion
             return BookingAnswer(value, numbers[2], numbers[3], numbers[4], full, unused, times[0], times[1], starts, places)
     except (ValueError, IndexError):
         pass
-    raise BadAnswer(f"the store answered {text[:_SHOWN]!r} to aiorate's script")
+    raise bad_answer(text)

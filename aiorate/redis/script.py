@@ -16,14 +16,15 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate.redis.asking import Script
-from aiorate.redis.failures import BadAnswer
+from aiorate.redis.scripting import FAR, MOST, bad_answer, text_of, value_of
 
 if TYPE_CHECKING:
     from aiorate.rate import Rate
 
-__all__ = ["SHA", "SLOTS", "TEXT", "Answer", "BadAnswer", "Question", "limits_of", "read_answer"]
+__all__ = ["SHA", "SLOTS", "TEXT", "Answer", "Question", "limits_of", "read_answer"]
 
-TEXT = """\
+TEXT = (
+    """\
 -- aiorate: assigns time slots at one or several rates, by GCRA. All durations are in microseconds.
 -- ARGV[1]: want, charge, pause (-1: none, 0: over), give back, horizon, served (-1: nothing is known), age, within (-1: any time),
 -- unit, have, then interval and tolerance of each rate. Each is a little-endian double.
@@ -56,18 +57,9 @@ local function read(text)
   return {written = written, paused = paused, entitled = entitled, unused = unused, free = free}
 end
 
-local text = redis.call('GET', KEYS[1])
-local found = text and string.match(text, '^aiorate/%S*')
-if found and found ~= form then
-  local other = 'VERSION the key ' .. KEYS[1] .. ' was written by another release of aiorate, as ' .. found
-  return redis.error_reply(other .. '; this release reads ' .. form .. '. Run one release in all processes')
-end
-local stored = text and read(text)
--- The end of a pause mends a value of aiorate that cannot be read.
-if text and not stored and not (found and pause == 0) then
-  return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' holds a value that is not of aiorate')
-end
-local known = remembered ~= '' and remembered ~= text and read(remembered) or nil
+"""
+    + value_of("^aiorate/%S*", "aiorate")
+    + """\
 local last = stored or known or {written = now, paused = 0, entitled = 0, unused = 0, free = {}}
 -- A clock that went back has not moved.
 local elapsed = stored and max(0, now - stored.written) or age
@@ -152,12 +144,10 @@ redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14)
 -- A status is a line, which clients read faster than a string with a length.
 return redis.status_reply(value .. string.format('; %d' .. string.rep(' %.17g', rates), granted, unpack(starts)))
 """
+)
 SLOTS = Script.of(TEXT)
 SHA = SLOTS.sha
-_SHOWN = 80
 _FORM = "aiorate/1"  # the first word of a value, as in the script
-_FAR = 1e18  # us
-_MOST = 10**300  # the script cuts a debt off long before
 _pack = Struct("<10d").pack
 
 
@@ -190,7 +180,7 @@ class Question:
 
     def words(self, limits: bytes) -> list[str | bytes]:
         """The script's arguments, with what `limits_of` returns. Few and long, because a client takes its time for each."""
-        charge = min(self.charge, _MOST)
+        charge = min(self.charge, MOST)
         numbers = self.want, charge, self.pause, self.back, self.horizon, self.served, self.age, self.within, self.unit, self.have
         return [_pack(*numbers) + limits, self.remembered]
 
@@ -225,19 +215,15 @@ def limits_of(rates: tuple[Rate, ...], bursts: tuple[int, ...]) -> bytes:
 
 def read_answer(reply: object, rates: int) -> Answer:
     """The script's reply, bytes or text. Raises `BadAnswer` for anything else."""
-    text = _text(reply)
+    text = text_of(reply)
     value, _, slots = text.rpartition("; ")
     try:
         mark, _, *left = value.split(" ")
         granted, *first = slots.split(" ")
         numbers = [*map(float, left), *map(float, first)]
-        near = sum(map(abs, numbers)) < _FAR  # and none is infinite, or no number
+        near = sum(map(abs, numbers)) < FAR  # and none is infinite, or no number
         if mark == _FORM and len(left) == rates + 3 and len(first) == rates and near and (count := int(granted)) >= 0:
             return Answer(value, numbers[0], numbers[1], numbers[2], numbers[3:-rates], count, numbers[-rates:])
     except ValueError:
         pass
-    raise BadAnswer(f"the store answered {text[:_SHOWN]!r} to aiorate's script")
-
-
-def _text(reply: object) -> str:
-    return reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+    raise bad_answer(text)

@@ -18,14 +18,15 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate.redis.asking import Script
-from aiorate.redis.failures import BadAnswer
+from aiorate.redis.scripting import FAR, MOST, bad_answer, text_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["WINDOWS", "WindowAnswer", "WindowQuestion", "read_window_answer"]
 
-_TEXT = """\
+_TEXT = (
+    """\
 -- aiorate: counts the permits of windows of the calendar. All times are in microseconds.
 -- ARGV[1]: want, least, at once, charge, pause (-1: none, 0: over), give back, end of the window of those, permits of a window, longest
 -- window, age, then an instant and the ends of the windows after it. Each is a little-endian double.
@@ -57,18 +58,9 @@ local function read(text)
   return place == #names and state or nil
 end
 
-local text = redis.call('GET', KEYS[1])
-local found = text and string.match(text, '^aiorate%-window/%S*')
-if found and found ~= form then
-  local other = 'VERSION the key ' .. KEYS[1] .. ' was written by another release of aiorate, as ' .. found
-  return redis.error_reply(other .. '; this release reads ' .. form .. '. Run one release in all processes')
-end
-local stored = text and read(text)
--- The end of a pause mends a value of aiorate that cannot be read.
-if text and not stored and not (found and pause == 0) then
-  return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' holds a value that is not of a CalendarWindow of aiorate')
-end
-local known = remembered ~= '' and remembered ~= text and read(remembered) or nil
+"""
+    + value_of("^aiorate%-window/%S*", "a CalendarWindow of aiorate")
+    + """\
 local last = stored or known
 
 local state = stored
@@ -126,11 +118,9 @@ for _, name in ipairs(names) do value = value .. string.format(' %.17g', state[n
 redis.call('SET', KEYS[1], value, 'PX', min(ceil(keep / 1000) + 1000, 1e14))
 return redis.status_reply(value .. string.format('; %d', granted))
 """
+)
 WINDOWS = Script.of(_TEXT)
 _FORM = "aiorate-window/1"  # the first word of a value, as in the script
-_FAR = 1e18  # us
-_MOST = 10**300  # the script cuts a debt off long before
-_SHOWN = 80
 
 
 @dataclass(slots=True)
@@ -158,7 +148,7 @@ class WindowQuestion:
 
     def words(self, permits: int, longest: float, ends: Sequence[float]) -> list[str | bytes]:
         """The script's arguments: with the permits of a window, the longest window, an instant, and the ends of windows after it."""
-        charge = min(self.charge, _MOST)
+        charge = min(self.charge, MOST)
         asked = self.want, self.least, self.at_once, charge, self.pause, self.back, self.window
         numbers = [*asked, permits, longest, self.age, *ends]
         return [Struct(f"<{len(numbers)}d").pack(*numbers), self.remembered]
@@ -185,12 +175,12 @@ class WindowAnswer(NamedTuple):
 
 def read_window_answer(reply: object) -> WindowAnswer:
     """The script's reply, bytes or text. Raises `BadAnswer` for anything else."""
-    text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+    text = text_of(reply)
     value, _, count = text.rpartition("; ")
     form, *words = value.split(" ")
     try:
         numbers, granted = [*map(float, words)], int(count)
-        if form == _FORM and sum(map(abs, numbers)) < _FAR:  # and none is infinite, or no number
+        if form == _FORM and sum(map(abs, numbers)) < FAR:  # and none is infinite, or no number
             if granted == -1 and len(numbers) == 1:
                 return WindowAnswer("", int(numbers[0]), -1)
             if granted >= 0 and len(numbers) == 8:  # as many as the script has names
@@ -199,4 +189,4 @@ def read_window_answer(reply: object) -> WindowAnswer:
                 return WindowAnswer(value, int(written), granted, int(ends), int(before + since), paused, left)
     except ValueError:
         pass
-    raise BadAnswer(f"the store answered {text[:_SHOWN]!r} to aiorate's script")
+    raise bad_answer(text)

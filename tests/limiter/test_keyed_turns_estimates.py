@@ -72,8 +72,8 @@ async def test_key_of_weight_100_is_not_refused_for_the_requests_of_others() -> 
     lines = Lines(TokenBucket("10/s", burst=1), {"batch": 1, "other": 1, "interactive": 100})
     await lines.fill([("batch", 1), ("other", 1), (DIRECT, 1)] * 10_000)
 
-    request = lines.ask("interactive")
     assert lines.keyed["interactive"].delay() <= 0.1
+    request = lines.ask("interactive")
     await turns(3)
     assert lines.keyed["interactive"].delay() == pytest.approx(0.3)  # one of another key comes in between
     waited = asyncio.ensure_future(lines.keyed.acquire("interactive", max_wait=0.3))

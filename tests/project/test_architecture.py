@@ -78,6 +78,7 @@ http.hooks http.transport aiohttp
 http
 
 redis.asking redis.failures redis.address redis.exchange
+redis.scripting
 redis.script redis.window_script redis.booking_script redis.limits
 redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand redis.ledger redis.spare
 redis.options

@@ -8,7 +8,8 @@ import pytest
 from helpers.stores import TIMED, RealServer
 
 from aiorate import Rate
-from aiorate.redis.script import TEXT, Answer, BadAnswer, Question, limits_of, read_answer
+from aiorate.redis.failures import BadAnswer
+from aiorate.redis.script import TEXT, Answer, Question, limits_of, read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
