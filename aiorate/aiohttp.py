@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aiorate.http.feedback import read_feedback
 from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
     from aiorate import Budget, Limiter
+    from aiorate.adaptive import AdaptiveRate
 
 __all__ = ["Limiters", "cost", "middleware"]
 
@@ -35,7 +35,7 @@ _cost: ContextVar[int] = ContextVar("aiorate.aiohttp.cost")
 
 
 def middleware(
-    limiter: Limiter | Limiters | Budget,
+    limiter: Limiter | AdaptiveRate | Limiters | Budget,
     key: Callable[[ClientRequest], Hashable] | None = None,
     cost: Callable[[ClientRequest], int] | None = None,
     *,
@@ -44,8 +44,8 @@ def middleware(
 ) -> ClientMiddlewareType:
     """A client middleware: the last of ``middlewares=`` of a ``ClientSession``, or of one request, where it replaces the session's.
 
-    * ``limiter`` is an `aiorate.Limiter`, or a limiter for each key: an `aiorate.KeyedLimiter` or a dict (`Limiters`). An
-      `aiorate.Budget` only observes the responses.
+    * ``limiter`` is an `aiorate.Limiter`, an `aiorate.adaptive.AdaptiveRate`, or one of them for each key: an `aiorate.KeyedLimiter` or
+      a dict (`Limiters`). An `aiorate.Budget` only observes the responses.
     * ``key(request)`` names the key. The default is the origin, such as ``"https://api.example.com:443"``.
     * ``cost(request)`` is the number of permits that a request takes, 1 by default. A request with a cost of 0 is not limited.
     * ``max_wait`` is the longest wait (seconds or a timedelta). A request that would wait longer fails at once: `aiorate.WaitTooLong`.
@@ -71,7 +71,7 @@ class _Middleware:
         observe = await self._limit.enter(request, {} if permits is None else {"cost": permits})
         response = await handler(request)
         if observe is not None:
-            observe(read_feedback(response.status, response.headers))
+            observe(response.status, response.headers)
         return response
 
     def __bool__(self) -> bool:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate.rate import Rate
+
 __all__ = ["Event", "emit"]
 
 _LEVELS = {
@@ -18,6 +20,7 @@ _LEVELS = {
     "evicted": logging.DEBUG,
     "degraded": logging.WARNING,
     "restored": logging.WARNING,
+    "rate": logging.INFO,
 }
 _logger = logging.getLogger("aiorate")
 
@@ -29,7 +32,8 @@ class Event:
     kind: str
     """``paused``: a server asked for a pause. ``skipped``: permits fell due while the loop was late, and are given up. ``clamped``:
     an estimate was above the most that can be granted at once. ``evicted``: a key owed nothing and was dropped. ``degraded``: the
-    store of a shared limit does not answer, and its policy holds. ``restored``: it answers again."""
+    store of a shared limit does not answer, and its policy holds. ``restored``: it answers again. ``rate``: an
+    `aiorate.adaptive.AdaptiveRate` has settled on another rate."""
     limiter: str | None = None
     """The limiter's name, if it has one."""
     key: object = None
@@ -40,6 +44,8 @@ class Event:
     """How many permits were skipped, or are granted instead."""
     source: str | None = None
     """Who asked for the pause: a header, a vendor, or a status. Of a store, the policy and the reason."""
+    rate: Rate | None = None
+    """The rate that was settled on."""
 
     def __str__(self) -> str:
         name = f"limiter {self.limiter!r}" if self.limiter else "limiter"
@@ -56,6 +62,8 @@ class Event:
             return f"{name}: the store does not answer ({self.source})"
         if self.kind == "restored":
             return f"{name}: the store answers again, after {self.seconds:.3g} s"
+        if self.kind == "rate":
+            return f"{name}: the rate is now {self.rate}"
         return f"{name}: {self.kind}"
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Literal, Never, TypeGuard
 
+    from aiorate.adaptive import AdaptiveRate
     from aiorate.events import Event
     from aiorate.feedback import Feedback
     from aiorate.rate import Number
@@ -39,7 +40,8 @@ _OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "name", "max_conc
 class KeyedLimiter(Keyed[K, Limiter]):
     """A limiter for each key, made when the key is first used, and evicted when it owes nothing.
 
-    ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, or a rate such as ``"1/s"``.
+    ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, a rate such as ``"1/s"``, or an
+    `aiorate.adaptive.AdaptiveRate`, whose limiter it is then.
     ``shared`` is a limit that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy or a rate, or a function of
     the key that returns a `Limiter`, or None: ``shared=lambda user: teams[user.team]``. The function is called once for each key that is
     kept. The `Limiter` may be that of a key of another KeyedLimiter, and so share a limit in turn, up to 64 in a row; it is kept while
@@ -69,7 +71,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     def __init__(
         self,
-        factory: Callable[[K], Limiter | Scheduler | Rate | str | Number],
+        factory: Callable[[K], Limiter | AdaptiveRate | Scheduler | Rate | str | Number],
         *,
         shared: Limiter | Scheduler | Rate | str | Number | Callable[[K], Limiter | None] | None = None,
         weight: Callable[[K], int] | None = None,
@@ -123,6 +125,10 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if isinstance(made, Limiter):
             self._check_scope_of(made)
             return made
+        adapted = _adapted(made)
+        if adapted is not None:
+            self._check_scope_of(adapted)
+            return adapted
         return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event)  # type: ignore[arg-type]  # it checks
 
     def _check_shared(self, what: str, shared: object) -> Limiter:
@@ -206,6 +212,15 @@ class KeyedLimiter(Keyed[K, Limiter]):
         await super().aclose()
         if self._owns_shared and self._shared is not None:
             await self._shared.aclose()
+
+
+def _adapted(made: object) -> Limiter | None:
+    """The limiter of an AdaptiveRate. The module is imported only for what can be neither a rate nor a strategy."""
+    if isinstance(made, (Scheduler, Rate, str, int, float)):
+        return None
+    from aiorate.adaptive import AdaptiveRate
+
+    return made.limiter if isinstance(made, AdaptiveRate) else None
 
 
 def _share(dispatcher: Dispatcher, shared: Limiter | None) -> None:

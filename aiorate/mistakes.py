@@ -26,7 +26,9 @@ __all__ = [
     "not_decorated",
     "not_for_plain_functions",
     "not_of_a_budget",
+    "not_of_an_adaptive_rate",
     "not_of_keyed",
+    "not_to_adapt",
     "unknown_keyed_options",
     "unknown_options",
     "unknown_options_of_budgets",
@@ -196,6 +198,27 @@ def not_of_keyed(kind: str, name: str) -> str:
     if name in _OF_A_KEY:
         return f"a {kind} has no {name}(): write keyed[key].{name}() for one key, or keyed.shared.{name}() for all keys together."
     return f"{kind!r} object has no attribute {name!r}"
+
+
+def not_of_an_adaptive_rate(name: str) -> str:
+    """What to write instead of an attribute that an AdaptiveRate does not have."""
+    if name in _OF_A_KEY or name in {"acquire", "try_acquire", "acquire_blocking", "observe", "lag", "aclose"}:
+        return f"an AdaptiveRate has no {name}: callers use its limiter, as in `await adaptive.limiter.acquire()`."
+    return f"'AdaptiveRate' object has no attribute {name!r}"
+
+
+def not_to_adapt(given: object, kind: str) -> str:
+    """What to write instead of an AdaptiveRate of something that is not a limiter."""
+    said = f"AdaptiveRate() takes a Limiter, not {kind}"
+    if kind in {"KeyedLimiter", "KeyedBudget"}:
+        return f"{said}: write KeyedLimiter(lambda key: AdaptiveRate(Limiter('10/s'), '1/s', '100/s'))."
+    if kind == "Budget":
+        return f"{said}: a Budget has a rate for each dimension, and an answer does not say which of them was exceeded."
+    if kind == "AdaptiveRate":
+        return f"{said}: one is enough."
+    if isinstance(given, (str, int, float)):
+        return f"{said}: write AdaptiveRate(Limiter({given!r}), '1/s', '1000/s')."
+    return f"{said}: write AdaptiveRate(Limiter('10/s'), '1/s', '1000/s')."
 
 
 _OF_A_KEY = {

@@ -7,8 +7,8 @@ Every request waits for its permits before it takes a connection. A redirect and
 Hooks leave the client's own options (``limits=``, ``http2=``, proxies) in force. They count all attempts of a retry transport
 as one request; there, use `limit_transport`, innermost.
 
-* ``limiter`` is an `aiorate.Limiter`, or a limiter for each key: an `aiorate.KeyedLimiter` or a dict (`Limiters`). An
-  `aiorate.Budget` only observes the responses.
+* ``limiter`` is an `aiorate.Limiter`, an `aiorate.adaptive.AdaptiveRate`, or one of them for each key: an `aiorate.KeyedLimiter` or a
+  dict (`Limiters`). An `aiorate.Budget` only observes the responses.
 * ``key(request)`` names the key. The default is the origin, such as ``"https://api.example.com:443"``.
 * ``cost(request)`` is the number of permits that a request takes, 1 by default. A request with a cost of 0 is not limited.
 * ``max_wait`` is the longest wait (seconds or a timedelta). A request that would wait longer fails at once: `aiorate.WaitTooLong`.

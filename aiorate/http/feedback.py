@@ -12,6 +12,7 @@ The sources, named at each rule; the vendors' pages are in the table:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from aiorate.errors import kind_of
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 
     Headers = Mapping[str, str | float] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
 
-__all__ = ["read_feedback"]
+__all__ = ["named_by_server", "read_feedback", "throttles"]
 
 _THROTTLING = (429, 503, 529)
 _UNNAMED_PAUSE = 1.0  # seconds
+_BY_STATUS = "status "  # the source of a pause whose length the server did not name
 _LONGEST_TEXT = 1024  # characters of a field: a longer one is not a quota, and takes long to parse
 _TELLING = {RETRY_AFTER, *RETRY_AFTER_MS} | NAMES
 _READ = _TELLING | {"date", "age"} | {name for profile in PROFILES for name, _ in profile.signs}
@@ -72,9 +74,7 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
     profiles = matching_profiles(fields)
     found = [] if age > 0 else list(read_quotas(fields, profiles, clock))
 
-    throttles = status in _THROTTLING or (
-        status == 403 and (retry_after is not None or any(quota.remaining == 0 and quota.unit == "requests" for quota, _ in found))
-    )
+    throttles = status in _THROTTLING or (status == 403 and (retry_after is not None or any(_is_used_up(quota) for quota, _ in found)))
     if throttles and retry_after is not None:
         found += [
             (Quota("global", remaining=0, reset=retry_after), profile.vendor)
@@ -106,7 +106,25 @@ def _unnamed_pause(status: int, profiles: list[Profile]) -> tuple[float, str]:
         for profile in profiles:
             if profile.unnamed_pause is not None:
                 return profile.unnamed_pause, profile.vendor
-    return _UNNAMED_PAUSE, f"status {status}"
+    return _UNNAMED_PAUSE, f"{_BY_STATUS}{status}"
+
+
+def throttles(status: int, feedback: Feedback | None) -> bool:
+    """Whether the response refused the request because of its rate: the statuses of rule 1 of `read_feedback`."""
+    if status == 403:
+        return feedback is not None and (feedback.retry_after is not None or any(_is_used_up(quota) for quota in feedback.quotas))
+    return status in _THROTTLING
+
+
+def named_by_server(feedback: Feedback | None) -> Feedback | None:
+    """The feedback without a pause whose length the server did not name."""
+    if feedback is None or not feedback.source.startswith(_BY_STATUS):
+        return feedback
+    return replace(feedback, pause=None)
+
+
+def _is_used_up(quota: Quota) -> bool:
+    return quota.remaining == 0 and quota.unit == "requests"
 
 
 def _read_retry_after(fields: dict[str, str], clock: Clock) -> tuple[float | None, str]:

@@ -6,7 +6,6 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, currentframe
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from aiorate.http.feedback import read_feedback
 from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 from aiorate.waiting.loops import running_loop
 
@@ -15,13 +14,14 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from aiorate import Budget, Limiter
+    from aiorate.adaptive import AdaptiveRate
     from aiorate.http.requests import Limiters, Observe
 
 __all__ = ["blocking_hooks", "hooks"]
 
 
 def hooks(
-    limiter: Limiter | Limiters | Budget,
+    limiter: Limiter | AdaptiveRate | Limiters | Budget,
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
@@ -56,7 +56,7 @@ def hooks(
 
 
 def blocking_hooks(
-    limiter: Limiter | Limiters | Budget,
+    limiter: Limiter | AdaptiveRate | Limiters | Budget,
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
@@ -93,7 +93,7 @@ class _Observers:
         """Have the limiter of the request heed the response."""
         tell = self.of.get(response.request)
         if tell is not None:
-            tell(read_feedback(response.status_code, response.headers))
+            tell(response.status_code, response.headers)
 
 
 def _called_by_a_synchronous_client() -> bool:

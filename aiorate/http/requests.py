@@ -12,17 +12,24 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from aiorate import Budget, KeyedLimiter, Limiter
+from aiorate.adaptive import AdaptiveRate, adaptive_of
 from aiorate.errors import check_count, kind_of
-from aiorate.feedback import Feedback
+from aiorate.http.feedback import named_by_server, read_feedback, throttles
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
     from datetime import timedelta
 
+    from aiorate.feedback import Feedback
+    from aiorate.http.feedback import Headers
+
 __all__ = ["Limiters", "Observe", "RequestLimit", "check_cost", "origin", "origin_of", "overrides_of", "parse_overrides"]
 
 R = TypeVar("R")
-Observe = Callable[[Feedback | None], None]
+Observe = Callable[[int, "Headers"], None]
+"""Called with the status and the headers of a response."""
+Heed = Callable[["Feedback | None"], None]
+"""Called with what they say of limits."""
 
 _PORTS = {"http": 80, "https": 443}
 _HTTP = {"ws": "http", "wss": "https"}
@@ -31,12 +38,12 @@ _OVERRIDES = ("cost", "max_wait")
 
 @runtime_checkable
 class Limiters(Protocol):
-    """A limiter for each key: a dict, or any other object that returns an `aiorate.Limiter` for ``limiters[key]``.
+    """A limiter for each key: a dict, or any other object that returns an `aiorate.Limiter`, or an AdaptiveRate, for ``limiters[key]``.
 
     A subclass of dict with ``__missing__`` makes limiters on demand. KeyError means that a key has no limiter.
     """
 
-    def __getitem__(self, key: Any, /) -> Limiter:
+    def __getitem__(self, key: Any, /) -> Limiter | AdaptiveRate:
         """The limiter for the key, the same one at every call."""
         ...
 
@@ -52,7 +59,7 @@ class RequestLimit(Generic[R]):
     def __init__(
         self,
         call: str,
-        limiter: Limiter | Limiters | Budget,
+        limiter: Limiter | AdaptiveRate | Limiters | Budget,
         key: Callable[[R], Hashable] | None,
         cost: Callable[[R], int] | None,
         max_wait: float | timedelta | None,
@@ -69,8 +76,10 @@ class RequestLimit(Generic[R]):
             self._budget = limiter
             if key is not None or cost is not None or max_wait is not None or not feedback:
                 raise TypeError(f"{call}: a Budget only observes responses. Give no other option, and reserve() around each request.")
-        elif isinstance(limiter, Limiter):
-            self._only = limiter
+        elif isinstance(limiter, (Limiter, AdaptiveRate)):
+            self._only = limiter if isinstance(limiter, Limiter) else limiter.limiter
+            if not feedback:
+                self._check_learns(self._only)
             if key is not None:
                 raise TypeError(
                     f"{call}: key= chooses among limiters, but only one was given. Leave key= out, or pass one limiter for each key:"
@@ -80,7 +89,7 @@ class RequestLimit(Generic[R]):
             self._limiters = limiter
         else:
             raise TypeError(
-                f"{call} takes a Limiter, a KeyedLimiter or a dict of limiters, or a Budget, not {kind_of(limiter)}."
+                f"{call} takes a Limiter, a KeyedLimiter or a dict of limiters, an AdaptiveRate, or a Budget, not {kind_of(limiter)}."
                 " Write Limiter('100/s')."
             )
         _check_function(f"{call}: key", key, "lambda request: str(request.url)")
@@ -107,22 +116,39 @@ class RequestLimit(Generic[R]):
     async def enter(self, request: R, overrides: Mapping[str, Any]) -> Observe | None:
         """Wait until the request may be sent. ``overrides`` are its own ``cost`` and ``max_wait``, which replace the limit's.
 
-        Returns the function to call with the response's feedback; None: ignore it. A request with a cost of 0 passes at once and spends
-        nothing, even if the limiter is closed, and its response is ignored. A wrong cost, key or wait raises before anything is spent.
+        Returns the function to call with the status and headers of the response; None: ignore it. A request with a cost of 0 passes at
+        once and spends nothing, even if the limiter is closed, and its response is ignored. A wrong cost, key or wait raises before
+        anything is spent.
         """
-        limiter, permits, max_wait, observe = self._wanted(request, overrides)
+        limiter, permits, max_wait, heed = self._wanted(request, overrides)
         if limiter is not None:
             await limiter.acquire(permits, max_wait=max_wait)
-        return observe
+        return self._hearing(limiter, heed)
 
     def enter_blocking(self, request: R, overrides: Mapping[str, Any]) -> Observe | None:
         """As `enter`, for a synchronous client: blocks its thread."""
-        limiter, permits, max_wait, observe = self._wanted(request, overrides)
+        limiter, permits, max_wait, heed = self._wanted(request, overrides)
         if limiter is not None:
             limiter.acquire_blocking(permits, max_wait=max_wait)
-        return observe
+        return self._hearing(limiter, heed)
 
-    def _wanted(self, request: R, overrides: Mapping[str, Any]) -> tuple[Limiter | None, int, float | timedelta | None, Observe | None]:
+    def _hearing(self, limiter: Limiter | None, heed: Heed | None) -> Observe | None:
+        """What hears of the response to a request that was granted just now."""
+        adaptive = None if limiter is None else adaptive_of(limiter)
+        if heed is None:
+            if limiter is not None:
+                self._check_learns(limiter)
+            return None
+        return partial(_tell, heed) if adaptive is None else partial(_learn, adaptive, adaptive.reading(), heed)
+
+    def _check_learns(self, limiter: Limiter) -> None:
+        if adaptive_of(limiter) is not None:
+            raise TypeError(
+                f"{self._call}: feedback=False, but an AdaptiveRate learns from responses. Leave feedback out, or pass a Limiter without"
+                " an AdaptiveRate."
+            )
+
+    def _wanted(self, request: R, overrides: Mapping[str, Any]) -> tuple[Limiter | None, int, float | timedelta | None, Heed | None]:
         """The limiter, permits and longest wait of a request, and what hears of its response. No limiter: it need not wait."""
         cost = overrides["cost"] if "cost" in overrides else 1 if self._cost is None else self._cost(request)
         permits = check_cost(f"{self._call}: the cost of a request", cost)
@@ -159,6 +185,24 @@ class RequestLimit(Generic[R]):
         return _checked(f"{self._call}: the limiter for {key!r}", limiter)
 
 
+def _tell(heed: Heed, status: int, headers: Headers) -> None:
+    heed(read_feedback(status, headers))
+
+
+def _learn(adaptive: AdaptiveRate, granted: int, heed: Heed, status: int, headers: Headers) -> None:
+    """As `_tell`; and the AdaptiveRate hears of it too, unless the server failed for another reason than the rate.
+
+    A pause whose length the server did not name is left out: the rate is lowered instead. ``granted`` is the reading at the grant.
+    """
+    feedback = read_feedback(status, headers)
+    if throttles(status, feedback):
+        feedback = named_by_server(feedback)
+        adaptive.heed(True, feedback, granted)
+    elif status < 500:
+        adaptive.heed(False, feedback, granted)
+    heed(feedback)
+
+
 def parse_overrides(what: str, overrides: object) -> Mapping[str, Any]:
     """The overrides of a request. Raises TypeError or ValueError, beginning with ``what``, for any other object."""
     if not isinstance(overrides, dict):
@@ -189,6 +233,8 @@ def origin(scheme: str, host: str, port: int | None) -> str:
 
 
 def _checked(what: str, limiter: object) -> Limiter:
+    if isinstance(limiter, AdaptiveRate):
+        return limiter.limiter
     if not isinstance(limiter, Limiter):
         raise TypeError(f"{what} must be a Limiter, not {kind_of(limiter)}. Write Limiter('100/s').")
     return limiter

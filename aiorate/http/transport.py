@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiorate.http.feedback import read_feedback
 from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from aiorate import Budget, Limiter
+    from aiorate.adaptive import AdaptiveRate
     from aiorate.http.requests import Limiters
 
 __all__ = ["limit_transport"]
@@ -29,7 +29,7 @@ AnyTransport = TypeVar(
 
 def limit_transport(
     inner: AnyTransport,
-    limiter: Limiter | Limiters | Budget,
+    limiter: Limiter | AdaptiveRate | Limiters | Budget,
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
@@ -73,7 +73,7 @@ class _LimitedTransport:
         observe = await self._limit.enter(request, overrides_of(request))
         response = await self._inner.handle_async_request(request)
         if observe is not None:
-            observe(read_feedback(response.status_code, response.headers))
+            observe(response.status_code, response.headers)
         return response
 
     async def aclose(self) -> None:
@@ -92,7 +92,7 @@ class _LimitedTransport:
         observe = self._limit.enter_blocking(request, overrides_of(request))
         response = self._inner.handle_request(request)
         if observe is not None:
-            observe(read_feedback(response.status_code, response.headers))
+            observe(response.status_code, response.headers)
         return response
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in
 # A module imports from rows above its own and from nowhere else, imports inside functions included. Types for annotations alone may come
 # from anywhere: the rule is about what runs.
 ROWS = """
-errors rate events mistakes meter
+errors rate events mistakes meter finder
 spec feedback
 schedulers.interface schedulers.peaks
 schedulers.undo schedulers.compound schedulers.window
@@ -65,6 +65,7 @@ waiting.entrance
 
 statistics slots decorator kept lease keyed_guard
 limiter keyed_base
+adaptive
 keyed above budget_options budget_quotas budget_refusals
 budget
 keyed_budget

@@ -1,0 +1,274 @@
+"""AdaptiveRate: a rate that follows what a server answers, between two bounds.
+
+Checks what it is told, keeps the limiter's time, and sets the limiter's rate. Which rate is next, `aiorate.finder` decides. Knows
+nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, ref
+
+from aiorate.errors import kind_of
+from aiorate.events import Event
+from aiorate.feedback import Feedback
+from aiorate.finder import Finder
+from aiorate.limiter import Limiter
+from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds
+from aiorate.schedulers.window import Window
+from aiorate.waiting import changes
+from aiorate.waiting.deciding import changing
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from typing import Never, NoReturn
+
+    from aiorate.rate import Number
+    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.timeline import Timeline
+
+__all__ = ["AdaptiveRate", "adaptive_of"]
+
+_WORTH_AN_EVENT = 0.1  # a settled rate that differs by more
+_DIGITS = 1000  # a rate is rounded down to at least three digits, so that it is short in logs
+_PERIODS = tuple(seconds * NS_PER_SECOND for seconds in (1, 60, 3_600, 86_400))
+
+
+class AdaptiveRate:
+    """Moves the rate of a `Limiter` between ``lowest`` and ``highest``, as far as a server's answers allow.
+
+    ``lowest`` and ``highest`` are rates: a `Rate`, text such as ``"1/s"``, or a number per second. The search starts at the limiter's
+    rate, brought into that range. ``refused`` is the share of requests, between 0 and 1, that may be refused in order to find out
+    whether the limit has risen: more finds a rise sooner. Callers wait at the limiter, as ever; the HTTP adapters take an AdaptiveRate
+    wherever they take a limiter, and so does the factory of a `KeyedLimiter`.
+
+    One limiter has one AdaptiveRate, which may be called wherever the limiter may: from any thread with ``scope="process"``. An
+    `aiorate.Event` of kind ``rate`` tells of each settled change of more than 10 %.
+
+    Raises TypeError and ValueError for wrong arguments, and for a limiter whose rate it cannot move: one of several rates, or one that
+    processes share. Cannot be copied or pickled.
+    """
+
+    __slots__ = ("__weakref__", "_limiter", "_search")
+
+    def __init__(self, limiter: Limiter, lowest: Rate | str | Number, highest: Rate | str | Number, *, refused: Number = 0.02) -> None:
+        _check_limiter(limiter)
+        least, most = _rate("lowest", lowest), _rate("highest", highest)
+        if most.slower_than(least):
+            raise ValueError(f"AdaptiveRate(): lowest is {least} and highest is {most}. Give the lower rate first.")
+        num, den = exact(refused, "AdaptiveRate(refused)")
+        if not 0 < num < den:
+            raise ValueError(
+                f"AdaptiveRate(refused) is a share of the requests, greater than 0 and less than 1, such as 0.02; {refused!r} was given."
+            )
+        self._limiter = limiter
+        self._search = _Search(limiter, least, most, num / den)
+        self._search.found_by = ref(self)
+        limiter.set_rate(self._search.applied)
+        _SEARCHES[limiter] = self._search
+
+    @property
+    def limiter(self) -> Limiter:
+        """The limiter, at which callers wait."""
+        return self._limiter
+
+    @property
+    def rate(self) -> Rate:
+        """The limiter's rate now. While a server grants nothing, it is that of the questions that find out when it does again."""
+        return self._limiter.rate
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The limiter's dispatcher; for parts of aiorate that are built upon a limiter."""
+        return self._limiter.dispatcher
+
+    def succeeded(self, *, took: Number | timedelta | None = None) -> None:
+        """A server did what a request asked for, or refused it for another reason than its rate.
+
+        ``took`` is the time from the grant to the answer, in seconds or as a timedelta. Without it, requests that were on their way
+        when the rate changed count as evidence of the new rate. Raises TypeError and ValueError for anything else, and changes
+        nothing then.
+        """
+        self._succeeded(None if took is None else duration_to_ns(took, "succeeded(took)"))
+
+    def throttled(self, retry_after: Number | timedelta | None = None, *, took: Number | timedelta | None = None) -> None:
+        """A server refused a request because of its rate.
+
+        ``retry_after`` is the time for which nothing may be sent, in seconds or as a timedelta, if the server named one: the limiter
+        is paused for it. ``took`` and the errors are those of `succeeded`.
+        """
+        if isinstance(retry_after, str):
+            raise TypeError(
+                f"throttled() takes seconds or a timedelta, not the text {retry_after[:40]!r}. Read a response with"
+                " aiorate.http.read_feedback(status, headers), and pass its pause."
+            )
+        pause = 0 if retry_after is None else duration_to_ns(retry_after, "throttled(retry_after)")
+        waited = None if took is None else duration_to_ns(took, "throttled(took)")
+        self._throttled(Feedback(429, ns_to_seconds(pause), source="Retry-After") if pause else None, pause, waited)
+
+    def reading(self) -> int:
+        """The reading of the limiter's clock in ns, from which an adapter measures how long an answer took."""
+        return self.dispatcher.timeline.read()
+
+    def heed(self, throttled: bool, feedback: Feedback | None, granted: int) -> None:
+        """What an adapter heard: whether the server throttled, what else it said, and the `reading` at the grant.
+
+        The limiter is to observe ``feedback`` after this call.
+        """
+        took = max(0, self.reading() - granted)
+        if throttled:
+            pause = None if feedback is None else feedback.pause
+            self._throttled(None, 0 if pause is None else duration_to_ns(pause, "heed(pause)"), took)
+        else:
+            self._succeeded(took)
+
+    @changing
+    def _succeeded(self, took: int | None) -> None:
+        now, took = self._search.instant(self.dispatcher, took)
+        self._search.finder.succeeded(now, took)
+        self._apply()
+
+    @changing
+    def _throttled(self, feedback: Feedback | None, pause: int, took: int | None) -> None:
+        now, took = self._search.instant(self.dispatcher, took)
+        self._search.finder.throttled(now, took, pause)
+        if feedback is not None:
+            changes.observe(self.dispatcher, feedback, 0)
+        self._apply()
+
+    def _apply(self) -> None:
+        search, dispatcher = self._search, self.dispatcher
+        rate = search.changed()
+        if rate is not None:
+            changes.set_rate(dispatcher, rate, None)
+        settled = search.news()
+        if settled is not None:
+            dispatcher.notices.tell(Event("rate", dispatcher.notices.name, rate=settled), dispatcher.loop)
+
+    def __getattr__(self, name: str) -> Never:
+        from aiorate.mistakes import not_of_an_adaptive_rate
+
+        raise AttributeError(not_of_an_adaptive_rate(name))
+
+    def __repr__(self) -> str:
+        search = self._search
+        return f"<AdaptiveRate {self.rate}, {search.lowest} to {search.highest}, of {self._limiter!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an AdaptiveRate cannot be copied or pickled: it belongs to one limiter. Share it, or create another.")
+
+
+def adaptive_of(limiter: Limiter) -> AdaptiveRate | None:
+    """The AdaptiveRate that moves the limiter's rate; None: it has none. ``adaptive_of(keyed[key])`` finds that of a key."""
+    search = _SEARCHES.get(limiter) if _SEARCHES else None
+    if search is None:
+        return None
+    found = search.found_by()
+    if found is None:  # a KeyedLimiter keeps the limiter only
+        found = object.__new__(AdaptiveRate)
+        found._limiter, found._search = limiter, search
+        search.found_by = ref(found)
+    return found
+
+
+class _Search:
+    """What is known of one limiter's rate. Holds no limiter, which would never be freed then."""
+
+    __slots__ = ("_edge", "_gap", "_last", "_offset", "_period", "_told", "applied", "finder", "found_by", "highest", "lowest")
+    found_by: ref[AdaptiveRate]
+
+    def __init__(self, limiter: Limiter, lowest: Rate, highest: Rate, refused: float) -> None:
+        self.lowest, self.highest = lowest, highest
+        rate = lowest if limiter.rate.slower_than(lowest) else highest if highest.slower_than(limiter.rate) else limiter.rate
+        self._period = limiter.rate.period_ns if isinstance(limiter.scheduler, Window) else 0
+        if self._period:
+            self._check_whole(rate)
+        self.finder = Finder(rate.per_second, lowest.per_second, highest.per_second, refused)
+        self.applied = self._told = rate if not self._period else self._rounded(rate.per_second)
+        self._last = self._edge = self._gap = self._offset = 0
+
+    def _check_whole(self, rate: Rate) -> None:
+        # A window counts whole permits in its period.
+        least, most = -(-self.lowest.permits * self._period // self.lowest.period_ns), self.highest.permits_in(self._period)
+        if least > most:
+            raise ValueError(
+                f"AdaptiveRate(): the limiter's window of {ns_to_seconds(self._period):g} s counts whole permits, and there is no such rate"
+                f" from {self.lowest} to {self.highest}. Use a wider range, or another strategy."
+            )
+        self.lowest, self.highest = Rate.exactly(least, self._period), Rate.exactly(most, self._period)
+
+    def instant(self, dispatcher: Dispatcher, took: int | None) -> tuple[int, int | None]:
+        """The limiter's time, which stands still in a pause, and how much of it went by since the grant ``took`` ns ago."""
+        now, timeline = dispatcher.look(), dispatcher.timeline
+        if timeline.offset != self._offset:
+            self._edge, self._gap, self._offset = self._last, timeline.offset - self._offset, timeline.offset
+        self._last = now
+        if took is None:
+            return now, None
+        return now, now - self._granted(now, timeline, took)
+
+    def _granted(self, now: int, timeline: Timeline, took: int) -> int:
+        at = now + timeline.held_for - took
+        if at < self._edge:  # before the latest pause
+            at = min(self._edge, at + self._gap)
+        return min(at, now)
+
+    def changed(self) -> Rate | None:
+        """The rate to set, if it is another one."""
+        rate = self._rounded(self.finder.rate)
+        if rate == self.applied:
+            return None
+        self.applied = rate
+        return rate
+
+    def news(self) -> Rate | None:
+        """The rate that was settled on, if it has changed by more than 10 % since it was last told."""
+        settled = self.finder.settled
+        if settled is None or abs(settled - self._told.per_second) <= _WORTH_AN_EVENT * self._told.per_second:
+            return None
+        self._told = self._rounded(settled)
+        return self._told
+
+    def _rounded(self, per_second: float) -> Rate:
+        """The rate rounded down to what the strategy takes, within the range."""
+        if self._period:
+            rate = Rate.exactly(max(1, int(per_second * self._period / NS_PER_SECOND + 1e-9)), self._period)
+        else:
+            period = next((each for each in _PERIODS if per_second * each >= _DIGITS * NS_PER_SECOND), 1000 * _PERIODS[-1])
+            rate = Rate.exactly(max(1, int(per_second * period / NS_PER_SECOND)), period)
+        if not self.lowest.slower_than(rate):
+            return self.lowest
+        return rate if rate.slower_than(self.highest) else self.highest
+
+
+_SEARCHES: WeakKeyDictionary[Limiter, _Search] = WeakKeyDictionary()
+
+
+def _check_limiter(limiter: object) -> None:
+    if not isinstance(limiter, Limiter):
+        from aiorate.mistakes import not_to_adapt
+
+        raise TypeError(not_to_adapt(limiter, kind_of(limiter)))
+    if limiter.dispatcher.watcher.state != "local":
+        raise ValueError(
+            "AdaptiveRate(): processes share the rate of a RedisLimiter, and each would move it by what it alone hears. Give each process"
+            " an AdaptiveRate over a Limiter: those of one server find their shares."
+        )
+    if limiter.scheduler.members:
+        raise ValueError(
+            "AdaptiveRate(): the limiter has several rates, and only one can be moved. Use a Limiter of one rate, and keep the others in"
+            " a limit that it shares: KeyedLimiter(lambda key: adaptive, shared=Limiter(...))."
+        )
+    if limiter in _SEARCHES:
+        raise ValueError("AdaptiveRate(): the limiter has an AdaptiveRate already: aiorate.adaptive.adaptive_of(limiter) returns it.")
+
+
+def _rate(what: str, rate: Rate | str | Number) -> Rate:
+    try:
+        return Rate.of(rate)
+    except TypeError:
+        raise TypeError(
+            f"AdaptiveRate({what}) must be a rate, such as '1/s', a number per second or a Rate, not {kind_of(rate)}."
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"AdaptiveRate({what}): {error}") from None

@@ -1,0 +1,168 @@
+"""Which rate to try next, given what a server answered. A pure state machine: no clock, no loop, times in whole nanoseconds.
+
+In this order:
+
+1. While nothing is refused and callers use what they have, the rate climbs: by a little, then by twice as much, at most by a quarter
+   in each round of two round trips.
+2. A refusal ends a climb: back to the rate before the latest step. All refusals of requests that were granted before that are one.
+3. A refusal reads the server's meter: what was answered between two refusals, by the time between, is what the server gives. The rate
+   goes a little below.
+4. A climb pays for what it cost before the next one: so many answers for each refusal that they stay below the allowed share, and so
+   many times its length for a pause.
+5. Several refusals in a row with nothing given between are a drought, as of a window that is used up: single requests find out, each
+   after half as long again, when it is over. Then the rate is what it was.
+
+Time is the limiter's, which stands still in a pause.
+"""
+
+from __future__ import annotations
+
+from aiorate.rate import NS_PER_SECOND
+
+__all__ = ["Finder"]
+
+_ENOUGH = 10  # answers of a reading: fewer follow a fall sooner, more are less noisy
+_FIRST_STEP = 0.01  # of a climb: a larger one finds a rise sooner, a smaller one costs less where there was none
+_LARGEST_STEP = 0.25  # of a climb, in the same way
+_USED = 0.75  # of the permits: with a larger share, callers that do not use all of them hold the rate back sooner
+_IN_A_ROW = 3  # refusals of a drought: fewer take chance for a drought, more are refused in one
+
+
+class Finder:
+    """Finds the rate, in permits per second from ``lowest`` to ``highest``; ``refused`` is the share of requests that may be refused."""
+
+    __slots__ = (
+        "_answers",
+        "_base",
+        "_climbs_at",
+        "_drought",
+        "_given",
+        "_highest",
+        "_in_a_row",
+        "_last",
+        "_level",
+        "_lowest",
+        "_outage",
+        "_owes",
+        "_reacted",
+        "_refused",
+        "_round",
+        "_since",
+        "_step",
+        "_trip",
+        "rate",
+    )
+
+    def __init__(self, rate: float, lowest: float, highest: float, refused: float) -> None:
+        self.rate: float = rate
+        """The rate in force."""
+        self._lowest, self._highest, self._refused = lowest, highest, refused
+        self._level = rate  # what the server gives, as far as known
+        self._trip = 0  # the mean time to an answer
+        self._last: int | None = None
+        # This round: its start, and the answers to what was granted since.
+        self._round: int | None = None
+        self._answers = 0
+        # The climb: its latest step, the rate before it, whether refusals are its debt, and when the next may begin.
+        self._step, self._base, self._owes, self._climbs_at = 0.0, rate, False, 0
+        # The reading: its start, and what was given since.
+        self._since: int | None = None
+        self._given = 0
+        # Refusals: those granted before this instant are one; how many in a row; since when nothing is given; and how long the last time.
+        self._reacted: int | None = None
+        self._in_a_row = 0
+        self._drought: int | None = None
+        self._outage = 0
+
+    @property
+    def settled(self) -> float | None:
+        """The rate, unless it is being tried."""
+        return None if self._drought is not None or (self._step and self.rate < self._highest) else self.rate
+
+    def succeeded(self, now: int, took: int | None) -> None:
+        """The server gave a permit that was granted ``took`` ns before ``now``."""
+        now, granted = self._time(now, took)
+        self._given += 1
+        self._in_a_row = 0
+        if self._since is None:
+            self._since = granted
+        if self._round is None:
+            self._round = granted
+        if self._drought is not None:
+            if granted >= self._drought:
+                self._outage, self._drought = now - self._drought, None
+                self._settle(now)
+            return
+        if granted < self._round:
+            return
+        self._answers += 1
+        span = granted - self._round
+        if span < max(self._trip, int(2 * NS_PER_SECOND / self.rate), self._outage):
+            return
+        used = self._answers * NS_PER_SECOND >= _USED * self.rate * span
+        self._round, self._answers = granted, 0
+        if used and self.rate < self._highest and (self._step or now >= self._climbs_at):
+            self._step, self._base, self._owes = min(_LARGEST_STEP, 2 * self._step or _FIRST_STEP), self.rate, True
+            self._try(self.rate * (1 + self._step), now)
+
+    def throttled(self, now: int, took: int | None, pause: int = 0) -> None:
+        """The server refused a request, and asked for a pause of that many ns from now on; 0: it asked for none."""
+        now, granted = self._time(now, took)
+        self._in_a_row += 1
+        if self._round is None:
+            self._round = now
+        reading = self._read(now)
+        new = self._reacted is None or granted >= self._reacted
+        if self._owes:
+            cost = NS_PER_SECOND / self._level + (pause if new else 0)
+            self._climbs_at = max(self._climbs_at, now) + int(cost / self._refused)
+        if self._drought is not None:
+            if granted >= self._drought:
+                self._try(NS_PER_SECOND / max(self._trip, (now - self._drought) // 2, int(NS_PER_SECOND / self._level)), now)
+            if reading is not None:
+                self._level = self._within(min(self._level, reading))
+            return
+        if new:
+            self._reacted = now
+            if self._step:
+                self._level, self._step = self._base, 0.0
+            else:
+                self._level = min(self._level, self.rate)
+                if pause:
+                    self._level = self._level / 2 if reading is None or reading > self._level else reading
+                self._owes = self._owes and now <= self._climbs_at
+        if new or (reading is not None and reading < self._level):
+            self._level = self._within(self._level if reading is None else min(self._level, reading))
+            self._settle(now)
+        if self._in_a_row >= _IN_A_ROW and not pause:
+            self._drought = now
+            self._try(NS_PER_SECOND / max(self._trip, int(NS_PER_SECOND / self._level)), now)
+
+    def _time(self, now: int, took: int | None) -> tuple[int, int]:
+        # The instant, which never goes back, and that of the grant.
+        if self._last is not None and now < self._last:
+            now = self._last
+        self._last = now
+        if took is None:
+            return now, now
+        self._trip = self._trip + (took - self._trip) // 8 if self._trip else took
+        return now, now - took
+
+    def _read(self, now: int) -> float | None:
+        if self._since is None or not self._given:
+            self._since, self._given = now, 0
+        elif self._given >= _ENOUGH:
+            reading = self._given * NS_PER_SECOND / max(1, now - self._since)
+            self._since, self._given = now, 0
+            return reading
+        return None
+
+    def _settle(self, now: int) -> None:
+        self._try(self._level * (1 - self._refused), now)
+
+    def _try(self, rate: float, now: int) -> None:
+        self.rate = self._within(rate)
+        self._round, self._answers = now, 0
+
+    def _within(self, rate: float) -> float:
+        return min(self._highest, max(self._lowest, rate))

@@ -1,0 +1,296 @@
+"""AdaptiveRate: its arguments, what it does with its limiter, and its errors. Virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import pickle
+import weakref
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from aiorate import (
+    AllOf,
+    Budget,
+    BurstRatio,
+    CalendarWindow,
+    Event,
+    KeyedLimiter,
+    Limiter,
+    Rate,
+    Scheduler,
+    SlidingWindow,
+    SmoothBursty,
+    TicksAccumulator,
+    TokenBucket,
+    TokenPool,
+)
+from aiorate.adaptive import AdaptiveRate, adaptive_of
+from aiorate.testing import ManualClock
+
+SECOND = 1_000_000_000
+
+
+def made(rate: Any = "100/s", lowest: Any = "1/s", highest: Any = "1000/s", **options: Any) -> tuple[ManualClock, AdaptiveRate]:
+    clock = ManualClock()
+    return clock, AdaptiveRate(Limiter(rate, clock=clock, **options), lowest, highest)
+
+
+def refuse(clock: ManualClock, adaptive: AdaptiveRate, times: int) -> None:
+    for _ in range(times):
+        clock.advance(0.1)
+        adaptive.throttled(took=0.05)
+
+
+def grant(clock: ManualClock, adaptive: AdaptiveRate, times: int) -> None:
+    """Answers to callers that use every permit."""
+    for _ in range(times):
+        clock.advance(1 / adaptive.rate.per_second)
+        adaptive.succeeded(took=0.005)
+
+
+@pytest.mark.parametrize(
+    ("rate", "lowest", "highest", "starts"),
+    [
+        ("100/s", "1/s", "1000/s", Rate.parse("100/s")),
+        ("100/s", 1, Rate(1000), Rate.parse("100/s")),
+        ("100/s", "200/s", "300/s", Rate.parse("200/s")),
+        ("100/s", "1/min", "30/s", Rate.parse("30/s")),
+        ("100/s", "100/s", "100/s", Rate.parse("100/s")),
+    ],
+)
+def test_it_starts_at_the_rate_of_the_limiter_within_the_range(rate: Any, lowest: Any, highest: Any, starts: Rate) -> None:
+    """The user's guess is where the search begins."""
+    _, adaptive = made(rate, lowest, highest)
+
+    assert adaptive.rate == adaptive.limiter.rate == starts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "hint"),
+    [
+        (("10/s", "1/s", "5/s"), {}, TypeError, r"AdaptiveRate\(Limiter\('10/s'\)"),
+        ((Budget(tokens="10/s"), 1, 5), {}, TypeError, "a rate for each dimension"),
+        ((KeyedLimiter(lambda key: "1/s"), 1, 5), {}, TypeError, r"KeyedLimiter\(lambda key: AdaptiveRate"),
+        ((None, 1, 5), {}, TypeError, "not NoneType"),
+        ((Limiter(1), 5, 1), {}, ValueError, "Give the lower rate first"),
+        ((Limiter(1), 0, 1), {}, ValueError, "lowest"),
+        ((Limiter(1), -1, 1), {}, ValueError, "lowest"),
+        ((Limiter(1), None, 1), {}, TypeError, "lowest"),
+        ((Limiter(1), True, 1), {}, TypeError, "lowest"),
+        ((Limiter(1), 1, float("nan")), {}, ValueError, "highest"),
+        ((Limiter(1), 1, float("inf")), {}, ValueError, "highest"),
+        ((Limiter(1), 1, "fast"), {}, ValueError, "highest"),
+        ((Limiter(1), 1, 5), {"refused": 0}, ValueError, "greater than 0 and less than 1"),
+        ((Limiter(1), 1, 5), {"refused": 1}, ValueError, "greater than 0 and less than 1"),
+        ((Limiter(1), 1, 5), {"refused": True}, TypeError, "refused"),
+        ((Limiter(1), 1, 5), {"refused": "2%"}, TypeError, "refused"),
+        ((Limiter(1), 1, 5), {"refused": float("nan")}, ValueError, "refused"),
+        ((Limiter(AllOf(TokenBucket("1/s", burst=1), TokenBucket("9/min", burst=9))), 1, 5), {}, ValueError, "several rates"),
+        ((Limiter(SlidingWindow("10/10s")), 0.02, 0.03), {}, ValueError, "whole permits"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], hint: str
+) -> None:
+    """Where it is made, not at the first answer in the night."""
+    with pytest.raises(error, match=hint):
+        AdaptiveRate(*arguments, **options)
+
+
+def test_a_limiter_has_one_adaptive_rate() -> None:
+    """Two would move one rate against each other."""
+    _, adaptive = made()
+
+    with pytest.raises(ValueError, match="adaptive_of"):
+        AdaptiveRate(adaptive.limiter, 1, 2)
+    with pytest.raises(TypeError, match="one is enough"):
+        AdaptiveRate(adaptive, 1, 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", ["acquire", "try_acquire", "set_rate", "pause", "statistics"])
+def test_what_it_lacks_names_the_limiter(call: str) -> None:
+    """Callers wait at the limiter."""
+    _, adaptive = made()
+
+    with pytest.raises(AttributeError, match=r"await adaptive\.limiter\.acquire"):
+        getattr(adaptive, call)
+    with pytest.raises(AttributeError, match="has no attribute 'rates'"):
+        adaptive.rates  # noqa: B018
+
+
+def test_it_cannot_be_copied_or_pickled() -> None:
+    """A copy would move the same rate."""
+    _, adaptive = made()
+
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied"):
+            copied(adaptive)
+
+
+GARBAGE = [float("nan"), float("inf"), -1, -0.5, timedelta(seconds=-1), True, "1", b"1", [1], 10**500, 1 + 1j]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_changes_nothing(garbage: Any) -> None:
+    """A call that raises has changed nothing, of the limiter's pause too."""
+    _, adaptive = made()
+
+    for call in (
+        lambda: adaptive.succeeded(took=garbage),
+        lambda: adaptive.throttled(took=garbage),
+        lambda: adaptive.throttled(garbage),
+        lambda: adaptive.throttled(5, took=garbage),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            call()
+    assert adaptive.rate == Rate(100)
+    assert adaptive.limiter.statistics().paused_until is None
+
+
+def test_a_header_as_text_is_refused_with_a_hint() -> None:
+    """Retry-After may be a date."""
+    _, adaptive = made()
+
+    with pytest.raises(TypeError, match="read_feedback"):
+        adaptive.throttled("120")  # type: ignore[arg-type]
+
+
+def test_refused_always_it_settles_at_the_lowest() -> None:
+    """And stays there, however often it is told."""
+    clock, adaptive = made()
+
+    refuse(clock, adaptive, 1000)
+
+    assert adaptive.rate == Rate(1)
+
+
+def test_never_refused_it_reaches_the_highest() -> None:
+    """From a hundredth of it, while callers use all of it."""
+    clock, adaptive = made("10/s")
+
+    grant(clock, adaptive, 10_000)
+
+    assert adaptive.rate == Rate(1000)
+
+
+def test_a_retry_after_pauses_the_limiter() -> None:
+    """In seconds or as a timedelta; a day is a day."""
+    for wait, seconds in ((2.5, 2.5), (timedelta(days=1), 86_400), (0, None)):
+        clock, adaptive = made()
+        adaptive.throttled(wait, took=0.1)
+
+        until = adaptive.limiter.statistics().paused_until
+        assert until == (None if seconds is None else clock.now() / SECOND + seconds)
+
+
+def test_without_a_retry_after_nobody_is_paused() -> None:
+    """A pause of one second would cost most of what the server gives."""
+    _, adaptive = made()
+
+    adaptive.throttled()
+
+    assert adaptive.limiter.statistics().paused_until is None
+
+
+def test_events_tell_of_settled_changes() -> None:
+    """One for each change of more than 10 %, and none for what is tried on the way."""
+    events: list[Event] = []
+    clock, adaptive = made("10/s", on_event=events.append, name="api")
+
+    grant(clock, adaptive, 10_000)
+
+    assert [(event.kind, event.limiter, event.rate) for event in events] == [("rate", "api", Rate(1000))]
+    assert str(events[0]) == "limiter 'api': the rate is now 1000/s"
+
+
+STRATEGIES = {
+    "pool": lambda: TokenPool("72.9/s"),
+    "bucket": lambda: TokenBucket("72.9/s", burst=5),
+    "window": lambda: SlidingWindow("73/s"),
+    "window of 10 s": lambda: SlidingWindow("730/10s"),
+    "window of a minute": lambda: SlidingWindow("4000/min"),
+    "calendar": lambda: CalendarWindow("4000/min", "UTC"),
+    "ticks": lambda: TicksAccumulator("72.9/s"),
+    "ratio": lambda: BurstRatio("72.9/s", 2),
+    "smooth": lambda: SmoothBursty("72.9/s"),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_takes_every_rate_tried(strategy: str) -> None:
+    """A window takes whole permits in its period only."""
+    clock, adaptive = made(STRATEGIES[strategy](), "0.3/s", "1234.5/s")
+
+    for _ in range(20):
+        grant(clock, adaptive, 97)
+        refuse(clock, adaptive, 7)
+        assert 0.3 <= adaptive.rate.per_second <= 1234.5
+    grant(clock, adaptive, 20_000)
+
+    assert adaptive.rate.per_second > 100
+
+
+def test_a_strategy_that_refuses_a_rate_is_refused_at_once() -> None:
+    """Its own error says why."""
+
+    class Fixed(TokenPool):
+        __slots__ = ()
+
+        def set_rate(self, rate: Rate, now: int) -> None:
+            raise ValueError("this rate is fixed")
+
+    with pytest.raises(ValueError, match="is fixed"):
+        made(Fixed("5/s"))
+
+
+def test_the_adaptive_rate_of_a_key_is_found() -> None:
+    """The factory returns it, and the KeyedLimiter keeps its limiter."""
+    keyed: KeyedLimiter[str] = KeyedLimiter(lambda key: AdaptiveRate(Limiter("10/s"), "1/s", "100/s"))
+
+    adaptive = adaptive_of(keyed["a"])
+
+    assert adaptive is not None
+    assert adaptive.limiter is keyed["a"]
+    assert adaptive_of(keyed["a"]) is adaptive
+    assert adaptive_of(keyed["b"]) is not adaptive
+    assert adaptive_of(Limiter("10/s")) is None
+    with pytest.raises(ValueError, match="already"):
+        AdaptiveRate(keyed["a"], 1, 2)
+
+
+def test_a_limiter_is_freed_with_its_adaptive_rate() -> None:
+    """Nothing keeps either of them."""
+    _, adaptive = made()
+    limiter = weakref.ref(adaptive.limiter)
+
+    del adaptive
+    gc.collect()
+
+    assert limiter() is None
+
+
+def test_a_closed_limiter_still_hears() -> None:
+    """Answers arrive after it was closed."""
+    clock, adaptive = made()
+    asyncio.run(adaptive.limiter.aclose())
+
+    grant(clock, adaptive, 100)
+    refuse(clock, adaptive, 100)
+
+    assert adaptive.rate == Rate(1)
+
+
+def test_its_repr_tells_the_rate_and_the_range() -> None:
+    """For logs."""
+    _, adaptive = made()
+
+    assert repr(adaptive).startswith("<AdaptiveRate 100/s, 1/s to 1000/s, of <Limiter")
+
+
+def test_custom_strategies_are_taken() -> None:
+    """They are moved by their `set_rate`."""
+    assert isinstance(made(TokenPool("5/s"))[1].limiter.scheduler, Scheduler)
