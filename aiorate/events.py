@@ -71,7 +71,7 @@ def emit(event: Event, on_event: Callable[[Event], object] | None) -> None:
     """Log the event, and call back. Exceptions of the callback are logged and go no further."""
     level = _LEVELS[event.kind]
     if _logger.isEnabledFor(level):
-        extra = {f"aiorate_{name}": value for name, value in asdict(event).items()}
+        extra = {f"aiorate_{name}": value for name, value in asdict(event).items() if name != "rate" or value is not None}
         _logger.log(level, "%s", event, extra=extra)
     if on_event is not None:
         try:
