@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from aiorate.errors import LimiterClosed, check_count
+from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, check_count
 from aiorate.options import check_options, check_scope
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
@@ -22,6 +22,7 @@ from aiorate.waiting.moving import find_loop
 from aiorate.waiting.questions import estimate, is_closed, max_permits, shares_on_demand
 from aiorate.waiting.refusals import ACQUIRE, CLOSED
 from aiorate.waiting.timeline import NOT_ASKED
+from aiorate.waiting.watcher import UNWATCHED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -246,6 +247,34 @@ class Limiter:
             return await self.acquire(permits)
         self._check("acquire()", permits)
         return ns_to_seconds(await entrance.enter(permits))
+
+    async def enter_at_once(self) -> bool:
+        """As `enter` for one permit, and never waits: False if there is no place or no permit now. A store is asked once.
+
+        `leave` must follow True.
+        """
+        entrance = self._entrance
+        if entrance is None:
+            return self.try_acquire() if self._dispatcher.watcher is UNWATCHED else await self._ask_once()
+        if entrance.try_enter():
+            entered = False
+            try:
+                entered = await self._ask_once()
+            finally:
+                if not entered:
+                    entrance.leave()
+            return entered
+        if is_closed(self._dispatcher):
+            return await self._ask_once()  # which raises
+        self._dispatcher.counters.refused += 1
+        return False
+
+    async def _ask_once(self) -> bool:
+        try:
+            await self.acquire(max_wait=0)
+        except (WaitTooLong, LineFull):
+            return False
+        return True
 
     def enter_blocking(self, permits: int) -> float:
         """As `enter`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""
@@ -488,6 +517,11 @@ class Limiter:
     def dispatcher(self) -> Dispatcher:
         """The dispatcher, which decides; for parts of aiorate that are built upon a limiter."""
         return self._dispatcher
+
+    @property
+    def places(self) -> Dispatcher | None:
+        """The dispatcher of the places of ``max_concurrency``, for parts of aiorate; None: there is no limit of concurrency."""
+        return None if self._entrance is None else self._entrance.places
 
     def check_shared(self, what: str, instead: str) -> None:
         """Raise ValueError if the limiter has options that do not hold for permits taken through others.

@@ -201,6 +201,15 @@ class Capped(Compound):
         available, left = self.inner.available(now), self.left(now)
         return available if left is None else min(available, left)
 
+    def standings(self, now: int) -> list[tuple[int, int]]:
+        """The other's, but at most what is left, until there is more for a request."""
+        left = self.left(now)
+        standings = self.inner.standings(now)
+        if left is None:
+            return standings
+        at = self.peek(left + 1, now) if self.max_permits is None or left < self.max_permits else now
+        return [(left, max(at, more)) if left <= available else (available, more) for available, more in standings]
+
     def rested(self, now: int) -> bool:
         """Not before the last window has ended and the buckets are full."""
         return self._holds_nothing(now) and self.inner.rested(now)

@@ -123,6 +123,14 @@ class Compound(Scheduler):
         """The least of the parts'."""
         return min(part.available(now) for part in self.parts)
 
+    def quotas(self) -> list[tuple[int, Rate]]:
+        """Those of all parts."""
+        return [quota for part in self.parts for quota in part.quotas()]
+
+    def standings(self, now: int) -> list[tuple[int, int]]:
+        """Those of all parts."""
+        return [standing for part in self.parts for standing in part.standings(now)]
+
     def rested(self, now: int) -> bool:
         """Whether all parts are."""
         return all(part.rested(now) for part in self.parts)

@@ -28,6 +28,8 @@ from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
+from aiorate.rate import NS_PER_SECOND
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -153,6 +155,16 @@ class Scheduler(ABC):
             middle = (least + most + 1) // 2
             least, most = (middle, most) if self.peek(middle, now) <= now else (least, middle - 1)
         return least
+
+    def quotas(self) -> list[tuple[int, Rate]]:
+        """Each limit as a server tells it: the most permits at once, and the rate at which they come back."""
+        most = self.bound(1) if self.max_permits is None else self.max_permits
+        return [(max(1, self.rate.permits_in(NS_PER_SECOND)) if most is None else most, self.rate)]
+
+    def standings(self, now: int) -> list[tuple[int, int]]:
+        """For each of the `quotas`: the permits available at ``now``, and the instant at which there is one more, if none is taken."""
+        left, most = self.available(now), self.max_permits
+        return [(left, now if most is not None and left >= most else self.peek(left + 1, now))]
 
     def rested(self, now: int) -> bool:
         """Whether a new scheduler in its place would serve no request sooner.

@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.interface import NOBODY_KNOWS, check_ask, check_give_back, check_permits
-from aiorate.schedulers.supplied import Supplied, check_charge
+from aiorate.schedulers.supplied import Supplied, check_charge, standing_of
 from aiorate.schedulers.windows_ahead import WindowsAhead
 
 if TYPE_CHECKING:
@@ -228,6 +228,15 @@ class QuotaScheduler(Supplied):
     def available(self, now: int) -> int:
         """The number of permits in hand."""
         return self.ready(1, now)
+
+    def standings(self, now: int) -> list[tuple[int, int]]:
+        """The permits in hand, and those that the window had left when the store answered last; and when the next one begins."""
+        if self.fallback is not None:
+            return [standing_of(self.fallback, self.rate.permits, now)]
+        if self.ending(now):
+            return [(0, self._ahead.begins[0])]
+        left, more_at = self._ahead.standing(now)
+        return [(min(left + self.ready(1, now), self.rate.permits), more_at)]
 
     def rested(self, now: int) -> bool:
         """Whether nothing is in hand or on its way."""

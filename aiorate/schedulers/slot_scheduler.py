@@ -13,7 +13,7 @@ from aiorate.schedulers.interface import NOBODY_KNOWS, check_ask, check_give_bac
 from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.slot_run import lapse_of, runs_of
 from aiorate.schedulers.slots_in_hand import SlotsInHand
-from aiorate.schedulers.supplied import MOST_NS, Fallback, Supplied, check_charge
+from aiorate.schedulers.supplied import MOST_NS, Fallback, Supplied, check_charge, standing_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,6 +189,19 @@ class SlotScheduler(Supplied):
         at = max(self.peek(permits, now), now)
         if at < NOBODY_KNOWS:
             self.take(permits, at)
+
+    def quotas(self) -> list[tuple[int, Rate]]:
+        """The burst of each rate, of all processes together."""
+        return list(zip(self.bursts, self.rates, strict=True))
+
+    def standings(self, now: int) -> list[tuple[int, int]]:
+        """For each rate, the slots in hand that are due and those that the store had free when it answered last."""
+        fallback = self.fallback
+        if fallback is not None:
+            return [standing_of(fallback, burst, now) for burst in self.bursts]
+        in_hand = self.due_by(now, now)
+        free = [self._next_free.standing(index, now) for index in range(len(self.rates))]
+        return [(min(left + in_hand, burst), at) for (left, at), burst in zip(free, self.bursts, strict=True)]
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate by which this process has slots assigned. Raises RuntimeError where there are several."""

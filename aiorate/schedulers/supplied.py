@@ -12,7 +12,7 @@ from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler
 if TYPE_CHECKING:
     from aiorate.rate import Rate
 
-__all__ = ["MOST_NS", "Fallback", "Link", "Supplied", "check_charge"]
+__all__ = ["MOST_NS", "Fallback", "Link", "Supplied", "check_charge", "standing_of"]
 
 MOST_NS = 10**19
 """317 years: the longest duration that a store can count."""
@@ -129,3 +129,15 @@ def check_charge(permits: int, rate: Rate) -> None:
     if permits * rate.period_ns > MOST_NS * rate.permits:
         most = MOST_NS * rate.permits // rate.period_ns
         raise ValueError(f"charge({permits}): at {rate} the debt would last longer than 317 years. At most {most} can be charged.")
+
+
+def standing_of(fallback: Fallback, most: int, now: int) -> tuple[int, int]:
+    """How many of ``most`` permits an outage leaves at ``now``, and when there is one more; `NOBODY_KNOWS` if nobody does."""
+    try:
+        at = fallback.at(1, now)
+        if at > now:
+            return 0, at
+        at = fallback.at(most, now)
+    except ConnectionError:  # the policy refuses requests
+        return 0, NOBODY_KNOWS
+    return (most, now) if at <= now else (1, now)

@@ -174,6 +174,16 @@ class TokenBucket(Metered):
         due = self.line.due
         return 0 if due is None else max(0, min((now * self._unit - due) // self._cost + 1, self.burst))
 
+    def standings(self, now: int) -> list[tuple[int, int]]:
+        due = self.line.due
+        if due is None:
+            return super().standings(now)
+        ticks, unit, cost = now * self._unit, self._unit, self._cost
+        if due > ticks:
+            return [(0, -(-due // unit))]
+        left = (ticks - due) // cost + 1
+        return [(self.burst, now) if left >= self.burst else (left, -(-(due + left * cost) // unit))]
+
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The bucket keeps its level in permits, and so does a debt."""
         rate = Rate.of(rate)

@@ -29,6 +29,15 @@ class WindowsAhead:
         """When that many of one window are due: ``now`` if at once."""
         return self._find(permits, now)[0]
 
+    def standing(self, now: int) -> tuple[int, int]:
+        """What the window at ``now`` has left, and when the next one begins; ``now`` if nothing is known of the calendar."""
+        _, passed, left = self._find(1, now)
+        begin = self._begin(passed)
+        if begin is None:
+            return max(left, 0), now
+        at = self.at(1, now)
+        return (0, at) if at > now else (left, begin)
+
     def take(self, permits: int, now: int) -> None:
         """Take them from the first window that has them."""
         _, passed, left = self._find(permits, now)

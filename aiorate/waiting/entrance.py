@@ -52,14 +52,29 @@ class Entrance:
                 waited = asked
                 await places.wait(ticket, 1, asked, None, self)
                 most = None  # already admitted, and still waiting
-        if self._scheduler.max_permits == 1:  # one of several may be left by another task
-            task = running_task()
-            self._scheduler.holder = None if task is None else ref(task)
+        self._hold()
         try:
             return await self._take_permits(permits, most, waited)
         except BaseException:
             self.leave()
             raise
+
+    def try_enter(self) -> bool:
+        """Take a place if one is free and nobody waits for one; never waits."""
+        places = self.places
+        find_loop(self._dispatcher)
+        if not places.meter.grab(True):
+            at, now = places.run(places.take, 1)
+            if at > now:
+                return False
+        self._hold()
+        return True
+
+    def _hold(self) -> None:
+        """Note which task holds the only place; one of several may be left by another task."""
+        if self._scheduler.max_permits == 1:
+            task = running_task()
+            self._scheduler.holder = None if task is None else ref(task)
 
     def enter_blocking(self, permits: int, wait: Callable[..., tuple[int, int, int | None]]) -> int:
         """As `enter`, in a thread without an event loop; ``wait`` is `wait_blocking`. Interrupted, the place is left again."""

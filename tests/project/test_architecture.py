@@ -78,6 +78,11 @@ http.requests
 http.hooks http.transport aiohttp
 http
 
+asgi.address asgi.fields
+asgi.policies
+asgi.middleware
+asgi
+
 redis.asking redis.failures redis.address redis.exchange
 redis.scripting
 redis.script redis.window_script redis.booking_script redis.limits

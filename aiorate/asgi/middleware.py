@@ -1,0 +1,183 @@
+"""RateLimitMiddleware: limits the HTTP requests of an ASGI 3 application. Pure ASGI, for any framework and server, asyncio and trio.
+
+Nothing waits: a request is let through or refused at once. The limiter decides; here is only what ASGI asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from aiorate.asgi.address import client_address
+from aiorate.asgi.fields import problem
+from aiorate.asgi.policies import Policies
+from aiorate.errors import kind_of
+from aiorate.keyed import KeyedLimiter
+from aiorate.limiter import Limiter
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable, MutableMapping
+
+    Scope = MutableMapping[str, Any]
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+__all__ = ["RateLimitMiddleware"]
+
+_logger = logging.getLogger("aiorate")
+
+_PLAIN = frozenset({str, int, tuple, bytes, type(None)})  # types of keys that are not awaitable
+_SECOND = 1_000_000_000  # ns
+_NO_KEYS: KeyedLimiter[Any] = KeyedLimiter(lambda key: 1)  # never asked
+
+
+class RateLimitMiddleware:
+    """Let HTTP requests through to ``app``, or answer 429, as ``limiter`` says. Every answer tells the client what it has left.
+
+    ``limiter`` is a `Limiter` or a `KeyedLimiter` of any scope, or a `RedisLimiter`. ``key`` is a function of the ASGI scope, plain or
+    async, that names the client; None means that the request is not limited. The default is `client_address`. With a `Limiter`, which
+    is one limit for all, the key decides only that. A request takes one permit, and never waits for it. With ``max_concurrency`` it
+    holds its place until the application returns.
+
+    A refused request is answered with 429, Retry-After, and a body of application/problem+json. The answers of all limited requests
+    have RateLimit-Policy and RateLimit, as things stand when the answer begins, in addition to those that the application sets.
+
+    ``dry_run`` lets every request through and sends no fields, counts those that would be refused in `would_refuse`, and logs that
+    number at most once a second.
+
+    Web sockets, lifespan events and other scopes pass untouched, and so does all that the application receives and sends, except for
+    the fields in its ``http.response.start``. Errors of the key function and of the limiter, such as `LimiterClosed`, are errors of the
+    application: the request is not let through. Raises TypeError for wrong arguments.
+    """
+
+    __slots__ = ("__weakref__", "_key", "_keyed", "_limiter", "_logged_at", "_policies", "app", "dry_run", "would_refuse")
+
+    def __init__(
+        self,
+        app: App,
+        limiter: Limiter | KeyedLimiter[Any],
+        *,
+        key: Callable[[Scope], Hashable | Awaitable[Hashable]] = client_address,
+        dry_run: bool = False,
+    ) -> None:
+        _check(app, limiter, key, dry_run)
+        self.app: App = app
+        """The application."""
+        self.dry_run: bool = dry_run
+        """Whether requests are only counted."""
+        self.would_refuse: int = 0
+        """With ``dry_run``: how many requests would have been refused."""
+        self._key = key
+        self._limiter: Limiter | None = limiter if isinstance(limiter, Limiter) else None
+        self._keyed: KeyedLimiter[Any] = limiter if isinstance(limiter, KeyedLimiter) else _NO_KEYS
+        self._policies: dict[ref[Limiter], Policies] = {}
+        self._logged_at: int | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection, as ASGI 3 defines it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        key: Any = self._key(scope)
+        if type(key) not in _PLAIN and isawaitable(key):
+            key = await key
+        if key is None:
+            await self.app(scope, receive, send)
+            return
+        limiter = self._limiter or self._keyed[key]
+        if not await limiter.enter_at_once():
+            await self._refuse(scope, receive, send, limiter, key)
+        elif limiter.places is None:  # there is nothing to leave
+            await self.app(scope, receive, send if self.dry_run else self._with_fields(send, limiter, key))
+        else:
+            try:
+                await self.app(scope, receive, send if self.dry_run else self._with_fields(send, limiter, key))
+            finally:
+                limiter.leave()
+
+    def _with_fields(self, send: Send, limiter: Limiter, key: Hashable) -> Send:
+        started = False
+
+        def send_with_fields(message: Message) -> Awaitable[None]:
+            # A plain function, so that each chunk of a stream goes straight to the server.
+            nonlocal started
+            if started or message["type"] != "http.response.start":
+                return send(message)
+            started = True
+            policies = self._policies.get(ref(limiter)) or self._describe(limiter, key)
+            changed = {**message}  # the application may use its own again
+            changed["headers"] = [*(message.get("headers") or ()), *policies.fields(limiter)]
+            return send(changed)
+
+        return send_with_fields
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, limiter: Limiter, key: Hashable) -> None:
+        if self.dry_run:
+            self._count(limiter)
+            await self.app(scope, receive, send)
+            return
+        policies = self._policies.get(ref(limiter)) or self._describe(limiter, key)
+        fields, violated, seconds = policies.refusal(limiter)
+        body = problem(seconds, violated)
+        headers = [
+            (b"content-type", b"application/problem+json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"retry-after", b"%d" % seconds),
+            *fields,
+        ]
+        await send({"type": "http.response.start", "status": 429, "headers": headers})
+        is_head = str(scope.get("method", "")).upper() == "HEAD"
+        await send({"type": "http.response.body", "body": b"" if is_head else body, "more_body": False})
+
+    def _describe(self, limiter: Limiter, key: Hashable) -> Policies:
+        # Dropped with the limiter, which a KeyedLimiter evicts.
+        policies = self._policies[ref(limiter, self._policies.pop)] = Policies(limiter, self._name_of(limiter, key))
+        return policies
+
+    def _name_of(self, limiter: Limiter, key: Hashable) -> str:
+        name = limiter.dispatcher.notices.name
+        # A name with the key in it, as limiters of a store need, differs for each client, and a key may be secret.
+        return "default" if not name or (self._limiter is None and str(key) in name) else name
+
+    def _count(self, limiter: Limiter) -> None:
+        self.would_refuse += 1
+        now = limiter.dispatcher.timeline.read()
+        if self._logged_at is None or not 0 <= now - self._logged_at < _SECOND:
+            self._logged_at = now
+            _logger.warning("dry run: %d requests would have been refused until now", self.would_refuse)
+
+
+def _check(app: object, limiter: object, key: object, dry_run: object) -> None:
+    call = "RateLimitMiddleware(app, limiter)"
+    if isinstance(app, (Limiter, KeyedLimiter)):
+        raise TypeError(f"{call}: the application comes first, and then the limiter. Both were given the other way round.")
+    if not callable(app):
+        raise TypeError(f"{call}: app must be an ASGI application, a callable of scope, receive and send, not {kind_of(app)}.")
+    if not isinstance(limiter, (Limiter, KeyedLimiter)):
+        raise TypeError(f"{call}: limiter must be a Limiter or a KeyedLimiter, not {kind_of(limiter)}.{_instead_of(limiter)}")
+    if not callable(key):
+        raise TypeError(f"{call}: key must be a function of the scope, such as aiorate.asgi.client_address, not {kind_of(key)}.")
+    if not isinstance(dry_run, bool):
+        raise TypeError(f"{call}: dry_run must be True or False, not {kind_of(dry_run)}.")
+
+
+def _instead_of(limiter: object) -> str:
+    from aiorate.budget import Budget
+    from aiorate.keyed_budget import KeyedBudget
+    from aiorate.rate import Rate
+    from aiorate.schedulers.interface import Scheduler
+
+    if isinstance(limiter, (Budget, KeyedBudget)):
+        return (
+            " A request takes one permit of each limit, and a budget has amounts that only the application knows: reserve them there."
+            " For several limits of requests, write KeyedLimiter(lambda client: AllOf(TokenBucket('5/s', 10), SlidingWindow('100/min')))."
+        )
+    if isinstance(limiter, (Rate, Scheduler, str, int, float)):
+        return " For one limit for each client, write KeyedLimiter(lambda client: TokenBucket('5/s', burst=10))."
+    if callable(limiter):
+        return " For a limit for each client, write KeyedLimiter(function)."
+    return ""

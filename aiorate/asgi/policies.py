@@ -1,0 +1,166 @@
+"""What a server tells of a limiter: its policies, which rarely change, and how each stands now."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil, isfinite
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiorate.asgi.fields import MOST, names_of, quoted, seconds_of
+from aiorate.rate import NS_PER_SECOND, ceil_div
+from aiorate.schedulers.interface import NOBODY_KNOWS
+
+if TYPE_CHECKING:
+    from aiorate.limiter import Limiter
+    from aiorate.rate import Rate
+    from aiorate.schedulers.interface import Scheduler
+    from aiorate.waiting.dispatcher import Dispatcher
+
+    Field = tuple[bytes, bytes]
+
+__all__ = ["Policies", "Refusal"]
+
+_POLICY, _LIMIT = b"ratelimit-policy", b"ratelimit"
+_CONCURRENT = b"concurrent-requests"  # a unit of draft 11, beside requests and content-bytes
+_UNKNOWN = NOBODY_KNOWS >> 1  # no wait is that long
+_REMEMBERED = 256  # different limits: those of all keys are mostly the same
+
+
+class Refusal(NamedTuple):
+    """How the policies stand after a refused request."""
+
+    fields: list[Field]
+    """The two header fields."""
+    violated: tuple[str, ...]
+    """The names of the policies with nothing left; of all, if each has something now."""
+    seconds: int
+    """Until these have something; 1 if that is unknown."""
+
+
+class _Written(NamedTuple):
+    """What does not change from one answer to the next."""
+
+    policy: Field
+    """The field RateLimit-Policy."""
+    names: list[str]
+    """One for each quota, and one for the places at the end, if there are any."""
+    starts: list[bytes]
+    """The beginning of what RateLimit says of each."""
+    windows: list[int]
+    """The seconds of each quota."""
+
+
+class Policies:
+    """The policies of one limiter: its own, those of limits that it shares, and its places. They do not keep the limiter alive."""
+
+    __slots__ = ("_dispatcher", "_levels", "_name", "_only", "_places", "_rate", "_rates", "_start", "_window", "_written")
+
+    def __init__(self, limiter: Limiter, name: str) -> None:
+        self._dispatcher: Dispatcher = limiter.dispatcher
+        self._places: Dispatcher | None = limiter.places
+        self._name = name
+        self._describe()
+
+    def _describe(self) -> None:
+        """Write the policies for the rates in force."""
+        levels: list[tuple[Dispatcher, int]] = []  # each limit, and how many quotas it has
+        rates: list[tuple[Scheduler, Rate]] = []
+        quotas: list[tuple[str, int, Rate]] = []
+        level: Dispatcher | None = self._dispatcher
+        while level is not None:
+            strategy, name = level.strategy, self._name if level is self._dispatcher else level.notices.name or "shared"
+            own = strategy.quotas()
+            levels.append((level, len(own)))
+            rates += [(leaf, leaf.rate) for leaf in _leaves(strategy)]
+            quotas += [(name, most, rate) for most, rate in own]
+            level = None if level.gate is None else level.gate.shared
+        self._written: _Written = _write(tuple(quotas), None if self._places is None else self._places.scheduler.max_permits)
+        self._levels, self._rates = levels, rates
+        # The usual limiter has one quota and is for one event loop: what its answers need is at hand.
+        is_plain = len(quotas) == 1 and self._places is None and self._dispatcher.section is None
+        self._only: Scheduler | None = rates[0][0] if is_plain and self._dispatcher.scheduler is rates[0][0] else None
+        self._rate: Rate = rates[0][1]
+        self._start: bytes = self._written.starts[0]
+        self._window: int = self._written.windows[0]
+
+    def fields(self, limiter: Limiter) -> tuple[Field, Field]:
+        """The two header fields, as things stand now."""
+        only, dispatcher = self._only, self._dispatcher
+        if only is not None and only is dispatcher.scheduler and only.rate is self._rate:
+            timeline = dispatcher.timeline
+            if timeline.held_at is None and dispatcher.waiters.head is None and not dispatcher.closed:
+                now = timeline.read() - timeline.offset
+                left, at = only.standings(now)[0]
+                wait = at - now
+                seconds = self._window if wait <= 0 else 1 if wait <= NS_PER_SECOND else 0 if wait >= _UNKNOWN else seconds_of(wait)
+                if seconds and left <= MOST:
+                    return self._written.policy, (_LIMIT, b"%b%d;t=%d" % (self._start, left, seconds))
+        left_of_each = self._left(limiter)
+        return self._written.policy, (_LIMIT, self._told(left_of_each))
+
+    def refusal(self, limiter: Limiter) -> Refusal:
+        """As `fields`, and what a refused client is told besides."""
+        left = self._left(limiter)
+        names = self._written.names
+        violated = [index for index, (count, _) in enumerate(left) if not count]
+        seconds = max([left[index][1] for index in violated], default=1) or 1
+        fields = [self._written.policy, (_LIMIT, self._told(left))]
+        return Refusal(fields, tuple([names[index] for index in violated] or names), seconds)
+
+    def _told(self, left: list[tuple[int, int]]) -> bytes:
+        return b", ".join(
+            [
+                b"%b%d;t=%d" % (start, min(count, MOST), seconds) if seconds else b"%b%d" % (start, min(count, MOST))
+                for start, (count, seconds) in zip(self._written.starts, left, strict=True)
+            ]
+        )
+
+    def _left(self, limiter: Limiter) -> list[tuple[int, int]]:
+        """What each policy has left, and the seconds until it has more; 0: that is unknown."""
+        for leaf, rate in self._rates:
+            if leaf.rate is not rate:
+                self._describe()
+                break
+        section = self._dispatcher.section
+        found = self._read() if section is None else section.run(self._read)
+        left: list[tuple[int, int]] = []
+        for window, (count, wait) in zip(self._written.windows, found, strict=False):
+            if wait is None:  # a line, or a pause
+                delay = limiter.delay()
+                left.append((0, min(ceil(delay), MOST) or 1 if isfinite(delay) else 0))
+            elif wait >= _UNKNOWN:
+                left.append((count, 0))
+            else:
+                left.append((count, window if wait <= 0 else seconds_of(wait)))
+        return left + [(count, 0) for count, _ in found[len(left) :]]
+
+    def _read(self) -> list[tuple[int, int | None]]:
+        """What each policy has left, and the nanoseconds until it has more; None: it is held up, and the limiter says how long."""
+        found: list[tuple[int, int | None]] = []
+        for level, quotas in self._levels:
+            now = level.timeline.now()  # which ends a pause that is over
+            if level.is_held:
+                found += [(0, None)] * quotas
+            else:
+                found += [(left, at - now) for left, at in level.scheduler.standings(now)]
+        if self._places is not None:
+            found.append((0 if self._places.is_held else self._places.scheduler.available(0), 0))
+        return found
+
+
+def _leaves(scheduler: Scheduler) -> list[Scheduler]:
+    return [leaf for member in scheduler.members for leaf in _leaves(member)] or [scheduler]
+
+
+@lru_cache(_REMEMBERED)
+def _write(quotas: tuple[tuple[str, int, Rate], ...], places: int | None) -> _Written:
+    titles = [title for title, _, _ in quotas] + ([] if places is None else [f"{quotas[0][0]}-concurrent"])
+    names = names_of(titles)
+    shown = [quoted(name) for name in names]
+    windows = [seconds_of(ceil_div(most * rate.period_ns, rate.permits)) for _, most, rate in quotas]
+    policies = [
+        b"%b;q=%d;w=%d" % (name, min(most, MOST), window) for name, (_, most, _), window in zip(shown, quotas, windows, strict=False)
+    ]
+    if places is not None:
+        policies.append(b'%b;q=%d;qu="%b"' % (shown[-1], min(places, MOST), _CONCURRENT))
+    return _Written((_POLICY, b", ".join(policies)), names, [b"%b;r=" % name for name in shown], windows)

@@ -1,0 +1,199 @@
+"""RateLimitMiddleware: which requests it lets through, what it answers to the others, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from helpers.asgi import Answer, ask, nothing, ok, scope_of
+
+from aiorate import AllOf, KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, TokenBucket
+from aiorate.asgi import RateLimitMiddleware
+from aiorate.testing import ManualClock, VirtualLoop
+
+QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+
+def bucket(burst: int = 2, rate: str = "1/min", **options: Any) -> Limiter:
+    return Limiter(TokenBucket(rate, burst=burst), **{"clock": ManualClock(), **options})
+
+
+@pytest.mark.asyncio
+async def test_requests_beyond_the_burst_are_refused() -> None:
+    """The answer says when to come back, what is allowed, and which limit it was."""
+    app = RateLimitMiddleware(ok, bucket())
+
+    answers = [await ask(app) for _ in range(3)]
+
+    assert [200, 200, 429] == [answer.status for answer in answers]
+    refused = answers[-1]
+    assert {
+        "content-type": "application/problem+json",
+        "content-length": str(len(refused.body)),
+        "retry-after": "60",
+        "ratelimit-policy": '"default";q=2;w=120',
+        "ratelimit": '"default";r=0;t=60',
+    } == refused.headers
+    problem = json.loads(refused.body)
+    assert (QUOTA_EXCEEDED, 429, ["default"]) == (problem["type"], problem["status"], problem["violated-policies"])
+
+
+@pytest.mark.asyncio
+async def test_every_answer_tells_what_is_left() -> None:
+    """Beside the headers of the application, which are not changed."""
+    app = RateLimitMiddleware(ok, bucket(3))
+
+    answers = [await ask(app) for _ in range(3)]
+
+    assert ['"default";r=2;t=60', '"default";r=1;t=60', '"default";r=0;t=60'] == [answer.headers["ratelimit"] for answer in answers]
+    assert ["yes"] * 3 == [answer.headers["x-app"] for answer in answers]
+    assert b"ok" == answers[0].body
+
+
+@pytest.mark.asyncio
+async def test_each_address_has_a_limit() -> None:
+    """A client that is refused does not keep others out."""
+    app = RateLimitMiddleware(ok, KeyedLimiter(lambda client: bucket(1)))
+
+    statuses = [(await ask(app, scope_of(address))).status for address in ("192.0.2.1", "192.0.2.2", "192.0.2.1")]
+
+    assert [200, 200, 429] == statuses
+
+
+@pytest.mark.asyncio
+async def test_key_may_be_async_and_none_is_not_limited() -> None:
+    """An account is often looked up in a database."""
+
+    async def user(scope: Any) -> str | None:
+        await asyncio.sleep(0)
+        return None if scope["path"] == "/health" else scope["user"]
+
+    limiters = KeyedLimiter(lambda client: bucket(1))
+    app = RateLimitMiddleware(ok, limiters, key=user)
+
+    health = [await ask(app, scope_of(path="/health", user="a")) for _ in range(3)]
+    statuses = [(await ask(app, scope_of(user=name))).status for name in "aba"]
+
+    assert [200] * 3 == [answer.status for answer in health]
+    assert {"x-app": "yes"} == health[0].headers
+    assert [200, 200, 429] == statuses
+    assert {"a", "b"} == set(limiters)
+
+
+@pytest.mark.asyncio
+async def test_error_of_the_key_function_is_the_applications_own() -> None:
+    """Never a free pass."""
+
+    def key(scope: Any) -> str:
+        raise KeyError("x-api-key")
+
+    answer = Answer()
+
+    with pytest.raises(KeyError, match="x-api-key"):
+        await RateLimitMiddleware(ok, bucket(), key=key)(scope_of(), nothing, answer.send)
+
+    assert [] == answer.messages
+
+
+@pytest.mark.asyncio
+async def test_closed_limiter_lets_nothing_through() -> None:
+    """It refuses with an error, because nobody can say when to come back."""
+    limiter = bucket()
+    await limiter.aclose()
+
+    with pytest.raises(LimiterClosed):
+        await ask(RateLimitMiddleware(ok, limiter))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["websocket", "lifespan", "x-unknown"])
+async def test_other_scopes_pass_untouched(kind: str) -> None:
+    """The application gets the very objects that the server gave."""
+    seen: list[object] = []
+
+    async def app(*arguments: object) -> None:
+        seen.extend(arguments)
+
+    scope, limiter = {"type": kind}, bucket(1)
+    send = Answer().send
+
+    for _ in range(3):
+        await RateLimitMiddleware(app, limiter)(scope, nothing, send)
+
+    assert [scope, nothing, send] * 3 == seen
+    assert 0 == limiter.statistics().granted
+
+
+@pytest.mark.asyncio
+async def test_answer_to_head_has_no_body() -> None:
+    """Its length is that of the body which GET would have."""
+    app = RateLimitMiddleware(ok, bucket(1))
+    await ask(app)
+
+    head, get = await ask(app, scope_of(method="HEAD")), await ask(app)
+
+    assert (429, b"", get.headers) == (head.status, head.body, head.headers)
+    assert str(len(get.body)) == head.headers["content-length"]
+
+
+@pytest.mark.asyncio
+async def test_several_limits_are_several_policies() -> None:
+    """Those of a strategy of several, and the limit that all keys share."""
+    limiters = KeyedLimiter(
+        lambda client: Limiter(AllOf(TokenBucket("1/min", burst=2), SlidingWindow("100/h")), clock=ManualClock()),
+        shared=Limiter(TokenBucket("1/min", burst=1), name="all clients", clock=ManualClock()),
+    )
+    app = RateLimitMiddleware(ok, limiters)
+    await ask(app)
+
+    refused = await ask(app)
+
+    assert '"default";q=2;w=120, "default-2";q=100;w=3600, "all clients";q=1;w=60' == refused.headers["ratelimit-policy"]
+    assert '"default";r=1;t=60, "default-2";r=99;t=3600, "all clients";r=0;t=60' == refused.headers["ratelimit"]
+    assert ["all clients"] == json.loads(refused.body)["violated-policies"]
+
+
+@pytest.mark.asyncio
+async def test_place_is_held_until_the_application_returns() -> None:
+    """Also when it raises or is cancelled, as when its client goes away."""
+    limiter, going = bucket(100, max_concurrency=1), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/error":
+            raise ZeroDivisionError
+        if scope["path"] == "/slow":
+            await going.wait()
+        await ok(scope, receive, send)
+
+    limited = RateLimitMiddleware(app, limiter)
+    slow = asyncio.create_task(ask(limited, scope_of(path="/slow")))
+    await asyncio.sleep(0)
+
+    refused = await ask(limited)
+    assert (429, "1") == (refused.status, refused.headers["retry-after"])
+    assert ["default-concurrent"] == json.loads(refused.body)["violated-policies"]
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    with pytest.raises(ZeroDivisionError):
+        await ask(limited, scope_of(path="/error"))
+    assert 200 == (await ask(limited)).status
+
+
+def test_dry_run_refuses_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """It counts, logs the number at most once a second, and tells clients nothing, because those that obey would slow down."""
+
+    async def main() -> None:
+        app = RateLimitMiddleware(ok, Limiter(TokenBucket("1/min", burst=2)), dry_run=True)
+        for second in range(3):
+            answers = [await ask(app) for _ in range(4)]
+            assert [{"x-app": "yes"}] * 4 == [answer.headers for answer in answers]
+            assert 2 + 4 * second == app.would_refuse
+            await asyncio.sleep(1)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+
+    assert ["1", "3", "7"] == [record.getMessage().split()[2] for record in caplog.records]
