@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _ABOUT_RATES = "such as 50/s, 3/250ms, 600/min or 20 (per second)"
+_STRATEGY = "TokenPool"
+_AT_ONCE = 20  # requests
 _EXTRAS = ("aiohttp", "httpx2", "plotext", "redis", "rich")
 
 
@@ -101,19 +103,45 @@ def _demo(strategy: str, rate: Rate | None = None, processes: int | None = None,
 
 
 def _add_simulate(commands: Commands) -> None:
+    from aiorate._simulate.options import add_options
+
     parser = commands.add_parser(
         "simulate",
-        help="print when requests would be granted, on a virtual clock, without waiting",
-        description="Make all requests at instant 0 of a virtual clock, and print the instants at which they are granted. Nothing waits.",
+        help="show what a limit would do, on a virtual clock, without waiting: to requests at one instant, or to your own traffic",
+        description="Make all requests at instant 0 of a virtual clock, and print the instants at which they are granted. Or play the"
+        " requests of an access log, and print how long they would have waited. Nothing waits.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    _add_rate_and_strategy(parser, "10/s")
-    parser.add_argument("--requests", type=_between(1, 1_000_000, int), default=20, help="number of requests")
-    parser.add_argument("--permits", type=_between(1, 1_000_000, int), default=1, help="permits for each request")
+    _add_rate_and_strategy(parser, "10/s", strategy=None)
+    most = _between(1, 1_000_000, int)
+    parser.add_argument(
+        "--requests", type=most, default=argparse.SUPPRESS, help=f"number of requests; by default {_AT_ONCE}, and 10000 with poisson:"
+    )
+    parser.add_argument("--permits", type=most, default=1, help="permits for each request")
+    add_options(parser, most)
     parser.set_defaults(handler=_simulate)
 
 
-def _simulate(rate: Rate, strategy: str, requests: int, permits: int) -> int:
+def _simulate(rate: Rate, permits: int, strategy: str | None = None, requests: int | None = None, **options: object) -> int:
+    from aiorate._simulate.options import needs_arrivals, read_options
+
+    if "arrivals" not in options:
+        option = needs_arrivals(options)
+        if option is None:
+            return _simulate_at_once(rate, strategy or _STRATEGY, requests or _AT_ONCE, permits)
+        print(f"aiorate simulate: {option} needs --arrivals: an access log, a CSV file or poisson:50/s", file=sys.stderr)
+        return 2
+    from aiorate._simulate import command
+
+    try:
+        asked = read_options(rate, strategy, requests, permits, **options)  # type: ignore[arg-type]  # as parsed
+    except ValueError as error:
+        print(f"aiorate simulate: {error}", file=sys.stderr)
+        return 2
+    return command.run(asked)
+
+
+def _simulate_at_once(rate: Rate, strategy: str, requests: int, permits: int) -> int:
     from aiorate.testing import simulate
 
     try:
@@ -129,9 +157,15 @@ def _simulate(rate: Rate, strategy: str, requests: int, permits: int) -> int:
     return 0
 
 
-def _add_rate_and_strategy(parser: argparse.ArgumentParser, rate: str | None, about: str = _ABOUT_RATES) -> None:
+def _add_rate_and_strategy(
+    parser: argparse.ArgumentParser, rate: str | None, about: str = _ABOUT_RATES, strategy: str | None = _STRATEGY
+) -> None:
     parser.add_argument("--rate", type=_rate, default=argparse.SUPPRESS if rate is None else rate, help=about)
-    parser.add_argument("--strategy", type=_strategy, default="TokenPool", help=f"one of {', '.join(strategies.NAMES)}")
+    known = f"one of {', '.join(strategies.NAMES)}"
+    if strategy is None:
+        parser.add_argument("--strategy", type=_strategy, default=argparse.SUPPRESS, help=f"{known} (default: {_STRATEGY})")
+    else:
+        parser.add_argument("--strategy", type=_strategy, default=strategy, help=known)
 
 
 def _rate(text: str) -> Rate:

@@ -105,6 +105,14 @@ _demo _demo.strategies _demo.server _demo.store _demo.verdict _demo.load
 _demo.report _demo.member
 _demo.run _demo.processes
 
+_simulate _simulate.errors _simulate.words _simulate.poisson _simulate.progress _simulate.plot
+_simulate.arrivals _simulate.goals
+_simulate.access_log _simulate.csv_times _simulate.play
+_simulate.source _simulate.summary _simulate.suggest
+_simulate.report
+_simulate.command
+_simulate.options
+
 cli
 __main__
 """
@@ -119,7 +127,7 @@ ROW = {
 }
 CORE = sorted(module for module in SOURCES if ROW.get(module, 99) <= ROW["aiorate"])
 SCHEDULERS = sorted(module for module in SOURCES if module.startswith("aiorate.schedulers"))
-TOOLS = ("aiorate.testing", "aiorate.cli", "aiorate.__main__", "aiorate._demo")
+TOOLS = ("aiorate.testing", "aiorate.cli", "aiorate.__main__", "aiorate._demo", "aiorate._simulate")
 
 
 def imports(module: str, *, lazy: bool = True, types: bool = True) -> set[str]:

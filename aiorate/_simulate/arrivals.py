@@ -1,0 +1,99 @@
+"""Arrivals: when requests came, in order, wherever that was read. Pure arithmetic on whole nanoseconds."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import gt, sub
+from typing import TYPE_CHECKING
+
+from aiorate.rate import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["LAST_SECOND", "SPREADS", "Arrivals", "arrange"]
+
+LAST_SECOND = 9_214_646_400  # 2262-01-01: the ns of later instants do not fit in 64 bits
+SPREADS = ("even", "random", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Requests in order of arrival."""
+
+    source: str
+    """The name of the file, or what was generated."""
+    form: str
+    """The format that was read."""
+    start: int
+    """When the first came, in ns since 1970; 0 if they were generated."""
+    instants: array[int]
+    """Ns since the first."""
+    keys: array[int] | None
+    """Whose each request is, as numbers from 0; None: one line for all."""
+    spread: str
+    """How the requests of one second were spread over it: one of `SPREADS`."""
+    crowded: bool
+    """Whether all times were whole seconds, and some came several times."""
+    unordered: int
+    """Requests that came earlier than the one before them in the file."""
+    back: int
+    """How much earlier at most, in ns."""
+    skipped: int
+    """Broken lines that were left out."""
+
+    @property
+    def span(self) -> int:
+        """Ns from the first to the last."""
+        return self.instants[-1]
+
+    @property
+    def per_second(self) -> float | None:
+        """The mean rate; None if all came at once."""
+        return (len(self.instants) - 1) * NS_PER_SECOND / self.span if self.span else None
+
+
+def arrange(
+    source: str, form: str, times: array[int], keys: array[int] | None, spread: str | None, *, whole: bool, skipped: int, seed: int
+) -> Arrivals:
+    """Sort times (ns since 1970, at least one) and spread those of one second over it. ``whole``: all are whole seconds.
+
+    ``spread`` None spreads nothing, as "none" does, and so does any spread of times that are not whole seconds.
+    """
+    later = islice(times, 1, None)
+    unordered = sum(map(gt, times, later))
+    back = 0
+    if unordered:
+        back = max(map(sub, times, islice(times, 1, None)))
+        if keys is None:
+            times = array("q", sorted(times))
+        else:
+            order = sorted(range(len(times)), key=times.__getitem__)
+            times, keys = array("q", [times[place] for place in order]), array("l", [keys[place] for place in order])
+    start = times[0]
+    spread = spread if whole and spread is not None else "none"
+    crowded = whole and any(not later for later in map(sub, islice(times, 1, None), times))
+    instants = array("q", _spread(times, start, spread, seed) if spread != "none" and crowded else [time - start for time in times])
+    if instants[0]:  # spread at random
+        start += instants[0]
+        instants = array("q", [instant - instants[0] for instant in instants])
+    return Arrivals(source, form, start, instants, keys, spread if crowded else "none", crowded, unordered, back, skipped)
+
+
+def _spread(times: Sequence[int], start: int, spread: str, seed: int) -> list[int]:
+    """Ns since ``start``. The requests of a second, in their order: evenly from its beginning, or at random places in it."""
+    instants: list[int] = []
+    chance = random.Random(seed).random
+    for second, group in groupby(times):
+        count = sum(1 for _ in group)
+        begin = second - start
+        if count == 1 and spread == "even":
+            instants.append(begin)
+        elif spread == "even":
+            instants += [begin + place * NS_PER_SECOND // count for place in range(count)]
+        else:
+            instants += sorted([begin + int(chance() * NS_PER_SECOND) for _ in range(count)])
+    return instants

@@ -1,0 +1,138 @@
+"""Plays arrivals through a scheduler, in virtual time: no event loop, no clock, whole nanoseconds.
+
+Requests wait in one line in order of arrival, and are woken exactly on time. That is what a `Limiter` does on an event loop that is
+never late. With keys, each key has a scheduler and a line, as in a `KeyedLimiter`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiorate._simulate.errors import ArrivalsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from aiorate import Scheduler
+    from aiorate._simulate.arrivals import Arrivals
+
+__all__ = ["REFUSED", "Admission", "play"]
+
+REFUSED = -1
+"""In place of a wait."""
+_CHUNK = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What each request asks for, and when it is refused."""
+
+    permits: int = 1
+    max_wait: int | None = None
+    """A request that would wait longer (ns) is refused; None: none is."""
+    max_waiting: int | None = None
+    """A request that would have to wait while so many wait already is refused; None: none is."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether requests may be refused."""
+        return self.max_wait is not None or self.max_waiting is not None
+
+
+def play(make: Callable[[], Scheduler], arrivals: Arrivals, admission: Admission) -> Iterator[array[int]]:
+    """The waits of all requests in ns, in order, in portions; `REFUSED` for a refused one.
+
+    ``make`` makes a scheduler, one for each key. Raises ValueError if a request asks for more permits than can ever be granted.
+    """
+    instants, keys = arrivals.instants, arrivals.keys
+    count = len(instants)
+    one = None if keys is not None else _Line(make(), admission)
+    lines: dict[int, _Line] = {}
+    for begin in range(0, count, _CHUNK):
+        part = instants[begin : begin + _CHUNK]
+        if one is not None:
+            yield array("q", map(one.ask, part) if admission.refuses else one.serve(part))
+            continue
+        waits = array("q")
+        assert keys is not None
+        for key, made in zip(keys[begin : begin + _CHUNK], part, strict=True):
+            line = lines.get(key)
+            if line is None:
+                line = lines[key] = _Line(make(), admission)
+            waits.append(line.ask(made))
+        yield waits
+
+
+class _Line:
+    """One line before one scheduler."""
+
+    def __init__(self, scheduler: Scheduler, admission: Admission) -> None:
+        scheduler.receipts = False  # no permit comes back
+        self._take = scheduler.take
+        self._permits = admission.permits
+        self._max_wait = admission.max_wait
+        self._most = admission.max_waiting
+        self._waiting: deque[int] = deque()  # when those in line are granted, if their number matters
+        self._now = 0  # when the latest request was granted
+
+    def serve(self, instants: Iterable[int]) -> list[int]:
+        """The waits of requests that are never refused."""
+        take, permits, now = self._take, self._permits, self._now
+        waits: list[int] = []
+        append = waits.append
+        for made in instants:
+            if made >= now:  # nobody is in line
+                at = take(permits, made)
+                if at <= made:
+                    now = made
+                    append(0)
+                    continue
+                now = at
+                take(permits, at, made)
+            else:
+                at = take(permits, now, made)
+                if at > now:
+                    now = at
+                    take(permits, at, made)
+            append(now - made)
+        self._now = now
+        return waits
+
+    def ask(self, made: int) -> int:
+        """The wait of one request, or `REFUSED`."""
+        take, permits, now, max_wait, most = self._take, self._permits, self._now, self._max_wait, self._most
+        if made > now:
+            now = made
+        # Behind others it is refused before it is tried, because what is tried may be granted.
+        if now > made and (self._is_full(made) or (max_wait is not None and now - made > max_wait)):
+            return REFUSED
+        at = take(permits, now, made)
+        if at > now:
+            if (max_wait is not None and at - made > max_wait) or (now == made and self._is_full(made)):
+                return REFUSED
+            now = at
+            take(permits, at, made)
+        self._now = now
+        if most is not None and now > made:
+            self._waiting.append(now)
+        return now - made
+
+    def _is_full(self, made: int) -> bool:
+        """Whether as many requests wait at that instant as may."""
+        if self._most is None:
+            return False
+        waiting = self._waiting
+        while waiting and waiting[0] <= made:
+            waiting.popleft()
+        return len(waiting) >= self._most
+
+
+def check(scheduler: Scheduler, permits: int) -> None:
+    """Raise `ArrivalsError` if no request could ever be granted."""
+    if scheduler.max_permits is not None and permits > scheduler.max_permits:
+        raise ArrivalsError(
+            f"{permits} permits can never be granted at once by {scheduler!r}, which grants {scheduler.max_permits} at most."
+        )

@@ -1,0 +1,156 @@
+"""Reads arrivals from a file or standard input: opens it, cuts it into lines, and has the reader of its format read them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+import zlib
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from aiorate._simulate.access_log import AccessLog, is_access_log
+from aiorate._simulate.arrivals import Arrivals, arrange
+from aiorate._simulate.csv_times import CsvTimes
+from aiorate._simulate.errors import ArrivalsError, BadLine, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["FORMATS", "read_arrivals"]
+
+FORMATS = ("auto", "log", "csv")
+STDIN = "-"
+_CHUNK = 1 << 18
+_LONGEST = 1 << 20  # bytes of a line
+_UTF8 = b"\xef\xbb\xbf"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_GZIP = b"\x1f\x8b"
+
+
+def read_arrivals(
+    path: str,
+    *,
+    form: str = "auto",
+    column: str | None = None,
+    unit: str = "s",
+    key: str | None = None,
+    spread: str | None = None,
+    skip_broken: bool = False,
+    seed: int = 0,
+    watch: Callable[[int, int | None], object] = lambda done, total: None,
+) -> Arrivals:
+    """Read all arrivals. ``key`` is "address" for an access log, or a column of a CSV file; None: all requests are alike.
+
+    ``form`` is one of `FORMATS`; "auto" looks at the first line. ``spread`` None means "even" for an access log, whose times are whole
+    seconds, and "none" for a CSV file. ``watch`` is told how many bytes were read, and of how many. Raises `ArrivalsError`.
+    """
+    name = "standard input" if path == STDIN else path
+    reader: AccessLog | CsvTimes | None = None
+    try:
+        with _Input(path) as source:
+            for lines, first in source.lines():
+                if reader is None:
+                    reader = _reader(lines, form, column, unit, key, skip_broken)
+                    if reader is None:
+                        continue  # blank lines
+                reader.read(lines, first)
+                watch(source.done, source.total)
+    except BadLine as bad:
+        raise ArrivalsError(f"{name}, line {bad.number} {bad.why}. The line: {shown(bad.line)}") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ArrivalsError(f"{name} is a damaged gzip file ({error}).") from None
+    except OSError as error:
+        raise ArrivalsError(f"cannot read {name}: {error.strerror or error}.") from None
+    if reader is None or not reader.times:
+        raise ArrivalsError(f"{name} has no arrivals: it {'is empty' if reader is None else 'has no line with a time'}.")
+    is_log = isinstance(reader, AccessLog)
+    return arrange(
+        name,
+        "access log" if is_log else "CSV",
+        reader.times,
+        reader.keys,
+        spread if spread is not None else "even" if is_log else "none",
+        whole=not reader.fractions,
+        skipped=reader.skipped,
+        seed=seed,
+    )
+
+
+def _reader(
+    lines: list[bytes], form: str, column: str | None, unit: str, key: str | None, skip_broken: bool
+) -> AccessLog | CsvTimes | None:
+    begins = next((line for line in lines if line.strip()), None)
+    if begins is None:
+        return None
+    if form == "log" or (form == "auto" and is_access_log(begins) and column is None):
+        if column is not None:
+            raise ArrivalsError("--column is for CSV files, not for access logs.")
+        if key not in (None, "address"):
+            raise ArrivalsError(f"--key {key}: an access log has one key, address.")
+        return AccessLog(by_client=key is not None, skip_broken=skip_broken)
+    return CsvTimes(column=column, key=key, unit=unit, skip_broken=skip_broken)
+
+
+class _Input:
+    """The lines of a file, compressed by gzip or not."""
+
+    def __init__(self, path: str) -> None:
+        self._raw: BinaryIO = sys.stdin.buffer if path == STDIN else open(path, "rb")  # noqa: SIM115  # closed in __exit__
+        self._closes = path != STDIN
+        try:
+            status = os.fstat(self._raw.fileno())
+            self.total = status.st_size or None
+        except (OSError, ValueError):  # not a file of the system's
+            self.total = None
+        self.done = 0
+
+    def __enter__(self) -> _Input:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._closes:
+            self._raw.close()
+
+    def lines(self) -> Iterator[tuple[list[bytes], int]]:
+        """Lists of lines without their ends, each with the number of its first line. Raises BadLine for a line that is too long."""
+        head = self._raw.read(3)
+        if head.startswith(_GZIP):
+            stream = cast("BinaryIO", gzip.GzipFile(fileobj=cast("BinaryIO", _Joined(head, self._raw))))
+            head = stream.read(3)
+        else:
+            stream = self._raw
+        if head.startswith(_UTF16):
+            raise BadLine(1, head, "is UTF-16; convert the file to UTF-8")
+        rest = head.removeprefix(_UTF8)
+        first = 1
+        while True:
+            chunk = stream.read(_CHUNK)
+            if not chunk:
+                break
+            self.done = self.done + len(chunk) if self.total is None else self._raw.tell()
+            chunk = rest + chunk
+            if b"\r\n" in chunk:
+                chunk = chunk.replace(b"\r\n", b"\n")
+            lines = chunk.split(b"\n")
+            rest = lines.pop()
+            if lines:
+                yield lines, first
+                first += len(lines)
+            if len(rest) > _LONGEST:
+                raise BadLine(first, rest, f"is longer than {_LONGEST} bytes")
+        if rest:
+            yield [rest.removesuffix(b"\r")], first
+
+
+class _Joined:
+    """A stream whose beginning was read already."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._head, self._rest = head, rest
+
+    def read(self, size: int = -1) -> bytes:
+        """As of a file."""
+        if self._head:
+            head, self._head = self._head, b""
+            return head
+        return self._rest.read(size)
