@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from array import array
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 import aiorate
 from aiorate import KeyedLimiter, Limiter, LineFull, Rate, WaitTooLong
-from aiorate._demo.strategies import NAMES, code, make
+from aiorate._demo.strategies import NAMES, make
 from aiorate._simulate.arrivals import Arrivals
 from aiorate._simulate.play import REFUSED, Admission, play
 from aiorate.testing import VirtualLoop
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NS = 1_000_000_000
-GRAIN = 2_000  # ns: a virtual clock is a float of seconds
+GRAIN = 1_001_000  # ns: a limiter sets no two timers within 1 ms, and a virtual clock is a float of seconds
 
 
 def arrivals_at(instants: Sequence[int], keys: Sequence[int] | None = None) -> Arrivals:
@@ -58,6 +57,7 @@ async def limited(limiter: Callable[[int], Limiter], arrivals: Arrivals, admissi
 
 def played(name: str, rate: str, arrivals: Arrivals, admission: Admission) -> list[int]:
     """On a virtual loop. The calendar begins with the first request, as in the simulation."""
+
     async def main() -> list[int]:
         loop = asyncio.get_running_loop()
         origin = -round((loop.time() + 0.01) * NS)
@@ -92,7 +92,73 @@ def trace(seed: int, requests: int, per_second: float) -> list[int]:
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_waits_and_refusals_are_those_of_a_limiter(name: str, limits: dict[str, int], permits: int) -> None:
-    """On a virtual clock, within what a float of seconds resolves."""
+    """Refusals to the last one, and waits within the grain of the timers."""
     rate = "30/s"
 
     check_same(name, rate, arrivals_at(trace(7, 400, 40 / permits)), Admission(permits, **limits))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(NAMES),
+    gaps=st.lists(st.integers(0, 60).map(lambda step: step * 5_000_000), min_size=1, max_size=40),
+    permits=st.integers(1, 2),
+    max_wait=st.none() | st.integers(0, 150).map(lambda step: step * 5_000_000 + 2_113_000),
+    max_waiting=st.none() | st.integers(0, 5),
+)
+def test_any_trace_is_played_as_by_a_limiter(
+    name: str, gaps: list[int], permits: int, max_wait: int | None, max_waiting: int | None
+) -> None:
+    """Whatever the arrivals are."""
+    instants = [sum(gaps[:number]) for number in range(len(gaps))]
+
+    check_same(name, "20/s", arrivals_at(instants), Admission(permits, max_wait, max_waiting))
+
+
+@pytest.mark.parametrize("name", ["TokenBucket", "SlidingWindow", "TokenPool"])
+def test_each_key_has_a_line_as_in_a_keyed_limiter(name: str) -> None:
+    """Three clients, whose requests are mixed."""
+    instants = trace(3, 300, 30)
+    arrivals = arrivals_at(instants, [(number * number) % 3 for number in range(len(instants))])
+    admission = Admission(1, 200_013_000, None)
+
+    async def main() -> list[int]:
+        limiter = KeyedLimiter[int](lambda key: make(name, Rate.parse("10/s")))
+        return await limited(lambda key: limiter[key], arrivals, admission)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        expected = runner.run(main())
+
+    found = simulated(name, "10/s", arrivals, admission)
+    assert [wait == REFUSED for wait in found] == [wait == REFUSED for wait in expected]
+    assert 0 < found.count(REFUSED) < len(found)
+    assert all(abs(one - other) <= GRAIN for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "SlidingWindow"])
+def test_a_run_in_real_time_has_the_same_waits(name: str) -> None:
+    """Three seconds of arrivals, on the loop and the clock that programs have. A busy machine may make requests later."""
+    arrivals = arrivals_at(trace(11, 130, 45))
+    admission = Admission(1, 400_000_000)
+
+    async def main() -> list[int]:
+        made = Limiter(make(name, Rate.parse("30/s")))
+        return await limited(lambda key: made, arrivals, admission)
+
+    for _ in range(3):
+        waits, found = asyncio.run(main()), simulated(name, "30/s", arrivals, admission)
+        refused = [sum(wait == REFUSED for wait in each) for each in (waits, found)]
+        total = [sum(wait for wait in each if wait > 0) for each in (waits, found)]
+        if abs(refused[0] - refused[1]) <= 0.01 * len(found) and abs(total[0] - total[1]) <= 0.01 * total[1]:
+            break
+    else:
+        pytest.fail(f"refused {refused}, seconds waited {total}")
+
+
+def test_a_request_that_can_never_be_granted_is_an_error() -> None:
+    """As at a limiter."""
+    bucket = aiorate.TokenBucket("10/s", burst=2)
+
+    with pytest.raises(ValueError, match="3 permits can never be granted"):
+        list(play(lambda: bucket, arrivals_at([0]), Admission(3)))
