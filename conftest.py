@@ -4,7 +4,9 @@ A block may await at its top level, and the tests it defines are run. The blocks
 virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` gets another loop in virtual time, and a
 comment after that call is a line that it must print. A block that names ``https://api.example.com`` or ``server_url`` runs in real
 time instead, with a local server, and fetches a hundred addresses where it says 10 000; a block that names ``redis://localhost``,
-runs in real time too, with a real Valkey or Redis. A block that imports an SDK is skipped where that is not installed.
+runs in real time too, with a real Valkey or Redis. A block that imports an SDK is skipped where that is not installed. A
+block that begins with the name of a file, as in ``# app.py``, is that file: pytest runs those named ``# test_....py``, together with the
+files before them.
 
 The whole suite runs in several processes, one more than there are cores. Named files or folders run in one.
 """
@@ -17,10 +19,14 @@ import inspect
 import io
 import os
 import re
+import subprocess
+import sys
 import threading
 from collections import deque
 from contextlib import redirect_stdout
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
 MOST_WORKERS = 8  # each collects all tests
 EXAMPLE_URL = "https://api.example.com"
 STORE_URL = "redis://localhost"
+FILE = re.compile(r"# (\w+\.py)\n")
 SDKS = ("anthropic", "fastapi", "openai")
 
 
@@ -57,9 +64,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 class Page:
-    """The objects that the blocks of a page share: two loops and, when a block needs them, servers."""
+    """The objects that the blocks of a page share: files, two loops and, when a block needs them, servers."""
 
     def __init__(self) -> None:
+        self.files: dict[str, str] = {}
         self.virtual = asyncio.Runner(loop_factory=VirtualLoop)
         self.real = asyncio.Runner()
         self._server: Server | None = None
@@ -79,6 +87,18 @@ class Page:
                     raise
                 raise SkipTest(str(error)) from None
         return self._store
+
+    def run_tests(self, name: str) -> None:
+        """Run pytest on the file of that name, beside the other files."""
+        with TemporaryDirectory() as folder:
+            for each, text in self.files.items():
+                Path(folder, each).write_text(text)
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
+            paths = os.pathsep.join([str(Path(__file__).parent), folder])
+            environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+            done = subprocess.run([*command, f"--rootdir={folder}", name], cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr  # 5: there were no tests
+        assert "skipped" not in done.stdout, done.stdout
 
     def close(self) -> None:
         self.virtual.close()
@@ -178,6 +198,12 @@ def evaluate(example: Example) -> None:
     """Run one block."""
     page: Page = example.document.namespace["__page__"]
     source = str(example.parsed)
+    file = FILE.match(source)
+    if file:
+        page.files[file[1]] = source
+        if file[1].startswith("test_"):
+            page.run_tests(file[1])
+        return
     for name in SDKS:
         if re.search(rf"^(?:import|from) {name}\b", source, flags=re.MULTILINE) and find_spec(name) is None:
             raise SkipTest(f"{name} is not installed")

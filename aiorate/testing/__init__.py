@@ -1,6 +1,7 @@
 """Tests without waiting: a clock moved by hand, a loop in virtual time, and the laws that every scheduler obeys.
 
-Nothing in aiorate imports this package. Only `check_scheduler` needs more than the standard library: hypothesis.
+Nothing in aiorate imports this package. `check_scheduler` needs hypothesis, and `aiorate.testing.fixtures`, which is not imported here,
+needs pytest.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiorate.testing.clock import ManualClock
 from aiorate.testing.loop import VirtualLoop
+from aiorate.testing.resetting import ResetLimiters, reset_limiters
 from aiorate.testing.simulation import simulate
 from aiorate.testing.transcript import transcript
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from aiorate.schedulers.interface import Scheduler
 
-__all__ = ["ManualClock", "VirtualLoop", "check_scheduler", "simulate", "transcript"]
+__all__ = ["ManualClock", "ResetLimiters", "VirtualLoop", "check_scheduler", "reset_limiters", "simulate", "transcript"]
 
 
 def check_scheduler(factory: Callable[[], Scheduler], *, examples: int = 100) -> None:

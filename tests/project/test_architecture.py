@@ -96,9 +96,9 @@ redis.process_place redis.session
 redis.limiter redis.budget
 redis
 
-testing.clock testing.loop testing.histories testing.transcript
+testing.clock testing.loop testing.histories testing.transcript testing.resetting
 testing.receipts
-testing.laws testing.simulation
+testing.laws testing.simulation testing.fixtures
 testing
 
 _demo _demo.strategies _demo.server _demo.store _demo.verdict _demo.load
