@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -10,4 +11,5 @@ if __name__ == "__main__":
     sys.path[0:1] = [str(tests.parent), str(tests)]  # instead of this folder
     from benchmarks.adaptive.table import main
 
+    logging.getLogger("aiorate").setLevel(logging.ERROR)  # each pause is logged
     sys.exit(main())

@@ -1,6 +1,6 @@
 """The adaptive mode of botocore, by its own classes, in virtual time.
 
-It does not know a rate before the first refusal. Until then the client asks at the rate at which all policies start.
+It limits nothing before the first refusal, whatever the start: until then the client asks at the highest rate that the policies may have.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Boto:
             clock=self._clock,
         )
         self._none_left = parts["exceptions"].CapacityNotAvailableError
-        self._start = options.start
+        self._start = options.highest
         self._refused = False
         self._next = 0  # before the first refusal: when the next request is sent; afterwards: the end of a pause
 

@@ -117,7 +117,7 @@ def three(limit: float = 100, burst: int = 10, late: float = 0, apart: float = 1
 
 def demand(limit: float = 100, wants: float = 20, burst: int = 10, seconds: float = 120) -> Kind:
     """A client that wants less than the limit."""
-    return Kind(Bucket(limit, burst), seconds, limit, (Spec(demand=Steps.of(wants)),))
+    return Kind(Bucket(limit, burst), seconds, limit, (Spec(demand=Steps.of(wants)),), starts=(0.1, 1.0))
 
 
 def bursts(limit: float = 100, high: float = 1.5, low: float = 0.2, burst: int = 10, every: float = 15, seconds: float = 180) -> Kind:
