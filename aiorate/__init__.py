@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aiorate.slots import Slot
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
+    from aiorate.waited import Waited
 
 __all__ = [
     "AllOf",
@@ -58,6 +59,7 @@ __all__ = [
     "TokenBucket",
     "TokenPool",
     "WaitTooLong",
+    "Waited",
 ]
 
 
@@ -82,6 +84,7 @@ _WHERE = {
     "TicksAccumulator": "schedulers.ticks",
     "TokenBucket": "schedulers.token_bucket",
     "TokenPool": "schedulers.token_pool",
+    "Waited": "waited",
 }
 
 

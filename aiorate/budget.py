@@ -27,7 +27,7 @@ from aiorate.events import Event
 from aiorate.feedback import check_feedback
 from aiorate.lease import Lease, check_named, not_a_reservation
 from aiorate.limiter import Limiter, pause_to_ns
-from aiorate.options import check_options, check_scope
+from aiorate.options import check_on_wait, check_options, check_scope
 from aiorate.rate import Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.waiting import changes
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from aiorate.rate import Number
     from aiorate.schedulers.interface import Scheduler
     from aiorate.statistics import Statistics
+    from aiorate.totals import Totals
+    from aiorate.waited import Waited
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.dispatcher import Answer
 
@@ -69,7 +71,8 @@ class Budget:
     ``on_error`` says what happens to a reservation whose block ends with an exception: ``"keep"`` lets the estimate stand, because the
     server may have counted the call; ``"refund"`` gives it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name`` are
     as in `Limiter`; ``on_event`` is called with an `aiorate.Event` when a server asks for a pause, or an estimate is lowered to the
-    most that can be granted. Raises TypeError and ValueError for wrong arguments.
+    most that can be granted, and ``on_wait`` with an `aiorate.Waited` for each reservation that waited; see `watch`. Raises TypeError and
+    ValueError for wrong arguments.
 
     ``scope="loop"`` is for one event loop, as for a `Limiter`. ``scope="process"`` is for any number of event loops in any threads, and
     for synchronous code: ``with budget.reserve(...) as lease:``. What a budget shares has the same scope.
@@ -100,13 +103,14 @@ class Budget:
         clock: Clock | None = None,
         name: str | None = None,
         on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
         **dimensions: Limiter | Scheduler | Rate | str | Number,
     ) -> None:
         if misplaced:
             raise TypeError(f"Budget() takes dimensions by name. For {misplaced[0]!r}, write {by_name(misplaced[0])}.")
         check_on_error("Budget(on_error)", on_error)
-        check_options("Budget", max_waiting, clock, name, on_event)
+        check_options("Budget", max_waiting, clock, name, on_event, on_wait)
         check_scope("Budget", scope)
         check_dimensions(dimensions)
         limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
@@ -135,6 +139,8 @@ class Budget:
         self._on_error: OnError = on_error
         self._quotas = QuotaNames()
         self._clamped: tuple[str, ...] = ()  # dimensions for which a lowered estimate was reported
+        if on_wait is not None:
+            self.watch(on_wait)
 
     def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. Its permits are `Amounts`, in the same order."""
@@ -210,7 +216,7 @@ class Budget:
             self.release()
             self._explain(error, amounts)
             raise
-        return ns_to_seconds(waited), receipt, self._place(amounts, waited)
+        return ns_to_seconds(waited), receipt, self.refusals.dimension(amounts) if waited else None
 
     def enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
         """As `enter`, in a thread without an event loop, which it blocks. Interrupted, the reservation is undone. For `Lease`."""
@@ -220,7 +226,7 @@ class Budget:
         try:
             dispatcher.run(self._begin, kept)
             waited, receipt, _ = wait_blocking(dispatcher, amounts, limit, self._max_waiting, None, self.refusals, decide)
-            return ns_to_seconds(waited), receipt, self._place(amounts, waited)
+            return ns_to_seconds(waited), receipt, self.refusals.dimension(amounts) if waited else None
         except BaseException as error:
             if receipt is not None:
                 dispatcher.post(partial(give_back, dispatcher, amounts, receipt))
@@ -242,10 +248,6 @@ class Budget:
             self._dimensions.waited_for = None
         keep(self._dispatcher)
         kept.append(True)
-
-    def _place(self, amounts: Amounts, waited: int) -> str | None:
-        place = amounts.waited_for
-        return None if place is None or not waited else self._names[place]
 
     def _explain(self, error: BaseException, amounts: Amounts) -> None:
         """Raise a better error, where that is of a shared limit: it is closed, or allows less at once than when the lease was made."""
@@ -411,7 +413,24 @@ class Budget:
 
             raise not_a_dimension(call, place, self._names)
 
+    def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
+        """Have ``on_wait`` called with an `aiorate.Waited` for each reservation that waits from now on, as `Limiter.watch` does.
+
+        Its ``permits`` are the amounts by dimension, and ``limited_by`` is the dimension. A reservation is told by the budget that was
+        asked, and not by those that it shares. Returns a function that ends that.
+        """
+        check_on_wait("watch", on_wait)
+        from aiorate.waiting.watch import watch_of
+
+        return self._dispatcher.run(watch_of, self._dispatcher).add(on_wait)
+
     # For parts of aiorate that are built upon a budget.
+
+    def totals(self) -> Totals:
+        """As `Limiter.totals`, with the amounts reserved and kept of each dimension, before they are settled."""
+        from aiorate.totals import totals_of
+
+        return totals_of(self._dispatcher, self._names)
 
     @property
     def dispatcher(self) -> Dispatcher:

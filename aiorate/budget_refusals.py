@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.errors import LimiterClosed
+from aiorate.schedulers.dimensions import Amounts
 from aiorate.waiting.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ class BudgetRefusals(Refusals):
 
     def named(self, permits: int) -> str:
         return "reserve()"
+
+    def amounts(self, permits: int) -> dict[str, int]:
+        assert isinstance(permits, Amounts)
+        return dict(zip(self._names, permits.of, strict=True))
+
+    def dimension(self, permits: int) -> str | None:
+        assert isinstance(permits, Amounts)
+        return None if permits.waited_for is None else self._names[permits.waited_for]
 
     def closed(self, dispatcher: Dispatcher) -> LimiterClosed:
         return LimiterClosed(f"reserve(): {_CLOSED if dispatcher.closed or self._above is None else self._above.closed()}")

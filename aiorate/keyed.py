@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from aiorate.feedback import Feedback
     from aiorate.rate import Number
     from aiorate.spec import RateSpec
+    from aiorate.waited import Waited
     from aiorate.waiting.dispatcher import Dispatcher
 
 __all__ = ["KeyedLimiter"]
 
 K = TypeVar("K", bound="Hashable")
 
-_OPTIONS = ("shared", "max_keys", "idle", "weight", "on_event", "scope")
-_OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency")
+_OPTIONS = ("shared", "max_keys", "idle", "weight", "name", "on_event", "on_wait", "scope")
+_OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "max_concurrency")
 
 
 class KeyedLimiter(Keyed[K, Limiter]):
@@ -57,7 +58,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
     is kept if its rate was changed, while it is paused or in debt, and while somebody holds its limiter. ``max_keys`` bounds how many
     are kept at once as far as that allows. ``idle`` keeps a key for that many seconds after it was found unused. Raises TypeError and
     ValueError for wrong arguments. ``on_event`` is called with an `aiorate.Event` for each evicted key, and for events of the limiters
-    that are made here from a rate or a strategy.
+    that are made here from a rate or a strategy. ``on_wait`` is called with an `aiorate.Waited` for each request of any key that waited;
+    see `watch`. ``name`` is for all keys, and appears there, in metrics and in ``repr()``.
 
     ``scope="loop"`` is for one event loop, as for a `Limiter`. ``scope="process"`` is for any number of event loops in any threads, and
     for synchronous code: `acquire_blocking`, and ``with keyed(key):``. Limiters that ``factory`` and ``shared`` return have the same scope.
@@ -77,7 +79,9 @@ class KeyedLimiter(Keyed[K, Limiter]):
         weight: Callable[[K], int] | None = None,
         max_keys: int = 100_000,
         idle: Number | None = None,
+        name: str | None = None,
         on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
         **unknown: Never,
     ) -> None:
@@ -98,7 +102,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         else:
             limit = shared if isinstance(shared, Limiter) else _make_shared(shared, on_event, scope)
             self._check_limiter("KeyedLimiter(shared)", limit, scope == "process")
-        super().__init__(factory, limit, shared if _is_function(shared) else None, max_keys, idle, on_event, scope)
+        super().__init__(factory, limit, shared if _is_function(shared) else None, max_keys, idle, name, on_event, on_wait, scope)
         self._owns_shared = limit is not None and limit is not shared  # whether the shared limit was made here
         self._weight = None if weight is None else _check_weight(weight, shared)
 

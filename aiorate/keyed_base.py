@@ -16,7 +16,9 @@ from weakref import ref
 from aiorate.errors import check_count, kind_of
 from aiorate.events import Event, emit
 from aiorate.kept import Kept
+from aiorate.options import check_on_wait, check_options
 from aiorate.rate import seconds_to_ns
+from aiorate.totals import Totals
 from aiorate.waiting import changes
 from aiorate.waiting.questions import is_rested
 
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 
     from aiorate.keyed_guard import Guard
     from aiorate.rate import Number
+    from aiorate.waited import Waited
     from aiorate.waiting.deciding import HasDispatcher
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.process.section import Section
+    from aiorate.waiting.watch import Watch
 
 __all__ = ["Keyed", "refuse_keyed"]
 
@@ -39,6 +43,10 @@ class Member(Protocol):
     @property
     def dispatcher(self) -> Dispatcher:
         """The dispatcher of its line."""
+        ...
+
+    def totals(self) -> Totals:
+        """What it has granted and refused."""
         ...
 
     async def aclose(self) -> None:
@@ -69,10 +77,12 @@ class Keyed(Generic[K, V]):
         "_kept",
         "_making",
         "_max_keys",
+        "_name",
         "_on_event",
         "_seen",
         "_shared",
         "_shared_of",
+        "_watch",
     )
 
     _NAME: ClassVar[str]
@@ -87,13 +97,15 @@ class Keyed(Generic[K, V]):
         shared_of: Callable[[K], object] | None,
         max_keys: int,
         idle: Number | None,
+        name: str | None,
         on_event: Callable[[Event], object] | None,
+        on_wait: Callable[[Waited], object] | None,
         scope: Literal["loop", "process"],
     ) -> None:
         check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
         self._idle = None if idle is None else seconds_to_ns(idle, f"{self._NAME}(idle)")
-        if on_event is not None and not callable(on_event):
-            raise TypeError(f"{self._NAME}(on_event) must be a function of an aiorate.Event, not {kind_of(on_event)}.")
+        check_options(self._NAME, None, None, name, on_event, on_wait)
+        self._name = name
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
@@ -109,6 +121,9 @@ class Keyed(Generic[K, V]):
 
             self._guard = Guard(None if shared is None else shared.dispatcher)
             self._guard.lookups.on_fork = partial(_after_fork, ref(self))
+        self._watch: Watch | None = None
+        if on_wait is not None:
+            self.watch(on_wait)
 
     # For subclasses.
 
@@ -178,6 +193,11 @@ class Keyed(Generic[K, V]):
         return "loop" if self._guard is None else "process"
 
     @property
+    def name(self) -> str | None:
+        """The name for all keys, in ``repr()``, `aiorate.Waited` and metrics."""
+        return self._name
+
+    @property
     def shared(self) -> V | None:
         """The limit that all keys pass: to look at it, pause all keys, or change its rate. None if a function of the key names it."""
         return self._shared
@@ -196,7 +216,8 @@ class Keyed(Generic[K, V]):
 
     def __repr__(self) -> str:
         shared = ", shared by key" if self._shared_of is not None else "" if self._shared is None else f", shared={self._shared!r}"
-        return f"<{self._NAME} of {len(self._kept)} keys{shared}>"
+        name = "" if self._name is None else f" {self._name!r}"
+        return f"<{self._NAME}{name} of {len(self._kept)} keys{shared}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {self._NAME} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
@@ -207,6 +228,48 @@ class Keyed(Generic[K, V]):
             from aiorate.mistakes import not_of_keyed
 
             raise AttributeError(not_of_keyed(self._NAME, name), name=name, obj=self)
+
+    # Watching.
+
+    def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
+        """Have ``on_wait`` called with an `aiorate.Waited` for each request of any key that waits from now on, as `Limiter.watch` does.
+
+        Functions that a key's limiter or budget has are called first. Returns a function that ends that. For the first one, all keys
+        are visited once.
+        """
+        check_on_wait("watch", on_wait)
+        return self._run(self._watched).add(on_wait)
+
+    def _watched(self) -> Watch:
+        if self._watch is None:
+            from aiorate.waiting.watch import Watch
+
+            self._watch = Watch(self._name)
+            for key in self._kept:
+                self._join_watch(key, self._kept.get(key))
+        return self._watch
+
+    def _join_watch(self, key: K, member: V | None) -> None:
+        if self._watch is not None and member is not None:
+            from aiorate.waiting.watch import join
+
+            join(member.dispatcher, self._watch, key)
+
+    def totals(self) -> Totals:
+        """As `Limiter.totals`, the sum of all keys: those that were evicted count if it was watched then."""
+        watch = self._watch
+        total = Totals({}, 0, 0) if watch is None else watch.past  # first: a key that is evicted meanwhile may be missing, and not twice
+        for member in self._run(self._members):
+            total += member.totals()
+        return total
+
+    def _members(self) -> list[V]:
+        """The members of all keys; in another thread, too, while keys come, go and move."""
+        while True:
+            try:  # twice: a key that moves is missed once at most
+                return list({id(member): member for member in [*self._kept.values(), *self._kept.values()]}.values())
+            except RuntimeError:  # a dict changed its size
+                continue
 
     # Keeping.
 
@@ -356,6 +419,8 @@ class Keyed(Generic[K, V]):
         return member
 
     def _add_kept(self, key: K, member: V) -> bool:
+        if self._watch is not None:
+            self._join_watch(key, member)
         return self._closed is None and self._kept.add(key, member)
 
     def _check_unused(self) -> None:
@@ -414,6 +479,7 @@ class Keyed(Generic[K, V]):
                 return False
         # A caller may still hold the member. If it survives removal from the dict, keep it.
         there = ref(member)
+        counted = None if self._watch is None else member.totals().past
         try:
             self._kept.drop(key)
             del member
@@ -427,6 +493,8 @@ class Keyed(Generic[K, V]):
                 self._kept.put_back(key, held)
             raise
         self._seen.pop(key, None)
+        if self._watch is not None and counted is not None:
+            self._watch.past += counted
         changes.dismiss(dispatcher)
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             tell = partial(emit, Event("evicted", dispatcher.notices.name, key=key), self._on_event)

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from aiorate.feedback import Feedback
     from aiorate.lease import Lease, OnError
     from aiorate.rate import Number
+    from aiorate.waited import Waited
 
 __all__ = ["KeyedBudget"]
 
 K = TypeVar("K", bound="Hashable")
 
-_OPTIONS = ("shared", "max_keys", "idle", "on_event", "scope")
-_OF_EACH_KEY = ("on_error", "max_waiting", "catch_up", "clock", "name")
+_OPTIONS = ("shared", "max_keys", "idle", "name", "on_event", "on_wait", "scope")
+_OF_EACH_KEY = ("on_error", "max_waiting", "catch_up", "clock")
 
 
 class KeyedBudget(Keyed[K, Budget]):
@@ -42,6 +43,7 @@ class KeyedBudget(Keyed[K, Budget]):
 
     A key is kept while it owes anything or is paused, while a lease of it is open, and while somebody holds its budget; ``max_keys``
     and ``idle`` are as in `KeyedLimiter`. ``on_event`` is called with an `aiorate.Event` for each evicted key; each budget has its own.
+    ``on_wait`` is called with an `aiorate.Waited` for each reservation of any key that waited, and ``name`` is for all keys, as there.
     Raises TypeError and ValueError for wrong arguments. ``scope`` is as in `KeyedLimiter`, and that of all budgets.
     """
 
@@ -57,7 +59,9 @@ class KeyedBudget(Keyed[K, Budget]):
         shared: Budget | Callable[[K], Budget | None] | None = None,
         max_keys: int = 100_000,
         idle: Number | None = None,
+        name: str | None = None,
         on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
         **unknown: Never,
     ) -> None:
@@ -75,9 +79,9 @@ class KeyedBudget(Keyed[K, Budget]):
         if shared is None or isinstance(shared, Budget):
             if shared is not None:
                 self._check_budget("KeyedBudget(shared)", shared, scope == "process")
-            super().__init__(factory, shared, None, max_keys, idle, on_event, scope)
+            super().__init__(factory, shared, None, max_keys, idle, name, on_event, on_wait, scope)
         elif callable(shared) and not isinstance(shared, (type, Limiter)):  # which can be called, as a decorator
-            super().__init__(factory, None, shared, max_keys, idle, on_event, scope)
+            super().__init__(factory, None, shared, max_keys, idle, name, on_event, on_wait, scope)
         else:
             raise not_a_budget("KeyedBudget(shared)", shared)
 

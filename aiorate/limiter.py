@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, check_count
-from aiorate.options import check_options, check_scope
+from aiorate.options import check_on_wait, check_options, check_scope
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from aiorate.slots import Slot, SlotCount
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
+    from aiorate.totals import Totals
+    from aiorate.waited import Waited
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.line import Ticket
 
@@ -47,7 +49,7 @@ __all__ = ["Limiter", "pause_to_ns"]
 _CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit by digit for every limiter
 _LOOP: Literal["loop"] = "loop"  # compared by identity; an equal text takes the longer way
 _NO_RATE = ""  # compared by identity: none was given
-_OPTIONS = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency", "on_event", "scope")
+_OPTIONS = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency", "on_event", "on_wait", "scope")
 _wait_blocking: Callable[..., tuple[int, int, int | None]] | None = None  # once it is needed
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
@@ -63,7 +65,8 @@ class Limiter:
 
     ``max_concurrency`` is how many callers may be inside ``async with`` (or a decorated function) at a time; the place is taken before
     the permit, so that no permit is spent while waiting for it. Without it, leaving ``async with`` does nothing. ``on_event`` is called
-    with an `aiorate.Event` when a server asks for a pause or permits are skipped; both are logged under ``aiorate`` too.
+    with an `aiorate.Event` when a server asks for a pause or permits are skipped; both are logged under ``aiorate`` too. ``on_wait`` is
+    called with an `aiorate.Waited` for each request that waited; see `watch`.
 
     ``scope="loop"`` is for one event loop: the limiter may be made without one, and used in one after the other, but not in two at a
     time, and not from other threads. ``scope="process"`` is one budget, and one line, for any number of event loops in any threads
@@ -84,6 +87,7 @@ class Limiter:
         name: str | None = None,
         max_concurrency: int | None = None,
         on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = _LOOP,
         **unknown: Never,
     ) -> None:
@@ -99,8 +103,8 @@ class Limiter:
             kind = rate_or_scheduler.__name__
             raise TypeError(f"Limiter({kind}): pass a strategy with its rate, such as {kind}('10/s'), not the class.")
         scheduler = rate_or_scheduler if isinstance(rate_or_scheduler, Scheduler) else _pool(rate_or_scheduler)
-        if max_waiting is not None or clock is not None or name is not None or on_event is not None:
-            check_options("Limiter", max_waiting, clock, name, on_event)
+        if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
+            check_options("Limiter", max_waiting, clock, name, on_event, on_wait)
         if not isinstance(precise, bool):
             raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
         if scope is not _LOOP:
@@ -121,6 +125,8 @@ class Limiter:
             from aiorate.waiting.process.scope import widen
 
             widen([self._dispatcher] if places is None else [places, self._dispatcher], name)
+        if on_wait is not None:
+            self.watch(on_wait)
 
     def _check_scope(self, scope: str) -> None:
         check_scope("Limiter", scope)
@@ -165,7 +171,7 @@ class Limiter:
         except BaseException:
             dispatcher.leave(waiters, ticket, permits)
             raise
-        waited, at, now = dispatcher.resume(waiters, ticket, now)
+        waited, at, now = dispatcher.resume(waiters, ticket, now, permits)
         return waited / NS_PER_SECOND
 
     def try_acquire(self, permits: int = 1) -> bool:
@@ -512,6 +518,30 @@ class Limiter:
 
         self._dispatcher.look()
         return snapshot(self._dispatcher, None if self._entrance is None else self._entrance.places)
+
+    def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
+        """Have ``on_wait`` called with an `aiorate.Waited` for each request that waits from now on; returns a function that ends that.
+
+        It is called once for each request that waited and was granted, in the task or thread that asked, just before that goes on; in
+        whatever way it was asked. Not for requests that were granted at once, refused or closed, nor for those that were cancelled, even
+        if they had been granted: their permits are given back. A request for a key is told by that key's limiter and its KeyedLimiter,
+        and not by the limits that they share. Nobody waits for the limiter while the function runs, and it may call the limiter.
+        An exception in it is logged under ``aiorate``, and the request goes on. Functions are called in the order in which they were
+        added, ``on_wait=`` of the constructor first. Raises TypeError for anything but a plain function.
+        """
+        check_on_wait("watch", on_wait)
+        from aiorate.waiting.watch import watch_of
+
+        return self._dispatcher.run(watch_of, self._dispatcher).add(on_wait)
+
+    def totals(self) -> Totals:
+        """What was granted and refused since it was made, and how many wait: for parts of aiorate that are built upon a limiter.
+
+        May be called in any thread: it reads plain numbers, and changes nothing.
+        """
+        from aiorate.totals import totals_of
+
+        return totals_of(self._dispatcher, (), None if self._entrance is None else self._entrance.places)
 
     @property
     def dispatcher(self) -> Dispatcher:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from aiorate.errors import check_count, kind_of
 from aiorate.waiting.clock import Clock
 
-__all__ = ["check_options", "check_scope"]
+__all__ = ["check_on_wait", "check_options", "check_scope"]
 
 
-def check_options(of: str, max_waiting: object, clock: object, name: object, on_event: object) -> None:
+def check_options(of: str, max_waiting: object, clock: object, name: object, on_event: object, on_wait: object) -> None:
     """Raise TypeError or ValueError, which names the class ``of``, for options that it cannot have."""
     if max_waiting is not None:
         check_count(f"{of}(max_waiting)", max_waiting, ", or None (no bound)")
@@ -18,6 +18,8 @@ def check_options(of: str, max_waiting: object, clock: object, name: object, on_
         raise TypeError(f"{of}(name) must be text, not {kind_of(name)}.")
     if on_event is not None and not callable(on_event):
         raise TypeError(f"{of}(on_event) must be a function of an aiorate.Event, not {kind_of(on_event)}.")
+    if on_wait is not None:
+        check_on_wait(of, on_wait)
 
 
 def check_scope(of: str, scope: object) -> None:
@@ -26,3 +28,12 @@ def check_scope(of: str, scope: object) -> None:
         raise TypeError(f"{of}(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
     if scope not in ("loop", "process"):
         raise ValueError(f"{of}(scope) must be 'loop' or 'process'; {scope!r} was given.")
+
+
+def check_on_wait(call: str, on_wait: object) -> None:
+    """Raise TypeError, which names the ``call``, for anything but a plain function."""
+    from inspect import iscoroutinefunction
+
+    if not callable(on_wait) or isinstance(on_wait, type) or iscoroutinefunction(on_wait):
+        given = "a coroutine function, which nobody would await" if iscoroutinefunction(on_wait) else kind_of(on_wait)
+        raise TypeError(f"{call}(on_wait) must be a plain function of an aiorate.Waited, such as print, not {given}.")

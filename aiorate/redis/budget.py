@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from aiorate.rate import Number
     from aiorate.redis.place import Place
     from aiorate.schedulers.dimensions import Amounts, Dimensions
+    from aiorate.waited import Waited
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.dispatcher import Answer
 
@@ -89,6 +90,7 @@ class RedisBudget(Budget):
         max_waiting: int | None = None,
         clock: Clock | None = None,
         on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
@@ -118,6 +120,7 @@ class RedisBudget(Budget):
             clock=clock,
             name=name,
             on_event=on_event,
+            on_wait=on_wait,
             scope=scope,
             **dimensions,
         )

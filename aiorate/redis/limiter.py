@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from aiorate.redis.limits import OneLimit
     from aiorate.redis.place import Place
     from aiorate.spec import RateSpec
+    from aiorate.waited import Waited
     from aiorate.waiting.clock import Clock
 
 __all__ = ["RedisLimiter"]
@@ -110,6 +111,7 @@ class RedisLimiter(Limiter):
         clock: Clock | None = None,
         max_concurrency: int | None = None,
         on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = _LOOP,
         **unknown: Never,
     ) -> None:
@@ -151,6 +153,7 @@ class RedisLimiter(Limiter):
             name=name,
             max_concurrency=max_concurrency,
             on_event=on_event,
+            on_wait=on_wait,
             scope=scope,
         )
         place: Place | None = None

@@ -50,8 +50,11 @@ def pause(dispatcher: Dispatcher, ns: int) -> None:
     dispatcher.changed()
 
 
-def on_pause_end(dispatcher: Dispatcher, held_for: int) -> None:
-    """Time goes on after it has stood still for ``held_for`` ns."""
+def on_pause_end(dispatcher: Dispatcher, held_for: int, reading: int) -> None:
+    """Time goes on after it has stood still for ``held_for`` ns, until the clock read ``reading``."""
+    watch = dispatcher.extras.watch
+    if watch is not None:
+        watch.pause_ended = reading - dispatcher.timeline.offset, reading
     dispatcher.scheduler.shift(held_for)
 
 
@@ -185,9 +188,13 @@ def reset(dispatcher: Dispatcher) -> None:
     timeline.start()
     timeline.resume()
     dispatcher.scheduler.reset(timeline.now())
+    watch = dispatcher.extras.watch
+    past = None if watch is None else watch.counted(dispatcher)
+    dispatcher.taken = dispatcher.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
     dispatcher.counters.clear()
     dispatcher.notices.forget()
-    dispatcher.taken = dispatcher.meter.grabs = 0
+    if watch is not None and past is not None:
+        watch.past = past
     dispatcher.counters.since = timeline.now()
     dispatcher.changed()
 

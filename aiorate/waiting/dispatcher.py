@@ -19,6 +19,7 @@ from aiorate.waiting.asking import AskingMeter
 from aiorate.waiting.catch_up import CatchUp
 from aiorate.waiting.counters import Counters
 from aiorate.waiting.deadlines import limit_wait
+from aiorate.waiting.extras import NONE, Extras
 from aiorate.waiting.fair_line import FairLine
 from aiorate.waiting.granting import grant
 from aiorate.waiting.line import outcome_of
@@ -58,9 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["TURN", "Dispatcher"]
 
 
-_DEFAULT = (None, False)
-
-
 class _Turn:
     """The ticket of all requests that were refused in a starved loop: they are asked for again once it has turned."""
 
@@ -88,11 +86,11 @@ class Dispatcher:
         "catch_up",
         "closed",
         "counters",
+        "extras",
         "gate",
         "loop",
         "meter",
         "notices",
-        "options",
         "passes",
         "scheduler",
         "taken",
@@ -128,8 +126,7 @@ class Dispatcher:
         """The way to a limit that other lines share; None: there is none."""
         self.passes: Passes | None = None
         """Requests of other lines, if others share this limit."""
-        self.options: tuple[Clock | None, bool] = _DEFAULT if clock is None and not precise else (clock, precise)
-        """The clock, if it is not the loop's, and whether to be woken precisely."""
+        self.extras: Extras = NONE if clock is None and not precise else Extras(clock, precise)
 
     # Ask.
 
@@ -313,18 +310,24 @@ class Dispatcher:
         except BaseException:
             self.leave(waiters, ticket, permits)
             raise
-        return self.resume(waiters, ticket, asked)
+        return self.resume(waiters, ticket, asked, permits, refusals)
 
-    def resume(self, waiters: Waiters, ticket: Ticket, asked: int, inside: bool = False) -> tuple[int, int, int]:
+    def resume(
+        self, waiters: Waiters, ticket: Ticket, asked: int, permits: int, refusals: Refusals = ACQUIRE, inside: bool = False
+    ) -> tuple[int, int, int]:
         """Go on with a decided request, which was asked for when the clock read ``asked``, or raise its error.
 
         Returns the nanoseconds waited, the instant for which the request was scheduled, and its receipt. ``inside``: in the critical
-        section, if there is one.
+        section, if there is one, and nobody is told.
         """
         section = waiters.loop.section
+        if not inside:
+            watch = self.extras.watch
+            if watch is not None:
+                return watch.resume(self, waiters, ticket, asked, permits, refusals)
+            if section is not None:
+                return section.run(self.resume, waiters, ticket, asked, permits, refusals, True)
         if section is not None:
-            if not inside:
-                return section.run(self.resume, waiters, ticket, asked, True)
             waiters.driver.release(ticket)
         outcome = ticket.result()
         if isinstance(outcome, BaseException):

@@ -15,6 +15,7 @@ from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.loops import running_task
 from aiorate.waiting.moving import find_loop
 from aiorate.waiting.questions import is_closed
+from aiorate.waiting.refusals import ACQUIRE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,7 @@ class Entrance:
             if self._scheduler.max_permits == 1:
                 self._scheduler.holder = ref(threading.current_thread())
             waited, _, began = wait(dispatcher, permits, None, most if asked is None else None, asked)
-            return waited if asked is None or began is not None else dispatcher.run(self._note_wait, asked)
+            return waited if asked is None or began is not None else self._waited(permits, asked)
         except BaseException:
             self.leave()
             raise
@@ -97,11 +98,21 @@ class Entrance:
         if permits != 1 or not dispatcher.meter.grab():
             ticket, _, asked = dispatcher.ask(permits, None, most)
             if ticket is not None:
-                return (await dispatcher.wait(ticket, permits, asked if since is None else since, None, most))[0]
-        return 0 if since is None else dispatcher.run(self._note_wait, since)
+                waited, _, _ = await dispatcher.wait(ticket, permits, asked if since is None else since, None, most)
+                if waited or since is None:
+                    return waited
+        return 0 if since is None else self._waited(permits, since)
+
+    def _waited(self, permits: int, since: int) -> int:
+        """Count a request that waited only for its place, and tell of it."""
+        dispatcher = self._dispatcher
+        waited = dispatcher.run(self._note_wait, since)
+        watch = dispatcher.extras.watch
+        if watch is not None:
+            watch.tell(dispatcher, waited, permits, ACQUIRE, "max_concurrency")
+        return waited
 
     def _note_wait(self, since: int) -> int:
-        """Count a request that waited only for its place."""
         waited = max(self._dispatcher.timeline.read() - since, 0)
         if waited:
             self._dispatcher.counters.note(waited)

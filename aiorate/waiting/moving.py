@@ -34,7 +34,7 @@ def find_loop(dispatcher: Dispatcher) -> None:
         raise RuntimeError(_IN_USE)
     elif native is None and not old.closed:
         return
-    move_to(dispatcher, None if native is None else view_of(native, *dispatcher.options))
+    move_to(dispatcher, None if native is None else view_of(native, dispatcher.extras.clock, dispatcher.extras.precise))
     if dispatcher.passes is not None:
         dispatcher.passes.serve()
     if old is not None and dispatcher.gate is not None:
@@ -47,7 +47,7 @@ def move_to(dispatcher: Dispatcher, loop: EventLoop | None) -> None:
     if dispatcher.loop is not None:
         _leave(dispatcher, dispatcher.loop)
     dispatcher.loop = loop
-    if loop is not None and dispatcher.options[0] is None:
+    if loop is not None and dispatcher.extras.clock is None:
         dispatcher.timeline.follow(loop.read)
     dispatcher.open_meter()
 

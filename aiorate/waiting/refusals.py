@@ -21,7 +21,7 @@ NOT_FOR_THREADS = (
 
 
 class Refusals:
-    """The errors of one method, ``call``. Durations are in ns; an unknown one is None."""
+    """The errors of one method, ``call``, and its words for a request. Durations are in ns; an unknown one is None."""
 
     __slots__ = ("_call",)
 
@@ -31,6 +31,14 @@ class Refusals:
     def named(self, permits: int) -> str:
         """The call with its argument, as errors name it."""
         return f"{self._call}({permits})"
+
+    def amounts(self, permits: int) -> int | dict[str, int]:
+        """The argument as the caller gave it."""
+        return int(permits)
+
+    def dimension(self, permits: int) -> str | None:
+        """The dimension that a granted request waited for; None: there are none, or it waited for something else."""
+        return None
 
     def closed(self, dispatcher: Dispatcher) -> LimiterClosed:
         """The limiter, or one that it shares, is closed."""

@@ -22,7 +22,7 @@ TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in
 # A module imports from rows above its own and from nowhere else, imports inside functions included. Types for annotations alone may come
 # from anywhere: the rule is about what runs.
 ROWS = """
-errors rate events mistakes meter
+errors rate events mistakes meter waited
 spec feedback finder
 schedulers.interface schedulers.peaks
 schedulers.undo schedulers.compound schedulers.window
@@ -45,7 +45,7 @@ waiting.line waiting.counters waiting.callback waiting.watcher waiting.clock wai
 waiting.asyncio.port waiting.trio.here waiting.trio.port waiting.process.port
 waiting.turnstile waiting.asyncio.timerfd waiting.trio.timer waiting.process.section
 waiting.process.inbox waiting.process.timekeeper
-waiting.timeline waiting.timer waiting.one_loop
+waiting.timeline waiting.timer waiting.one_loop waiting.extras
 waiting.asyncio.alarm waiting.asyncio.filler waiting.trio.driver
 waiting.asyncio.view waiting.trio.view
 waiting.loops
@@ -57,8 +57,8 @@ waiting.refusals waiting.notices waiting.max_waiting waiting.deciding waiting.ca
 waiting.fair_line
 waiting.estimate waiting.receipts options
 waiting.rehearsal waiting.waiters
-waiting.moving
-waiting.questions
+waiting.moving totals
+waiting.questions waiting.watch
 waiting.deadlines waiting.gate waiting.changes waiting.granting
 waiting.dispatcher waiting.process.scope waiting.process.blocking
 waiting.entrance

@@ -59,7 +59,7 @@ def wait_blocking(
         assert isinstance(ticket, ProcessTicket)  # as the driver makes
         while ticket.outcome is None:
             ticket.signal.acquire(timeout=_LOOK_AGAIN)
-        waited, _, receipt = dispatcher.resume(dispatcher.waiters, ticket, asked if since is None else since)
+        waited, _, receipt = dispatcher.resume(dispatcher.waiters, ticket, asked if since is None else since, permits, refusals)
         return waited, receipt, asked
     except BaseException:
         for each in noted:

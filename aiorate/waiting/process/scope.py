@@ -82,7 +82,7 @@ def _enter(family: Family, dispatcher: Dispatcher) -> None:
 
 
 def _view(family: Family, dispatcher: Dispatcher) -> ProcessLoop:
-    clock, precise = dispatcher.options
+    clock, precise = dispatcher.extras.clock, dispatcher.extras.precise
     view = family.views.get((id(clock), precise))
     if view is None:
         view = family.views[id(clock), precise] = ProcessLoop(family, clock, precise)

@@ -1,0 +1,408 @@
+"""on_wait: told once of each request that waited, after its grant, in the task or thread that waited."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+from helpers.driving import SteppedClock, one_loop, turns
+
+import aiorate
+from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket, Waited
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+
+@pytest.fixture
+def told() -> list[Waited]:
+    return []
+
+
+def one_a_second(**options: Any) -> Limiter:
+    """A limiter whose first permit is there, and each further one a second later; 20 ms for a whole process, in real time."""
+    return Limiter(TokenBucket("1/s" if options.get("scope", "loop") == "loop" else "50/s", burst=1), **options)
+
+
+async def test_each_request_that_waited_is_told_once(told: list[Waited]) -> None:
+    """In order of grants, with the seconds that acquire() returns; the first did not wait."""
+    limiter = one_a_second(name="api", on_wait=told.append)
+
+    seconds = await asyncio.gather(*(limiter.acquire() for _ in range(3)))
+
+    assert [0.0, 1.0, 2.0] == seconds
+    assert [Waited(1.0, 1, "api"), Waited(2.0, 1, "api")] == told
+
+
+async def test_waited_is_a_frozen_value(told: list[Waited]) -> None:
+    """With slots: many may be kept."""
+    waited = Waited(1.5, 2, "api", ("user", 5), "shared")
+
+    assert waited == Waited(1.5, 2, "api", ("user", 5), "shared")
+    assert not hasattr(waited, "__dict__")
+    assert str(waited) == "limiter 'api', key ('user', 5): waited 1.5 s for 2 (limited by shared)"
+    assert str(Waited(0.25, 1)) == "limiter: waited 0.25 s for 1"
+    with pytest.raises(FrozenInstanceError):
+        waited.seconds = 2.0  # type: ignore[misc]
+
+
+async def _block(limiter: Limiter) -> None:
+    async with limiter:
+        pass
+
+
+async def _weighted(limiter: Limiter) -> None:
+    async with limiter.of(1):
+        pass
+
+
+async def _decorated(limiter: Limiter) -> None:
+    @limiter
+    async def call() -> None: ...
+
+    await call()
+
+
+async def _slots(limiter: Limiter) -> None:
+    slots = limiter.slots()
+    await anext(slots)
+    await slots.aclose()
+
+
+async def _within(limiter: Limiter) -> None:
+    await limiter.acquire(max_wait=5)
+
+
+@pytest.mark.parametrize("ask", [Limiter.acquire, _block, _weighted, _decorated, _slots, _within])
+@pytest.mark.parametrize("options", [{}, {"max_concurrency": 2}, {"scope": "process"}, {"max_waiting": 5}])
+async def test_every_way_to_ask_is_told(ask: Callable[[Limiter], Any], options: dict[str, Any], told: list[Waited]) -> None:
+    """All waiting goes one way."""
+    limiter = one_a_second(on_wait=told.append, **options)
+    assert await limiter.acquire() == 0.0
+
+    await ask(limiter)
+
+    assert len(told) == 1
+    assert told[0].permits == 1
+    assert told[0].seconds > 0
+
+
+async def test_requests_that_did_not_get_permits_are_not_told(told: list[Waited]) -> None:
+    """Refused, timed out, cancelled in line, cancelled after the grant, closed: none of them had its permits."""
+    limiter = one_a_second(on_wait=told.append, max_waiting=3)
+    await limiter.acquire()
+    with pytest.raises(aiorate.WaitTooLong):
+        await limiter.acquire(max_wait=0.5)
+    in_time = asyncio.ensure_future(limiter.acquire(max_wait=1.5))
+    cancelled = asyncio.ensure_future(limiter.acquire())
+    closed = asyncio.ensure_future(limiter.acquire())
+    await turns(2)
+    with pytest.raises(aiorate.LineFull):
+        await limiter.acquire()
+    cancelled.cancel()
+    limiter.pause(5)
+    with pytest.raises(aiorate.WaitTooLong):
+        await in_time
+
+    await limiter.aclose()
+
+    assert isinstance((await asyncio.gather(closed, return_exceptions=True))[0], aiorate.LimiterClosed)
+    assert told == []
+
+
+@one_loop
+async def test_a_grant_that_a_cancellation_gives_back_is_not_told(clock: SteppedClock, told: list[Waited]) -> None:
+    """The next in line gets the permit, and is told of."""
+    limiter = one_a_second(on_wait=told.append, clock=clock)
+    await limiter.acquire()
+    first, second = (asyncio.ensure_future(limiter.acquire()) for _ in range(2))
+    await turns(3)
+    clock.advance(1.0)  # granted, and not run yet
+    first.cancel()
+    await turns(5)
+
+    assert [Waited(1.0, 1)] == told
+    assert (await second, first.cancelled()) == (1.0, True)
+
+
+async def test_the_caller_is_told_before_it_goes_on(told: list[Waited]) -> None:
+    """In its task, so that context variables, such as the current span, are the caller's."""
+    tasks: list[object] = []
+    limiter = one_a_second(on_wait=lambda waited: tasks.append(asyncio.current_task()))
+
+    async def ask() -> None:
+        await limiter.acquire()
+        tasks.append("went on")
+
+    await limiter.acquire()
+    task = asyncio.ensure_future(ask())
+    await task
+
+    assert [task, "went on"] == tasks
+
+
+async def test_an_error_in_on_wait_is_logged_and_harmless(caplog: pytest.LogCaptureFixture, told: list[Waited]) -> None:
+    """As with on_event: the request goes on, and other functions are called."""
+    limiter = one_a_second(name="api", on_wait=lambda waited: 1 / 0)
+    limiter.watch(told.append)
+    await limiter.acquire()
+
+    assert await limiter.acquire() == 1.0
+
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.ERROR, "on_wait failed for limiter 'api': waited 1 s for 1")
+    ]
+    assert [Waited(1.0, 1, "api")] == told
+
+
+@pytest.mark.parametrize("scope", ["loop", "process"])
+async def test_on_wait_may_change_and_ask_the_limiter(scope: Any) -> None:
+    """It is called when nothing is half decided."""
+    seen: list[object] = []
+
+    def on_wait(waited: Waited) -> None:
+        seen.append(limiter.try_acquire())
+        seen.append(limiter.statistics().waiting)
+        limiter.set_rate("1000/s")
+        limiter.apply("1000,1,stop")
+
+    limiter = one_a_second(on_wait=on_wait, scope=scope)
+    await limiter.acquire()
+    asking = [asyncio.ensure_future(limiter.acquire()) for _ in range(2)]
+
+    await asking[0]
+    assert seen == [False, 1]
+    assert limiter.delay() == float("inf")  # stopped
+    limiter.apply("1000,1,start")
+    assert await asking[1] > 0
+
+
+async def test_watching_ends_with_the_function_that_watch_returned(told: list[Waited]) -> None:
+    """Each call counts, also of the same function; a second call of its end does nothing."""
+    limiter = one_a_second(on_wait=told.append)
+    first, second = limiter.watch(told.append), limiter.watch(told.append)
+    await limiter.acquire()
+
+    await limiter.acquire()
+    assert len(told) == 3
+    second()
+    second()
+    await limiter.acquire()
+    assert len(told) == 5
+    first()
+    await limiter.acquire()
+
+    assert len(told) == 6
+
+
+async def test_a_function_may_end_its_own_watch(told: list[Waited]) -> None:
+    """Told once, and the others still are."""
+    limiter = one_a_second()
+
+    def once(waited: Waited) -> None:
+        told.append(waited)
+        end()
+
+    end = limiter.watch(once)
+    limiter.watch(told.append)
+    await limiter.acquire()
+
+    await limiter.acquire()
+    await limiter.acquire()
+
+    assert len(told) == 3
+
+
+async def test_a_request_that_waits_already_is_told(told: list[Waited]) -> None:
+    """From when it asked."""
+    limiter = one_a_second()
+    await limiter.acquire()
+    waiting = asyncio.ensure_future(limiter.acquire())
+    await asyncio.sleep(0.5)
+
+    limiter.watch(told.append)
+    await waiting
+
+    assert [Waited(1.0, 1)] == told
+
+
+async def _unawaited(waited: Waited) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [5, "print", _unawaited, Waited])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda wrong: Limiter("1/s", on_wait=wrong),
+        lambda wrong: Limiter("1/s").watch(wrong),
+        lambda wrong: KeyedLimiter(lambda key: "1/s", on_wait=wrong),
+        lambda wrong: KeyedLimiter(lambda key: "1/s").watch(wrong),
+        lambda wrong: Budget(requests="1/s", on_wait=wrong),
+        lambda wrong: KeyedBudget(lambda key: Budget(requests="1/s"), on_wait=wrong),
+        lambda wrong: aiorate.redis.RedisLimiter("redis://localhost", "api", "1/s", on_wait=wrong),
+        lambda wrong: aiorate.redis.RedisBudget("redis://localhost", "api", requests="1/s", on_wait=wrong),
+    ],
+)
+async def test_on_wait_must_be_a_plain_function(make: Callable[[Any], Any], wrong: object) -> None:
+    """A coroutine function would never be awaited."""
+    import aiorate.redis  # noqa: F401
+
+    with pytest.raises(TypeError, match=r"\(on_wait\) must be a plain function of an aiorate.Waited"):
+        make(wrong)
+
+
+async def test_a_keyed_limiter_tells_the_key(told: list[Waited]) -> None:
+    """Of every key, those made before and after; a limiter's own function is told as well, and first."""
+    order: list[str] = []
+    keyed = KeyedLimiter(lambda key: one_a_second(on_wait=lambda waited: order.append("own")), name="users")
+    await keyed.acquire("ann")
+    keyed.watch(lambda waited: order.append("all"))
+    keyed.watch(told.append)
+    await keyed.acquire("bob")
+
+    await asyncio.gather(keyed.acquire("ann"), keyed.acquire("bob"))
+
+    assert [Waited(1.0, 1, "users", "ann"), Waited(1.0, 1, "users", "bob")] == told
+    assert ["own", "all"] * 2 == order
+
+
+async def test_limits_that_are_shared_are_named(told: list[Waited]) -> None:
+    """The last one in whose line the request stood, at any level; its own rate is None."""
+    top, asked = Limiter(TokenBucket("10/s", burst=10), name="provider", on_wait=told.append), list[Waited]()
+    teams = KeyedLimiter(lambda team: Limiter(TokenBucket("1/min", burst=1 if team == "slow" else 9), name=team), shared=top)
+    users = KeyedLimiter(
+        lambda user: TokenBucket("1/s", burst=1 if user[1] == "ann" else 9), shared=lambda user: teams[user[0]], on_wait=asked.append
+    )
+
+    for user in [("fast", "ann"), ("fast", "ann")]:
+        await users.acquire(user)
+    assert top.try_acquire(10)
+    for user in [("fast", "bob"), ("slow", "cid"), ("slow", "cid")]:
+        await users.acquire(user)
+
+    assert [(1.0, None), (0.1, "provider"), (0.1, "provider"), (60.0, "slow")] == [(each.seconds, each.limited_by) for each in asked]
+    assert told == []  # nobody asked it directly
+
+
+async def test_an_unnamed_shared_limit_is_called_shared(told: list[Waited]) -> None:
+    """A KeyedLimiter's own is named so as well."""
+    for shared in ("1/s", Limiter(TokenBucket("1/s", burst=1))):
+        keyed = KeyedLimiter(lambda key: TokenBucket("10/s", burst=10), shared=shared, on_wait=told.append)
+        await asyncio.gather(keyed.acquire("ann"), keyed.acquire("bob"))
+
+    assert ["shared", "shared"] == [waited.limited_by for waited in told][-2:]
+
+
+async def test_a_wait_for_a_place_says_so(told: list[Waited]) -> None:
+    """The whole wait is told once, for the place and the permit together."""
+    limiter = Limiter(TokenBucket("1/s", burst=2), max_concurrency=1, on_wait=told.append)
+
+    async def work(seconds: float) -> None:
+        async with limiter:
+            await asyncio.sleep(seconds)
+
+    await asyncio.gather(work(0.25), work(0.0), work(0.0))
+
+    assert [Waited(0.25, 1, limited_by="max_concurrency"), Waited(1.0, 1)] == told
+
+
+async def test_a_wait_for_the_end_of_a_pause_says_so(told: list[Waited]) -> None:
+    """A request that was due when time stood still; those behind it wait for the rate."""
+    limiter = Limiter(TokenBucket("1/s", burst=1), on_wait=told.append)
+    limiter.pause(3)
+
+    await asyncio.gather(limiter.acquire(), limiter.acquire())
+    await asyncio.sleep(2)
+    limiter.apply("1,1,stop")
+    stopped = asyncio.ensure_future(limiter.acquire())
+    await asyncio.sleep(2)
+    limiter.apply("1,1,start")
+    await stopped
+
+    assert [(3.0, "pause"), (4.0, None), (2.0, "pause")] == [(waited.seconds, waited.limited_by) for waited in told]
+
+
+async def test_a_budget_tells_amounts_and_dimension(told: list[Waited]) -> None:
+    """As the lease does; a wait for a pause alone is one for no dimension."""
+    budget = Budget(requests=TokenBucket("10/s", 10), tokens=TokenBucket("100/s", 100), name="llm", on_wait=told.append)
+    async with budget.reserve(tokens=100):
+        pass
+
+    async with budget.reserve(tokens=50) as lease:
+        pass
+    budget.pause(2)
+    async with budget.reserve(tokens=0):
+        pass
+
+    assert ("tokens", 0.5) == (lease.limited_by, lease.waited)
+    assert [
+        Waited(0.5, {"requests": 1, "tokens": 50}, "llm", None, "tokens"),
+        Waited(2.0, {"requests": 1, "tokens": 0}, "llm", None, "pause"),
+    ] == told
+
+
+async def test_a_keyed_budget_tells_the_key_and_shared_dimension(told: list[Waited]) -> None:
+    """A dimension that only the shared budget has is among the amounts."""
+    shared = Budget(tokens=TokenBucket("100/s", 100), on_wait=told.append)
+    keyed = KeyedBudget(lambda key: Budget(requests=TokenBucket("10/s", 10)), shared=shared, on_wait=told.append)
+
+    for _ in range(2):
+        async with keyed.reserve("ann", tokens=100):
+            pass
+
+    assert [Waited(1.0, {"requests": 1, "tokens": 100}, None, "ann", "tokens")] == told
+
+
+async def test_totals_survive_a_reset_and_an_eviction(told: list[Waited]) -> None:
+    """Counters for metrics never go down, while somebody watches."""
+    limiter = Limiter(TokenBucket("10/s", 10), on_wait=told.append)
+    keyed = KeyedLimiter(lambda key: TokenBucket("10/s", 10), on_wait=told.append)
+    budgets = KeyedBudget(lambda key: Budget(tokens=TokenBucket("1000/s", 50)), on_wait=told.append)
+    for _ in range(12):
+        limiter.try_acquire()
+        keyed.try_acquire("ann")
+    async with budgets.reserve("ann", tokens=30):
+        pass
+    before = [each.totals() for each in (limiter, keyed, budgets)]
+
+    limiter.reset()
+    await asyncio.sleep(10)
+    assert keyed.evict() == budgets.evict() == 1
+
+    assert [{None: 10}, {None: 10}, {"tokens": 30}] == [total.granted for total in before]
+    assert before == [each.totals() for each in (limiter, keyed, budgets)]
+    assert (limiter.statistics().granted, len(keyed)) == (0, 0)
+    assert limiter.try_acquire()
+    assert keyed.try_acquire("ann")
+    assert [{None: 11}, {None: 11}] == [each.totals().granted for each in (limiter, keyed)]
+    assert limiter.totals().refused == keyed.totals().refused == 2
+
+
+async def test_totals_count_those_who_wait(told: list[Waited]) -> None:
+    """In line, for a place, and over all keys."""
+    limiter = Limiter(TokenBucket("10/s", 1), max_concurrency=1)
+    keyed = KeyedLimiter(lambda key: TokenBucket("1/s", burst=1))
+
+    async def work() -> None:
+        async with limiter:
+            await asyncio.sleep(5)
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(3)]
+    tasks += [asyncio.ensure_future(keyed.acquire(key)) for key in "aabbb"]
+    await asyncio.sleep(0.1)
+
+    assert (2, 3) == (limiter.totals().waiting, keyed.totals().waiting)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_limiter_that_nobody_watches_is_no_heavier() -> None:
+    """All such limiters share one object, also the keys of a KeyedLimiter."""
+    keyed = KeyedLimiter(lambda key: "1/s")
+    limiters = [Limiter("1/s"), keyed["ann"], keyed["bob"]]
+
+    assert 1 == len({id(limiter.dispatcher.extras) for limiter in limiters})
