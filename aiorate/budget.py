@@ -342,6 +342,11 @@ class Budget:
     # Looking.
 
     @property
+    def name(self) -> str | None:
+        """The name that it was given."""
+        return self._dispatcher.notices.name
+
+    @property
     def dimensions(self) -> tuple[str, ...]:
         """The names; those that are only shared come last."""
         return self._names

@@ -470,6 +470,11 @@ class Limiter:
     # Looking.
 
     @property
+    def name(self) -> str | None:
+        """The name that it was given."""
+        return self._dispatcher.notices.name
+
+    @property
     @looking
     def rate(self) -> Rate:
         """The rate in force."""

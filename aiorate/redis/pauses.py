@@ -44,7 +44,7 @@ class SharedPause:
             ns, until = ceil(us * _US), timeline.paused_until
             if not unsaid and until is not None and until > timeline.read() + ns:
                 timeline.resume()  # a longer one, which another process has ended
-            timeline.pause(ns, partial(on_pause_end, self._dispatcher))
+            timeline.pause(ns, partial(on_pause_end, self._dispatcher, timeline.now()))
         elif not unsaid:
             self.on = False
             timeline.resume()

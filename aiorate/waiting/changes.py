@@ -46,15 +46,15 @@ def pause(dispatcher: Dispatcher, ns: int) -> None:
     """Let time stand still for ``ns``. Pauses merge by the later end."""
     dispatcher.look()
     dispatcher.watcher.pausing(ns)  # which may refuse it
-    dispatcher.timeline.pause(ns, partial(on_pause_end, dispatcher))
+    dispatcher.timeline.pause(ns, partial(on_pause_end, dispatcher, dispatcher.timeline.now()))
     dispatcher.changed()
 
 
-def on_pause_end(dispatcher: Dispatcher, held_for: int, reading: int) -> None:
-    """Time goes on after it has stood still for ``held_for`` ns, until the clock read ``reading``."""
+def on_pause_end(dispatcher: Dispatcher, held_at: int, held_for: int) -> None:
+    """Time goes on after it has stood still for ``held_for`` ns at the instant ``held_at``."""
     watch = dispatcher.extras.watch
     if watch is not None:
-        watch.pause_ended = reading - dispatcher.timeline.offset, reading
+        watch.pause_ended = held_at, held_at + dispatcher.timeline.offset
     dispatcher.scheduler.shift(held_for)
 
 
@@ -136,7 +136,7 @@ def apply(dispatcher: Dispatcher, spec: RateSpec) -> None:
     if spec.verb == "restart":
         dispatcher.scheduler.restart(now)
     if spec.verb == "stop":
-        dispatcher.timeline.stop(partial(on_pause_end, dispatcher))
+        dispatcher.timeline.stop(partial(on_pause_end, dispatcher, now))
     elif spec.verb != "configure":
         dispatcher.timeline.start()
         dispatcher.closed = False

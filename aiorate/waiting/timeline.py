@@ -36,7 +36,7 @@ class Timeline:
         """Whether nothing moves until it is started."""
         self.held_at: int | None = None
         """The instant at which time stood still when it was last asked for; None: it moved."""
-        self._released: Callable[[int, int], None] | None = None
+        self._released: Callable[[int], None] | None = None
 
     def now(self) -> int:
         """The limiter's time."""
@@ -82,11 +82,8 @@ class Timeline:
             return None
         return instant - self.held_at + (self.read() if self.paused_until is None else self.paused_until)
 
-    def pause(self, ns: int, released: Callable[[int, int], None]) -> None:
-        """Stand still for ``ns`` from now; pauses merge by the later end.
-
-        Afterwards ``released`` gets the total length in ns, and the reading at the end.
-        """
+    def pause(self, ns: int, released: Callable[[int], None]) -> None:
+        """Stand still for ``ns`` from now; pauses merge by the later end. Afterwards ``released`` gets the total length in ns."""
         now, until = self.now(), self.read() + ns
         self._released = released
         if self.paused_until is None or until > self.paused_until:
@@ -99,7 +96,7 @@ class Timeline:
         self.paused_until = None
         self._end()
 
-    def stop(self, released: Callable[[int, int], None]) -> None:
+    def stop(self, released: Callable[[int], None]) -> None:
         """Stand still until started."""
         self.held_at, self._released = self.now(), released
         self.stopped = True
@@ -123,4 +120,4 @@ class Timeline:
         released, self._released = self._released, None
         self.held_at = self.paused_until = None
         if length and released is not None:
-            released(length, reading)
+            released(length)

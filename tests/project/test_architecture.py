@@ -71,7 +71,7 @@ budget
 keyed_budget
 aiorate
 
-http.vendors http.values
+otel http.vendors http.values
 http.quotas
 http.feedback
 http.requests
@@ -252,6 +252,7 @@ THIRD = {
     "aiorate.aiohttp": {"aiohttp"},
     "aiorate.http.transport": {"httpx", "httpx2"},  # httpx2 is a fork of httpx
     "aiorate.http.quotas": {"http_sf"},
+    "aiorate.otel": {"opentelemetry"},
     "aiorate.redis.store": {"redis", "valkey"},
 }
 
