@@ -1,0 +1,358 @@
+"""instrument(): what OpenTelemetry's SDK receives."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import aiorate
+from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket
+from aiorate.otel import instrument
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+NAME, DIMENSION, LIMITED_BY = "aiorate.limiter.name", "aiorate.dimension", "aiorate.limited_by"
+Series = dict[frozenset[tuple[str, Any]], Any]
+
+
+class Receiver:
+    """An SDK with exporters in memory."""
+
+    def __init__(self) -> None:
+        self.reader, self.exporter = InMemoryMetricReader(), InMemorySpanExporter()
+        self.meters = MeterProvider([self.reader])
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def instrument(self, *limiters: Any) -> Any:
+        return instrument(*limiters, meter_provider=self.meters, tracer_provider=self.tracers)
+
+    def metric(self, name: str) -> Any:
+        """What is exported now under that name; None: nothing."""
+        data = self.reader.get_metrics_data()
+        found = [
+            metric
+            for resource in ([] if data is None else data.resource_metrics)
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name and metric.data.data_points
+        ]
+        assert len(found) <= 1, "the same instrument was made twice"
+        return found[0] if found else None
+
+    def series(self, name: str) -> Series:
+        """The values by attributes; of a histogram, how many there are."""
+        metric = self.metric(name)
+        points = [] if metric is None else metric.data.data_points
+        values = [point.count if isinstance(point, HistogramDataPoint) else point.value for point in points]
+        assert len(points) == len({frozenset(point.attributes.items()) for point in points})
+        return {frozenset(point.attributes.items()): value for point, value in zip(points, values, strict=True)}
+
+    def value(self, name: str, **attributes: Any) -> Any:
+        """The value of the series with exactly these attributes, in short: limiter=, dimension=."""
+        names = {"limiter": NAME, "dimension": DIMENSION, "limited_by": LIMITED_BY}
+        return self.series(name).get(frozenset((names[short], value) for short, value in attributes.items()))
+
+    @property
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        return self.exporter.get_finished_spans()
+
+
+@pytest.fixture
+def sdk() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.meters.shutdown()
+
+
+def one_a_second(**options: Any) -> Limiter:
+    return Limiter(TokenBucket("1/s", burst=1), **options)
+
+
+async def test_the_sdk_receives_counts_waits_and_spans(sdk: Receiver) -> None:
+    """A request that did not wait is in the counter alone."""
+    limiter = one_a_second(name="api")
+    sdk.instrument(limiter)
+
+    await asyncio.gather(*(limiter.acquire() for _ in range(4)))
+    assert not limiter.try_acquire()
+    with pytest.raises(aiorate.WaitTooLong):
+        await limiter.acquire(max_wait=0)
+
+    assert 4 == sdk.value("aiorate.permits", limiter="api")
+    assert 2 == sdk.value("aiorate.refusals", limiter="api")
+    assert 0 == sdk.value("aiorate.waiting", limiter="api")
+    [point] = sdk.metric("aiorate.wait.duration").data.data_points
+    assert (3, 6.0, 1.0, 3.0) == (point.count, point.sum, point.min, point.max)
+    assert ["aiorate.wait"] * 3 == [span.name for span in sdk.spans]
+    assert [1, 2, 3] == [(span.end_time - span.start_time) / 1e9 for span in sdk.spans]  # type: ignore[operator]
+    assert {NAME: "api", "aiorate.permits": 1} == dict(sdk.spans[0].attributes or {})
+
+
+async def test_metrics_have_their_kinds_and_units(sdk: Receiver) -> None:
+    """Counters are monotonic; buckets reach from below a millisecond to minutes."""
+    limiter = one_a_second()
+    sdk.instrument(limiter)
+    await asyncio.gather(limiter.acquire(), limiter.acquire())
+
+    kinds = {name: sdk.metric(f"aiorate.{name}") for name in ("permits", "refusals", "waiting", "wait.duration")}
+
+    assert ["{permit}", "{request}", "{request}", "s"] == [metric.unit for metric in kinds.values()]
+    assert [True, True, False] == [kinds[name].data.is_monotonic for name in ("permits", "refusals", "waiting")]
+    bounds = kinds["wait.duration"].data.data_points[0].explicit_bounds
+    assert bounds[0] < 0.001
+    assert bounds[-1] > 60
+
+
+async def test_a_span_is_a_child_of_the_callers(sdk: Receiver) -> None:
+    """It begins when the request asked and ends when it goes on."""
+    limiter, tracer = one_a_second(), sdk.tracers.get_tracer("test")
+    sdk.instrument(limiter)
+    await limiter.acquire()
+
+    async def call(name: str) -> None:
+        with tracer.start_as_current_span(name):
+            await limiter.acquire()
+            assert trace.get_current_span().get_span_context().is_valid
+
+    await asyncio.gather(call("first"), call("second"))
+
+    spans = {span.context.span_id: span for span in sdk.spans if span.context is not None}
+    parents = [spans[span.parent.span_id].name for span in sdk.spans if span.name == "aiorate.wait" and span.parent is not None]
+    assert ["first", "second"] == parents
+
+
+async def test_waiting_is_how_many_wait_now(sdk: Receiver) -> None:
+    """In a line of a limiter, and over the keys."""
+    limiter, keyed = one_a_second(name="api"), KeyedLimiter(lambda key: one_a_second(), name="users")
+    sdk.instrument(limiter, keyed)
+
+    asking = [asyncio.ensure_future(each) for each in (*(limiter.acquire() for _ in range(3)), *(keyed.acquire(key) for key in "aabb"))]
+    await asyncio.sleep(0.1)
+
+    assert (2, 2) == (sdk.value("aiorate.waiting", limiter="api"), sdk.value("aiorate.waiting", limiter="users"))
+    await asyncio.gather(*asking)
+    assert (0, 0) == (sdk.value("aiorate.waiting", limiter="api"), sdk.value("aiorate.waiting", limiter="users"))
+
+
+async def test_keys_are_summed_and_never_attributes(sdk: Receiver) -> None:
+    """Neither in metrics nor in spans, and not by the names of limits that keys share either."""
+    teams = KeyedLimiter(lambda team: Limiter(TokenBucket("1/s", burst=1), name=f"team {team}"))
+    users = KeyedLimiter(lambda user: TokenBucket("10/s", burst=10), shared=lambda user: teams["secret"], name="users")
+    unnamed = KeyedLimiter(lambda key: Limiter(TokenBucket("1/s", burst=1), name=key))
+    sdk.instrument(users, unnamed)
+
+    for limiter in (users, unnamed):
+        for _ in range(2):
+            await asyncio.gather(limiter.acquire("ann"), limiter.acquire("secret bob"))
+
+    assert (4, 4) == (sdk.value("aiorate.permits", limiter="users"), sdk.value("aiorate.permits"))
+    assert 3 == sdk.value("aiorate.wait.duration", limiter="users", limited_by="shared")
+    assert 2 == sdk.value("aiorate.wait.duration")
+    told = [
+        value for name in ("permits", "waiting", "wait.duration") for each in sdk.series(f"aiorate.{name}") for value in dict(each).values()
+    ]
+    told += [value for span in sdk.spans for value in (span.attributes or {}).values()]
+    assert not [value for value in told if "secret" in str(value) or "ann" in str(value)]
+
+
+async def test_a_budget_has_a_series_for_each_dimension(sdk: Receiver) -> None:
+    """And spans with the amounts."""
+    budget = Budget(requests=TokenBucket("10/s", 10), tokens=TokenBucket("100/s", 100), name="llm")
+    keyed = KeyedBudget(lambda key: Budget(tokens=TokenBucket("100/s", 100)), name="users")
+    sdk.instrument(budget, keyed)
+
+    for _ in range(2):
+        async with budget.reserve(tokens=100) as lease, keyed.reserve("ann", tokens=70):
+            lease.settle(tokens=100)
+
+    assert 2 == sdk.value("aiorate.permits", limiter="llm", dimension="requests")
+    assert 200 == sdk.value("aiorate.permits", limiter="llm", dimension="tokens")
+    assert 140 == sdk.value("aiorate.permits", limiter="users", dimension="tokens")
+    assert 1 == sdk.value("aiorate.wait.duration", limiter="llm", limited_by="tokens")
+    assert {NAME: "llm", LIMITED_BY: "tokens", "aiorate.permits.requests": 1, "aiorate.permits.tokens": 100} == dict(
+        sdk.spans[0].attributes or {}
+    )
+
+
+async def test_counters_never_fall(sdk: Receiver) -> None:
+    """After a refund, a reset, an eviction and a limiter of the same name that is gone."""
+    limiter, keyed = Limiter(TokenBucket("100/s", 100), name="api"), KeyedLimiter(lambda key: TokenBucket("10/s", 10), name="users")
+    sdk.instrument(limiter, keyed)
+    assert limiter.try_acquire(10)
+    assert keyed.try_acquire("ann", 5)
+    assert (10, 5) == (sdk.value("aiorate.permits", limiter="api"), sdk.value("aiorate.permits", limiter="users"))
+
+    limiter.refund(4)
+    await asyncio.sleep(10)
+    assert keyed.evict() == 1
+    assert (10, 5) == (sdk.value("aiorate.permits", limiter="api"), sdk.value("aiorate.permits", limiter="users"))
+    assert limiter.try_acquire(5)
+    assert keyed.try_acquire("ann", 1)
+    assert (11, 6) == (sdk.value("aiorate.permits", limiter="api"), sdk.value("aiorate.permits", limiter="users"))
+    limiter.reset()
+    assert limiter.try_acquire(2)
+    assert 13 == sdk.value("aiorate.permits", limiter="api")
+    another = Limiter(TokenBucket("100/s", 100), name="api")
+    sdk.instrument(another)
+    assert another.try_acquire(30)
+    assert 43 == sdk.value("aiorate.permits", limiter="api")
+    del another
+    assert 43 == sdk.value("aiorate.permits", limiter="api")
+
+
+async def test_limiters_of_one_name_are_one_series(sdk: Receiver) -> None:
+    """Unnamed ones too; a limiter that is given twice counts once."""
+    limiters = [one_a_second(name="api"), one_a_second(name="api"), one_a_second(), one_a_second()]
+    undo = [sdk.instrument(*limiters, limiters[0]), sdk.instrument(*limiters)]
+
+    await asyncio.gather(*(limiter.acquire() for limiter in limiters for _ in range(2)))
+
+    for _ in range(2):
+        assert (4, 4) == (sdk.value("aiorate.permits", limiter="api"), sdk.value("aiorate.permits"))
+        assert (2, 2) == (sdk.value("aiorate.wait.duration", limiter="api"), sdk.value("aiorate.wait.duration"))
+        assert 4 == len(sdk.spans)
+        undo.pop()()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_undone_in_any_order_and_twice(sdk: Receiver, order: tuple[int, int], caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is reported afterwards, and instrumenting again makes no second instrument."""
+    limiter = one_a_second(name="api")
+    undo = [sdk.instrument(limiter), sdk.instrument(limiter)]
+    await asyncio.gather(limiter.acquire(), limiter.acquire())
+
+    undo[order[0]]()
+    undo[order[0]]()
+    assert 2 == sdk.value("aiorate.permits", limiter="api")
+    undo[order[1]]()
+    await limiter.acquire()
+
+    assert sdk.metric("aiorate.permits") is None
+    assert sdk.metric("aiorate.waiting") is None
+    assert len(sdk.spans) == 1
+    sdk.instrument(limiter)
+    await limiter.acquire()
+    assert (4, len(sdk.spans)) == (sdk.value("aiorate.permits", limiter="api"), 2)
+    assert not caplog.records
+
+
+async def test_the_sum_of_a_name_keeps_what_was_undone(sdk: Receiver) -> None:
+    """As long as another of that name is reported; reported again, it goes on where it was."""
+    one, other = (Limiter(TokenBucket("10/s", 10), name="api") for _ in range(2))
+    sdk.instrument(one)
+    undo = sdk.instrument(other)
+    assert one.try_acquire(3)
+    assert other.try_acquire(4)
+
+    undo()
+    assert other.try_acquire(1)
+    assert 7 == sdk.value("aiorate.permits", limiter="api")
+    sdk.instrument(other)
+
+    assert 8 == sdk.value("aiorate.permits", limiter="api")
+
+
+async def test_an_instrumented_limiter_can_be_collected(sdk: Receiver) -> None:
+    """Nothing that stays with the providers refers to it."""
+    limiters: list[Any] = [one_a_second(), KeyedLimiter(lambda key: one_a_second()), Budget(requests="1/s")]
+    undo = sdk.instrument(*limiters)
+    await limiters[0].acquire()
+    await limiters[0].acquire()
+    there = [ref(limiter) for limiter in limiters]
+
+    limiters.clear()
+    gc.collect()
+
+    assert [None] * 3 == [each() for each in there]
+    assert sdk.metric("aiorate.permits") is None
+    undo()
+
+
+async def test_on_wait_of_the_program_is_called_as_well(sdk: Receiver) -> None:
+    """Instrumenting takes nothing away."""
+    told: list[aiorate.Waited] = []
+    limiter = one_a_second(on_wait=told.append)
+    undo = sdk.instrument(limiter)
+    await limiter.acquire()
+    await limiter.acquire()
+    undo()
+    await limiter.acquire()
+
+    assert (2, 1) == (len(told), len(sdk.spans))
+
+
+class Wrapped:
+    """As an AdaptiveRate: it has a limiter."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self.limiter = limiter
+
+
+async def test_what_has_a_limiter_is_instrumented(sdk: Receiver) -> None:
+    """Together with that limiter itself it counts once."""
+    limiter = one_a_second(name="api")
+    adaptive = aiorate.adaptive.AdaptiveRate(Limiter("10/s", name="adaptive"), "1/s", "100/s")
+    sdk.instrument(Wrapped(limiter), limiter, adaptive)
+    await limiter.acquire()
+    await adaptive.limiter.acquire()
+
+    assert (1, 1) == (sdk.value("aiorate.permits", limiter="api"), sdk.value("aiorate.permits", limiter="adaptive"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ([], r"Write instrument\(limiter\)"),
+        (["api"], "not str"),
+        ([[Limiter("1/s")]], r"Write instrument\(\*limiters\)"),
+        ([{"api": Limiter("1/s")}], r"Write instrument\(\*limiters.values\(\)\)"),
+        ([Limiter], "not the class Limiter"),
+        ([TokenBucket("1/s", burst=1)], "not TokenBucket"),
+    ],
+)
+async def test_anything_else_is_refused(sdk: Receiver, wrong: list[Any], hint: str) -> None:
+    """At once, and nothing is reported then."""
+    limiter = one_a_second(name="api")
+
+    with pytest.raises(TypeError, match=hint):
+        sdk.instrument(*([limiter, *wrong] if wrong else wrong))
+
+    assert sdk.metric("aiorate.permits") is None
+
+
+async def test_providers_must_be_providers(sdk: Receiver) -> None:
+    """Also where they were swapped."""
+    limiter: Any = one_a_second(name="api")
+
+    with pytest.raises(TypeError, match=r"meter_provider\) must be a MeterProvider, not TracerProvider"):
+        instrument(limiter, meter_provider=sdk.tracers, tracer_provider=sdk.tracers)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"tracer_provider\) must be a TracerProvider, not MeterProvider"):
+        instrument(limiter, meter_provider=sdk.meters, tracer_provider=sdk.meters)  # type: ignore[arg-type]
+
+    assert sdk.metric("aiorate.permits") is None
+
+
+async def test_without_an_sdk_nothing_happens(caplog: pytest.LogCaptureFixture) -> None:
+    """The API's own placeholders take it all."""
+    caplog.set_level(logging.WARNING)
+    limiter = one_a_second(name="api")
+    undo = instrument(limiter)
+
+    await limiter.acquire()
+    assert await limiter.acquire() == 1.0
+    undo()
+
+    assert not caplog.records
