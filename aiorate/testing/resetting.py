@@ -92,7 +92,7 @@ def _reset_dispatcher(dispatcher: Dispatcher, done: set[Dispatcher]) -> None:
 
 def _start_over(dispatcher: Dispatcher) -> None:
     dispatcher.look()
-    if dispatcher.loop is not None or dispatcher.options[0] is not None:
+    if dispatcher.loop is not None or dispatcher.extras.clock is not None:
         changes.reset(dispatcher)
         return
     timeline, start = dispatcher.timeline, dispatcher.timeline.read()
