@@ -30,7 +30,7 @@ __all__ = ["NAMES", "matching_profiles", "read_quotas", "split_dictionary"]
 _logger = logging.getLogger("aiorate")
 
 _LEVEL = re.compile(r"\s*([0-9]{1,15})\s*/\s*([0-9]{1,15})\s*")
-_QUOTED = re.compile(r'"[^"]*"')
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _HEADERS = {
     profile.vendor: {
         name
