@@ -38,6 +38,8 @@ class FallbackSwitch:
             if scheduler.fallback is None:
                 scheduler.fallback = self._outage.fallback
                 self._dispatcher.changed()
+        else:
+            self._look()  # requests that do not wait were refused all through the grace, and set no timer
 
     def await_end_of_grace(self, timers: Timers | None) -> None:
         """Set the timer, if there is an outage and the grace is not over."""
@@ -48,16 +50,22 @@ class FallbackSwitch:
 
     def _on_grace(self, timers: Timers) -> None:
         self._timer = None
+        if not self._look():
+            self.await_end_of_grace(timers)  # a timer may be early
+
+    def _look(self) -> bool:
+        """Switch to the fallback if the grace is over. Returns whether it is."""
         dispatcher, outage = self._dispatcher, self._outage
         fallback = outage.over(dispatcher.timeline.read(), dispatcher.timeline.now())
         if fallback is None:
-            self.await_end_of_grace(timers)  # a timer may be early
-            return
+            return False
+        self.cancel()
         self._scheduler.fallback = fallback
         dispatcher.notices.tell(
             Event("degraded", dispatcher.notices.name, source=f"{outage.why}; on_unavailable={outage.policy!r}"), dispatcher.loop
         )
         dispatcher.changed()
+        return True
 
     def nobody_waits(self) -> None:
         """There is nothing to ask: an outage within the grace does not matter."""
