@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["client_address"]
 
-_REMEMBERED = 4096  # addresses; a client that uses more of them merely costs the time to read each
+_REMEMBERED = 1024  # addresses; a client that uses more of them merely costs the time to read each
 _NETWORK = 64  # bits: what a provider gives to one customer, who may use all addresses in it
 
 

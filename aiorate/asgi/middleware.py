@@ -105,7 +105,11 @@ class RateLimitMiddleware:
         def send_with_fields(message: Message) -> Awaitable[None]:
             # A plain function, so that each chunk of a stream goes straight to the server.
             nonlocal started
-            if started or message["type"] != "http.response.start":
+            try:
+                starts = not started and message["type"] == "http.response.start"
+            except (TypeError, KeyError):  # not a message: the server says so
+                starts = False
+            if not starts:
                 return send(message)
             started = True
             policies = self._policies.get(ref(limiter)) or self._describe(limiter, key)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aiorate.http import read_feedback
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from aiorate.http import Feedback
 
-    App = Callable[[Any, Any, Any], Awaitable[None]]
+__all__ = ["Answer", "App", "ask", "nothing", "ok", "scope_of"]
 
-__all__ = ["Answer", "ask", "nothing", "ok", "scope_of"]
+App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 @dataclass
