@@ -52,8 +52,8 @@ async def test_keys_that_are_used_once_leave_nothing_behind(count: int) -> None:
     once_each(count)
     before = alive(Dispatcher)  # from other tests and the examples that they run
 
-    # The interpreter keeps some freed objects for the next ones, now and then. What a key leaves behind, it leaves each time.
-    assert min(once_each(count) for _ in range(3)) < 100
+    # Interpreter and other threads keep some objects for a while. What a key leaves behind, it leaves each time.
+    assert any(once_each(count) < 100 for _ in range(10))
     assert alive(Dispatcher) <= before
 
 

@@ -96,13 +96,19 @@ def test_a_cancelled_alarm_does_not_come() -> None:
     keeper = kept("cancelled", section)
     seen: list[int] = []
     done = threading.Event()
-    alarm = section.run(keeper.call_at, monotonic_ns() + 5_000_000, lambda: seen.append(1))
-    section.run(alarm.cancel)
-    section.run(alarm.cancel)
+    section.run(keeper.call_at, monotonic_ns() + 3600 * SECOND, int)  # the thread sleeps already
+
+    def cancelled() -> None:
+        alarm = keeper.call_at(monotonic_ns() + 5_000_000, lambda: seen.append(1))
+        alarm.cancel()
+        alarm.cancel()
+
+    section.run(cancelled)
     section.run(keeper.call_at, monotonic_ns() + 10_000_000, done.set)
     assert done.wait(LONG)
 
     assert not seen
+    section.run(keeper.stop)
 
 
 def test_cancelled_alarms_do_not_pile_up() -> None:
