@@ -21,9 +21,10 @@ from aiorate.rate import NS_PER_SECOND
 
 __all__ = ["Finder"]
 
-_ENOUGH = 10  # answers of a reading: fewer follow a fall sooner, more are less noisy
+_ENOUGH = 20  # answers of a reading: fewer follow a fall sooner, more are less noisy
 _FIRST_STEP = 0.01  # of a climb: a larger one finds a rise sooner, a smaller one costs less where there was none
 _LARGEST_STEP = 0.25  # of a climb, in the same way
+_ROUND = NS_PER_SECOND // 5  # the shortest round: a shorter one climbs sooner, and further before a window is used up
 _USED = 0.75  # of the permits: with a larger share, callers that do not use all of them hold the rate back sooner
 _IN_A_ROW = 3  # refusals of a drought: fewer take chance for a drought, more are refused in one
 
@@ -45,7 +46,9 @@ class Finder:
         "_outage",
         "_owes",
         "_reacted",
+        "_read",
         "_refused",
+        "_refused_at",
         "_round",
         "_since",
         "_step",
@@ -61,15 +64,17 @@ class Finder:
         self._trip = 0  # the mean time to an answer
         self._last: int | None = None
         # This round: its start, and the answers to what was granted since.
-        self._round: int | None = None
+        self._round = 0
         self._answers = 0
         # The climb: its latest step, the rate before it, whether refusals are its debt, and when the next may begin.
         self._step, self._base, self._owes, self._climbs_at = 0.0, rate, False, 0
         # The reading: its start, and what was given since.
-        self._since: int | None = None
+        self._since = 0
         self._given = 0
+        self._read = False
+        self._refused_at = 0
         # Refusals: those granted before this instant are one; how many in a row; since when nothing is given; and how long the last time.
-        self._reacted: int | None = None
+        self._reacted = 0
         self._in_a_row = 0
         self._drought: int | None = None
         self._outage = 0
@@ -82,80 +87,95 @@ class Finder:
     def succeeded(self, now: int, took: int | None) -> None:
         """The server gave a permit that was granted ``took`` ns before ``now``."""
         now, granted = self._time(now, took)
+        if self._in_a_row:
+            if self._read or self._given >= _ENOUGH or not self._given:
+                self._since, self._given, self._read = self._refused_at, 0, False
+            self._in_a_row = 0
         self._given += 1
-        self._in_a_row = 0
-        if self._since is None:
-            self._since = granted
-        if self._round is None:
-            self._round = granted
         if self._drought is not None:
             if granted >= self._drought:
                 self._outage, self._drought = now - self._drought, None
                 self._settle(now)
-            return
-        if granted < self._round:
-            return
-        self._answers += 1
-        span = granted - self._round
-        if span < max(self._trip, int(2 * NS_PER_SECOND / self.rate), self._outage):
-            return
-        used = self._answers * NS_PER_SECOND >= _USED * self.rate * span
-        self._round, self._answers = granted, 0
-        if used and self.rate < self._highest and (self._step or now >= self._climbs_at):
-            self._step, self._base, self._owes = min(_LARGEST_STEP, 2 * self._step or _FIRST_STEP), self.rate, True
-            self._try(self.rate * (1 + self._step), now)
+        elif granted >= self._round:
+            self._answers += 1
+            if granted - self._round >= max(self._trip, _ROUND - self._trip, int(NS_PER_SECOND / self.rate), self._outage):
+                self._end_round(now, granted)
 
     def throttled(self, now: int, took: int | None, pause: int = 0) -> None:
         """The server refused a request, and asked for a pause of that many ns from now on; 0: it asked for none."""
         now, granted = self._time(now, took)
         self._in_a_row += 1
-        if self._round is None:
-            self._round = now
-        reading = self._read(now)
-        new = self._reacted is None or granted >= self._reacted
-        if self._owes:
-            cost = NS_PER_SECOND / self._level + (pause if new else 0)
-            self._climbs_at = max(self._climbs_at, now) + int(cost / self._refused)
-        if self._drought is not None:
-            if granted >= self._drought:
-                self._try(NS_PER_SECOND / max(self._trip, (now - self._drought) // 2, int(NS_PER_SECOND / self._level)), now)
-            if reading is not None:
-                self._level = self._within(min(self._level, reading))
-            return
-        if new:
+        self._refused_at = now
+        new = granted >= self._reacted
+        if new and self._drought is None:
             self._reacted = now
-            if self._step:
-                self._level, self._step = self._base, 0.0
-            else:
-                self._level = min(self._level, self.rate)
-                if pause:
-                    self._level = self._level / 2 if reading is None or reading > self._level else reading
-                self._owes = self._owes and now <= self._climbs_at
-        if new or (reading is not None and reading < self._level):
-            self._level = self._within(self._level if reading is None else min(self._level, reading))
+            self._react(now, pause)
+            self._owe(now, pause)
             self._settle(now)
-        if self._in_a_row >= _IN_A_ROW and not pause:
-            self._drought = now
-            self._try(NS_PER_SECOND / max(self._trip, int(NS_PER_SECOND / self._level)), now)
+        else:
+            self._owe(now, 0)
+            if self._given >= _ENOUGH and not self._read:
+                self._lower_to(self._reading(now))
+                if self._drought is None:
+                    self._settle(now)
+        if self._drought is None:
+            if self._in_a_row >= _IN_A_ROW and not pause:
+                self._drought = now
+                self._ask(now)
+        elif granted >= self._drought:
+            self._ask(now)
+
+    def _react(self, now: int, pause: int) -> None:
+        """Lower the level after a refusal of a request that was granted since the latest reaction."""
+        if self._step:
+            level, self._step, self._read = self._base, 0.0, True
+            if pause:
+                level = min(level, self._reading(now)) if self._given >= _ENOUGH else level / 2
+        else:
+            level = min(self._level, self.rate)
+            if self._given >= _ENOUGH:
+                reading = self._reading(now)
+                if reading >= level * (1 - 2 * self._refused):
+                    self._owes, self._climbs_at = False, now
+                level = min(level, reading)
+            elif pause:
+                level /= 2
+            elif self._in_a_row == 1:
+                level = min(level, (self._given + 1) * NS_PER_SECOND / max(1, now - self._since))
+        self._level = self._within(level)
+
+    def _end_round(self, now: int, granted: int) -> None:
+        used = self._answers * NS_PER_SECOND >= _USED * self.rate * (granted - self._round)
+        self._round, self._answers = granted, 0
+        if used and self.rate < self._highest and (self._step or now >= self._climbs_at):
+            self._step, self._base, self._owes = min(_LARGEST_STEP, 2 * self._step or _FIRST_STEP), self.rate, True
+            self._try(self.rate * (1 + self._step), now)
+
+    def _owe(self, now: int, pause: int) -> None:
+        if self._owes:
+            self._climbs_at = max(self._climbs_at, now) + int((NS_PER_SECOND / self._level + pause) / self._refused)
+
+    def _ask(self, now: int) -> None:
+        assert self._drought is not None
+        self._try(NS_PER_SECOND / max(self._trip, (now - self._drought) // 2, int(NS_PER_SECOND / self._level)), now)
 
     def _time(self, now: int, took: int | None) -> tuple[int, int]:
         # The instant, which never goes back, and that of the grant.
         if self._last is not None and now < self._last:
             now = self._last
+        if self._last is None:
+            self._round = self._since = self._reacted = now - (took or 0)
         self._last = now
         if took is None:
             return now, now
         self._trip = self._trip + (took - self._trip) // 8 if self._trip else took
         return now, now - took
 
-    def _read(self, now: int) -> float | None:
-        if self._since is None or not self._given:
-            self._since, self._given = now, 0
-        elif self._given >= _ENOUGH:
-            reading = self._given * NS_PER_SECOND / max(1, now - self._since)
-            self._since, self._given = now, 0
-            return reading
-        return None
+    def _reading(self, now: int) -> float:
+        return self._given * NS_PER_SECOND / max(1, now - self._since)
+
+    def _lower_to(self, reading: float) -> None:
+        self._level = self._within(min(self._level, reading))
 
     def _settle(self, now: int) -> None:
         self._try(self._level * (1 - self._refused), now)
