@@ -37,6 +37,7 @@ class Finder:
         "_base",
         "_climbs_at",
         "_drought",
+        "_from",
         "_given",
         "_highest",
         "_in_a_row",
@@ -72,6 +73,7 @@ class Finder:
         self._since = 0
         self._given = 0
         self._read = False
+        self._from = rate
         self._refused_at = 0
         # Refusals: those granted before this instant are one; how many in a row; since when nothing is given; and how long the last time.
         self._reacted = 0
@@ -129,6 +131,7 @@ class Finder:
         """Lower the level after a refusal of a request that was granted since the latest reaction."""
         if self._step:
             level, self._step, self._read = self._base, 0.0, True
+            self._level = level
             if pause:
                 level = min(level, self._reading(now)) if self._given >= _ENOUGH else level / 2
         else:
@@ -142,12 +145,14 @@ class Finder:
                 level /= 2
             elif self._in_a_row == 1:
                 level = min(level, (self._given + 1) * NS_PER_SECOND / max(1, now - self._since))
-        self._level = self._within(level)
+        self._lower_to(level)
 
     def _end_round(self, now: int, granted: int) -> None:
         used = self._answers * NS_PER_SECOND >= _USED * self.rate * (granted - self._round)
         self._round, self._answers = granted, 0
         if used and self.rate < self._highest and (self._step or now >= self._climbs_at):
+            if not self._step:
+                self._from = self.rate
             self._step, self._base, self._owes = min(_LARGEST_STEP, 2 * self._step or _FIRST_STEP), self.rate, True
             self._try(self.rate * (1 + self._step), now)
 
@@ -176,6 +181,8 @@ class Finder:
 
     def _lower_to(self, reading: float) -> None:
         self._level = self._within(min(self._level, reading))
+        if self._owes and self._level < 0.9 * self._from:
+            self._owes, self._climbs_at = False, self._last or 0
 
     def _settle(self, now: int) -> None:
         self._try(self._level * (1 - self._refused), now)
