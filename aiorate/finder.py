@@ -96,7 +96,7 @@ class Finder:
         self._given += 1
         if self._drought is not None:
             if granted >= self._drought:
-                self._outage, self._drought = now - self._drought, None
+                self._outage, self._drought, self._reacted = now - self._drought, None, now
                 self._settle(now)
         elif granted >= self._round:
             self._answers += 1
