@@ -132,17 +132,16 @@ class Finder:
         if self._step:
             level, self._step, self._read = self._base, 0.0, True
             self._level = level
-            if pause:
-                level = min(level, self._reading(now)) if self._given >= _ENOUGH else level / 2
         else:
             level = min(self._level, self.rate)
-            if self._given >= _ENOUGH:
+            if pause:
+                level -= level * pause / (2 * (pause + now - self._since))
+                self._read = True
+            elif self._given >= _ENOUGH:
                 reading = self._reading(now)
                 if reading >= level * (1 - 2 * self._refused):
                     self._owes, self._climbs_at = False, now
                 level = min(level, reading)
-            elif pause:
-                level /= 2
             elif self._in_a_row == 1:
                 level = min(level, (self._given + 1) * NS_PER_SECOND / max(1, now - self._since))
         self._lower_to(level)
