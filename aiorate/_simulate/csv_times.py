@@ -90,8 +90,8 @@ class CsvTimes:
         """Find the columns by the first line; returns whether it is a header."""
         try:
             fields = [field.strip() for field in _quoted(line)]
-        except csv.Error as error:
-            raise BadLine(number, line, self._why(error)) from None
+        except csv.Error:
+            raise BadLine(number, line, _neither(0)) from None
         names = [field.decode("utf-8", "replace").strip().lower() for field in fields]
         header = False
         if self._column is None:
@@ -120,10 +120,11 @@ class CsvTimes:
         raise BadLine(number, line, f"has no column {column!r}, which {option} asks for: write a name in the header, or 1 to {len(names)}")
 
     def _is_time(self, field: bytes) -> bool:
+        """Whether it is meant as a time: it may be one that is not allowed."""
         try:
             self._time(field)
-        except _WrongTime:
-            return False
+        except _WrongTime as error:
+            return bool(str(error))
         return True
 
     @staticmethod
@@ -153,7 +154,7 @@ class CsvTimes:
         else:
             ns = self._number(field) if re.fullmatch(rb"[+-]?[\d.]+(?:[eE][+-]?\d+)?", field) else _other_iso(field)
         if ns < 0:
-            raise _WrongTime("has a time before 1970")
+            raise _WrongTime("has a time before 1970; times from 1970 to 2261 are allowed")
         if ns >= LAST_SECOND * NS_PER_SECOND:
             raise _WrongTime(self._too_late(field))
         if ns % NS_PER_SECOND:
@@ -172,13 +173,13 @@ class CsvTimes:
     def _too_late(self, field: bytes) -> str:
         finer = {"s": "ms, us or ns", "ms": "us or ns", "us": "ns"}.get(self._unit_name)
         hint = f"; if it counts {finer}, write --unit" if finer and field.isdigit() else ""
-        return f"has a time after 2261{hint}"
+        return f"has a time after 2261; times from 1970 to 2261 are allowed{hint}"
 
     def _why(self, error: Exception) -> str:
         if isinstance(error, IndexError):
             return f"has no column {1 + max(self._place or 0, self._key_place)}"
         if isinstance(error, csv.Error):
-            return f"is not CSV ({error}); a quoted field must end in its line"
+            return "is not CSV: a quoted field must end in its line, and a line with a line feed"
         count = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}[self._unit_name]
         return (
             str(error)
@@ -194,8 +195,8 @@ def _neither(found: int) -> str:
     if found:
         return f"has {found} columns that could be the times; name one with --column"
     return (
-        "is not a line of an access log, which has a time in brackets; does not begin with seconds since 1970 or an ISO 8601 time;"
-        f" and is not a header with a column {', '.join(NAMES[:-1])} or {NAMES[-1]}. Name another column with --column"
+        "is not of an access log, which has a time such as [10/Oct/2000:13:55:36 +0200], nor of a CSV file, whose first column has seconds"
+        f" since 1970 or ISO 8601 times, or whose header has a column {', '.join(NAMES[:-1])} or {NAMES[-1]}; name another with --column"
     )
 
 

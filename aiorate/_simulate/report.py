@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Limit", "Suggestion", "as_json", "as_text"]
 
 
+_A_DATE = 365 * 86_400 * NS_PER_SECOND  # earlier times count from something else than 1970
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """What was simulated."""
@@ -62,9 +65,9 @@ def as_text(arrivals: Arrivals, limit: Limit, summary: Summary, goals: str | Non
 def _about_arrivals(arrivals: Arrivals) -> Iterator[str]:
     count = len(arrivals.instants)
     mean = arrivals.per_second
-    over = f" in {show_duration(arrivals.span)}, {mean:.4g}/s on average" if mean is not None else ", all at one instant"
+    over = "" if count == 1 else ", all at one instant" if mean is None else f" in {show_duration(arrivals.span)}, {mean:.4g}/s on average"
     yield from _wrapped(f"{arrivals.source} ({arrivals.form}): {_requests(count)}{over}", "")
-    if arrivals.start:
+    if arrivals.start >= _A_DATE:
         yield f"  first at {_utc(arrivals.start)}"
     if arrivals.spread == "even":
         yield from _wrapped(
@@ -83,7 +86,7 @@ def _about_arrivals(arrivals: Arrivals) -> Iterator[str]:
             "  ",
         )
     if arrivals.skipped:
-        yield f"  {show_count(arrivals.skipped)} broken lines were left out"
+        yield f"  broken lines, left out: {show_count(arrivals.skipped)}"
 
 
 def _about_limit(limit: Limit) -> Iterator[str]:

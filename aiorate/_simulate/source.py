@@ -6,7 +6,7 @@ import gzip
 import os
 import sys
 import zlib
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, cast
 
 from aiorate._simulate.access_log import AccessLog, is_access_log
 from aiorate._simulate.arrivals import Arrivals, arrange
@@ -15,6 +15,7 @@ from aiorate._simulate.errors import ArrivalsError, BadLine, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from io import BufferedReader
 
 __all__ = ["FORMATS", "read_arrivals"]
 
@@ -50,7 +51,7 @@ def read_arrivals(
         with _Input(path) as source:
             for lines, first in source.lines():
                 if reader is None:
-                    reader = _reader(lines, form, column, unit, key, skip_broken)
+                    reader = _reader(lines, first, form, column, unit, key, skip_broken)
                     if reader is None:
                         continue  # blank lines
                 reader.read(lines, first)
@@ -77,11 +78,14 @@ def read_arrivals(
 
 
 def _reader(
-    lines: list[bytes], form: str, column: str | None, unit: str, key: str | None, skip_broken: bool
+    lines: list[bytes], first: int, form: str, column: str | None, unit: str, key: str | None, skip_broken: bool
 ) -> AccessLog | CsvTimes | None:
-    begins = next((line for line in lines if line.strip()), None)
-    if begins is None:
+    begun = next(((number, line) for number, line in enumerate(lines, first) if line.strip()), None)
+    if begun is None:
         return None
+    number, begins = begun
+    if b"\0" in begins:
+        raise BadLine(number, begins, "is not text")
     if form == "log" or (form == "auto" and is_access_log(begins) and column is None):
         if column is not None:
             raise ArrivalsError("--column is for CSV files, not for access logs.")
@@ -95,7 +99,7 @@ class _Input:
     """The lines of a file, compressed by gzip or not."""
 
     def __init__(self, path: str) -> None:
-        self._raw: BinaryIO = sys.stdin.buffer if path == STDIN else open(path, "rb")  # noqa: SIM115  # closed in __exit__
+        self._raw = cast("BufferedReader", sys.stdin.buffer) if path == STDIN else open(path, "rb")  # noqa: SIM115  # closed in __exit__
         self._closes = path != STDIN
         try:
             status = os.fstat(self._raw.fileno())
@@ -113,15 +117,13 @@ class _Input:
 
     def lines(self) -> Iterator[tuple[list[bytes], int]]:
         """Lists of lines without their ends, each with the number of its first line. Raises BadLine for a line that is too long."""
-        head = self._raw.read(3)
-        if head.startswith(_GZIP):
-            stream = cast("BinaryIO", gzip.GzipFile(fileobj=cast("BinaryIO", _Joined(head, self._raw))))
-            head = stream.read(3)
-        else:
-            stream = self._raw
-        if head.startswith(_UTF16):
-            raise BadLine(1, head, "is UTF-16; convert the file to UTF-8")
-        rest = head.removeprefix(_UTF8)
+        stream: BufferedReader | gzip.GzipFile = self._raw
+        if self._raw.peek(2).startswith(_GZIP):
+            stream = gzip.GzipFile(fileobj=self._raw)
+        rest = stream.read(len(_UTF8))
+        if rest.startswith(_UTF16):
+            raise BadLine(1, rest, "is UTF-16; convert the file to UTF-8")
+        rest = rest.removeprefix(_UTF8)
         first = 1
         while True:
             chunk = stream.read(_CHUNK)
@@ -140,17 +142,3 @@ class _Input:
                 raise BadLine(first, rest, f"is longer than {_LONGEST} bytes")
         if rest:
             yield [rest.removesuffix(b"\r")], first
-
-
-class _Joined:
-    """A stream whose beginning was read already."""
-
-    def __init__(self, head: bytes, rest: BinaryIO) -> None:
-        self._head, self._rest = head, rest
-
-    def read(self, size: int = -1) -> bytes:
-        """As of a file."""
-        if self._head:
-            head, self._head = self._head, b""
-            return head
-        return self._rest.read(size)
