@@ -46,22 +46,33 @@ class AccessLog:
         self.fractions = False
         """Whether a time had a fraction of a second."""
         self._skip_broken = skip_broken
-        self._known: dict[bytes, int] = {}
+        self._known = _Seconds()
 
     def read(self, lines: Sequence[bytes], first: int) -> None:
         """Read lines without their ends, of which the first has the number ``first``."""
-        known, append = self._known, self.times.append
-        for number, line in enumerate(lines, first):
-            at = line.find(b"[")
-            try:
-                append(known[line[at : at + _STAMP]])  # most lines have the same second as one before
-            except KeyError:
-                instant = self._time(line, number)
-                if instant is None:
-                    continue
-                append(instant)
+        known = self._known
+        try:
+            # Most seconds are that of a line before, and the others are read by `_Seconds`.
+            self.times.extend([known[line[(at := line.find(b"[")) : at + _STAMP]] for line in lines])
+        except KeyError:
+            self._read_slowly(lines, first)
+        else:
             if self.keys is not None:
-                self.keys.append(self.clients.setdefault(line.partition(b" ")[0], len(self.clients)))
+                self.keys.extend([self._client(line) for line in lines])
+        if len(known) > _MOST_KNOWN:
+            known.clear()
+
+    def _read_slowly(self, lines: Sequence[bytes], first: int) -> None:
+        """Read lines of which some are blank or broken, or have their time elsewhere."""
+        for number, line in enumerate(lines, first):
+            instant = self._time(line, number)
+            if instant is not None:
+                self.times.append(instant)
+                if self.keys is not None:
+                    self.keys.append(self._client(line))
+
+    def _client(self, line: bytes) -> int:
+        return self.clients.setdefault(line.partition(b" ")[0], len(self.clients))
 
     def _time(self, line: bytes, number: int) -> int | None:
         match = _TIME.search(line)
@@ -79,10 +90,18 @@ class AccessLog:
         if match[7]:
             self.fractions = True
             instant += int(match[7].ljust(9, b"0"))
-        elif match.start() == line.find(b"["):
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[match[0]] = instant
+        return instant
+
+
+class _Seconds(dict[bytes, int]):
+    """Ns since 1970 for each text of a second that was read."""
+
+    def __missing__(self, stamp: bytes) -> int:
+        match = _TIME.fullmatch(stamp)
+        seconds = None if match is None or match[7] else _seconds(match)
+        if seconds is None:
+            raise KeyError(stamp)
+        instant = self[stamp] = seconds * NS_PER_SECOND
         return instant
 
 

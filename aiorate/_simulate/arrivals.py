@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections import Counter
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice, repeat
 from operator import gt, sub
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
 __all__ = ["LAST_SECOND", "SPREADS", "Arrivals", "arrange"]
 
@@ -74,25 +75,23 @@ def arrange(
             order = sorted(range(len(times)), key=times.__getitem__)
             times, keys = array("q", [times[place] for place in order]), array("l", [keys[place] for place in order])
     start = times[0]
-    spread = spread if whole and spread is not None else "none"
-    crowded = whole and any(not later for later in map(sub, islice(times, 1, None), times))
-    instants = array("q", _spread(times, start, spread, seed) if spread != "none" and crowded else [time - start for time in times])
+    counts = Counter(times) if whole else {}
+    crowded = whole and len(counts) < len(times)
+    spread = spread if crowded and spread is not None else "none"
+    instants = array("q", map(sub, times, repeat(start)) if spread == "none" else _spread(counts, start, spread, seed))
     if instants[0]:  # spread at random
         start += instants[0]
         instants = array("q", [instant - instants[0] for instant in instants])
-    return Arrivals(source, form, start, instants, keys, spread if crowded else "none", crowded, unordered, back, skipped)
+    return Arrivals(source, form, start, instants, keys, spread, crowded, unordered, back, skipped)
 
 
-def _spread(times: Sequence[int], start: int, spread: str, seed: int) -> list[int]:
+def _spread(counts: Mapping[int, int], start: int, spread: str, seed: int) -> list[int]:
     """Ns since ``start``. The requests of a second, in their order: evenly from its beginning, or at random places in it."""
     instants: list[int] = []
     chance = random.Random(seed).random
-    for second, group in groupby(times):
-        count = sum(1 for _ in group)
+    for second, count in counts.items():
         begin = second - start
-        if count == 1 and spread == "even":
-            instants.append(begin)
-        elif spread == "even":
+        if spread == "even":
             instants += [begin + place * NS_PER_SECOND // count for place in range(count)]
         else:
             instants += sorted([begin + int(chance() * NS_PER_SECOND) for _ in range(count)])

@@ -19,7 +19,7 @@ from aiorate._simulate.progress import Bar, bar
 from aiorate._simulate.report import Limit, Suggestion, as_json, as_text
 from aiorate._simulate.source import read_arrivals
 from aiorate._simulate.suggest import Search
-from aiorate._simulate.summary import granted_at, summarise
+from aiorate._simulate.summary import grants, summarise
 from aiorate.rate import Rate
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def run(asked: Asked) -> int:
             for part in play(lambda: _make(asked, asked.rate, asked.burst, arrivals), arrivals, asked.admission):
                 waits.extend(part)
                 progress.add(len(part), len(arrivals.instants))
-            summary = summarise(arrivals, waits, asked.rate.period_ns)
+            granted_at = grants(arrivals.instants, waits)
+            summary = summarise(arrivals, waits, granted_at, asked.rate.period_ns)
             progress.begin("searching")
             suggestions = _suggest(asked, arrivals, progress) if asked.goals else []
     except ValueError as error:
@@ -87,7 +88,7 @@ def run(asked: Asked) -> int:
     print(as_text(arrivals, limit, summary, goals, suggestions))
     if asked.plot:
         print()
-        print(_plot(arrivals, waits, asked))
+        print(_plot(arrivals, granted_at, asked))
     return 0
 
 
@@ -166,7 +167,7 @@ def _too_slow(asked: Asked, arrivals: Arrivals) -> str | None:
     )
 
 
-def _plot(arrivals: Arrivals, waits: array[int], asked: Asked) -> str:
+def _plot(arrivals: Arrivals, granted_at: array[int], asked: Asked) -> str:
     terminal = sys.stdout.isatty()
     try:
         from aiorate._simulate.plot import draw
@@ -177,6 +178,6 @@ def _plot(arrivals: Arrivals, waits: array[int], asked: Asked) -> str:
     width = min(shutil.get_terminal_size((80, 24)).columns, 100) if terminal else 80
     limit = asked.rate.per_second / asked.admission.permits if asked.key is None else None
     colours = terminal and "NO_COLOR" not in os.environ
-    drawing = draw(arrivals.instants, sorted(granted_at(arrivals.instants, waits)), limit, width, colours=colours)
+    drawing = draw(arrivals.instants, granted_at if asked.key is None else sorted(granted_at), limit, width, colours=colours)
     encoding = sys.stdout.encoding or "utf-8"
     return drawing.encode(encoding, "replace").decode(encoding)

@@ -27,6 +27,8 @@ NAMES = ("time", "timestamp", "datetime", "date", "ts", "at", "arrival", "arrive
 
 _ISO = re.compile(rb"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d):(\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:?\d\d)?", re.IGNORECASE)
 _MOST_KNOWN = 10_000  # minutes whose text is remembered
+_SCALES = (NS_PER_SECOND, *(10**places for places in range(9, -1, -1)))  # by the length of a fraction with its point, 0 without
+_MOST_PLACES = len(_SCALES)
 
 
 class CsvTimes:
@@ -52,39 +54,49 @@ class CsvTimes:
 
     def read(self, lines: Sequence[bytes], first: int) -> None:
         """Read lines without their ends, of which the first has the number ``first``."""
-        plain = self._unit == NS_PER_SECOND
-        for number, line in enumerate(lines, first):
-            if self._place is None and (not line.strip() or self._begin(line, number)):
-                continue
-            place, key_place = self._place, self._key_place
-            assert place is not None
-            try:
-                if place or key_place >= 0 or b'"' in line or b"," in line:
-                    fields = line.split(b",") if b'"' not in line else _quoted(line)
-                    field = fields[place]
-                    key = fields[key_place].strip() if key_place >= 0 else b""
-                else:
-                    field, key = line, b""
-                whole, _, fraction = field.partition(b".")
-                if plain and whole.isdigit() and (not fraction or fraction.isdigit()) and len(whole) < 16:
-                    instant = int(whole) * NS_PER_SECOND
-                    if fraction:
-                        instant += int(fraction[:9].ljust(9, b"0"))
-                        self.fractions = True
-                    if instant >= LAST_SECOND * NS_PER_SECOND:
-                        raise _WrongTime(self._too_late(field))
-                else:
-                    instant = self._time(field.strip())
-            except (IndexError, csv.Error, _WrongTime) as error:
-                if not line.strip():
-                    continue
-                if self._skip_broken:
-                    self.skipped += 1
-                    continue
-                raise BadLine(number, line, self._why(error)) from None
-            self.times.append(instant)
-            if self.keys is not None:
-                self.keys.append(self.clients.setdefault(key, len(self.clients)))
+        begin = 0
+        while self._place is None:
+            if begin == len(lines):
+                return
+            line = lines[begin]
+            if line.strip() and not self._begin(line, first + begin):
+                break
+            begin += 1
+        alone = self._place == 0 and self._key_place < 0 and self._unit == NS_PER_SECOND
+        append, scales, most = self.times.append, _SCALES, LAST_SECOND * NS_PER_SECOND
+        for number, line in enumerate(lines[begin:] if begin else lines, first + begin):
+            if alone:  # digits and at most one point are read at once, in a third of the time
+                digits = line.replace(b".", b"", 1)
+                if digits.isdigit():
+                    places = len(line) - line.find(b".") if len(digits) < len(line) else 0
+                    if places < _MOST_PLACES:
+                        instant = int(digits) * scales[places]
+                        if instant < most:
+                            append(instant)
+                            if places:
+                                self.fractions = True
+                            continue
+            self._read_line(line, number)
+
+    def _read_line(self, line: bytes, number: int) -> None:
+        assert self._place is not None
+        try:
+            if b'"' in line:
+                fields = _quoted(line)
+            else:
+                fields = line.split(b",", 1 + max(self._place, self._key_place))
+            instant = self._time(fields[self._place].strip())
+            key = fields[self._key_place].strip() if self.keys is not None else b""
+        except (IndexError, csv.Error, _WrongTime) as error:
+            if not line.strip():
+                return
+            if self._skip_broken:
+                self.skipped += 1
+                return
+            raise BadLine(number, line, self._why(error)) from None
+        self.times.append(instant)
+        if self.keys is not None:
+            self.keys.append(self.clients.setdefault(key, len(self.clients)))
 
     def _begin(self, line: bytes, number: int) -> bool:
         """Find the columns by the first line; returns whether it is a header."""
@@ -137,6 +149,8 @@ class CsvTimes:
 
     def _time(self, field: bytes) -> int:
         """Ns since 1970. Raises `_WrongTime`."""
+        if field.isdigit() and len(field) < _MOST_PLACES:
+            return int(field) * self._unit
         match = _ISO.fullmatch(field)
         if match is not None:
             day, minute, second, fraction, zone = match.groups()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
+from operator import add
 from typing import TYPE_CHECKING
 
 from aiorate._simulate.play import REFUSED
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiorate._simulate.arrivals import Arrivals
 
-__all__ = ["Summary", "fullest_window", "granted_at", "percentile_of_sorted", "summarise"]
+__all__ = ["Summary", "fullest_window", "grants", "percentile_of_sorted", "summarise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Summary:
     """How many of them had a request that was refused."""
 
 
-def summarise(arrivals: Arrivals, waits: array[int], window: int) -> Summary:
+def summarise(arrivals: Arrivals, waits: array[int], granted_at: array[int], window: int) -> Summary:
     """The figures of a run. With keys, a window counts the requests of one key."""
     instants, keys = arrivals.instants, arrivals.keys
     ordered = sorted(waits)
@@ -53,7 +54,7 @@ def summarise(arrivals: Arrivals, waits: array[int], window: int) -> Summary:
     at_once = bisect_left(ordered, 1) - refused
     granted = len(ordered) - refused
     if keys is None:
-        windows = fullest_window(instants, window), fullest_window(granted_at(instants, waits), window)
+        windows = fullest_window(instants, window), fullest_window(granted_at, window)
         clients = delayed = lost = None
     else:
         arrived, passed = _by_key(keys, instants, instants, waits=None), _by_key(keys, instants, waits, waits=waits)
@@ -74,8 +75,10 @@ def percentile_of_sorted(ordered: Sequence[int], percent: float, begin: int = 0)
     return ordered[begin + max(0, -int(-count * percent // 100) - 1)]
 
 
-def granted_at(instants: array[int], waits: array[int]) -> array[int]:
+def grants(instants: array[int], waits: array[int]) -> array[int]:
     """The instants of the grants, in order of arrival."""
+    if min(waits) >= 0:
+        return array("q", map(add, instants, waits))
     return array("q", [made + wait for made, wait in zip(instants, waits, strict=True) if wait >= 0])
 
 
