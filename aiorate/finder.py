@@ -24,6 +24,7 @@ __all__ = ["Finder"]
 _ENOUGH = 20  # answers of a reading: fewer follow a fall sooner, more are less noisy
 _FIRST_STEP = 0.01  # of a climb: a larger one finds a rise sooner, a smaller one costs less where there was none
 _LARGEST_STEP = 0.25  # of a climb, in the same way
+_PRIOR = 10
 _ROUND = NS_PER_SECOND // 5  # the shortest round: a shorter one climbs sooner, and further before a window is used up
 _USED = 0.75  # of the permits: with a larger share, callers that do not use all of them hold the rate back sooner
 _IN_A_ROW = 3  # refusals of a drought: fewer take chance for a drought, more are refused in one
@@ -97,6 +98,7 @@ class Finder:
         if self._drought is not None:
             if granted >= self._drought:
                 self._outage, self._drought, self._reacted = now - self._drought, None, now
+                self._since, self._given = self._refused_at, 1
                 self._settle(now)
         elif granted >= self._round:
             self._answers += 1
@@ -139,11 +141,11 @@ class Finder:
                 self._read = True
             elif self._given >= _ENOUGH:
                 reading = self._reading(now)
-                if reading >= level * (1 - 2 * self._refused):
+                if reading >= level * (1 - self._refused):
                     self._owes, self._climbs_at = False, now
                 level = min(level, reading)
             elif self._in_a_row == 1:
-                level = min(level, (self._given + 1) * NS_PER_SECOND / max(1, now - self._since))
+                level = min(level, (self._given + _PRIOR) / ((now - self._since) / NS_PER_SECOND + _PRIOR / level))
         self._lower_to(level)
 
     def _end_round(self, now: int, granted: int) -> None:
@@ -168,7 +170,8 @@ class Finder:
         if self._last is not None and now < self._last:
             now = self._last
         if self._last is None:
-            self._round = self._since = self._reacted = now - (took or 0)
+            self._round = self._reacted = now - (took or 0)
+            self._since = now
         self._last = now
         if took is None:
             return now, now
