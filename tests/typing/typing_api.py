@@ -33,14 +33,21 @@ from aiorate import (
     TicksAccumulator,
     TokenBucket,
     TokenPool,
+    Waited,
     WaitTooLong,
 )
+from aiorate.adaptive import AdaptiveRate
 from aiorate.aiohttp import middleware
 from aiorate.http import blocking_hooks, hooks, limit_transport
+from aiorate.otel import instrument
+from aiorate.redis import RedisBudget, RedisLimiter
 from aiorate.testing import ManualClock, VirtualLoop, check_scheduler, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
 
 # Every strategy is a Scheduler, and a ManualClock is a Clock.
 strategies: list[Scheduler] = [
@@ -224,3 +231,25 @@ def across_threads() -> None:
     assert_type(plain("a", size=2), bytes)
     Limiter("10/s", scope="loop")
     Limiter("10/s", scope="thread")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def observation(meters: MeterProvider, tracers: TracerProvider, url: str) -> None:
+    def on_wait(waited: Waited) -> None:
+        assert_type(waited.seconds, float)
+        assert_type(waited.permits, int | Mapping[str, int])
+        assert_type((waited.name, waited.limited_by), tuple[str | None, str | None])
+
+    limiter = Limiter("10/s", on_wait=on_wait)
+    keyed = KeyedLimiter[str](lambda key: "1/s", on_wait=print, name="users")
+    budget = Budget(requests="1/s", on_wait=on_wait)
+    budgets = KeyedBudget[str](lambda key: Budget(requests="1/s"), on_wait=on_wait, name="users")
+    stored = RedisLimiter(url, "api", "10/s", on_wait=on_wait)
+    booked = RedisBudget(url, "llm", tokens="10/s", on_wait=on_wait)
+    assert_type(limiter.watch(on_wait), Callable[[], None])
+    assert_type(keyed.watch(print), Callable[[], None])
+    assert_type((limiter.name, keyed.name, budget.name), tuple[str | None, str | None, str | None])
+    assert_type(instrument(limiter, keyed, budget, budgets, stored, booked), Callable[[], None])
+    assert_type(instrument(limiter, meter_provider=meters, tracer_provider=tracers), Callable[[], None])
+    instrument(AdaptiveRate(limiter, "1/s", "10/s"), limiter)
+    instrument("10/s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Limiter("10/s", on_wait="print")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
