@@ -34,7 +34,7 @@ class Admission:
     max_wait: int | None = None
     """A request that would wait longer (ns) is refused; None: none is."""
     max_waiting: int | None = None
-    """A request that would have to wait while so many wait already is refused; None: none is."""
+    """A request that would have to wait, and finds this number of others waiting, is refused; None: none is."""
 
     @property
     def refuses(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -112,16 +113,14 @@ def _figures(summary: Summary, limit: Limit) -> Iterator[str]:
     if summary.granted:
         yield ""
         waits = (("p50", summary.p50), ("p90", summary.p90), ("p99", summary.p99), ("max", summary.longest))
-        yield "waits of those granted:  " + "   ".join(f"{name} {show_duration(wait)}" for name, wait in waits)
+        yield "waits (granted):  " + "   ".join(f"{name} {show_duration(wait)}" for name, wait in waits)
     one = "" if limit.key is None else f" of one {limit.key}"
-    yield (
-        f"fullest window of {show_duration(summary.window)}{one}:  {show_count(summary.arrived_in_window)} arrived,"
-        f" {show_count(summary.granted_in_window)} granted"
-    )
+    arrived, granted = show_count(summary.arrived_in_window), show_count(summary.granted_in_window)
+    yield from _wrapped(f"fullest window of {show_duration(summary.window)}{one}:  {arrived} arrived, {granted} granted", "")
     if summary.clients is not None:
-        yield (
-            f"values of {limit.key}:  {show_count(summary.clients)}, of which {show_count(summary.clients_delayed or 0)} were delayed or"
-            f" refused, {show_count(summary.clients_refused or 0)} refused"
+        counts = [show_count(number or 0) for number in (summary.clients, summary.clients_delayed, summary.clients_refused)]
+        yield from _wrapped(
+            f"{limit.key}:  {counts[0]} values, of which {counts[1]} had a request delayed or refused, and {counts[2]} refused", ""
         )
 
 
@@ -141,8 +140,6 @@ def _utc(ns: int) -> str:
 
 
 def _wrapped(text: str, indent: str, width: int = 80) -> list[str]:
-    import textwrap
-
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent or "  ", break_long_words=False)
 
 

@@ -2,8 +2,8 @@
 
 The search doubles a number until a run keeps the goals, and then bisects. So the number found keeps them, and the next smaller one does
 not: both were run. It is the smallest of all if more never hurts. That is so for a bucket and a window that refuse nothing, because a
-larger one grants each request no later. (By induction: the k-th grant is no earlier than its arrival and an earlier grant or refill,
-and none of these comes later.) Where requests are refused, a larger limit may refuse others, and the next smaller number is all that is
+larger one grants each request at the same instant or sooner. (By induction: the k-th grant follows from its arrival and from an earlier
+grant or refill, and none of these comes later.) Where requests are refused, a larger limit may refuse others, and the next smaller number is all that is
 known.
 """
 

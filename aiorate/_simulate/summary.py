@@ -85,7 +85,7 @@ def grants(instants: array[int], waits: array[int]) -> array[int]:
 def fullest_window(instants: Sequence[int], window: int) -> int:
     """The most instants, of a sorted sequence, in any half-open window of that length (ns)."""
     most = 0
-    # The widest stretch found so far moves along, and grows where one instant more fits in.
+    # The window with the most instants moves along, and grows where another instant fits in.
     for end, instant in enumerate(instants):
         if instant - instants[end - most] < window:
             most += 1

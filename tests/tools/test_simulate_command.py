@@ -138,7 +138,7 @@ def test_nothing_granted_has_no_waits(burst: str, tmp_path: Path, capsys: pytest
     assert (found["granted"], found["refused"]) == (0, 1)
     assert found["waits"] == {"p50": None, "p90": None, "p99": None, "max": None, "mean": None}
     assert found["fullest_window"] == {"seconds": 1.0, "arrived": 1, "granted": 0}
-    assert "waits of those granted" not in shown(capsys, *options)
+    assert "waits (granted)" not in shown(capsys, *options)
 
 
 def test_a_limit_for_each_client(log: str, burst: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +148,7 @@ def test_a_limit_for_each_client(log: str, burst: str, capsys: pytest.CaptureFix
     )
 
     assert "one for each address" in text
-    assert "values of address:  2, of which 1 were delayed or refused, 1 refused" in text
+    assert "address:  2 values, of which 1 had a request delayed or refused, and 1 refused" in text
     assert "fullest window of 1 s of one address:  40 arrived" in text
     assert 'KeyedLimiter(lambda address: TokenBucket("5/s", burst=' in text
     by_user = as_json(capsys, "--arrivals", burst, "--key", "user", "--rate", "1/s")
@@ -156,7 +156,7 @@ def test_a_limit_for_each_client(log: str, burst: str, capsys: pytest.CaptureFix
 
 
 def test_a_log_is_spread_and_says_so(log: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It changes the answer: 40 in a second are no burst."""
+    """It changes the answer: 40 in a second are not a burst."""
     even = shown(capsys, "--arrivals", log, "--rate", "40/s", "--no-plot")
     none = shown(capsys, "--arrivals", log, "--rate", "40/s", "--spread", "none", "--no-plot")
 
@@ -271,7 +271,7 @@ def test_standard_input_is_read(log: str) -> None:
     assert done.stderr == b""
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no terminals of this kind")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other terminals")
 def test_a_bar_is_drawn_on_a_terminal_alone(log: str) -> None:
     """On standard error, so that the result can be piped on."""
     import pty

@@ -244,7 +244,7 @@ def test_numbers_of_a_csv_file_may_have_other_units(unit: str, ns: int, tmp_path
 
 
 def test_columns_have_names_or_numbers(tmp_path: Path) -> None:
-    """A mark of the byte order, ends of lines and quotes are no part of them."""
+    """Byte order mark, line ends and quotes do not belong to them."""
     path = tmp_path / "file"
     path.write_bytes('\ufeff"User",Time\r\nann,"3"\r\n\r\nbob,4\r\nann,5'.encode())
 
