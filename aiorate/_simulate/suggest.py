@@ -2,9 +2,9 @@
 
 The search doubles a number until a run keeps the goals, and then bisects. So the number found keeps them, and the next smaller one does
 not: both were run. It is the smallest of all if more never hurts. That is so for a bucket and a window that refuse nothing, because a
-larger one grants each request at the same instant or sooner. (By induction: the k-th grant follows from its arrival and from an earlier
-grant or refill, and none of these comes later.) Where requests are refused, a larger limit may refuse others, and the next smaller number is all that is
-known.
+larger one grants each request at the same instant or sooner: the k-th grant is the latest of its arrival, the grant before it, and the
+instant at which the permits are there, and a larger limit makes none of these later. Where requests are refused,
+a larger limit may refuse others, and all that is known is that one less is not enough.
 """
 
 from __future__ import annotations
