@@ -4,8 +4,8 @@ No request waits: one too many gets 429, with Retry-After. Every answer says how
 will be more, in the RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11. To serve, run ``uvicorn fastapi_server:app``.
 Run as a program, it shows one client that sends all requests at once, and one that follows these fields.
 
-A client is an address. Behind a proxy that is the proxy's: let the server read the proxy's headers, or take the name of an account.
-Never trust a header that the client sends, because a new name in each request would avoid the limit.
+A client is an address. Behind a proxy that is the proxy's: let the server read the proxy's headers, or take the name of an account, as
+starlette_server.py does. Never trust a header that the client sends, because a new name in each request would avoid the limit.
 """
 
 from __future__ import annotations
@@ -15,45 +15,18 @@ import logging
 import sys
 import time
 from collections import Counter
-from math import ceil
-from typing import TYPE_CHECKING
 
 import httpx2
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI
 
-from aiorate import KeyedLimiter, Limiter, Rate, SlidingWindow
+from aiorate import KeyedLimiter, Limiter, SlidingWindow
+from aiorate.asgi import RateLimitMiddleware
 from aiorate.http import hooks
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-REQUESTS, SECONDS = 10, 2
-
-
-def rate_limit(limiter: Limiter) -> dict[str, str]:
-    """The headers that say what is left, and in how many seconds there is more."""
-    left = limiter.statistics().available
-    more_in = limiter.delay(left + 1) if left < REQUESTS else SECONDS
-    return {
-        "RateLimit-Policy": f'"client";q={REQUESTS};w={SECONDS}',
-        "RateLimit": f'"client";r={left};t={ceil(more_in)}',
-    }
 
 
 def make_app(clients: KeyedLimiter[str]) -> FastAPI:
     app = FastAPI()
-
-    @app.middleware("http")
-    async def limit(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        limiter = clients["" if request.client is None else request.client.host]
-        if limiter.try_acquire():
-            response = await call_next(request)
-        else:
-            retry_after = {"Retry-After": str(ceil(limiter.delay()))}
-            response = JSONResponse({"detail": "Too many requests"}, 429, retry_after)
-        response.headers.update(rate_limit(limiter))
-        return response
+    app.add_middleware(RateLimitMiddleware, limiter=clients)
 
     @app.get("/items")
     async def items() -> list[str]:
@@ -62,7 +35,7 @@ def make_app(clients: KeyedLimiter[str]) -> FastAPI:
     return app
 
 
-app = make_app(KeyedLimiter(lambda client: SlidingWindow(Rate(REQUESTS, SECONDS))))
+app = make_app(KeyedLimiter(lambda client: Limiter(SlidingWindow("10/2s"), name="client")))
 
 
 async def main() -> None:

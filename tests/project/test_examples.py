@@ -21,7 +21,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from helpers.driving import LONG, one_loop
 
-from aiorate import KeyedLimiter, Limiter, SlidingWindow
+from aiorate import KeyedLimiter, Limiter, SlidingWindow, TokenBucket
+from aiorate.http import read_feedback
 from aiorate.testing import ManualClock
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -146,6 +147,49 @@ def test_a_client_that_heeds_the_headers_is_never_refused(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_starlette_example_limits_each_account() -> None:
+    """By its plan; what has no account counts for its address, and what has no key is not limited."""
+    printed = _printed("starlette_server.py")
+
+    assert "alice, items: {200: 5, 429: 5}" in printed
+    assert "bob, items: {200: 10}" in printed
+    assert "bob, streams: {200: 2, 429: 3}" in printed
+    assert "guessed tokens: {401: 3, 429: 7}" in printed
+    assert "health checks: {200: 10}" in printed
+
+
+@one_loop
+async def test_the_starlette_server_limits_requests_and_streams() -> None:
+    """With clocks that stand still: exactly as many as each account may send, and as many streams as may run."""
+    module = runpy.run_path(str(EXAMPLES / "starlette_server.py"))
+    clock, names = ManualClock(), ("requests", "streams")
+
+    def limits(name: str) -> KeyedLimiter[str]:
+        places = {"streams": 2}.get(name)
+        return KeyedLimiter(lambda key: Limiter(TokenBucket("1/s", 3), clock=clock, max_concurrency=places, name=name))
+
+    requests, streams = map(limits, names)
+    async with _serving(module["make_app"](requests, streams)) as url, httpx2.AsyncClient(base_url=url, timeout=LONG) as client:
+        alice = {"Authorization": "Bearer token-of-alice"}
+        answers = [await client.get("/items", headers=alice) for _ in range(5)]
+        unknown = [await client.get("/items", headers={"Authorization": "Bearer none"}) for _ in range(4)]
+        healthy = await client.get("/health")
+        clock.advance(3)
+        async with client.stream("GET", "/streams/one", headers=alice), client.stream("GET", "/streams/two", headers=alice) as two:
+            third = await client.get("/streams/three", headers=alice)
+            lines = [line async for line in two.aiter_lines()]
+
+    assert [200, 200, 200, 429, 429] == [answer.status_code for answer in answers]
+    assert ['"requests";q=3;w=3'] == answers[0].headers.get_list("ratelimit-policy")
+    assert [401, 401, 401, 429] == [answer.status_code for answer in unknown]
+    assert (200, None) == (healthy.status_code, healthy.headers.get("ratelimit"))
+    assert [200, 429] == [two.status_code, third.status_code]
+    assert [str(number) for number in range(10)] == lines
+    assert {"requests", "streams", "streams-concurrent"} == {quota.name for quota in read_feedback(third.status_code, third.headers).quotas}
+    assert ["alice", "127.0.0.1"] == list(requests)
+
+
+@pytest.mark.slow
 def test_several_workers_refuse_beyond_one_limit() -> None:
     """Four processes let 20 of 60 requests through, and tell the others when the next permit is due."""
     printed = _printed("redis_workers.py")
@@ -192,7 +236,7 @@ async def _serving(app: Any) -> AsyncIterator[str]:
 async def test_the_servers_tell_when_to_ask_again(name: str) -> None:
     """Exactly: a client is served after the time it was told, and not before."""
     clock = ManualClock()
-    clients = KeyedLimiter(lambda client: Limiter(SlidingWindow("10/2s"), clock=clock))
+    clients = KeyedLimiter(lambda client: Limiter(SlidingWindow("10/2s"), clock=clock, name="client"))
     async with _asking(name, clients) as ask:
         first = [await ask() for _ in range(4)]
         clock.advance(0.5)
@@ -217,7 +261,7 @@ async def test_the_servers_tell_when_to_ask_again(name: str) -> None:
 @pytest.mark.parametrize("name", ["fastapi_server.py", "aiohttp_server.py"])
 async def test_the_servers_count_errors_and_keep_clients_apart(name: str) -> None:
     """An unknown path costs a permit and has the same headers. Another address has another limit."""
-    clients = KeyedLimiter(lambda client: Limiter(SlidingWindow("10/2s"), clock=ManualClock()))
+    clients = KeyedLimiter(lambda client: Limiter(SlidingWindow("10/2s"), clock=ManualClock(), name="client"))
     async with _asking(name, clients) as ask:
         status, headers = await ask("/nothing")
 
