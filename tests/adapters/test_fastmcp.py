@@ -45,7 +45,8 @@ async def test_calls_above_the_limit_are_refused_by_429(program: Program) -> Non
 
     async def find(client: Client[Any], times: int = 1) -> None:
         for _ in range(times):
-            found.append((await client.call_tool("find", {"title": "Emma"})).data)
+            call = await client.call_tool("find", {"title": "Emma"})
+            found.append(call.data)
 
     async with serving(app) as url, Client(url) as client:
         with pytest.raises(MCPError):
