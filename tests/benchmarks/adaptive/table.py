@@ -24,7 +24,7 @@ from benchmarks.adaptive.servers import Steps
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["ROUND_TRIPS", "Cell", "Result", "cells", "main", "simulate", "summary"]
+__all__ = ["ROUND_TRIPS", "Cell", "Result", "cells", "main", "simulate", "summarise", "summary"]
 
 ROUND_TRIPS = (0.005, 0.05, 0.3)
 
@@ -123,12 +123,16 @@ class Summary:
     jain: float | None
     jain_worst: float | None
     top: float
-    reached: float | None
+    reached: float
 
 
 def summary(results: Sequence[Result]) -> Summary:
     """Summarise the results of one policy and one kind."""
-    all_figures = [result.figures for result in results]
+    return summarise([result.figures for result in results])
+
+
+def summarise(all_figures: Sequence[Figures]) -> Summary:
+    """The same of their figures."""
     fair = [each.jain for each in all_figures if each.jain is not None]
     return Summary(
         mean(each.share for each in all_figures),
@@ -197,7 +201,7 @@ def _words(each: Summary, *, worst: bool = True) -> str:
     if each.jain is not None:
         words.append(f"Jain {each.jain:.3f}" + (f"; {each.jain_worst:.3f}" if worst else ""))
     words.append(f"top {each.top:.4g}/s")
-    if each.reached is not None and each.reached != float("inf"):
+    if each.reached != float("inf"):
         words.append(f"at 0.95 after {each.reached:.1f} s")
     return ", ".join(words)
 
