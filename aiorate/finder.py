@@ -40,6 +40,7 @@ class Finder:
         "_drought",
         "_from",
         "_given",
+        "_given_at",
         "_highest",
         "_in_a_row",
         "_last",
@@ -75,7 +76,7 @@ class Finder:
         self._given = 0
         self._read = False
         self._from = rate
-        self._refused_at = 0
+        self._refused_at = self._given_at = 0
         # Refusals: those granted before this instant are one; how many in a row; since when nothing is given; and how long the last time.
         self._reacted = 0
         self._in_a_row = 0
@@ -91,10 +92,11 @@ class Finder:
         """The server gave a permit that was granted ``took`` ns before ``now``."""
         now, granted = self._time(now, took)
         if self._in_a_row:
-            if self._read or self._given >= _ENOUGH or not self._given:
+            if self._read or not self._given or self._says_much(self._refused_at):
                 self._since, self._given, self._read = self._refused_at, 0, False
             self._in_a_row = 0
         self._given += 1
+        self._given_at = now
         if self._drought is not None:
             if granted >= self._drought:
                 self._outage, self._drought, self._reacted = now - self._drought, None, now
@@ -118,12 +120,12 @@ class Finder:
             self._settle(now)
         else:
             self._owe(now, 0)
-            if self._given >= _ENOUGH and not self._read:
+            if not self._read and self._says_much(now):
                 self._lower_to(self._reading(now))
                 if self._drought is None:
                     self._settle(now)
         if self._drought is None:
-            if self._in_a_row >= _IN_A_ROW and not pause:
+            if self._in_a_row >= _IN_A_ROW and now - self._given_at >= self._trip // 8 and not pause:
                 self._drought = now
                 self._ask(now)
         elif granted >= self._drought:
@@ -139,7 +141,7 @@ class Finder:
             if pause:
                 level -= level * pause / (2 * (pause + now - self._since))
                 self._read = True
-            elif self._given >= _ENOUGH:
+            elif self._says_much(now):
                 reading = self._reading(now)
                 if reading >= level * (1 - self._refused):
                     self._owes, self._climbs_at = False, now
@@ -171,12 +173,15 @@ class Finder:
             now = self._last
         if self._last is None:
             self._round = self._reacted = now - (took or 0)
-            self._since = now
+            self._since = self._given_at = now
         self._last = now
         if took is None:
             return now, now
         self._trip = self._trip + (took - self._trip) // 8 if self._trip else took
         return now, now - took
+
+    def _says_much(self, now: int) -> bool:
+        return self._given >= _ENOUGH and now - self._since >= self._trip // 4
 
     def _reading(self, now: int) -> float:
         return self._given * NS_PER_SECOND / max(1, now - self._since)
