@@ -38,6 +38,7 @@ class Finder:
         "_base",
         "_climbs_at",
         "_drought",
+        "_first",
         "_from",
         "_given",
         "_given_at",
@@ -52,6 +53,7 @@ class Finder:
         "_read",
         "_refused",
         "_refused_at",
+        "_resumed",
         "_round",
         "_since",
         "_step",
@@ -75,6 +77,7 @@ class Finder:
         self._since = 0
         self._given = 0
         self._read = False
+        self._resumed = self._first = 0
         self._from = rate
         self._refused_at = self._given_at = 0
         # Refusals: those granted before this instant are one; how many in a row; since when nothing is given; and how long the last time.
@@ -100,7 +103,9 @@ class Finder:
         if self._drought is not None:
             if granted >= self._drought:
                 self._outage, self._drought, self._reacted = now - self._drought, None, now
-                self._since, self._given = self._refused_at, 1
+                self._resumed = now + self._trip
+                if self._since >= self._first or self._says_much(self._refused_at):
+                    self._since, self._given = self._refused_at, 1
                 self._settle(now)
         elif granted >= self._round:
             self._answers += 1
@@ -114,7 +119,7 @@ class Finder:
         self._refused_at = now
         new = granted >= self._reacted
         if new and self._drought is None:
-            self._reacted = now
+            self._reacted = self._first = now
             self._react(now, pause)
             self._owe(now, pause)
             self._settle(now)
@@ -127,6 +132,8 @@ class Finder:
         if self._drought is None:
             if self._in_a_row >= _IN_A_ROW and now - self._given_at >= self._trip // 8 and not pause:
                 self._drought = now
+                if not self._read and not self._says_much(now):
+                    self._lower_to(self._level * _PRIOR / (_PRIOR + self._in_a_row))
                 self._ask(now)
         elif granted >= self._drought:
             self._ask(now)
@@ -143,11 +150,11 @@ class Finder:
                 self._read = True
             elif self._says_much(now):
                 reading = self._reading(now)
-                if reading >= level * (1 - self._refused):
+                if self._in_a_row == 1 and reading >= level * (1 - self._refused):
                     self._owes, self._climbs_at = False, now
                 level = min(level, reading)
             elif self._in_a_row == 1:
-                level = min(level, (self._given + _PRIOR) / ((now - self._since) / NS_PER_SECOND + _PRIOR / level))
+                level = min(level, (self._given + _PRIOR) / (self._asked_for(now) / NS_PER_SECOND + _PRIOR / level))
         self._lower_to(level)
 
     def _end_round(self, now: int, granted: int) -> None:
@@ -173,7 +180,7 @@ class Finder:
             now = self._last
         if self._last is None:
             self._round = self._reacted = now - (took or 0)
-            self._since = self._given_at = now
+            self._since = self._given_at = self._resumed = now
         self._last = now
         if took is None:
             return now, now
@@ -184,7 +191,11 @@ class Finder:
         return self._given >= _ENOUGH and now - self._since >= self._trip // 4
 
     def _reading(self, now: int) -> float:
-        return self._given * NS_PER_SECOND / max(1, now - self._since)
+        return self._given * NS_PER_SECOND / max(1, self._asked_for(now))
+
+    def _asked_for(self, now: int) -> int:
+        # Since the reading began; but a first refusal says nothing of the time in which hardly anything was asked for.
+        return max(0, now - (self._since if self._in_a_row > 1 else max(self._since, self._resumed)))
 
     def _lower_to(self, reading: float) -> None:
         self._level = self._within(min(self._level, reading))
