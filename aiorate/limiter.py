@@ -255,7 +255,7 @@ class Limiter:
         return ns_to_seconds(await entrance.enter(permits))
 
     async def enter_at_once(self) -> bool:
-        """As `enter` for one permit, and never waits: False if there is no place or no permit now. A store is asked once.
+        """As `enter` for one permit, and never waits: False unless a place and a permit are free now. A store is asked once.
 
         `leave` must follow True.
         """

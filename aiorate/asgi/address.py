@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["client_address"]
 
 _REMEMBERED = 1024  # addresses; a client that uses more of them merely costs the time to read each
-_NETWORK = 64  # bits: what a provider gives to one customer, who may use all addresses in it
+_NETWORK = 64  # bits: a provider gives all the rest to one customer
 
 
 def client_address(scope: Mapping[str, Any]) -> str:

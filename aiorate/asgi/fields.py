@@ -16,7 +16,7 @@ from aiorate.rate import NS_PER_SECOND, ceil_div
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MOST", "names_of", "problem", "quoted", "seconds_of"]
+__all__ = ["MOST", "names_of", "quoted", "refused", "seconds_of"]
 
 MOST = 999_999_999_999_999
 """The largest integer of a structured field: RFC 9651, section 3.3.1."""
@@ -55,15 +55,20 @@ def _encoded(character: str) -> str:
 
 
 @lru_cache(256)
-def problem(seconds: int, violated: tuple[str, ...]) -> bytes:
-    """The body of an answer to a request that was refused for that many seconds, by the policies of these names."""
+def refused(seconds: int, violated: tuple[str, ...]) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body of the answer to a request that was refused for that many seconds, by the policies of these names."""
     when = "1 second" if seconds == 1 else f"{seconds} seconds"
-    return json.dumps(
-        {
-            "type": _QUOTA_EXCEEDED,
-            "title": "Too many requests: a quota is exceeded",
-            "status": 429,
-            "detail": f"Send the request again in {when}.",
-            "violated-policies": violated,
-        }
-    ).encode()
+    problem = {
+        "type": _QUOTA_EXCEEDED,
+        "title": "Too many requests: a quota is exceeded",
+        "status": 429,
+        "detail": f"Send the request again in {when}.",
+        "violated-policies": violated,
+    }
+    body = json.dumps(problem).encode()
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"retry-after", b"%d" % seconds),
+    ]
+    return headers, body

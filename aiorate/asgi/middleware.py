@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from aiorate.asgi.address import client_address
-from aiorate.asgi.fields import problem
+from aiorate.asgi.fields import refused
 from aiorate.asgi.policies import Policies
 from aiorate.errors import kind_of
 from aiorate.keyed import KeyedLimiter
@@ -126,16 +126,11 @@ class RateLimitMiddleware:
             return
         policies = self._policies.get(ref(limiter)) or self._describe(limiter, key)
         fields, violated, seconds = policies.refusal(limiter)
-        body = problem(seconds, violated)
-        headers = [
-            (b"content-type", b"application/problem+json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"retry-after", b"%d" % seconds),
-            *fields,
-        ]
-        await send({"type": "http.response.start", "status": 429, "headers": headers})
-        is_head = str(scope.get("method", "")).upper() == "HEAD"
-        await send({"type": "http.response.body", "body": b"" if is_head else body, "more_body": False})
+        headers, body = refused(seconds, violated)
+        await send({"type": "http.response.start", "status": 429, "headers": [*headers, *fields]})
+        if str(scope.get("method", "")).upper() == "HEAD":
+            body = b""
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _describe(self, limiter: Limiter, key: Hashable) -> Policies:
         # Dropped with the limiter, which a KeyedLimiter evicts.

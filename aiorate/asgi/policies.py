@@ -29,7 +29,7 @@ _REMEMBERED = 256  # different limits: those of all keys are mostly the same
 class Refusal(NamedTuple):
     """How the policies stand after a refused request."""
 
-    fields: list[Field]
+    fields: tuple[Field, Field]
     """The two header fields."""
     violated: tuple[str, ...]
     """The names of the policies with nothing left; of all, if each has something now."""
@@ -42,7 +42,7 @@ class _Written(NamedTuple):
 
     policy: Field
     """The field RateLimit-Policy."""
-    names: list[str]
+    names: tuple[str, ...]
     """One for each quota, and one for the places at the end, if there are any."""
     starts: list[bytes]
     """The beginning of what RateLimit says of each."""
@@ -85,27 +85,36 @@ class Policies:
 
     def fields(self, limiter: Limiter) -> tuple[Field, Field]:
         """The two header fields, as things stand now."""
-        only, dispatcher = self._only, self._dispatcher
-        if only is not None and only is dispatcher.scheduler and only.rate is self._rate:
-            timeline = dispatcher.timeline
-            if timeline.held_at is None and dispatcher.waiters.head is None and not dispatcher.closed:
-                now = timeline.read() - timeline.offset
-                left, at = only.standings(now)[0]
-                wait = at - now
-                seconds = self._window if wait <= 0 else 1 if wait <= NS_PER_SECOND else 0 if wait >= _UNKNOWN else seconds_of(wait)
-                if seconds and left <= MOST:
-                    return self._written.policy, (_LIMIT, b"%b%d;t=%d" % (self._start, left, seconds))
-        left_of_each = self._left(limiter)
-        return self._written.policy, (_LIMIT, self._told(left_of_each))
+        only = self._read_only()
+        told = self._told(self._left(limiter)) if only is None else b"%b%d;t=%d" % (self._start, *only)
+        return self._written.policy, (_LIMIT, told)
 
     def refusal(self, limiter: Limiter) -> Refusal:
         """As `fields`, and what a refused client is told besides."""
+        only, written = self._read_only(), self._written
+        if only is not None and not only[0]:
+            told = b"%b0;t=%d" % (self._start, only[1])
+            return Refusal((written.policy, (_LIMIT, told)), written.names, only[1])
         left = self._left(limiter)
-        names = self._written.names
         violated = [index for index, (count, _) in enumerate(left) if not count]
         seconds = max([left[index][1] for index in violated], default=1) or 1
-        fields = [self._written.policy, (_LIMIT, self._told(left))]
-        return Refusal(fields, tuple([names[index] for index in violated] or names), seconds)
+        names = tuple([written.names[index] for index in violated]) or written.names
+        return Refusal((written.policy, (_LIMIT, self._told(left))), names, seconds)
+
+    def _read_only(self) -> tuple[int, int] | None:
+        """What the only quota has left, and the seconds until it has more; None: there are several, or what is known does not do."""
+        only, dispatcher = self._only, self._dispatcher
+        if only is None or only is not dispatcher.scheduler or only.rate is not self._rate:
+            return None
+        timeline = dispatcher.timeline
+        if timeline.held_at is not None or dispatcher.waiters.head is not None or dispatcher.closed:
+            return None
+        now = timeline.read() - timeline.offset
+        left, at = only.standings(now)[0]
+        wait = at - now
+        if left > MOST or wait >= _UNKNOWN:
+            return None
+        return left, self._window if wait <= 0 else 1 if wait <= NS_PER_SECOND else seconds_of(wait)
 
     def _told(self, left: list[tuple[int, int]]) -> bytes:
         return b", ".join(
@@ -163,4 +172,4 @@ def _write(quotas: tuple[tuple[str, int, Rate], ...], places: int | None) -> _Wr
     ]
     if places is not None:
         policies.append(b'%b;q=%d;qu="%b"' % (shown[-1], min(places, MOST), _CONCURRENT))
-    return _Written((_POLICY, b", ".join(policies)), names, [b"%b;r=" % name for name in shown], windows)
+    return _Written((_POLICY, b", ".join(policies)), tuple(names), [b"%b;r=" % name for name in shown], windows)

@@ -59,12 +59,12 @@ class NextFree:
         return at
 
     def standing(self, index: int, now: int) -> tuple[int, int]:
-        """How many slots of one rate are free at ``now``, and when there is one more."""
-        rate, slot = self._rates[index], self._from(index, now)
+        """How many slots of one rate are free at ``now``, and when there is one more; ``now`` if all are."""
+        rate, burst, slot = self._rates[index], self._bursts[index], self._from(index, now)
         if self.not_before is not None and now < self.not_before:
             return 0, self.not_before
-        free = 0 if slot >= (now + 1) * rate.permits else min((now * rate.permits - slot) // rate.period_ns + 1, self._bursts[index])
-        return max(free, 0), max(ceil_div(slot + free * rate.period_ns, rate.permits), now)
+        free = max((now * rate.permits - slot) // rate.period_ns + 1, 0)
+        return (burst, now) if free >= burst else (free, ceil_div(slot + free * rate.period_ns, rate.permits))
 
     def spend(self, permits: int, now: int) -> None:
         """Take them, due or not."""

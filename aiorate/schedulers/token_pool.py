@@ -393,6 +393,18 @@ class TokenPool(Metered):
             return 0
         return max(0, self._refilled(a, w, (now - last) * self._unit)[0] // self._cost)
 
+    def standings(self, now: int) -> list[tuple[int, int]]:
+        line, last = self.line, self._last
+        due, (unit, cost, slack, _) = line.due, line.numbers
+        if due is None or last is None or now < last or line.numbers == NO_LINE:
+            return super().standings(now)
+        idle = now * unit - due
+        if idle < 0:
+            return [(0, -(-due // unit))]
+        most = self._full // cost
+        left = min(idle // cost + 1, most)
+        return [(left, now if left == most or idle > slack else -(-(due + left * cost) // unit))]
+
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The pools keep their nanoseconds, and a debt its duration."""
         self._change(Rate.of(rate), self._ratio, now)
