@@ -30,9 +30,9 @@ def seconds_of(ns: int) -> int:
     return min(max(ceil_div(ns, NS_PER_SECOND), 1), MOST)
 
 
-def quoted(name: str) -> bytes:
-    """The name as a String of a structured field."""
-    return b'"%b"' % name.replace("\\", "\\\\").replace('"', '\\"').encode("ascii")
+def quoted(name: str) -> str:
+    """The name, of printable ASCII, as a String of a structured field."""
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def names_of(wanted: Iterable[str]) -> list[str]:

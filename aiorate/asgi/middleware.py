@@ -89,42 +89,26 @@ class RateLimitMiddleware:
             await self.app(scope, receive, send)
             return
         limiter = self._limiter or self._keyed[key]
-        if not await limiter.enter_at_once():
-            await self._refuse(scope, receive, send, limiter, key)
-        elif limiter.places is None:  # there is nothing to leave
-            await self.app(scope, receive, send if self.dry_run else self._with_fields(send, limiter, key))
-        else:
-            try:
-                await self.app(scope, receive, send if self.dry_run else self._with_fields(send, limiter, key))
-            finally:
-                limiter.leave()
+        policies = self._policies.get(ref(limiter)) or self._describe(limiter, key)
+        grab = policies.grab
+        if (grab is None or not grab()) and not await limiter.enter_at_once():
+            await self._refuse(scope, receive, send, limiter, policies)
+            return
+        if not self.dry_run:
+            send = _with_fields(send, limiter, policies)
+        if grab is not None:
+            await self.app(scope, receive, send)
+            return
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            limiter.leave()
 
-    def _with_fields(self, send: Send, limiter: Limiter, key: Hashable) -> Send:
-        started = False
-
-        def send_with_fields(message: Message) -> Awaitable[None]:
-            # A plain function, so that each chunk of a stream goes straight to the server.
-            nonlocal started
-            try:
-                starts = not started and message["type"] == "http.response.start"
-            except (TypeError, KeyError):  # not a message: the server says so
-                starts = False
-            if not starts:
-                return send(message)
-            started = True
-            policies = self._policies.get(ref(limiter)) or self._describe(limiter, key)
-            changed = {**message}  # the application may use its own again
-            changed["headers"] = [*(message.get("headers") or ()), *policies.fields(limiter)]
-            return send(changed)
-
-        return send_with_fields
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send, limiter: Limiter, key: Hashable) -> None:
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, limiter: Limiter, policies: Policies) -> None:
         if self.dry_run:
             self._count(limiter)
             await self.app(scope, receive, send)
             return
-        policies = self._policies.get(ref(limiter)) or self._describe(limiter, key)
         fields, violated, seconds = policies.refusal(limiter)
         headers, body = refused(seconds, violated)
         await send({"type": "http.response.start", "status": 429, "headers": [*headers, *fields]})
@@ -147,7 +131,25 @@ class RateLimitMiddleware:
         now = limiter.dispatcher.timeline.read()
         if self._logged_at is None or not 0 <= now - self._logged_at < _SECOND:
             self._logged_at = now
-            _logger.warning("dry run: %d requests would have been refused until now", self.would_refuse)
+            _logger.warning("dry run: requests that would have been refused until now: %d", self.would_refuse)
+
+
+def _with_fields(send: Send, limiter: Limiter, policies: Policies) -> Send:
+    started = False
+
+    def send_with_fields(message: Message) -> Awaitable[None]:
+        # A plain function, so that each chunk of a stream goes straight to the server.
+        nonlocal started
+        if not started:
+            try:
+                started = message["type"] == "http.response.start"
+            except (TypeError, KeyError):  # not a message: the server says so
+                return send(message)
+            if started:  # with a copy, because the application may use its own again
+                message = dict(message, headers=policies.add(message.get("headers") or (), limiter))
+        return send(message)
+
+    return send_with_fields
 
 
 def _check(app: object, limiter: object, key: object, dry_run: object) -> None:

@@ -11,7 +11,10 @@ from aiorate.rate import NS_PER_SECOND, ceil_div
 from aiorate.schedulers.interface import NOBODY_KNOWS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from aiorate.limiter import Limiter
+    from aiorate.meter import Meter
     from aiorate.rate import Rate
     from aiorate.schedulers.interface import Scheduler
     from aiorate.waiting.dispatcher import Dispatcher
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Policies", "Refusal"]
 
 _POLICY, _LIMIT = b"ratelimit-policy", b"ratelimit"
-_CONCURRENT = b"concurrent-requests"  # a unit of draft 11, beside requests and content-bytes
+_CONCURRENT = "concurrent-requests"  # a unit of draft 11, beside requests and content-bytes
 _UNKNOWN = NOBODY_KNOWS >> 1  # no wait is that long
 _REMEMBERED = 256  # different limits: those of all keys are mostly the same
 
@@ -29,7 +32,7 @@ _REMEMBERED = 256  # different limits: those of all keys are mostly the same
 class Refusal(NamedTuple):
     """How the policies stand after a refused request."""
 
-    fields: tuple[Field, Field]
+    fields: list[Field]
     """The two header fields."""
     violated: tuple[str, ...]
     """The names of the policies with nothing left; of all, if each has something now."""
@@ -44,7 +47,7 @@ class _Written(NamedTuple):
     """The field RateLimit-Policy."""
     names: tuple[str, ...]
     """One for each quota, and one for the places at the end, if there are any."""
-    starts: list[bytes]
+    starts: list[str]
     """The beginning of what RateLimit says of each."""
     windows: list[int]
     """The seconds of each quota."""
@@ -53,11 +56,29 @@ class _Written(NamedTuple):
 class Policies:
     """The policies of one limiter: its own, those of limits that it shares, and its places. They do not keep the limiter alive."""
 
-    __slots__ = ("_dispatcher", "_levels", "_name", "_only", "_places", "_rate", "_rates", "_start", "_window", "_written")
+    __slots__ = (
+        "_dispatcher",
+        "_levels",
+        "_meter",
+        "_name",
+        "_names",
+        "_only",
+        "_places",
+        "_policy",
+        "_rate",
+        "_rates",
+        "_start",
+        "_starts",
+        "_windows",
+        "grab",
+    )
 
     def __init__(self, limiter: Limiter, name: str) -> None:
         self._dispatcher: Dispatcher = limiter.dispatcher
+        self._meter: Meter = limiter.dispatcher.meter
         self._places: Dispatcher | None = limiter.places
+        self.grab: Callable[[], bool] | None = self._meter.grab if self._places is None else None
+        """Takes a permit that lies ready, or does nothing; None: a request that is let through must hold a place."""
         self._name = name
         self._describe()
 
@@ -74,55 +95,45 @@ class Policies:
             rates += [(leaf, leaf.rate) for leaf in _leaves(strategy)]
             quotas += [(name, most, rate) for most, rate in own]
             level = None if level.gate is None else level.gate.shared
-        self._written: _Written = _write(tuple(quotas), None if self._places is None else self._places.scheduler.max_permits)
+        written = _write(tuple(quotas), None if self._places is None else self._places.scheduler.max_permits)
+        self._policy, self._names, self._starts, self._windows = written
         self._levels, self._rates = levels, rates
-        # The usual limiter has one quota and is for one event loop: what its answers need is at hand.
-        is_plain = len(quotas) == 1 and self._places is None and self._dispatcher.section is None
-        self._only: Scheduler | None = rates[0][0] if is_plain and self._dispatcher.scheduler is rates[0][0] else None
+        # The usual limiter has one quota, and what its answers need is at hand.
+        is_plain = len(quotas) == 1 and self._places is None
+        self._only: Scheduler | None = rates[0][0] if is_plain else None
         self._rate: Rate = rates[0][1]
-        self._start: bytes = self._written.starts[0]
-        self._window: int = self._written.windows[0]
+        self._start: str = self._starts[0]
 
-    def fields(self, limiter: Limiter) -> tuple[Field, Field]:
-        """The two header fields, as things stand now."""
-        only = self._read_only()
-        told = self._told(self._left(limiter)) if only is None else b"%b%d;t=%d" % (self._start, *only)
-        return self._written.policy, (_LIMIT, told)
+    def add(self, headers: Iterable[Field], limiter: Limiter) -> list[Field]:
+        """The headers, and after them the two fields as things stand now."""
+        only, meter = self._only, self._meter
+        # An open meter says that nothing holds requests up, and that no other limit is to be asked. The usual answer, in half the time.
+        if meter.until and only is not None and only.rate is self._rate:
+            now = meter.read() - meter.offset
+            ((left, at),) = only.standings(now)
+            wait = at - now
+            if 0 < wait <= NS_PER_SECOND and left <= MOST:
+                return [*headers, self._policy, (_LIMIT, f"{self._start}{left};t=1".encode("ascii"))]
+            if wait < _UNKNOWN and left <= MOST:
+                seconds = self._windows[0] if wait <= 0 else seconds_of(wait)
+                return [*headers, self._policy, (_LIMIT, f"{self._start}{left};t={seconds}".encode("ascii"))]
+        told = self._told(self._left(limiter))  # first: a rate may have changed
+        return [*headers, self._policy, (_LIMIT, told)]
 
     def refusal(self, limiter: Limiter) -> Refusal:
-        """As `fields`, and what a refused client is told besides."""
-        only, written = self._read_only(), self._written
-        if only is not None and not only[0]:
-            told = b"%b0;t=%d" % (self._start, only[1])
-            return Refusal((written.policy, (_LIMIT, told)), written.names, only[1])
-        left = self._left(limiter)
+        """The two fields, and what a refused client is told besides."""
+        left, names = self._left(limiter), self._names
         violated = [index for index, (count, _) in enumerate(left) if not count]
         seconds = max([left[index][1] for index in violated], default=1) or 1
-        names = tuple([written.names[index] for index in violated]) or written.names
-        return Refusal((written.policy, (_LIMIT, self._told(left))), names, seconds)
-
-    def _read_only(self) -> tuple[int, int] | None:
-        """What the only quota has left, and the seconds until it has more; None: there are several, or what is known does not do."""
-        only, dispatcher = self._only, self._dispatcher
-        if only is None or only is not dispatcher.scheduler or only.rate is not self._rate:
-            return None
-        timeline = dispatcher.timeline
-        if timeline.held_at is not None or dispatcher.waiters.head is not None or dispatcher.closed:
-            return None
-        now = timeline.read() - timeline.offset
-        left, at = only.standings(now)[0]
-        wait = at - now
-        if left > MOST or wait >= _UNKNOWN:
-            return None
-        return left, self._window if wait <= 0 else 1 if wait <= NS_PER_SECOND else seconds_of(wait)
+        names = names if len(violated) == len(names) else tuple([names[index] for index in violated]) or names
+        return Refusal([self._policy, (_LIMIT, self._told(left))], names, seconds)
 
     def _told(self, left: list[tuple[int, int]]) -> bytes:
-        return b", ".join(
-            [
-                b"%b%d;t=%d" % (start, min(count, MOST), seconds) if seconds else b"%b%d" % (start, min(count, MOST))
-                for start, (count, seconds) in zip(self._written.starts, left, strict=True)
-            ]
-        )
+        told = [
+            f"{start}{min(count, MOST)};t={seconds}" if seconds else f"{start}{min(count, MOST)}"
+            for start, (count, seconds) in zip(self._starts, left, strict=True)
+        ]
+        return ", ".join(told).encode("ascii")
 
     def _left(self, limiter: Limiter) -> list[tuple[int, int]]:
         """What each policy has left, and the seconds until it has more; 0: that is unknown."""
@@ -133,7 +144,7 @@ class Policies:
         section = self._dispatcher.section
         found = self._read() if section is None else section.run(self._read)
         left: list[tuple[int, int]] = []
-        for window, (count, wait) in zip(self._written.windows, found, strict=False):
+        for window, (count, wait) in zip(self._windows, found, strict=False):
             if wait is None:  # a line, or a pause
                 delay = limiter.delay()
                 left.append((0, min(ceil(delay), MOST) or 1 if isfinite(delay) else 0))
@@ -167,9 +178,7 @@ def _write(quotas: tuple[tuple[str, int, Rate], ...], places: int | None) -> _Wr
     names = names_of(titles)
     shown = [quoted(name) for name in names]
     windows = [seconds_of(ceil_div(most * rate.period_ns, rate.permits)) for _, most, rate in quotas]
-    policies = [
-        b"%b;q=%d;w=%d" % (name, min(most, MOST), window) for name, (_, most, _), window in zip(shown, quotas, windows, strict=False)
-    ]
+    policies = [f"{name};q={min(most, MOST)};w={window}" for name, (_, most, _), window in zip(shown, quotas, windows, strict=False)]
     if places is not None:
-        policies.append(b'%b;q=%d;qu="%b"' % (shown[-1], min(places, MOST), _CONCURRENT))
-    return _Written((_POLICY, b", ".join(policies)), tuple(names), [b"%b;r=" % name for name in shown], windows)
+        policies.append(f'{shown[-1]};q={min(places, MOST)};qu="{_CONCURRENT}"')
+    return _Written((_POLICY, ", ".join(policies).encode("ascii")), tuple(names), [f"{name};r=" for name in shown], windows)

@@ -196,4 +196,4 @@ def test_dry_run_refuses_nobody(caplog: pytest.LogCaptureFixture) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main())
 
-    assert ["1", "3", "7"] == [record.getMessage().split()[2] for record in caplog.records]
+    assert ["1", "3", "7"] == [record.getMessage().split()[-1] for record in caplog.records]
