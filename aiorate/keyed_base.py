@@ -290,6 +290,14 @@ class Keyed(Generic[K, V]):
         self._run(self._tidy, dropped)
         return dropped
 
+    def forget(self) -> None:
+        """Drop every key, whatever it owes, and also if it is in use: its next request makes another limit. For tests."""
+        self._run(self._forget)
+
+    def _forget(self) -> None:
+        self._kept = Kept()
+        self._seen = {}
+
     def _tidy(self, dropped: int) -> None:
         self._kept.forget_dropped()
         if dropped > len(self._kept):

@@ -6,6 +6,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aiorate.adaptive import AdaptiveRate
 from aiorate.budget import Budget
 from aiorate.errors import kind_of
 from aiorate.keyed_base import Keyed
@@ -35,9 +36,9 @@ class ResetLimiters(Protocol):
 def reset_limiters(*limits: Limit) -> None:
     """Reset limits, and all that they share, as `Limiter.reset` does: as full or empty as they start, no debt, no pause, counters at 0.
 
-    A KeyedLimiter and a KeyedBudget also forget their keys, except those that are in use. A rate that was changed stays, and so does a
-    limit that was closed. Requests that wait in an event loop which is still open stay in line. Raises TypeError for anything else, and
-    nothing is reset then. RuntimeError for limits in Redis, which other processes share, for a strategy without the method ``reset``,
+    A KeyedLimiter and a KeyedBudget also forget their keys. The rate of a Limiter that was changed stays, and so does a limit that was
+    closed. Requests that wait in an event loop which is still open stay in line. Raises TypeError for anything else, and nothing is reset
+    then. RuntimeError for limits in Redis, which other processes share, for a strategy without the method ``reset``,
     and for a limiter of ``scope="loop"`` in use by a running event loop of another thread.
     """
     for limit in limits:
@@ -61,6 +62,8 @@ def _check(limit: object) -> None:
         hint = "For the values of a dict, write reset_limiters(*limits.values())."
     elif isinstance(limit, (list, tuple, set, frozenset)):
         hint = "For the members of a collection, write reset_limiters(*limits)."
+    elif isinstance(limit, AdaptiveRate):
+        hint = "Give it adaptive.limiter, whose rate stays as it is, or make the AdaptiveRate in each test."
     else:
         hint = "Give it the limits that the application uses, such as reset_limiters(app.limiter)."
     raise TypeError(f"reset_limiters() takes a Limiter, Budget, KeyedLimiter or KeyedBudget, not {kind_of(limit)}. {hint}")
@@ -71,7 +74,7 @@ def _reset_keys(keyed: KeyedLimiter[Any] | KeyedBudget[Any], done: set[Dispatche
         _reset(keyed.shared, done)
     for key in keyed:
         _reset(keyed[key], done)
-    keyed.evict()  # they owe nothing now
+    keyed.forget()
 
 
 def _reset(limit: Limiter | Budget, done: set[Dispatcher]) -> None:

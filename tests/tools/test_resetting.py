@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, Scheduler, SlidingWindow, TokenBucket
+from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, Rate, Scheduler, SlidingWindow, TokenBucket
+from aiorate.adaptive import AdaptiveRate, adaptive_of
 from aiorate.redis import RedisLimiter
 from aiorate.testing import ManualClock, VirtualLoop, reset_limiters
 
@@ -128,6 +129,33 @@ def test_keys_are_forgotten_and_what_they_share_is_reset() -> None:
     assert made == ["a", "b", "c"] * 2
 
 
+def test_keys_that_are_in_use_or_changed_are_forgotten_too() -> None:
+    """The factory makes them again. Who holds the old limit of a key has a full one as well."""
+    keyed = KeyedLimiter(lambda key: TokenBucket("1/h", 1))
+    held = keyed["held"]
+    keyed["changed"].set_rate("1/s")
+    adaptive = KeyedLimiter(lambda key: AdaptiveRate(Limiter("10/s"), "1/s", "100/s"))
+    found = adaptive_of(adaptive["host"])
+    assert found is not None
+
+    async def use() -> None:
+        await held.acquire()
+        for _ in range(3):
+            found.throttled()
+        assert found.rate.per_second < 10
+        waiting = asyncio.ensure_future(held.acquire())
+        await asyncio.wait([waiting], timeout=1)  # it still waits when its loop is closed
+
+    run(use())
+    reset_limiters(keyed, adaptive)
+
+    assert len(keyed) == len(adaptive) == 0
+    assert keyed["changed"].rate == Rate.parse("1/h")
+    assert adaptive["host"].rate == Rate(10)
+    assert held.try_acquire()
+    assert keyed.try_acquire("held")
+
+
 def test_limits_that_a_function_of_the_key_names_are_reset() -> None:
     """They are reached through the keys, at every level."""
     company = Limiter(TokenBucket("1/h", 2))
@@ -180,6 +208,7 @@ def test_limits_of_the_process_are_reset_from_any_thread() -> None:
         ("10/s", r"not str\. .*reset_limiters\(app\.limiter\)"),
         (Limiter, "not the class Limiter"),
         (None, "not NoneType"),
+        (AdaptiveRate(Limiter(1), 1, 2), r"not AdaptiveRate\. Give it adaptive\.limiter, whose rate stays"),
     ],
 )
 def test_anything_else_is_an_error_and_nothing_is_reset(wrong: Any, hint: str) -> None:
