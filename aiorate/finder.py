@@ -125,8 +125,10 @@ class Finder:
             self._settle(now)
         else:
             self._owe(now, 0)
-            if not self._read and self._says_much(now):
-                self._lower_to(self._reading(now))
+            if self._says_much(now):
+                reading = self._reading(now)
+                # After a climb, a reading from before it may be of a lower limit; but less than at its start means that nothing was gained.
+                self._lower_to(reading if not self._read else self._from if reading < self._from else self._level)
                 if self._drought is None:
                     self._settle(now)
         if self._drought is None:
