@@ -32,7 +32,6 @@ _logger = logging.getLogger("aiorate")
 
 _PLAIN = frozenset({str, int, tuple, bytes, type(None)})  # types of keys that are not awaitable
 _SECOND = 1_000_000_000  # ns
-_NO_KEYS: KeyedLimiter[Any] = KeyedLimiter(lambda key: 1)  # never asked
 
 
 class RateLimitMiddleware:
@@ -54,7 +53,7 @@ class RateLimitMiddleware:
     application: the request is not let through. Raises TypeError for wrong arguments.
     """
 
-    __slots__ = ("__weakref__", "_key", "_keyed", "_limiter", "_logged_at", "_policies", "app", "dry_run", "would_refuse")
+    __slots__ = ("__weakref__", "_has_keys", "_key", "_limiter_of", "_logged_at", "_policies", "app", "dry_run", "would_refuse")
 
     def __init__(
         self,
@@ -72,8 +71,8 @@ class RateLimitMiddleware:
         self.would_refuse: int = 0
         """With ``dry_run``: how many requests would have been refused."""
         self._key = key
-        self._limiter: Limiter | None = limiter if isinstance(limiter, Limiter) else None
-        self._keyed: KeyedLimiter[Any] = limiter if isinstance(limiter, KeyedLimiter) else _NO_KEYS
+        self._has_keys: bool = isinstance(limiter, KeyedLimiter)
+        self._limiter_of: Callable[[Any], Limiter] = limiter.__getitem__ if isinstance(limiter, KeyedLimiter) else lambda key: limiter
         self._policies: dict[ref[Limiter], Policies] = {}
         self._logged_at: int | None = None
 
@@ -88,7 +87,7 @@ class RateLimitMiddleware:
         if key is None:
             await self.app(scope, receive, send)
             return
-        limiter = self._limiter or self._keyed[key]
+        limiter = self._limiter_of(key)
         policies = self._policies.get(ref(limiter)) or self._describe(limiter, key)
         grab = policies.grab
         if (grab is None or not grab()) and not await limiter.enter_at_once():
@@ -124,7 +123,7 @@ class RateLimitMiddleware:
     def _name_of(self, limiter: Limiter, key: Hashable) -> str:
         name = limiter.dispatcher.notices.name
         # A name with the key in it, as limiters of a store need, differs for each client, and a key may be secret.
-        return "default" if not name or (self._limiter is None and str(key) in name) else name
+        return "default" if not name or (self._has_keys and str(key) in name) else name
 
     def _count(self, limiter: Limiter) -> None:
         self.would_refuse += 1

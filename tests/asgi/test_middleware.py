@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.asgi import Answer, ask, nothing, ok, scope_of
 
-from aiorate import AllOf, KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, TokenBucket
+from aiorate import AllOf, Budget, KeyedBudget, KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, TokenBucket
 from aiorate.asgi import RateLimitMiddleware
 from aiorate.testing import ManualClock, VirtualLoop
 
@@ -197,3 +197,80 @@ def test_dry_run_refuses_nobody(caplog: pytest.LogCaptureFixture) -> None:
         runner.run(main())
 
     assert ["1", "3", "7"] == [record.getMessage().split()[-1] for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "hint"),
+    [
+        ((bucket(), ok), {}, "application comes first"),
+        ((None, bucket()), {}, "an ASGI application.*not NoneType"),
+        ((ok, Budget(requests="10/s")), {}, "not Budget.*AllOf"),
+        ((ok, KeyedBudget(lambda key: Budget(requests="10/s"))), {}, "not KeyedBudget.*AllOf"),
+        ((ok, TokenBucket("5/s", burst=5)), {}, "not TokenBucket.*KeyedLimiter"),
+        ((ok, "5/s"), {}, "not str.*KeyedLimiter"),
+        ((ok, KeyedLimiter), {}, "not the class KeyedLimiter"),
+        ((ok, None), {}, "not NoneType"),
+        ((ok, bucket()), {"key": "address"}, "function of the scope.*not str"),
+        ((ok, bucket()), {"dry_run": 1}, "dry_run must be True or False, not int"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(arguments: tuple[Any, ...], options: dict[str, Any], hint: str) -> None:
+    """Before the first request, and with what to write instead."""
+    with pytest.raises(TypeError, match=hint):
+        RateLimitMiddleware(*arguments, **options)
+
+
+@pytest.mark.asyncio
+async def test_paused_and_stopped_limiters_tell_when_to_come_back() -> None:
+    """A pause has an end. Nobody knows that of a stop: the client may ask again in a second."""
+    limiter = bucket(10)
+    app = RateLimitMiddleware(ok, limiter)
+    limiter.pause(90.5)
+    paused = await ask(app)
+    limiter.resume()
+    limiter.apply("100,1.0,stop")
+    stopped = await ask(app)
+
+    assert (429, "91", '"default";r=0;t=91') == (paused.status, paused.headers["retry-after"], paused.headers["ratelimit"])
+    assert (429, "1", '"default";r=0') == (stopped.status, stopped.headers["retry-after"], stopped.headers["ratelimit"])
+
+
+@pytest.mark.asyncio
+async def test_requests_behind_a_line_are_refused() -> None:
+    """Other code may wait at the same limiter, and comes first."""
+    limiter = bucket(1)
+    app = RateLimitMiddleware(ok, limiter)
+    await limiter.acquire()
+    waiting = asyncio.create_task(limiter.acquire())
+    await asyncio.sleep(0)
+
+    answer = await ask(app)
+
+    assert (429, '"default";r=0;t=120') == (answer.status, answer.headers["ratelimit"])
+    waiting.cancel()
+
+
+@pytest.mark.asyncio
+async def test_change_of_the_rate_is_told_at_once() -> None:
+    """For one limit and for several."""
+    limiter, both = bucket(10), Limiter(AllOf(TokenBucket("1/min", 2), SlidingWindow("5/min")), clock=ManualClock())
+    app, of_both = RateLimitMiddleware(ok, limiter), RateLimitMiddleware(ok, both)
+    assert '"default";q=10;w=600' == (await ask(app)).headers["ratelimit-policy"]
+    await ask(of_both)
+
+    limiter.set_rate("10/s")
+    both.set_rate("7/min", member=1)
+
+    assert '"default";q=10;w=1' == (await ask(app)).headers["ratelimit-policy"]
+    assert '"default";q=2;w=120, "default-2";q=7;w=60' == (await ask(of_both)).headers["ratelimit-policy"]
+
+
+@pytest.mark.asyncio
+async def test_names_with_the_key_in_them_are_not_sent() -> None:
+    """A key may be secret, and one name is the same for all clients."""
+    limiters = KeyedLimiter(lambda key: Limiter(TokenBucket("1/min", 2), name=f"token {key}" if key == "s3cret" else "basic"))
+    app = RateLimitMiddleware(ok, limiters, key=lambda scope: scope["path"])
+
+    policies = [(await ask(app, scope_of(path=path))).headers["ratelimit-policy"] for path in ("s3cret", "other")]
+
+    assert ['"default";q=2;w=120', '"basic";q=2;w=120'] == policies
