@@ -270,7 +270,7 @@ async def test_gigabyte_passes_chunk_by_chunk() -> None:
             await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
         await send({"type": "http.response.body"})
 
-    async def take(message: dict[str, Any]) -> None:
+    async def take(message: Any) -> None:
         nonlocal sent
         await asyncio.sleep(0)
         sent += len(message.get("body", b"")) >> 20

@@ -95,7 +95,7 @@ async def test_lease_and_places_are_kept_too(store: RealServer) -> None:
 async def test_outage_goes_by_the_policy_of_the_limiter(store: RealServer, policy: Any) -> None:
     """An error is the application's; "wait" refuses, since nothing waits here; "open" lets all through."""
     client = TimedClient(store)
-    share = {"local_share": 0.5} if policy == "local" else {}
+    share: dict[str, Any] = {"local_share": 0.5} if policy == "local" else {}
     limiter = RedisLimiter(client, "api", TokenBucket("1/s", burst=4), on_unavailable=policy, grace=0.5, **share)
     app = RateLimitMiddleware(ok, limiter)
     await ask(app)

@@ -22,7 +22,7 @@ class Answer:
 
     messages: list[dict[str, Any]] = field(default_factory=list)
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: Any) -> None:
         self.messages.append(message)
 
     @property
