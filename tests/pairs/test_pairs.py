@@ -79,6 +79,16 @@ def test_the_bound_holds_and_every_request_ends(pair: tuple[Kind, tuple[str, ...
     assert descriptors == open_descriptors()
 
 
+@sampled
+@pytest.mark.parametrize("pair", sample(table(), 200), ids=name_of)
+def test_on_wait_is_told_of_each_request_once(pair: tuple[Kind, tuple[str, ...], Happening], store: RealServer | None) -> None:
+    """In its task, with the seconds that the caller gets; of none that was cancelled, refused or lost with its loop."""
+    kind, options, happening = pair
+    clock = ManualClock() if kind.scope == "process" else None
+    with closing(Stage({name: OPTIONS[name] for name in options}, clock, kind.scope == "redis", watched={})) as stage:
+        play(stage, kind, happening, store)
+
+
 def play(stage: Stage, kind: Kind, happening: Happening, store: RealServer | None) -> None:
     if happening.before is not None:
         happening.before(stage)
@@ -92,6 +102,10 @@ def play(stage: Stage, kind: Kind, happening: Happening, store: RealServer | Non
 
 async def ask_first(stage: Stage, kind: Kind, happening: Happening, store: RealServer | None) -> None:
     stage.subject = kind.make(stage, store)
+    if stage.watched is not None:
+        subject = stage.subject
+        for limiter in [subject.limiter] if isinstance(subject.limiter, aiorate.KeyedLimiter) else subject.looks():
+            limiter.watch(stage.on_wait)
     stage.ask(*FIRST)
     if happening.waits_first:
         await stage.done()
@@ -141,6 +155,8 @@ def check(stage: Stage) -> None:
         for number, waited in stage.waits.items():
             assert waited <= most + stage.stalled + 0.002, f"{number} waited {waited} s"
     check_counts(stage)
+    if stage.watched is not None:
+        assert {number: [waited] for number, waited in stage.waited.items() if waited} == stage.watched
 
 
 def check_counts(stage: Stage) -> None:

@@ -143,6 +143,10 @@ class Stage:
     """True once a loop was closed while its tasks waited."""
     waits: dict[int, float] = field(default_factory=dict)
     """Seconds from each request to its grant or error."""
+    waited: dict[int, float] = field(default_factory=dict)
+    """Seconds that each granted request was told that it had waited."""
+    watched: dict[int, list[float]] | None = None
+    """What ``on_wait`` was told of each request; None: nobody watches."""
     stalled: float = 0.0
     extra: int = 0
     """Permits that were given back, by which any window may exceed its bound."""
@@ -195,8 +199,9 @@ class Stage:
     async def _one(self, number: int) -> None:
         asked = self.now()
         try:
-            async with self.subject.enter(number):
+            async with self.subject.enter(number) as got:
                 self.granted[number] = self.now()
+                self.waited[number] = got.waited if isinstance(got, aiorate.Lease) else got
                 self.waits[number] = (self.now() - asked) / SECOND
                 await self.hold(HOLDS)
         except GeneratorExit:  # collected with its loop
@@ -207,6 +212,13 @@ class Stage:
                 self.told[number] = type(error)  # the class, as its traceback would keep the loop
             if not isinstance(error, (aiorate.WaitTooLong, aiorate.LineFull, aiorate.LimiterClosed, asyncio.CancelledError)):
                 raise
+
+    def on_wait(self, waited: aiorate.Waited) -> None:
+        """Note what is told, by the request in whose task."""
+        task = asyncio.current_task()
+        assert self.watched is not None
+        assert task is not None
+        self.watched.setdefault(int(task.get_name()), []).append(waited.seconds)
 
     def cancel(self, number: int) -> None:
         if not self.tasks[number].done():
