@@ -6,14 +6,14 @@ import random
 from array import array
 from collections import Counter
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import accumulate, islice, pairwise, repeat
 from operator import gt, sub
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["LAST_SECOND", "SPREADS", "Arrivals", "arrange"]
 
@@ -23,7 +23,7 @@ SPREADS = ("even", "random", "none")
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Requests in order of arrival."""
+    """Requests in order of arrival, or those of one key after those of another, each in order of arrival."""
 
     source: str
     """The name of the file, or what was generated."""
@@ -33,8 +33,10 @@ class Arrivals:
     """When the first came, in ns since 1970; 0 if they were generated."""
     instants: array[int]
     """Ns since the first."""
-    keys: array[int] | None
-    """Whose each request is, as numbers from 0; None: one line for all."""
+    span: int
+    """Ns from the first to the last."""
+    ends: array[int] | None
+    """Where the requests of each key end; None: there is one line for all."""
     spread: str
     """How the requests of one second were spread over it: one of `SPREADS`."""
     crowded: bool
@@ -46,10 +48,9 @@ class Arrivals:
     skipped: int
     """Broken lines that were left out."""
 
-    @property
-    def span(self) -> int:
-        """Ns from the first to the last."""
-        return self.instants[-1]
+    def lines(self) -> Iterator[tuple[int, int]]:
+        """Where the requests of each line begin and end."""
+        return pairwise([0, *(self.ends or (len(self.instants),))])
 
     @property
     def per_second(self) -> float | None:
@@ -60,7 +61,9 @@ class Arrivals:
 def arrange(
     source: str, form: str, times: array[int], keys: array[int] | None, spread: str | None, *, whole: bool, skipped: int, seed: int
 ) -> Arrivals:
-    """Sort times (ns since 1970, at least one) and spread those of one second over it. ``whole``: all are whole seconds.
+    """Sort times (ns since 1970, at least one), by key if there are ``keys``, and spread those of one second over it.
+
+    ``whole``: all are whole seconds.
 
     ``spread`` None spreads nothing, as "none" does, and so does any spread of times that are not whole seconds.
     """
@@ -82,7 +85,12 @@ def arrange(
     if instants[0]:  # spread at random
         start += instants[0]
         instants = array("q", [instant - instants[0] for instant in instants])
-    return Arrivals(source, form, start, instants, keys, spread, crowded, unordered, back, skipped)
+    span, ends = instants[-1], None
+    if keys is not None:
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        instants = array("q", map(instants.__getitem__, order))
+        ends = array("l", accumulate(count for _, count in sorted(Counter(keys).items())))
+    return Arrivals(source, form, start, instants, span, ends, spread, crowded, unordered, back, skipped)
 
 
 def _spread(counts: Mapping[int, int], start: int, spread: str, seed: int) -> list[int]:

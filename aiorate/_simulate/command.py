@@ -71,8 +71,7 @@ def run(asked: Asked) -> int:
             for part in play(lambda: _make(asked, asked.rate, asked.burst, arrivals), arrivals, asked.admission):
                 waits.extend(part)
                 progress.add(len(part), len(arrivals.instants))
-            granted_at = grants(arrivals.instants, waits)
-            summary = summarise(arrivals, waits, granted_at, asked.rate.period_ns)
+            summary = summarise(arrivals, waits, asked.rate.period_ns)
             progress.begin("searching")
             suggestions = _suggest(asked, arrivals, progress) if asked.goals else []
     except ValueError as error:
@@ -86,9 +85,9 @@ def run(asked: Asked) -> int:
         print(json.dumps(as_json(arrivals, limit, summary, goals, suggestions), indent=2))
         return 0
     print(as_text(arrivals, limit, summary, goals, suggestions))
-    if asked.plot:
+    if asked.plot and (arrivals.span or summary.longest):
         print()
-        print(_plot(arrivals, granted_at, asked))
+        print(_plot(arrivals, waits, asked))
     return 0
 
 
@@ -167,7 +166,7 @@ def _too_slow(asked: Asked, arrivals: Arrivals) -> str | None:
     )
 
 
-def _plot(arrivals: Arrivals, granted_at: array[int], asked: Asked) -> str:
+def _plot(arrivals: Arrivals, waits: array[int], asked: Asked) -> str:
     terminal = sys.stdout.isatty()
     try:
         from aiorate._simulate.plot import draw
@@ -178,6 +177,9 @@ def _plot(arrivals: Arrivals, granted_at: array[int], asked: Asked) -> str:
     width = min(shutil.get_terminal_size((80, 24)).columns, 100) if terminal else 80
     limit = asked.rate.per_second / asked.admission.permits if asked.key is None else None
     colours = terminal and "NO_COLOR" not in os.environ
-    drawing = draw(arrivals.instants, granted_at if asked.key is None else sorted(granted_at), limit, width, colours=colours)
+    arrived, granted = arrivals.instants, grants(arrivals.instants, waits)
+    if asked.key is not None:
+        arrived, granted = array("q", sorted(arrived)), array("q", sorted(granted))
+    drawing = draw(arrived, granted, limit, width, colours=colours)
     encoding = sys.stdout.encoding or "utf-8"
     return drawing.encode(encoding, "replace").decode(encoding)

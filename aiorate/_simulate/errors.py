@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ArrivalsError", "BadLine", "shown"]
+__all__ = ["ArrivalsError", "BadLine", "printable", "shown"]
 
 _MOST_SHOWN = 60
 
@@ -19,6 +19,11 @@ class BadLine(Exception):  # it never leaves the package
         self.number = number
         self.line = line
         self.why = why
+
+
+def printable(text: str) -> str:
+    """The text with escapes in place of characters that a terminal cannot show."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def shown(line: bytes) -> str:

@@ -43,26 +43,20 @@ class Admission:
 
 
 def play(make: Callable[[], Scheduler], arrivals: Arrivals, admission: Admission) -> Iterator[array[int]]:
-    """The waits of all requests in ns, in order, in portions; `REFUSED` for a refused one.
+    """The waits of all requests in ns, in the order of ``arrivals``, in portions; `REFUSED` for a refused one.
 
     ``make`` makes a scheduler, one for each key. Raises ValueError if a request asks for more permits than can ever be granted.
     """
-    instants, keys = arrivals.instants, arrivals.keys
-    count = len(instants)
-    one = None if keys is not None else _Line(make(), admission)
-    lines: dict[int, _Line] = {}
-    for begin in range(0, count, _CHUNK):
-        part = instants[begin : begin + _CHUNK]
-        if one is not None:
-            yield array("q", map(one.ask, part) if admission.refuses else one.serve(part))
-            continue
-        waits = array("q")
-        assert keys is not None
-        for key, made in zip(keys[begin : begin + _CHUNK], part, strict=True):
-            line = lines.get(key)
-            if line is None:
-                line = lines[key] = _Line(make(), admission)
-            waits.append(line.ask(made))
+    waits = array("q")
+    for begin, end in arrivals.lines():
+        line = _Line(make(), admission)
+        for place in range(begin, end, _CHUNK):
+            part = arrivals.instants[place : min(place + _CHUNK, end)]
+            waits.extend(map(line.ask, part) if admission.refuses else line.serve(part))
+            if len(waits) >= _CHUNK:  # together, where keys have few requests each
+                yield waits
+                waits = array("q")
+    if waits:
         yield waits
 
 

@@ -27,7 +27,10 @@ def draw(arrived: Sequence[int], granted: Sequence[int], limit: float | None, wi
     span = max(arrived[-1], granted[-1] if granted else 0, 1) + 1
     seconds = span / NS_PER_SECOND
     came, went = (per_bin(instants, span) for instants in (arrived, granted))
-    top = max(*came, *went, limit or 0)
+    top = max(*came, *went)
+    if limit is not None and limit > 2 * top:
+        limit = None  # too far above
+    top = max(top, limit or 0)
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from aiorate._simulate.errors import printable
 from aiorate._simulate.words import show_count, show_duration
 from aiorate.rate import NS_PER_SECOND
 
@@ -52,6 +53,7 @@ class Suggestion:
 def as_text(arrivals: Arrivals, limit: Limit, summary: Summary, goals: str | None, suggestions: Sequence[Suggestion]) -> str:
     """Everything but the plot."""
     lines = [*_about_arrivals(arrivals), "", *_about_limit(limit), "", *_figures(summary, limit)]
+    lines = [printable(line) for line in lines]
     if goals is not None:
         lines += ["", f"To keep {goals}:"]
         for suggestion in suggestions:
@@ -67,7 +69,7 @@ def _about_arrivals(arrivals: Arrivals) -> Iterator[str]:
     count = len(arrivals.instants)
     mean = arrivals.per_second
     over = "" if count == 1 else ", all at one instant" if mean is None else f" in {show_duration(arrivals.span)}, {mean:.4g}/s on average"
-    yield from _wrapped(f"{arrivals.source} ({arrivals.form}): {_requests(count)}{over}", "")
+    yield from _wrapped(f"{printable(arrivals.source)} ({arrivals.form}): {_requests(count)}{over}", "")
     if arrivals.start >= _A_DATE:
         yield f"  first at {_utc(arrivals.start)}"
     if arrivals.spread == "even":

@@ -22,6 +22,7 @@ __all__ = ["FORMATS", "read_arrivals"]
 FORMATS = ("auto", "log", "csv")
 STDIN = "-"
 _CHUNK = 1 << 18
+_LOOKED_AT = 100  # lines that decide about the format if broken ones may be among them
 _LONGEST = 1 << 20  # bytes of a line
 _UTF8 = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -47,6 +48,8 @@ def read_arrivals(
     """
     name = "standard input" if path == STDIN else path
     reader: AccessLog | CsvTimes | None = None
+    if path == STDIN and sys.stdin is None:
+        raise ArrivalsError("standard input is closed.")
     try:
         with _Input(path) as source:
             for lines, first in source.lines():
@@ -86,7 +89,7 @@ def _reader(
     number, begins = begun
     if b"\0" in begins:
         raise BadLine(number, begins, "is not text")
-    if form == "log" or (form == "auto" and is_access_log(begins) and column is None):
+    if form == "log" or (form == "auto" and column is None and any(map(is_access_log, lines[:_LOOKED_AT] if skip_broken else [begins]))):
         if column is not None:
             raise ArrivalsError("--column is for CSV files, not for access logs.")
         if key not in (None, "address"):

@@ -46,25 +46,40 @@ class Summary:
     """How many of them had a request that was refused."""
 
 
-def summarise(arrivals: Arrivals, waits: array[int], granted_at: array[int], window: int) -> Summary:
+def summarise(arrivals: Arrivals, waits: array[int], window: int) -> Summary:
     """The figures of a run. With keys, a window counts the requests of one key."""
-    instants, keys = arrivals.instants, arrivals.keys
+    instants = arrivals.instants
     ordered = sorted(waits)
     refused = bisect_left(ordered, 0)
     at_once = bisect_left(ordered, 1) - refused
     granted = len(ordered) - refused
-    if keys is None:
-        windows = fullest_window(instants, window), fullest_window(granted_at, window)
-        clients = delayed = lost = None
-    else:
-        arrived, passed = _by_key(keys, instants, instants, waits=None), _by_key(keys, instants, waits, waits=waits)
-        windows = _fullest_of(arrived, window), _fullest_of(passed, window)
-        clients = len(arrived)
-        delayed = len({key for key, wait in zip(keys, waits, strict=True) if wait})
-        lost = len({key for key, wait in zip(keys, waits, strict=True) if wait == REFUSED}) if refused else 0
+    arrived_in_window = granted_in_window = 0
+    clients = delayed = lost = None if arrivals.ends is None else 0
+    for begin, end in arrivals.lines():
+        made, waited = instants[begin:end], waits[begin:end]
+        arrived_in_window = max(arrived_in_window, fullest_window(made, window))
+        granted_in_window = max(granted_in_window, fullest_window(grants(made, waited), window))
+        if clients is not None and delayed is not None and lost is not None:
+            clients, delayed, lost = clients + 1, delayed + any(waited), lost + (REFUSED in waited)
     p50, p90, p99, longest = (percentile_of_sorted(ordered, percent, refused) for percent in (50, 90, 99, 100))
     mean = (sum(ordered) + refused) / granted if granted else 0.0  # each refused one counted as -1
-    return Summary(len(ordered), granted, at_once, refused, p50, p90, p99, longest, mean, window, *windows, clients, delayed, lost)
+    return Summary(
+        len(ordered),
+        granted,
+        at_once,
+        refused,
+        p50,
+        p90,
+        p99,
+        longest,
+        mean,
+        window,
+        arrived_in_window,
+        granted_in_window,
+        clients,
+        delayed,
+        lost,
+    )
 
 
 def percentile_of_sorted(ordered: Sequence[int], percent: float, begin: int = 0) -> int:
@@ -76,7 +91,7 @@ def percentile_of_sorted(ordered: Sequence[int], percent: float, begin: int = 0)
 
 
 def grants(instants: array[int], waits: array[int]) -> array[int]:
-    """The instants of the grants, in order of arrival."""
+    """The instants of the grants, in the same order."""
     if min(waits) >= 0:
         return array("q", map(add, instants, waits))
     return array("q", [made + wait for made, wait in zip(instants, waits, strict=True) if wait >= 0])
@@ -90,19 +105,3 @@ def fullest_window(instants: Sequence[int], window: int) -> int:
         if instant - instants[end - most] < window:
             most += 1
     return most
-
-
-def _by_key(keys: array[int], instants: array[int], like: array[int], waits: array[int] | None) -> dict[int, array[int]]:
-    """The instants of each key: arrivals or, with ``waits``, grants."""
-    found: dict[int, array[int]] = {}
-    for key, made, wait in zip(keys, instants, like, strict=True):
-        if waits is None or wait >= 0:
-            mine = found.get(key)
-            if mine is None:
-                mine = found[key] = array("q")
-            mine.append(made if waits is None else made + wait)
-    return found
-
-
-def _fullest_of(found: dict[int, array[int]], window: int) -> int:
-    return max((fullest_window(instants, window) for instants in found.values()), default=0)

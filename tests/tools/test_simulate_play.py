@@ -15,44 +15,50 @@ from hypothesis import strategies as st
 import aiorate
 from aiorate import KeyedLimiter, Limiter, LineFull, Rate, WaitTooLong
 from aiorate._demo.strategies import NAMES, make
-from aiorate._simulate.arrivals import Arrivals
+from aiorate._simulate.arrivals import arrange
 from aiorate._simulate.play import REFUSED, Admission, play
 from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aiorate._simulate.arrivals import Arrivals
+
 NS = 1_000_000_000
 GRAIN = 1_001_000  # ns: a limiter sets no two timers within 1 ms, and a virtual clock is a float of seconds
 
 
 def arrivals_at(instants: Sequence[int], keys: Sequence[int] | None = None) -> Arrivals:
-    return Arrivals("here", "test", 0, array("q", instants), None if keys is None else array("l", keys), "none", False, 0, 0, 0)
+    """In order of time; with keys, those of one key after those of another."""
+    numbers = None if keys is None else array("l", keys)
+    return arrange("here", "test", array("q", instants), numbers, None, whole=False, skipped=0, seed=0)
 
 
 def simulated(name: str, rate: str, arrivals: Arrivals, admission: Admission) -> list[int]:
     return [wait for waits in play(lambda: make(name, Rate.parse(rate), origin=0), arrivals, admission) for wait in waits]
 
 
-async def limited(limiter: Callable[[int], Limiter], arrivals: Arrivals, admission: Admission, made: list[int] | None = None) -> list[int]:
-    """The waits of the same requests at real limiters, made by tasks. ``made`` is told when they were really made."""
+async def limited(
+    limiter: Callable[[int], Limiter], instants: Sequence[int], admission: Admission, made: list[int] | None = None
+) -> list[int]:
+    """The waits at real limiters, of which ``limiter`` chooses that of each request. ``made`` is told when they were really made."""
     loop = asyncio.get_running_loop()
     begin = loop.time() + 0.01
-    waits = [REFUSED] * len(arrivals.instants)
+    waits = [REFUSED] * len(instants)
     max_wait = None if admission.max_wait is None else admission.max_wait / NS
 
-    async def request(number: int, key: int, asked: float) -> None:
+    async def request(number: int, asked: float) -> None:
         try:
-            await limiter(key).acquire(admission.permits, max_wait=max_wait)
+            await limiter(number).acquire(admission.permits, max_wait=max_wait)
         except (WaitTooLong, LineFull):
             return
         waits[number] = max(0, round((loop.time() - asked) * NS))
 
     async with asyncio.TaskGroup() as group:
-        for number, instant in enumerate(arrivals.instants):
+        for number, instant in enumerate(instants):
             await asyncio.sleep(begin + instant / NS - loop.time())
             now = loop.time()
-            group.create_task(request(number, arrivals.keys[number] if arrivals.keys else 0, now))
+            group.create_task(request(number, now))
             if made is not None:
                 made.append(round((now - begin) * NS))
             await asyncio.sleep(0)
@@ -66,7 +72,7 @@ def played(name: str, rate: str, arrivals: Arrivals, admission: Admission) -> li
         loop = asyncio.get_running_loop()
         origin = -round((loop.time() + 0.01) * NS)
         made = Limiter(make(name, Rate.parse(rate), origin=origin), max_waiting=admission.max_waiting)
-        return await limited(lambda key: made, arrivals, admission)
+        return await limited(lambda number: made, arrivals.instants, admission)
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main())
@@ -123,15 +129,17 @@ def test_any_trace_is_played_as_by_a_limiter(
 def test_each_key_has_a_line_as_in_a_keyed_limiter(name: str) -> None:
     """Three clients, whose requests are mixed."""
     instants = trace(3, 300, 30)
-    arrivals = arrivals_at(instants, [(number * number) % 3 for number in range(len(instants))])
+    keys = [(number * number) % 3 for number in range(len(instants))]
+    arrivals = arrivals_at(instants, keys)
     admission = Admission(1, 200_013_000, None)
 
     async def main() -> list[int]:
         limiter = KeyedLimiter[int](lambda key: make(name, Rate.parse("10/s")))
-        return await limited(lambda key: limiter[key], arrivals, admission)
+        return await limited(lambda number: limiter[keys[number]], instants, admission)
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        expected = runner.run(main())
+        mixed = runner.run(main())
+    expected = [wait for key in range(3) for wait, its in zip(mixed, keys, strict=True) if its == key]
 
     found = simulated(name, "10/s", arrivals, admission)
     assert [wait == REFUSED for wait in found] == [wait == REFUSED for wait in expected]
@@ -155,7 +163,7 @@ def test_a_run_in_real_time_has_the_same_waits() -> None:
 
     async def run(name: str, made: list[int]) -> list[int]:
         limiter = Limiter(make(name, Rate.parse("14/s")))
-        return await limited(lambda key: limiter, planned, admission, made)
+        return await limited(lambda number: limiter, planned.instants, admission, made)
 
     async def main() -> list[tuple[list[int], list[int]]]:
         made: list[list[int]] = [[] for _ in names]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import aiorate
 from aiorate import Rate
 from aiorate._demo.strategies import NAMES, code, make
-from aiorate._simulate.arrivals import Arrivals
+from aiorate._simulate.arrivals import Arrivals, arrange
 from aiorate._simulate.goals import Goal, parse_goals
 from aiorate._simulate.play import Admission, play
 from aiorate._simulate.poisson import poisson
@@ -22,7 +22,7 @@ NS = 1_000_000_000
 
 
 def at(instants: list[int]) -> Arrivals:
-    return Arrivals("here", "test", 0, array("q", instants), None, "none", False, 0, 0, 0)
+    return arrange("here", "test", array("q", instants), None, None, whole=False, skipped=0, seed=0)
 
 
 def search(arrivals: Arrivals, goals: str, admission: Admission | None = None) -> Search:
