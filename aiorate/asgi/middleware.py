@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 from inspect import isawaitable
+from math import isnan
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from aiorate.asgi.address import client_address
 from aiorate.asgi.fields import refused
 from aiorate.asgi.policies import Policies
-from aiorate.errors import kind_of
+from aiorate.errors import LimiterError, kind_of
 from aiorate.keyed import KeyedLimiter
 from aiorate.limiter import Limiter
 
@@ -45,8 +47,8 @@ class RateLimitMiddleware:
     A refused request is answered with 429, Retry-After, and a body of application/problem+json. The answers of all limited requests
     have RateLimit-Policy and RateLimit, as things stand when the answer begins, in addition to those that the application sets.
 
-    ``dry_run`` lets every request through and sends no fields, counts those that would be refused in `would_refuse`, and logs that
-    number at most once a second.
+    ``dry_run`` lets every request through and sends no fields, counts those that would not be let through in `would_refuse`, and logs
+    that number at most once a second. An error of the limiter counts, and one of the key function is still an error.
 
     Web sockets, lifespan events and other scopes pass untouched, and so does all that the application receives and sends, except for
     the fields in its ``http.response.start``. Errors of the key function and of the limiter, such as `LimiterClosed`, are errors of the
@@ -82,15 +84,15 @@ class RateLimitMiddleware:
             await self.app(scope, receive, send)
             return
         key: Any = self._key(scope)
-        if type(key) not in _PLAIN and isawaitable(key):
-            key = await key
+        if type(key) not in _PLAIN:
+            key = await _settled(key)
         if key is None:
             await self.app(scope, receive, send)
             return
         limiter = self._limiter_of(key)
         policies = self._policies.get(ref(limiter)) or self._describe(limiter, key)
         grab = policies.grab
-        if (grab is None or not grab()) and not await limiter.enter_at_once():
+        if (grab is None or not grab()) and not await self._enter(limiter):
             await self._refuse(scope, receive, send, limiter, policies)
             return
         if not self.dry_run:
@@ -102,6 +104,14 @@ class RateLimitMiddleware:
             await self.app(scope, receive, send)
         finally:
             limiter.leave()
+
+    async def _enter(self, limiter: Limiter) -> bool:
+        try:
+            return await limiter.enter_at_once()
+        except LimiterError:  # closed, or without its store
+            if not self.dry_run:
+                raise
+            return False
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, limiter: Limiter, policies: Policies) -> None:
         if self.dry_run:
@@ -131,6 +141,22 @@ class RateLimitMiddleware:
         if self._logged_at is None or not 0 <= now - self._logged_at < _SECOND:
             self._logged_at = now
             _logger.warning("dry run: requests that would have been refused until now: %d", self.would_refuse)
+
+
+async def _settled(key: Any) -> Any:
+    """The key, awaited if it must be. Raises TypeError and ValueError for what would be another client at each request."""
+    if isawaitable(key):
+        key = await key
+        if isawaitable(key):
+            if isinstance(key, CoroutineType):
+                key.close()  # or Python would also warn that it was never awaited
+            raise TypeError(
+                "RateLimitMiddleware(key): the function returned an awaitable whose result is another one. Await it in the function:"
+                " async def key(scope): return await lookup(scope)."
+            )
+    if isinstance(key, float) and isnan(key):
+        raise ValueError("RateLimitMiddleware(key): the function returned NaN, which equals no other key. Return text, or None (no limit).")
+    return key
 
 
 def _with_fields(send: Send, limiter: Limiter, policies: Policies) -> Send:

@@ -274,3 +274,33 @@ async def test_names_with_the_key_in_them_are_not_sent() -> None:
     policies = [(await ask(app, scope_of(path=path))).headers["ratelimit-policy"] for path in ("s3cret", "other")]
 
     assert ['"default";q=2;w=120', '"basic";q=2;w=120'] == policies
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_keys_that_equal_no_other_are_errors(keyed: bool) -> None:
+    """Each request would be another client, with a full limit."""
+
+    async def inner() -> str:
+        raise AssertionError("never awaited")
+
+    async def outer() -> Any:
+        return inner()
+
+    limiter = KeyedLimiter(lambda key: bucket(1)) if keyed else bucket(1)
+
+    with pytest.raises(TypeError, match="Await it in the function"):
+        await ask(RateLimitMiddleware(ok, limiter, key=lambda scope: outer()))
+    with pytest.raises(ValueError, match="NaN"):
+        await ask(RateLimitMiddleware(ok, limiter, key=lambda scope: float("nan")))
+
+
+@pytest.mark.asyncio
+async def test_dry_run_counts_errors_of_the_limiter() -> None:
+    """It refuses nobody, whatever becomes of the limiter."""
+    limiter = bucket()
+    app = RateLimitMiddleware(ok, limiter, dry_run=True)
+    await limiter.aclose()
+
+    assert [200, 200] == [(await ask(app)).status for _ in range(2)]
+    assert 2 == app.would_refuse
