@@ -82,8 +82,12 @@ def sliding(limit: float = 100, period: float = 1, seconds: float = 120, counts:
     return Kind(SlidingWindow(_window(limit, period), period, counts_refused=counts), seconds, limit)
 
 
-def concurrency(places: int = 10, service: float = 0.05, slower: float = 4, seconds: float = 60, spread: float = 0.5) -> Kind:
-    """A limit of concurrency. After ``seconds`` the service takes ``slower`` times as long, and after as long again as at first."""
+def concurrency(places: int = 10, service: float = 0.05, slower: float = 4, seconds: float = 60, spread: float = 0) -> Kind:
+    """A limit of concurrency. After ``seconds`` the service takes ``slower`` times as long, and after as long again as at first.
+
+    Each service takes a random ``spread`` more or less. A rate cannot hold a concurrency: at exactly the limit, 8 % are refused without
+    any spread, and 13 % with one of 0.5.
+    """
     times = Steps((0, service), (seconds, service * slower), (2 * seconds, service))
     return Kind(Concurrency(places, times, spread=spread), 3 * seconds, places / service)
 
@@ -134,6 +138,7 @@ KINDS: dict[str, tuple[str, Callable[..., Kind], Mapping[str, float]]] = {
     "window10": ("fixed window of 10 s", window, {"period": 10}),
     "sliding": ("sliding window", sliding, {}),
     "concurrency": ("limit of concurrency, service that slows down", concurrency, {}),
+    "varied": ("the same, with service times that vary by half", concurrency, {"spread": 0.5}),
     "neighbour": ("a neighbour that comes and goes", neighbour, {}),
     "retry1": ("Retry-After of 1 s", penalty, {"after": 1, "limit": 100}),
     "retry30": ("Retry-After of 30 s", penalty, {"after": 30}),
