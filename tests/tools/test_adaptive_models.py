@@ -256,7 +256,9 @@ def test_rivals_hear_refusals_and_retry_after(name: str) -> None:
     assert policy.answered(SECOND, servers.Answer(False, 0, 30.0), 0.01)
 
     assert policy.take(2 * SECOND) > 2 * SECOND
+    policy.answered(3 * SECOND, servers.Answer(True), 2.5)
     assert policy.take(32 * SECOND) == 32 * SECOND
+    assert 1 <= policy.rate <= 11
 
 
 def test_the_command_prints_means_and_worsts(capsys: pytest.CaptureFixture[str]) -> None:

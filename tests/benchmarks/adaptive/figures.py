@@ -12,6 +12,8 @@ from benchmarks.adaptive.network import BIN
 from benchmarks.adaptive.servers import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from benchmarks.adaptive.kinds import Kind
     from benchmarks.adaptive.network import Record
 
@@ -71,7 +73,7 @@ def _worst(times: object) -> float | None:
     return max(times, default=None)  # type: ignore[call-overload, no-any-return]
 
 
-def _found(served: list[int], rates: list[float] | None, change: int, limit: float, until: int) -> float:
+def _found(served: Sequence[int], rates: Sequence[float] | None, change: int, limit: float, until: int) -> float:
     """Seconds from a change until 0.85 of the new limit was served for two seconds, or for as long as 20 requests take."""
     first = change // BIN
     back = max(_LOOK_BACK, round(_LEAST / limit * SECOND / BIN))

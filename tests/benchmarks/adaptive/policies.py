@@ -149,8 +149,8 @@ class Aimd:
 
     def answered(self, now: int, answer: Answer, took: float) -> bool:
         if answer.served:
-            self._rate = min(self._options.highest, self._rate + self._add * (now - self._last) / SECOND)
-            self._last = now
+            self._rate = min(self._options.highest, self._rate + self._add * max(0, now - self._last) / SECOND)
+            self._last = max(self._last, now)
             return False
         if now - took * SECOND > self._cut:
             self._cut = self._last = now
