@@ -121,7 +121,7 @@ class RateLimitMiddleware:
         fields, violated, seconds = policies.refusal(limiter)
         headers, body = refused(seconds, violated)
         await send({"type": "http.response.start", "status": 429, "headers": [*headers, *fields]})
-        if str(scope.get("method", "")).upper() == "HEAD":
+        if scope.get("method") == "HEAD":  # in capitals: "head" is another method, whose answer has a body (RFC 9110, section 9.1)
             body = b""
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
