@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveRate", "adaptive_of"]
 
 _WORTH_AN_EVENT = 0.1  # a settled rate that differs by more
+_LEAST, _MOST = 1e-9, 1e12  # permits per second
 _DIGITS = 1000  # a rate is rounded down to at least three digits, so that it is short in logs
 _PERIODS = tuple(seconds * NS_PER_SECOND for seconds in (1, 60, 3_600, 86_400))
 
@@ -56,6 +57,8 @@ class AdaptiveRate:
         least, most = _rate("lowest", lowest), _rate("highest", highest)
         if most.slower_than(least):
             raise ValueError(f"AdaptiveRate(): lowest is {least} and highest is {most}. Give the lower rate first.")
+        if least.per_second < _LEAST or most.per_second > _MOST:
+            raise ValueError(f"AdaptiveRate() finds rates from {_LEAST:g} to {_MOST:g} per second; {least} to {most} was given.")
         num, den = exact(refused, "AdaptiveRate(refused)")
         if not 0 < num < den:
             raise ValueError(
@@ -174,7 +177,7 @@ def adaptive_of(limiter: Limiter) -> AdaptiveRate | None:
 class _Search:
     """What is known of one limiter's rate. Holds no limiter, which would never be freed then."""
 
-    __slots__ = ("_edge", "_gap", "_last", "_offset", "_period", "_told", "applied", "finder", "found_by", "highest", "lowest")
+    __slots__ = ("_begun", "_edge", "_gap", "_last", "_offset", "_period", "_told", "applied", "finder", "found_by", "highest", "lowest")
     found_by: ref[AdaptiveRate]
 
     def __init__(self, limiter: Limiter, lowest: Rate, highest: Rate, refused: float) -> None:
@@ -185,7 +188,8 @@ class _Search:
             self._check_whole(rate)
         self.finder = Finder(rate.per_second, lowest.per_second, highest.per_second, refused)
         self.applied = self._told = rate if not self._period else self._rounded(rate.per_second)
-        self._last = self._edge = self._gap = self._offset = 0
+        self._last = self._edge = self._begun = limiter.dispatcher.look()
+        self._offset, self._gap = limiter.dispatcher.timeline.offset, 0
 
     def _check_whole(self, rate: Rate) -> None:
         # A window counts whole permits in its period.
@@ -208,7 +212,8 @@ class _Search:
         return now, now - self._granted(now, timeline, took)
 
     def _granted(self, now: int, timeline: Timeline, took: int) -> int:
-        at = now + timeline.held_for - took
+        # No grant was before the search began, whatever a clock or a caller says.
+        at = max(self._begun, now + timeline.held_for - took)
         if at < self._edge:  # before the latest pause
             at = min(self._edge, at + self._gap)
         return min(at, now)

@@ -1,0 +1,200 @@
+"""The finder: what it makes of answers, at exact instants. Pure arithmetic: no clock, no limiter."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiorate.finder import Finder
+
+SECOND = 1_000_000_000
+TRIP = SECOND // 10
+
+
+class Client:
+    """Uses every permit of a finder, and hears of each ``trip`` later."""
+
+    def __init__(self, rate: float = 100, lowest: float = 1, highest: float = 1000, refused: float = 0.02, trip: int = TRIP) -> None:
+        self.finder = Finder(rate, lowest, highest, refused)
+        self.trip = trip
+        self.now = 0
+
+    def granted(self, count: int) -> None:
+        for _ in range(count):
+            self.now += int(SECOND / self.finder.rate)
+            self.finder.succeeded(self.now + self.trip, self.trip)
+
+    def refused(self, count: int = 1, pause: int = 0) -> None:
+        for _ in range(count):
+            self.now += int(SECOND / self.finder.rate)
+            self.finder.throttled(self.now + self.trip, self.trip, pause)
+
+    @property
+    def rate(self) -> float:
+        return round(self.finder.rate, 2)
+
+
+def test_a_climb_doubles_its_step_up_to_a_quarter() -> None:
+    """Slow enough to cost little, and fast enough to find the ceiling."""
+    client = Client(rate=10, highest=100)
+    rates = [client.rate]
+
+    for _ in range(500):
+        client.granted(1)
+        if client.rate != rates[-1]:
+            rates.append(client.rate)
+
+    steps = [round(after / before - 1, 2) for before, after in pairwise(rates)]
+    assert steps[:5] == [0.01, 0.02, 0.04, 0.08, 0.16]
+    assert set(steps[5:-1]) == {0.25}
+    assert rates[-1] == 100
+
+
+def test_a_refusal_ends_a_climb_at_the_rate_before_its_step() -> None:
+    """And a little below, so that the server's bucket can fill."""
+    client = Client()
+    before = client.rate
+    while client.rate <= 120:
+        before = client.rate
+        client.granted(1)
+
+    client.refused()
+
+    assert client.rate == pytest.approx(before * 0.98, abs=0.02)
+
+
+def test_refusals_of_one_flight_are_one() -> None:
+    """They were granted before the first of them was known."""
+    client = Client()
+    client.granted(50)
+    client.finder.throttled(client.now + TRIP, TRIP)
+    once = client.rate
+
+    for later in range(2):
+        client.finder.throttled(client.now + TRIP + later, TRIP)
+
+    assert client.rate == once
+
+
+def test_what_was_granted_between_refusals_is_the_rate() -> None:
+    """Every second request is refused: the server gives half."""
+    client = Client(trip=1000)
+
+    for _ in range(200):
+        client.refused()
+        client.granted(1)
+
+    assert client.rate < 60
+
+
+def test_a_used_up_window_is_asked_ever_more_rarely() -> None:
+    """Single requests find out when it is over; then the rate is nearly what it was."""
+    client = Client()
+    client.granted(100)
+    before = client.rate
+    client.refused(3)
+    asked = [client.now]
+
+    for _ in range(6):
+        client.refused()
+        asked.append(client.now)
+    client.granted(1)
+
+    gaps = [later - earlier for earlier, later in pairwise(asked)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 3 * gaps[0]
+    assert client.rate > 0.7 * before
+
+
+def test_a_climb_is_paid_for_before_the_next() -> None:
+    """Fifty answers for one refusal, where two per cent may be refused."""
+    client = Client(trip=1000)
+    while client.rate < 130:
+        client.granted(1)
+    client.refused()
+    settled, answers = client.rate, 0
+
+    while client.rate == settled:
+        client.granted(1)
+        answers += 1
+
+    assert 50 <= answers <= 80
+
+
+def test_a_pause_is_paid_for_by_its_length() -> None:
+    """A lesson of ten seconds is repeated after eight minutes at the earliest."""
+    client = Client(trip=1000)
+    while client.rate < 130:
+        client.granted(1)
+    client.refused(pause=10 * SECOND)
+    settled, since = client.rate, client.now
+
+    while client.rate == settled:
+        client.granted(1)
+
+    assert 500 * SECOND <= client.now - since <= 520 * SECOND
+
+
+def test_a_short_run_before_a_long_pause_halves_the_rate() -> None:
+    """Unless it was a climb: the rate itself is too high."""
+    client = Client()
+    client.granted(5)
+
+    client.refused(pause=1000 * SECOND)
+
+    assert client.rate == pytest.approx(49, abs=0.1)
+
+
+def test_demand_below_the_rate_does_not_raise_it() -> None:
+    """What is not used is not known to be allowed."""
+    finder = Finder(100, 1, 10_000, 0.02)
+
+    for number in range(10_000):
+        finder.succeeded(number * SECOND // 20, TRIP)
+
+    assert finder.rate == 100
+
+
+def test_a_clock_that_stands_still_or_goes_back_is_no_progress() -> None:
+    """Neither divides by zero nor runs away."""
+    finder = Finder(100, 1, 1000, 0.02)
+
+    for now in [5, 5, 5, 3, 0, -7] * 100:
+        finder.succeeded(now, None)
+        finder.throttled(now, 10**18)
+
+    assert 1 <= finder.rate <= 1000
+
+
+ANSWERS = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.integers(-(10**9), 10**12),  # since the answer before
+        st.one_of(st.none(), st.integers(0, 10**13)),
+        st.sampled_from([0, 0, 0, 10**9, 86_400 * 10**9]),
+    ),
+    max_size=300,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ANSWERS, st.floats(1e-9, 1e6), st.floats(1, 1e6), st.floats(1e-6, 0.999))
+def test_the_rate_stays_within_its_range(
+    answers: list[tuple[bool, int, int | None, int]], lowest: float, factor: float, refused: float
+) -> None:
+    """Whatever a server, a clock or a caller says."""
+    highest = lowest * factor
+    finder = Finder((lowest + highest) / 2, lowest, highest, refused)
+    now = 0
+
+    for granted, passed, took, pause in answers:
+        now += passed
+        if granted:
+            finder.succeeded(now, took)
+        else:
+            finder.throttled(now, took, pause)
+        assert lowest <= finder.rate <= highest
+        assert finder.settled is None or finder.settled == finder.rate

@@ -1,0 +1,162 @@
+"""HTTP adapters with an AdaptiveRate: which responses count as what. Real clients and a real server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import httpx
+import httpx2
+import pytest
+from helpers.clients import each_client, fetching
+from helpers.driving import one_loop
+from helpers.server import Server, in_thread
+
+from aiorate import KeyedLimiter, Limiter, Rate
+from aiorate.adaptive import AdaptiveRate, adaptive_of
+from aiorate.aiohttp import middleware
+from aiorate.finder import Finder
+from aiorate.http import blocking_hooks, hooks, limit_transport
+from aiorate.testing import ManualClock
+
+pytestmark = pytest.mark.usefixtures("heard")
+
+Heard = list[tuple[str, int]]
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    """What finders are told: succeeded or throttled, and the seconds of a pause."""
+    told: Heard = []
+
+    class Recording(Finder):
+        __slots__ = ()
+
+        def succeeded(self, now: int, took: int | None) -> None:
+            assert took is not None
+            told.append(("succeeded", 0))
+            super().succeeded(now, took)
+
+        def throttled(self, now: int, took: int | None, pause: int = 0) -> None:
+            assert took is not None
+            told.append(("throttled", pause // 1_000_000_000))
+            super().throttled(now, took, pause)
+
+    monkeypatch.setattr("aiorate.adaptive.Finder", Recording)
+    return told
+
+
+def adaptive_rate(**options: Any) -> AdaptiveRate:
+    return AdaptiveRate(Limiter(1000, **options), 1, 10_000)
+
+
+RESPONSES: list[tuple[int, dict[str, str], Heard, float | None]] = [
+    (0, {}, [("succeeded", 0)], None),
+    (404, {}, [("succeeded", 0)], None),
+    (401, {"Retry-After": "7"}, [("succeeded", 0)], None),
+    (403, {}, [("succeeded", 0)], None),
+    (403, {"Retry-After": "7"}, [("throttled", 7)], 7.0),
+    (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "9"}, [("throttled", 9)], 9.0),
+    (429, {}, [("throttled", 0)], None),
+    (429, {"Retry-After": "garbage"}, [("throttled", 0)], None),
+    (429, {"Retry-After": "7"}, [("throttled", 7)], 7.0),
+    (429, {"Retry-After": "9999999999999"}, [("throttled", 86_400)], 86_400.0),
+    (503, {}, [("throttled", 0)], None),
+    (529, {}, [("throttled", 0)], None),
+    (500, {}, [], None),
+    (502, {"Retry-After": "7"}, [], None),
+]
+
+
+@one_loop
+@each_client
+async def test_which_responses_throttle(kind: str, server: Server, heard: Heard) -> None:
+    """A 429 that names no time lowers the rate and pauses nobody; another error of the server says nothing."""
+    for status, headers, said, paused_until in RESPONSES:
+        adaptive = adaptive_rate(clock=ManualClock())
+        server.answers((status, headers))
+        async with fetching(kind, adaptive) as fetch:
+            assert await fetch(server.url) == (status or 200)
+
+        assert (status, headers, heard) == (status, headers, said)
+        assert adaptive.limiter.statistics().paused_until == paused_until
+        heard.clear()
+
+
+@one_loop
+@each_client
+async def test_a_broken_connection_says_nothing(kind: str, heard: Heard) -> None:
+    """Nobody answered."""
+    async with fetching(kind, adaptive_rate()) as fetch:
+        with pytest.raises((httpx.ConnectError, httpx2.ConnectError, aiohttp.ClientConnectionError)):
+            await fetch("http://127.0.0.1:9")
+
+    assert heard == []
+
+
+@one_loop
+@each_client
+@pytest.mark.parametrize("made", ["keyed", "dict"])
+async def test_each_origin_has_a_search(kind: str, made: str, server: Server, heard: Heard) -> None:
+    """The factory of a KeyedLimiter, or a dict, has an AdaptiveRate for each."""
+    limiters: Any = KeyedLimiter(lambda key: adaptive_rate()) if made == "keyed" else {server.url: adaptive_rate()}
+    server.answers((429, {}))
+    async with fetching(kind, limiters) as fetch:
+        await fetch(server.url)
+
+    found = adaptive_of(limiters[server.url]) if made == "keyed" else limiters[server.url]
+    assert heard == [("throttled", 0)]
+    assert found.rate.slower_than(Rate(1000))
+
+
+@one_loop
+@each_client
+async def test_quotas_lower_what_is_available(kind: str, server: Server, heard: Heard) -> None:
+    """As without an AdaptiveRate."""
+    adaptive = adaptive_rate(clock=ManualClock())
+    server.answers((0, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "9"}))
+    async with fetching(kind, adaptive) as fetch:
+        await fetch(server.url)
+
+    assert heard == [("succeeded", 0)]
+    assert adaptive.limiter.statistics().paused_until == 9.0
+
+
+@one_loop
+@each_client
+async def test_a_request_without_a_cost_is_not_heard(kind: str, server: Server, heard: Heard) -> None:
+    """It passed no limit."""
+    async with fetching(kind, adaptive_rate()) as fetch:
+        await fetch(server.url, free=True)
+
+    assert heard == []
+
+
+def test_synchronous_clients_are_heard(heard: Heard) -> None:
+    """By hooks and by a transport."""
+    with in_thread() as server:
+        adaptive = adaptive_rate(scope="process")
+        with httpx2.Client(event_hooks=blocking_hooks(adaptive), verify=False) as client:
+            client.get(server.url)
+        with httpx2.Client(transport=limit_transport(httpx2.HTTPTransport(verify=False), adaptive)) as client:
+            client.get(server.url)
+
+    assert heard == [("succeeded", 0)] * 2
+
+
+@pytest.mark.parametrize(
+    "adapter", [hooks, blocking_hooks, middleware, lambda limiter, **options: limit_transport(httpx2.HTTPTransport(), limiter, **options)]
+)
+def test_without_feedback_nothing_could_be_learnt(adapter: Any) -> None:
+    """The rate would stay where it is."""
+    with pytest.raises(TypeError, match="learns from responses"):
+        adapter(adaptive_rate(scope="process"), feedback=False)
+
+
+@one_loop
+@each_client
+async def test_a_keyed_search_without_feedback_is_refused(kind: str, server: Server) -> None:
+    """At the first request, since its limiter is made then."""
+    async with fetching(kind, KeyedLimiter(lambda key: adaptive_rate()), feedback=False) as fetch:
+        with pytest.raises(TypeError, match="learns from responses"):
+            await fetch(server.url)
