@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +17,8 @@ from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.loops import running_loop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from aiorate.keyed import KeyedLimiter
     from aiorate.keyed_budget import KeyedBudget
     from aiorate.waiting.clock import ReadClock
@@ -79,29 +82,36 @@ def _reset_keys(keyed: KeyedLimiter[Any] | KeyedBudget[Any], done: set[Dispatche
 
 def _reset(limit: Limiter | Budget, done: set[Dispatcher]) -> None:
     """Reset a limit, after those that it shares: requests in line take from these at once."""
-    if isinstance(limit, Limiter):
-        limit.reset()  # the counters of its places too
-    _reset_dispatcher(limit.dispatcher, done)
+    # A Limiter resets the counters of its places too.
+    _reset_line(limit.dispatcher, limit.reset if isinstance(limit, Limiter) else partial(_start_over, limit.dispatcher), done)
 
 
-def _reset_dispatcher(dispatcher: Dispatcher, done: set[Dispatcher]) -> None:
+def _reset_line(dispatcher: Dispatcher, reset: Callable[[], None], done: set[Dispatcher]) -> None:
     if dispatcher in done:  # thousands of keys may share it
         return
     done.add(dispatcher)
     if dispatcher.gate is not None:
-        _reset_dispatcher(dispatcher.gate.shared, done)
-    dispatcher.run(_start_over, dispatcher)
+        shared = dispatcher.gate.shared
+        _reset_line(shared, partial(_start_over, shared), done)
+    with _standing_still(dispatcher):
+        reset()
 
 
 def _start_over(dispatcher: Dispatcher) -> None:
-    dispatcher.look()
+    dispatcher.run(changes.reset, dispatcher)
+
+
+@contextmanager
+def _standing_still(dispatcher: Dispatcher) -> Iterator[None]:
+    """Without a loop, all parts of a limiter begin at one instant, and go on from there once it is used."""
+    dispatcher.run(dispatcher.look)
     if dispatcher.loop is not None or dispatcher.extras.clock is not None:
-        changes.reset(dispatcher)
+        yield
         return
     timeline, start = dispatcher.timeline, dispatcher.timeline.read()
-    timeline.read = partial(int, start)  # all parts begin at one instant
+    timeline.read = partial(int, start)
     try:
-        changes.reset(dispatcher)
+        yield
     finally:
         timeline.read = _from_first_reading(start)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -198,6 +199,64 @@ def test_limits_of_the_process_are_reset_from_any_thread() -> None:
         assert limiter.acquire_blocking() == 0.0
         assert keyed.acquire_blocking("key") == 0.0
         reset_limiters(limiter, keyed)
+
+
+def test_requests_that_wait_in_an_open_loop_move_up() -> None:
+    """As where an application runs in one loop for all tests: its tasks are served, from the full limit."""
+    limiter, keyed = Limiter(TokenBucket("1/h", 2)), KeyedLimiter(lambda key: TokenBucket("1/h", 1))
+
+    async def ask() -> list[asyncio.Task[float]]:
+        tasks = [asyncio.ensure_future(one) for one in [*(limiter.acquire() for _ in range(4)), keyed.acquire("a"), keyed.acquire("a")]]
+        await asyncio.sleep(0)
+        return tasks
+
+    async def look(tasks: list[asyncio.Task[float]]) -> list[bool]:
+        await asyncio.sleep(0.001)
+        return [task.done() for task in tasks]
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        tasks = runner.run(ask())
+        assert runner.run(look(tasks)) == [True, True, False, False, True, False]
+        reset_limiters(limiter, keyed)
+        assert runner.run(look(tasks)) == [True] * 6
+        assert limiter.statistics().available == 0
+
+
+def test_thread_that_waits_moves_up() -> None:
+    """Where threads share the limit, a reset may come from any of them."""
+    limiter = Limiter(TokenBucket("1/h", 1), scope="process")
+    limiter.acquire_blocking()
+    waited: list[float] = []
+    thread = threading.Thread(target=lambda: waited.append(limiter.acquire_blocking()))
+    thread.start()
+    while not limiter.statistics().waiting:
+        pass
+
+    reset_limiters(limiter)
+    thread.join()
+
+    assert len(waited) == 1
+
+
+def test_limiter_of_a_loop_in_another_thread_says_so() -> None:
+    """As of a server that runs in a thread for all tests: its limiter needs the scope of the process."""
+    limiter, ready, over = Limiter("1/h"), threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        await limiter.acquire()
+        ready.set()
+        await asyncio.get_running_loop().run_in_executor(None, over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    ready.wait()
+
+    with pytest.raises(RuntimeError, match="create it with scope='process'") as caught:
+        reset_limiters(limiter)
+
+    over.set()
+    thread.join()
+    assert caught.value.__notes__[0].startswith("reset_limiters() was given <Limiter")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from aiorate.aiohttp import middleware
 from aiorate.http import blocking_hooks, hooks, limit_transport
 from aiorate.otel import instrument
 from aiorate.redis import RedisBudget, RedisLimiter
-from aiorate.testing import ManualClock, VirtualLoop, check_scheduler, simulate
+from aiorate.testing import ManualClock, ResetLimiters, VirtualLoop, check_scheduler, reset_limiters, simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -253,3 +253,13 @@ def observation(meters: MeterProvider, tracers: TracerProvider, url: str) -> Non
     instrument(AdaptiveRate(limiter, "1/s", "10/s"), limiter)
     instrument("10/s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Limiter("10/s", on_wait="print")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def fixtures(reset: ResetLimiters, users: KeyedLimiter[str], teams: KeyedBudget[int]) -> None:
+    """What the fixtures of aiorate.testing.fixtures are in a test."""
+    reset(Limiter("10/s"), Budget(requests="10/s"), users, teams)
+    reset()
+    reset([Limiter("10/s")])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+given: ResetLimiters = reset_limiters
