@@ -115,7 +115,7 @@ def _add_simulate(commands: Commands) -> None:
     _add_rate_and_strategy(parser, "10/s", strategy=None)
     most = _between(1, 1_000_000, int)
     parser.add_argument(
-        "--requests", type=most, default=argparse.SUPPRESS, help=f"number of requests; by default {_AT_ONCE}, and 10000 with poisson:"
+        "--requests", type=most, default=argparse.SUPPRESS, help=f"number of requests; by default {_AT_ONCE}, and 10000 at random"
     )
     parser.add_argument("--permits", type=most, default=1, help="permits for each request")
     add_options(parser, most)

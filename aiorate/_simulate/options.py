@@ -64,11 +64,11 @@ def add_options(parser: argparse.ArgumentParser, count: Callable[[str], float]) 
     add(
         group,
         "duration",
-        f"with {POISSON}: for how long, such as 10min, in place of --requests",
+        "how long to make arrivals at random, such as 10min, in place of --requests",
         metavar="TIME",
         type=_read(duration_to_ns),
     )
-    add(group, "seed", "for what is random (default: 0)", type=_read(_seed), metavar="NUMBER")
+    add(group, "seed", "the seed of arrivals and spreads at random (default: 0)", type=_read(_seed), metavar="NUMBER")
 
     group = parser.add_argument_group("the limit, and what to ask of it (with --arrivals)")
     add(group, "burst", "the burst of a TokenBucket, which is then the default strategy", type=count, metavar="PERMITS")

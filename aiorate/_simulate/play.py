@@ -19,11 +19,19 @@ if TYPE_CHECKING:
     from aiorate import Scheduler
     from aiorate._simulate.arrivals import Arrivals
 
-__all__ = ["REFUSED", "Admission", "play"]
+__all__ = ["REFUSED", "Admission", "TooLong", "play"]
 
 REFUSED = -1
 """In place of a wait."""
 _CHUNK = 1 << 15
+_LAST = (1 << 63) - 1  # what fits in an array
+
+
+class TooLong(ArrivalsError):
+    """A request would wait for centuries."""
+
+    def __init__(self) -> None:
+        super().__init__("some requests would wait for more than 200 years. Ask for a higher rate, or refuse some by --max-wait.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +53,18 @@ class Admission:
 def play(make: Callable[[], Scheduler], arrivals: Arrivals, admission: Admission) -> Iterator[array[int]]:
     """The waits of all requests in ns, in the order of ``arrivals``, in portions; `REFUSED` for a refused one.
 
-    ``make`` makes a scheduler, one for each key. Raises ValueError if a request asks for more permits than can ever be granted.
+    ``make`` makes a scheduler, one for each key. Raises ValueError if a request asks for more permits than can ever be granted,
+    and `TooLong`.
     """
     waits = array("q")
     for begin, end in arrivals.lines():
         line = _Line(make(), admission)
         for place in range(begin, end, _CHUNK):
             part = arrivals.instants[place : min(place + _CHUNK, end)]
-            waits.extend(map(line.ask, part) if admission.refuses else line.serve(part))
+            more = list(map(line.ask, part)) if admission.refuses else line.serve(part)
+            if line.now > _LAST:
+                raise TooLong
+            waits.extend(more)
             if len(waits) >= _CHUNK:  # together, where keys have few requests each
                 yield waits
                 waits = array("q")
@@ -70,11 +82,12 @@ class _Line:
         self._max_wait = admission.max_wait
         self._most = admission.max_waiting
         self._waiting: deque[int] = deque()  # when those in line are granted, if their number matters
-        self._now = 0  # when the latest request was granted
+        self.now = 0
+        """When the latest request was granted."""
 
     def serve(self, instants: Iterable[int]) -> list[int]:
         """The waits of requests that are never refused."""
-        take, permits, now = self._take, self._permits, self._now
+        take, permits, now = self._take, self._permits, self.now
         waits: list[int] = []
         append = waits.append
         for made in instants:
@@ -92,12 +105,12 @@ class _Line:
                     now = at
                     take(permits, at, made)
             append(now - made)
-        self._now = now
+        self.now = now
         return waits
 
     def ask(self, made: int) -> int:
         """The wait of one request, or `REFUSED`."""
-        take, permits, now, max_wait, most = self._take, self._permits, self._now, self._max_wait, self._most
+        take, permits, now, max_wait, most = self._take, self._permits, self.now, self._max_wait, self._most
         if made > now:
             now = made
         # Behind others it is refused before it is tried, because what is tried may be granted.
@@ -109,7 +122,7 @@ class _Line:
                 return REFUSED
             now = at
             take(permits, at, made)
-        self._now = now
+        self.now = now
         if most is not None and now > made:
             self._waiting.append(now)
         return now - made
@@ -122,11 +135,3 @@ class _Line:
         while waiting and waiting[0] <= made:
             waiting.popleft()
         return len(waiting) >= self._most
-
-
-def check(scheduler: Scheduler, permits: int) -> None:
-    """Raise `ArrivalsError` if no request could ever be granted."""
-    if scheduler.max_permits is not None and permits > scheduler.max_permits:
-        raise ArrivalsError(
-            f"{permits} permits can never be granted at once by {scheduler!r}, which grants {scheduler.max_permits} at most."
-        )

@@ -123,15 +123,12 @@ class _Input:
         stream: BufferedReader | gzip.GzipFile = self._raw
         if self._raw.peek(2).startswith(_GZIP):
             stream = gzip.GzipFile(fileobj=self._raw)
-        rest = stream.read(len(_UTF8))
-        if rest.startswith(_UTF16):
-            raise BadLine(1, rest, "is UTF-16; convert the file to UTF-8")
-        rest = rest.removeprefix(_UTF8)
-        first = 1
-        while True:
-            chunk = stream.read(_CHUNK)
-            if not chunk:
-                break
+        rest, first = b"", 1
+        while chunk := stream.read(_CHUNK):
+            if not self.done:
+                if chunk.startswith(_UTF16):
+                    raise BadLine(1, chunk, "is UTF-16; convert the file to UTF-8")
+                chunk = chunk.removeprefix(_UTF8)
             self.done = self.done + len(chunk) if self.total is None else self._raw.tell()
             chunk = rest + chunk
             if b"\r\n" in chunk:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aiorate._simulate.play import play
+from aiorate._simulate.play import TooLong, play
 from aiorate.rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
@@ -55,13 +55,16 @@ class Search:
 
 
 def play_watched(search: Search, make: Callable[[], Scheduler]) -> Iterable[array[int]]:
-    """A run; none of its requests is granted if they ask for more permits than the scheduler ever grants at once."""
+    """A run; it is cut short if requests would never be granted, or not in this century."""
     most = make().max_permits
     if most is not None and most < search.admission.permits:
         return
-    for waits in play(make, search.arrivals, search.admission):
-        yield waits
-        search.watch(len(waits))
+    try:
+        for waits in play(make, search.arrivals, search.admission):
+            yield waits
+            search.watch(len(waits))
+    except TooLong:
+        return
 
 
 def keeps(run: Iterable[array[int]], goals: tuple[Goal, ...], requests: int) -> bool:

@@ -321,10 +321,13 @@ def error_of(reader: AccessLog | CsvTimes, lines: list[bytes]) -> BadLine | None
     return None
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 1 << 18])
+@pytest.mark.parametrize("size", [3, 4, 5, 7, 1 << 18])
 def test_a_file_is_cut_into_lines_wherever_a_portion_ends(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between the two characters that end a line."""
     monkeypatch.setattr("aiorate._simulate.source._CHUNK", size)
-    path = saved(tmp_path, *map(str, range(50)), end="\r\n")
-
-    assert instants(path) == [second * NS for second in range(50)]
+    for count in (1, 2, 50):
+        for end in ("\n", "\r\n"):
+            path = saved(tmp_path, *map(str, range(count)), end=end)
+            assert instants(path) == [second * NS for second in range(count)]
+    (tmp_path / "arrivals").write_bytes(b"\xef\xbb\xbf5\n6")
+    assert instants(str(tmp_path / "arrivals")) == [5 * NS, 6 * NS]

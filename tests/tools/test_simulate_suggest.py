@@ -167,6 +167,19 @@ def test_what_is_printed_makes_the_same_strategy(name: str, rate: str) -> None:
     assert list(play(lambda: pasted, at([0] * 30), Admission())) == again or name == "CalendarWindow"
 
 
+def test_a_wait_of_centuries_is_not_enough() -> None:
+    """Neither does it stop the search."""
+    arrivals = at([0] * 100)
+    slow = Rate(1, 10**9)
+
+    found = search(arrivals, "max=1day").smallest_rate(lambda rate: aiorate.BurstCompensation(rate), slow.period_ns)
+
+    assert found is not None
+    assert found.permits == -(-(99 * 10**9) // 86_400)
+    with pytest.raises(ValueError, match="wait for more than 200 years"):
+        list(play(lambda: aiorate.BurstCompensation(slow), arrivals, Admission()))
+
+
 def test_a_burst_is_printed_too() -> None:
     """The one that was asked for."""
     assert code("TokenBucket", Rate.parse("50/s"), 120) == 'TokenBucket("50/s", burst=120)'
