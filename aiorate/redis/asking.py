@@ -64,8 +64,8 @@ class Session(Protocol):
         """The script's reply to the question. Raises `BadAnswer` if it makes no sense."""
         ...
 
-    def unreachable(self, cause: BaseException) -> None:
-        """The store did not answer. It will be asked again."""
+    def unreachable(self, cause: BaseException, silent: float) -> None:
+        """The store did not answer, and had not for ``silent`` seconds before the question. It will be asked again."""
         ...
 
     def late(self, cause: BaseException) -> None:

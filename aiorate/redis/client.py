@@ -29,6 +29,7 @@ _logger = getLogger("aiorate")
 _TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
 _IDLE = 1.0
 _MOST = 256  # keys in one call: writing and reading that keeps the loop busy for 10 ms, and the server for 3
+_FORGOTTEN = 60.0  # after which calls without an answer are no evidence of one outage
 _RETRY, _LONGEST_RETRY_IN_GRACE, _LONGEST_RETRY = 0.01, 0.1, 0.5
 
 
@@ -68,6 +69,7 @@ class StoreClient:
         self._over: bool = False  # whether no session is left, and the task is being cancelled
         self._ending: bool = False  # whether the connection is being closed
         self._retry: float = 0.0
+        self._silent: tuple[float, float] | None = None  # when the first and the last call began, of those without an answer since the last
 
     def wake(self, session: Session) -> None:
         """Ask the store for it in the loop's next iteration, or when the call in flight is answered."""
@@ -188,6 +190,7 @@ class StoreClient:
         if not asking:
             return
         self._call = call = _Call(asking)
+        began = self.loop.time()
         try:
             replies = await self._store.ask(questions)
         except asyncio.CancelledError:
@@ -196,15 +199,15 @@ class StoreClient:
             task = self._task
             if task is not None:
                 task.uncancel()
-            await self._give_up(asking, _no_answer(self._longest_call))
+            await self._give_up(asking, _no_answer(self._longest_call), began)
         except Unreachable as error:
-            await self._give_up(asking, error)
+            await self._give_up(asking, error, began)
         except Refusal as error:
-            await self._hand_out(asking, [error] * len(asking))
+            await self._hand_out(asking, [error] * len(asking), began)
         else:
-            await self._hand_out(asking, replies)
+            await self._hand_out(asking, replies, began)
 
-    async def _hand_out(self, asked: list[Session], replies: Sequence[object]) -> None:
+    async def _hand_out(self, asked: list[Session], replies: Sequence[object], began: float) -> None:
         """Pass each reply to its session. An error of one does not concern the others."""
         self._answered = True
         bad: dict[Session, Unreachable] = {}
@@ -223,8 +226,9 @@ class StoreClient:
             except Exception as error:
                 session.failed(error)
         if len(bad) == len(asked):
-            await self._give_up(asked, bad[asked[0]])
+            await self._give_up(asked, bad[asked[0]], began)
             return
+        self._silent = None
         self._call = None
         self._retry = 0.0
         for session, cause in bad.items():
@@ -233,15 +237,19 @@ class StoreClient:
     def _put_aside(self, session: Session, error: Unreachable) -> None:
         """Ask again for a session that got no answer, while others did, at the next tick."""
         self._aside[session] = None
-        session.unreachable(error.__cause__ or error)
+        session.unreachable(error.__cause__ or error, 0.0)
 
-    async def _give_up(self, asked: list[Session], error: Unreachable) -> None:
-        """No session got an answer: ask again a little later, for all of them."""
+    async def _give_up(self, asked: list[Session], error: Unreachable, began: float) -> None:
+        """No session got an answer to the call that ``began`` then: ask again a little later, for all of them."""
+        first, last = self._silent or (began, began)
+        if began - last > _FORGOTTEN:
+            first = began
+        self._silent = first, began
         self._call = None
         self._answered = False
         asked = [session for session in asked if session.client is self]
         for session in asked:
-            session.unreachable(error.__cause__ or error)
+            session.unreachable(error.__cause__ or error, began - first)
             self._wanting[session] = None
         longest = _LONGEST_RETRY_IN_GRACE if any(session.in_grace for session in asked) else _LONGEST_RETRY
         self._retry = min(max(2 * self._retry, _RETRY), longest)

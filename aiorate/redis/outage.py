@@ -91,7 +91,7 @@ class Outage:
     """
 
     call = "acquire()"  # that errors name
-    __slots__ = ("_bursts", "_grace", "_last", "_left", "_rates", "_share", "_uncharged", "began", "cause", "fallback", "policy")
+    __slots__ = ("_bursts", "_grace", "_rates", "_share", "_uncharged", "began", "cause", "fallback", "policy")
 
     def __init__(self, policy: str, grace: int, rates: Sequence[Rate], bursts: Sequence[int], share: Fraction) -> None:
         self.policy: str = policy
@@ -101,9 +101,6 @@ class Outage:
         self._bursts: Sequence[int] = bursts
         self._share: Fraction = share
         self._uncharged: int = 0  # permits that were granted here in an outage that ended in a refusal
-        self._last: int = 0  # the reading at the last call without an answer
-        # When nobody waited for the store any longer: the readings at the first and the last call without an answer, if none came since.
-        self._left: tuple[int, int] | None = None
         self.began: int | None = None
         """The reading at the first call without an answer; None: the store answers."""
         self.cause: BaseException | None = None
@@ -122,18 +119,14 @@ class Outage:
         return None if self.began is None or self.degraded else self.began + self._grace
 
     def failed(self, began: int, cause: BaseException) -> None:
-        """A call that was sent then got no answer."""
+        """A call got no answer. The store has been silent since ``began``, as far as it was asked."""
         self.cause = cause
         if self.began is None:
-            first, last = self._left or (began, began)
-            self.began = first if began - last <= self._grace else began
-        self._last = began
+            self.began = began
 
     def forget(self) -> None:
-        """Nobody waits for the store: the grace begins with the next call without an answer, unless that follows within the grace."""
-        if self.began is not None:
-            self._left = self.began, self._last
-            self.began = None
+        """Nobody waits for the store: the grace begins with the next call without an answer."""
+        self.began = None
 
     def over(self, reading: int, now: int) -> Fallback | None:
         """What decides from now on, if the grace is over; None: nothing has changed."""
@@ -177,13 +170,13 @@ class Outage:
         length = reading - began if self.degraded and began is not None else 0
         if isinstance(fallback, _Local):
             self._uncharged += fallback.spent
-        self.began = self.cause = self.fallback = self._left = None
+        self.began = self.cause = self.fallback = None
         return length
 
     @property
     def concerns_answer(self) -> bool:
         """Whether the next answer of the store ends an outage, or finds permits that must be charged for one."""
-        return self.began is not None or self._left is not None or self._uncharged > 0
+        return self.began is not None or self._uncharged > 0
 
     @property
     def why(self) -> str:

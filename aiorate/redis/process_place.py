@@ -119,8 +119,8 @@ class _Inside:
     def answered(self, reply: object) -> None:
         self._dispatcher.run(self._session.answered, reply)
 
-    def unreachable(self, cause: BaseException) -> None:
-        self._dispatcher.run(self._session.unreachable, cause)
+    def unreachable(self, cause: BaseException, silent: float) -> None:
+        self._dispatcher.run(self._session.unreachable, cause, silent)
 
     def late(self, cause: BaseException) -> None:
         self._dispatcher.run(self._session.late, cause)

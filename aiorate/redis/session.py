@@ -348,12 +348,12 @@ class StoreSession(Watcher):
         scheduler.want(now)
         return self.coming
 
-    def unreachable(self, cause: BaseException) -> None:
-        """The store did not answer. It will be asked again."""
+    def unreachable(self, cause: BaseException, silent: float) -> None:
+        """The store did not answer, and had not for ``silent`` seconds before the question. It will be asked again."""
         sent, self._sent = self._sent, None
         if sent is not None:
             self._news.again(sent.news)
-            self._no_answer(sent.at, cause)
+            self._no_answer(sent.at - round(silent * NS_PER_SECOND), cause)
             self.immediate.refuse()
 
     def late(self, cause: BaseException) -> None:

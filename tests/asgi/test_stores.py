@@ -140,3 +140,29 @@ async def test_limiter_in_front_of_one_with_a_lease_works(store: RealServer) -> 
 
     assert '"default";q=5;w=5, "all";q=10;w=1' == answer.headers["ratelimit-policy"]
     await shared.aclose()
+
+
+@pytest.mark.parametrize("every", [0.1, 5.0], ids=["often", "rarely"])
+async def test_outage_of_the_store_is_one_for_all_keys(store: RealServer, every: float) -> None:
+    """A client that comes after the grace of another, or rarely, is let through by the policy "open" as well."""
+    client = TimedClient(store)
+    limiters = KeyedLimiter(
+        lambda address: RedisLimiter(client, f"client:{address}", TokenBucket("1/min", burst=9), on_unavailable="open", grace=1)
+    )
+    app = RateLimitMiddleware(ok, limiters)
+    await ask(app)
+    client.error = NoConnection("down")
+
+    first = (await ask(app)).status
+    for _ in range(round(2 / every) + 1):
+        await asyncio.sleep(every)
+        known = (await ask(app)).status
+    new = (await ask(app, scope_of("192.0.2.9"))).status
+
+    assert (429, 200, 200) == (first, known, new)
+    client.error = None
+    await asyncio.sleep(1)
+    assert 200 == (await ask(app, scope_of("192.0.2.10"))).status
+    client.error = NoConnection("down again")
+    assert 429 == (await ask(app, scope_of("192.0.2.11"))).status
+    await limiters.aclose()
