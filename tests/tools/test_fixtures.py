@@ -356,6 +356,7 @@ def test_next():
     run(project, tests).assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
 def test_the_fixtures_work_in_several_processes(project: pytest.Pytester) -> None:
     """Each worker of pytest-xdist has its own."""
     tests = (
