@@ -97,7 +97,7 @@ class Page:
             paths = os.pathsep.join([str(Path(__file__).parent), folder])
             environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
             done = subprocess.run([*command, f"--rootdir={folder}", name], cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr  # 5: there were no tests
+        assert done.returncode == 0, done.stdout + done.stderr  # 5, if it found none
         assert "skipped" not in done.stdout, done.stdout
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
 
 @pytest.mark.asyncio
 async def test_calls_above_the_limit_are_refused_by_429(program: Program) -> None:
-    """Before MCP sees them. What was refused is served once the time has come, in the same session."""
+    """Before MCP sees them. Once the time has come, the same session is served again."""
     module, clock = program("fastmcp_server"), ManualClock()
     clients = KeyedLimiter(lambda address: Limiter(TokenBucket("5/s", burst=20), clock=clock))
     app = module.mcp.http_app(middleware=[Middleware(RateLimitMiddleware, limiter=clients)])
