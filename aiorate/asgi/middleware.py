@@ -55,7 +55,7 @@ class RateLimitMiddleware:
     application: the request is not let through. Raises TypeError for wrong arguments.
     """
 
-    __slots__ = ("__weakref__", "_has_keys", "_key", "_limiter_of", "_logged_at", "_policies", "app", "dry_run", "would_refuse")
+    __slots__ = ("__weakref__", "_forget", "_has_keys", "_key", "_limiter_of", "_logged_at", "_policies", "app", "dry_run", "would_refuse")
 
     def __init__(
         self,
@@ -76,6 +76,7 @@ class RateLimitMiddleware:
         self._has_keys: bool = isinstance(limiter, KeyedLimiter)
         self._limiter_of: Callable[[Any], Limiter] = limiter.__getitem__ if isinstance(limiter, KeyedLimiter) else lambda key: limiter
         self._policies: dict[ref[Limiter], Policies] = {}
+        self._forget: Callable[[ref[Limiter]], object] = self._policies.pop  # one for all limiters
         self._logged_at: int | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,7 +128,7 @@ class RateLimitMiddleware:
 
     def _describe(self, limiter: Limiter, key: Hashable) -> Policies:
         # Dropped with the limiter, which a KeyedLimiter evicts.
-        policies = self._policies[ref(limiter, self._policies.pop)] = Policies(limiter, self._name_of(limiter, key))
+        policies = self._policies[ref(limiter, self._forget)] = Policies(limiter, self._name_of(limiter, key))
         return policies
 
     def _name_of(self, limiter: Limiter, key: Hashable) -> str:

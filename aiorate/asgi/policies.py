@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import ceil, isfinite
+from operator import is_
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate.asgi.fields import MOST, names_of, quoted, seconds_of
@@ -58,7 +59,6 @@ class Policies:
 
     __slots__ = (
         "_dispatcher",
-        "_levels",
         "_meter",
         "_name",
         "_names",
@@ -84,25 +84,27 @@ class Policies:
 
     def _describe(self) -> None:
         """Write the policies for the rates in force."""
-        levels: list[tuple[Dispatcher, int]] = []  # each limit, and how many quotas it has
-        rates: list[tuple[Scheduler, Rate]] = []
         quotas: list[tuple[str, int, Rate]] = []
-        level: Dispatcher | None = self._dispatcher
-        while level is not None:
-            strategy, name = level.strategy, self._name if level is self._dispatcher else level.notices.name or "shared"
-            own = strategy.quotas()
-            levels.append((level, len(own)))
-            rates += [(leaf, leaf.rate) for leaf in _leaves(strategy)]
-            quotas += [(name, most, rate) for most, rate in own]
-            level = None if level.gate is None else level.gate.shared
+        for level in self._levels():
+            name = self._name if level is self._dispatcher else level.notices.name or "shared"
+            quotas += [(name, most, rate) for most, rate in level.strategy.quotas()]
         written = _write(tuple(quotas), None if self._places is None else self._places.scheduler.max_permits)
         self._policy, self._names, self._starts, self._windows = written
-        self._levels, self._rates = levels, rates
+        self._rates: tuple[Rate, ...] = self._rates_now()
         # The usual limiter has one quota, and what its answers need is at hand.
-        is_plain = len(quotas) == 1 and self._places is None
-        self._only: Scheduler | None = rates[0][0] if is_plain else None
-        self._rate: Rate = rates[0][1]
+        self._only: Scheduler | None = _leaves(self._dispatcher.strategy)[0] if len(quotas) == 1 and self._places is None else None
+        self._rate: Rate = self._rates[0]
         self._start: str = self._starts[0]
+
+    def _levels(self) -> list[Dispatcher]:
+        """The limiter's own dispatcher, and those of the limits that it shares. Not kept: there may be very many keys."""
+        levels = [self._dispatcher]
+        while levels[-1].gate is not None:
+            levels.append(levels[-1].gate.shared)
+        return levels
+
+    def _rates_now(self) -> tuple[Rate, ...]:
+        return tuple([leaf.rate for level in self._levels() for leaf in _leaves(level.strategy)])
 
     def add(self, headers: Iterable[Field], limiter: Limiter) -> list[Field]:
         """The headers, and after them the two fields as things stand now."""
@@ -122,6 +124,13 @@ class Policies:
 
     def refusal(self, limiter: Limiter) -> Refusal:
         """The two fields, and what a refused client is told besides."""
+        only, meter = self._only, self._meter
+        if meter.until and only is not None and only.rate is self._rate:  # as in `add`
+            now = meter.read() - meter.offset
+            ((count, at),) = only.standings(now)
+            if not count and now < at < now + _UNKNOWN:
+                seconds = seconds_of(at - now)
+                return Refusal([self._policy, (_LIMIT, f"{self._start}0;t={seconds}".encode("ascii"))], self._names, seconds)
         left, names = self._left(limiter), self._names
         violated = [index for index, (count, _) in enumerate(left) if not count]
         seconds = max([left[index][1] for index in violated], default=1) or 1
@@ -137,10 +146,8 @@ class Policies:
 
     def _left(self, limiter: Limiter) -> list[tuple[int, int]]:
         """What each policy has left, and the seconds until it has more; 0: that is unknown."""
-        for leaf, rate in self._rates:
-            if leaf.rate is not rate:
-                self._describe()
-                break
+        if not all(map(is_, self._rates_now(), self._rates)):
+            self._describe()
         section = self._dispatcher.section
         found = self._read() if section is None else section.run(self._read)
         left: list[tuple[int, int]] = []
@@ -157,10 +164,10 @@ class Policies:
     def _read(self) -> list[tuple[int, int | None]]:
         """What each policy has left, and the nanoseconds until it has more; None: it is held up, and the limiter says how long."""
         found: list[tuple[int, int | None]] = []
-        for level, quotas in self._levels:
+        for level in self._levels():
             now = level.timeline.now()  # which ends a pause that is over
             if level.is_held:
-                found += [(0, None)] * quotas
+                found += [(0, None)] * len(level.strategy.quotas())
             else:
                 found += [(left, at - now) for left, at in level.scheduler.standings(now)]
         if self._places is not None:

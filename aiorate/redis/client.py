@@ -29,7 +29,7 @@ _logger = getLogger("aiorate")
 _TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
 _IDLE = 1.0
 _MOST = 256  # keys in one call: writing and reading that keeps the loop busy for 10 ms, and the server for 3
-_FORGOTTEN = 60.0  # after which calls without an answer are no evidence of one outage
+_FORGOTTEN = 60.0  # longer apart, two calls without an answer are two outages
 _RETRY, _LONGEST_RETRY_IN_GRACE, _LONGEST_RETRY = 0.01, 0.1, 0.5
 
 
