@@ -203,6 +203,34 @@ def test_kinds():
     run(project, tests).assert_outcomes(passed=5)
 
 
+def test_other_tests_keep_their_names_and_loops(project: pytest.Pytester) -> None:
+    """Only plain tests between those that share a loop move: pytest groups tests by their parameters."""
+    tests = (
+        HOUR
+        + """
+@pytest.mark.asyncio(loop_scope="session")
+async def test_1():
+    global loop
+    loop = asyncio.get_running_loop()
+
+def test_2():
+    pass
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_3():
+    assert asyncio.get_running_loop() is loop
+
+@pytest.mark.asyncio
+async def test_4():
+    assert asyncio.get_running_loop() is not loop
+"""
+    )
+    result = run(project, tests, "-v")
+
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines([f"*::test_{number} PASSED*" for number in (1, 3, 2, 4)])
+
+
 def test_a_test_that_would_take_real_time_is_an_error(project: pytest.Pytester) -> None:
     """Each message says what to write instead."""
     tests = (
