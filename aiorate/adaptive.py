@@ -31,6 +31,7 @@ __all__ = ["AdaptiveRate", "adaptive_of"]
 
 _WORTH_AN_EVENT = 0.1  # a settled rate that differs by more
 _LEAST, _MOST = 1e-9, 1e12  # permits per second
+_LONGEST = 10**9 * NS_PER_SECOND  # a longer pause is as good as this one
 _DIGITS = 1000  # a rate is rounded down to at least three digits, so that it is short in logs
 _PERIODS = tuple(seconds * NS_PER_SECOND for seconds in (1, 60, 3_600, 86_400))
 
@@ -134,7 +135,7 @@ class AdaptiveRate:
     @changing
     def _throttled(self, feedback: Feedback | None, pause: int, took: int | None) -> None:
         now, took = self._search.instant(self.dispatcher, took)
-        self._search.finder.throttled(now, took, pause)
+        self._search.finder.throttled(now, took, min(pause, _LONGEST))
         if feedback is not None:
             changes.observe(self.dispatcher, feedback, 0)
         self._apply()

@@ -1,18 +1,16 @@
 """Which rate to try next, given what a server answered. A pure state machine: no clock, no loop, times in whole nanoseconds.
 
-In this order:
+1. Climb: while nothing is refused and callers use what they have, the rate rises by a little, then by twice as much, at most by a quarter
+   in each round of two round trips. The first refusal ends the climb at the rate before its latest step. Refusals of requests that were
+   granted before the rate was lowered are one.
+2. Read: a refusal means that the server has nothing left. So what it gave between two refusals, by the time between, is its rate. The
+   level, which is what the server is taken to give, never exceeds it, and the rate stays a little below the level.
+3. Pay: the next climb begins when the refusals of the last one are less than their allowed share of the answers, and its pauses less than
+   that share of the time. A refusal that no climb has caused costs nothing, so several clients come to equal shares.
+4. Drought: several refusals in a row with nothing given between, as of a window that is used up. Single requests find out when it is
+   over, each after half as long again. Then the rate is what it was.
 
-1. While nothing is refused and callers use what they have, the rate climbs: by a little, then by twice as much, at most by a quarter
-   in each round of two round trips.
-2. A refusal ends a climb: back to the rate before the latest step. All refusals of requests that were granted before that are one.
-3. A refusal reads the server's meter: what was answered between two refusals, by the time between, is what the server gives. The rate
-   goes a little below.
-4. A climb pays for what it cost before the next one: so many answers for each refusal that they stay below the allowed share, and so
-   many times its length for a pause.
-5. Several refusals in a row with nothing given between are a drought, as of a window that is used up: single requests find out, each
-   after half as long again, when it is over. Then the rate is what it was.
-
-Time is the limiter's, which stands still in a pause.
+The time is the limiter's, which stands still in a pause.
 """
 
 from __future__ import annotations
@@ -21,13 +19,16 @@ from aiorate.rate import NS_PER_SECOND
 
 __all__ = ["Finder"]
 
-_ENOUGH = 20  # answers of a reading: fewer follow a fall sooner, more are less noisy
-_FIRST_STEP = 0.01  # of a climb: a larger one finds a rise sooner, a smaller one costs less where there was none
-_LARGEST_STEP = 0.25  # of a climb, in the same way
-_PRIOR = 10
-_ROUND = NS_PER_SECOND // 5  # the shortest round: a shorter one climbs sooner, and further before a window is used up
-_USED = 0.75  # of the permits: with a larger share, callers that do not use all of them hold the rate back sooner
-_IN_A_ROW = 3  # refusals of a drought: fewer take chance for a drought, more are refused in one
+# docs/adaptive.md lists what each of them trades.
+_FIRST_STEP = 0.01  # of a climb
+_LARGEST_STEP = 0.25  # of a climb
+_SHORTEST_ROUND = NS_PER_SECOND // 5
+_ENOUGH = 20  # answers of a reading
+_PRIOR = 10  # answers that the level counts for, against fewer than that
+_IN_A_ROW = 3  # refusals of a drought
+_LONGEST_WINDOW = 60 * NS_PER_SECOND  # a longer drought is an outage, after which climbs need not be slower
+_USED = 0.75  # of the permits: callers that use fewer do not raise the rate
+_BLAMELESS = 0.9  # of the rate at which a climb began: a lower level is not the climb's doing
 
 
 class Finder:
@@ -36,7 +37,9 @@ class Finder:
     __slots__ = (
         "_answers",
         "_base",
+        "_begun",
         "_climbs_at",
+        "_closed",
         "_drought",
         "_first",
         "_from",
@@ -50,7 +53,6 @@ class Finder:
         "_outage",
         "_owes",
         "_reacted",
-        "_read",
         "_refused",
         "_refused_at",
         "_resumed",
@@ -65,26 +67,30 @@ class Finder:
         self.rate: float = rate
         """The rate in force."""
         self._lowest, self._highest, self._refused = lowest, highest, refused
-        self._level = rate  # what the server gives, as far as known
+        self._level = rate  # what the server is taken to give
         self._trip = 0  # the mean time to an answer
-        self._last: int | None = None
-        # This round: its start, and the answers to what was granted since.
-        self._round = 0
-        self._answers = 0
-        # The climb: its latest step, the rate before it, whether refusals are its debt, and when the next may begin.
-        self._step, self._base, self._owes, self._climbs_at = 0.0, rate, False, 0
-        # The reading: its start, and what was given since.
-        self._since = 0
-        self._given = 0
-        self._read = False
-        self._resumed = self._first = 0
-        self._from = rate
-        self._refused_at = self._given_at = 0
-        # Refusals: those granted before this instant are one; how many in a row; since when nothing is given; and how long the last time.
-        self._reacted = 0
+        self._begun = False
+        self._last = 0  # the instant of the latest answer
+        self._given_at = self._refused_at = 0  # those of the latest of each kind
+        # This round.
+        self._round = 0  # its start
+        self._answers = 0  # to what was granted since
+        # The climb.
+        self._step = 0.0  # the latest; 0: no climb
+        self._from = self._base = rate  # the rates before the first step and before the latest
+        self._owes = False  # whether refusals count as its cost
+        self._climbs_at = 0  # when the next may begin
+        # The reading.
+        self._since = 0  # its start
+        self._given = 0  # what was given since
+        self._closed = False  # whether it ends with the present refusals, and says nothing of the level
+        self._resumed = 0  # the end of the latest drought, as seen in answers
+        # Refusals.
         self._in_a_row = 0
-        self._drought: int | None = None
-        self._outage = 0
+        self._first = 0  # the instant of the first of those that are one
+        self._reacted = 0  # what was granted before is not news
+        self._drought: int | None = None  # since when nothing is given
+        self._outage = 0  # the length of the latest drought, less with each round: a shorter round would not see the next
 
     @property
     def settled(self) -> float | None:
@@ -95,21 +101,21 @@ class Finder:
         """The server gave a permit that was granted ``took`` ns before ``now``."""
         now, granted = self._time(now, took)
         if self._in_a_row:
-            if self._read or not self._given or self._says_much(self._refused_at):
-                self._since, self._given, self._read = self._refused_at, 0, False
+            if self._closed or not self._given or self._says_much(self._refused_at):
+                self._since, self._given, self._closed = self._refused_at, 0, False
             self._in_a_row = 0
         self._given += 1
         self._given_at = now
         if self._drought is not None:
             if granted >= self._drought:
-                self._outage, self._drought, self._reacted = now - self._drought, None, now
+                self._outage, self._drought, self._reacted = min(now - self._drought, _LONGEST_WINDOW), None, now
                 self._resumed = now + self._trip
                 if self._since >= self._first or self._says_much(self._refused_at):
                     self._since, self._given = self._refused_at, 1
                 self._settle(now)
         elif granted >= self._round:
             self._answers += 1
-            if granted - self._round >= max(self._trip, _ROUND - self._trip, int(NS_PER_SECOND / self.rate), self._outage):
+            if granted - self._round >= max(self._trip, _SHORTEST_ROUND - self._trip, int(NS_PER_SECOND / self.rate), self._outage):
                 self._end_round(now, granted)
 
     def throttled(self, now: int, took: int | None, pause: int = 0) -> None:
@@ -128,13 +134,13 @@ class Finder:
             if self._says_much(now):
                 reading = self._reading(now)
                 # After a climb, a reading from before it may be of a lower limit; but less than at its start means that nothing was gained.
-                self._lower_to(reading if not self._read else self._from if reading < self._from else self._level)
+                self._lower_to(reading if not self._closed else self._from if reading < self._from else self._level)
                 if self._drought is None:
                     self._settle(now)
         if self._drought is None:
             if self._in_a_row >= _IN_A_ROW and now - self._given_at >= self._trip // 8 and not pause:
                 self._drought = now
-                if not self._read and not self._says_much(now):
+                if not self._closed and not self._says_much(now):
                     self._lower_to(self._level * _PRIOR / (_PRIOR + self._in_a_row))
                 self._ask(now)
         elif granted >= self._drought:
@@ -143,13 +149,13 @@ class Finder:
     def _react(self, now: int, pause: int) -> None:
         """Lower the level after a refusal of a request that was granted since the latest reaction."""
         if self._step:
-            level, self._step, self._read = self._base, 0.0, True
+            level, self._step, self._closed = self._base, 0.0, True
             self._level = level
         else:
             level = min(self._level, self.rate)
             if pause:
                 level -= level * pause / (2 * (pause + now - self._since))
-                self._read = True
+                self._closed = True
             elif self._says_much(now):
                 reading = self._reading(now)
                 if self._in_a_row == 1 and reading >= level * (1 - self._refused):
@@ -162,6 +168,7 @@ class Finder:
     def _end_round(self, now: int, granted: int) -> None:
         used = self._answers * NS_PER_SECOND >= _USED * self.rate * (granted - self._round)
         self._round, self._answers = granted, 0
+        self._outage -= self._outage // 8
         if used and self.rate < self._highest and (self._step or now >= self._climbs_at):
             if not self._step:
                 self._from = self.rate
@@ -178,9 +185,9 @@ class Finder:
 
     def _time(self, now: int, took: int | None) -> tuple[int, int]:
         # The instant, which never goes back, and that of the grant.
-        if self._last is not None and now < self._last:
-            now = self._last
-        if self._last is None:
+        now = max(now, self._last) if self._begun else now
+        if not self._begun:
+            self._begun = True
             self._round = self._reacted = now - (took or 0)
             self._since = self._given_at = self._resumed = now
         self._last = now
@@ -201,8 +208,8 @@ class Finder:
 
     def _lower_to(self, reading: float) -> None:
         self._level = self._within(min(self._level, reading))
-        if self._owes and self._level < 0.9 * self._from:
-            self._owes, self._climbs_at = False, self._last or 0
+        if self._owes and self._level < _BLAMELESS * self._from:
+            self._owes, self._climbs_at = False, self._last
 
     def _settle(self, now: int) -> None:
         self._try(self._level * (1 - self._refused), now)

@@ -105,6 +105,7 @@ async def test_each_origin_has_a_search(kind: str, made: str, server: Server, he
         await fetch(server.url)
 
     found = adaptive_of(limiters[server.url]) if made == "keyed" else limiters[server.url]
+    assert found is not None
     assert heard == [("throttled", 0)]
     assert found.rate.slower_than(Rate(1000))
 
