@@ -75,7 +75,7 @@ async def use(keyed: aiorate.KeyedLimiter[Any], keys: range) -> int:
     [
         (20_000, ALONE),
         (20_000, BOTH),
-        *(pytest.param(1_000_000 if options == BOTH else 200_000, options, marks=pytest.mark.slow) for options in OPTIONS),
+        *(pytest.param(400_000 if options == BOTH else 200_000, options, marks=pytest.mark.slow) for options in OPTIONS),
     ],
 )
 def test_keys_that_are_used_once_leave_nothing(many: int, options: str) -> None:
