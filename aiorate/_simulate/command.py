@@ -133,10 +133,8 @@ def _suggest(asked: Asked, arrivals: Arrivals, progress: Bar) -> Sequence[Sugges
     if asked.strategy in _WITH_BURST:
         burst = search.smallest_burst(lambda burst: _make(asked, asked.rate, burst, arrivals, "TokenBucket"))
         about = f"the smallest burst at {asked.rate}"
-        if burst is None:
-            found.append(Suggestion("burst", about, None, "No burst is enough."))
-        else:
-            found.append(Suggestion("burst", about, strategies.code("TokenBucket", asked.rate, burst), too_slow))
+        assert burst is not None  # a bucket that holds the permits of all requests keeps every goal
+        found.append(Suggestion("burst", about, strategies.code("TokenBucket", asked.rate, burst), too_slow))
     burst = asked.burst
     if asked.strategy == "TokenBucket" and burst is None:
         burst = strategies.default_burst(asked.rate)

@@ -125,10 +125,11 @@ class CsvTimes:
         return header
 
     def _find(self, option: str, column: str, names: list[str], number: int, line: bytes) -> int:
-        if column.strip().lower() in names:
+        if column.isascii() and column.isdigit():  # never the name of a column: without a header, the names are data
+            if 1 <= int(column[:9]) <= len(names):
+                return int(column) - 1
+        elif column.strip().lower() in names:
             return names.index(column.strip().lower())
-        if column.isdigit() and 1 <= int(column) <= len(names):
-            return int(column) - 1
         raise BadLine(number, line, f"has no column {column!r}, which {option} asks for: write a name in the header, or 1 to {len(names)}")
 
     def _is_time(self, field: bytes) -> bool:
@@ -150,9 +151,8 @@ class CsvTimes:
     def _time(self, field: bytes) -> int:
         """Ns since 1970. Raises `_WrongTime`."""
         if field.isdigit() and len(field) < _MOST_PLACES:
-            return int(field) * self._unit
-        match = _ISO.fullmatch(field)
-        if match is not None:
+            ns = int(field) * self._unit
+        elif match := _ISO.fullmatch(field):
             day, minute, second, fraction, zone = match.groups()
             begin = self._minutes.get((day, minute, zone))
             if begin is None:

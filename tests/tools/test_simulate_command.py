@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -299,6 +299,45 @@ def test_a_bar_is_drawn_on_a_terminal_alone(log: str) -> None:
     assert b"searching" in drawn
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_needs_rich(burst: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without it, there is none."""
+    drawn = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", drawn)
+        assert cli.main(["simulate", "--arrivals", burst, "--no-plot"]) == 0
+    without = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", without)
+        patch.setitem(sys.modules, "rich.console", None)
+        assert cli.main(["simulate", "--arrivals", burst, "--no-plot"]) == 0
+
+    out = capsys.readouterr().out
+    assert out[: len(out) // 2] == out[len(out) // 2 :]
+    assert "simulating" in drawn.getvalue()
+    assert without.getvalue() == ""
+
+
+def test_all_that_was_asked_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also what changes few figures."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "times\x1b").write_text("1714564802\n1714564801\n1714564802\n")
+    options = ("--permits", "2", "--max-waiting", "5", "--spread", "random", "--rate", "1000000/s")
+
+    text = " ".join(shown(capsys, "--arrivals", "times\x1b", *options).split())
+
+    assert "times\\x1b (CSV): 3 requests" in text
+    assert "1 came before the line above them, by 1 s at most, and were sorted" in text
+    assert "spread at random" in text
+    assert "2 permits for each request" in text
+    assert "a request that finds 5 others waiting is refused" in text
+
+
 def test_a_closed_pipe_ends_it_quietly(log: str) -> None:
     """As ``| head -1`` does."""
     with subprocess.Popen([*COMMAND, "--arrivals", log], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
@@ -328,49 +367,3 @@ def test_durations_have_units(ns: int, text: str) -> None:
     """Three digits are enough."""
     assert words.show_duration(ns) == text
     assert words.duration_to_ns(text.replace(" ", "")) == pytest.approx(ns, rel=0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("log", ["--rate", "105/s"]),
-        ("log", ["--rate", "90/s"]),  # all of them wait
-        ("log", ["--rate", "105/s", "--strategy", "SlidingWindow"]),
-        ("csv", ["--rate", "105/s"]),
-        ("csv", ["--rate", "105/s", "--burst", "50"]),
-    ],
-)
-def test_a_million_arrivals_take_little_more_than_reading(
-    kind: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At most 20 times the time that reading the lines and finding their times takes, the plot included."""
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / f"million.{kind}"
-    with path.open("w") as file:
-        for number in range(1_000_000):
-            at = number / 100 + (number % 7) ** 2 / 10_000
-            if kind == "log":
-                second = int(at)
-                stamp = f"10/Oct/2000:{second // 3_600:02}:{second // 60 % 60:02}:{second % 60:02} -0700"
-                file.write(
-                    f'10.0.0.{number % 250} - - [{stamp}] "GET /item?{number} HTTP/1.1" 200 2326 "http://localhost/" "Mozilla/4.08 (X11)"\n'
-                )
-            else:
-                file.write(f"{1_700_000_000 + at:.6f}\n")
-
-    ratios = []
-    for _ in range(3):
-        began = time.process_time()
-        with path.open() as file:
-            for line in file:
-                if kind == "log":
-                    at_bracket = line.find("[")
-                    line[at_bracket : at_bracket + 28]
-                else:
-                    float(line)
-        read = time.process_time()
-        shown(capsys, "--arrivals", path.name, *options)
-        ratios.append((time.process_time() - read) / (read - began))
-
-    assert min(ratios) <= 20

@@ -155,6 +155,10 @@ def test_a_broken_line_of_a_log_is_named(line: str, hint: str, end: str, tmp_pat
         (b"1700000000000\n", "if it counts ms, us or ns, write --unit"),
         (b"1\n99999999999999999999999999\n", "line 2 has a time after 2261"),
         (b"1\n1e999\n", "line 2 has a time after 2261"),
+        (b"1\n9999999999,x\n", "line 2 has a time after 2261"),
+        (b"1\n9214646400\n", "line 2 has a time after 2261"),
+        (b"1\n1.2.3\n", "line 2 has no time in column 1"),
+        (b"2024-01-01T00:00:00Z\n2024-01-01T00:00:61Z\n", "more than 60 seconds"),
         (b'1\n"2\n', "line 2 is not CSV"),
         (b"time,x\n1,a\n2\n3,a\n", None),
         (b"x,time\na,1\nb\n", "line 3 has no column 2"),
@@ -190,12 +194,13 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         ({"column": "0"}, "or 1 to 3"),
         ({"column": "b", "key": "who"}, "which --key asks for"),
         ({"column": "c"}, "line 2 has no time in column 3"),
+        ({"column": "2", "unit": "ms"}, "line 2 has no time in column 2: write milliseconds since 1970"),
     ],
 )
 def test_a_column_that_is_not_there_is_named(options: dict[str, str], hint: str, tmp_path: Path) -> None:
     """And those that are."""
     with pytest.raises(ArrivalsError) as error:
-        read_arrivals(saved(tmp_path, "a,b,c", "1,2,x"), **options)  # type: ignore[arg-type]
+        read_arrivals(saved(tmp_path, "a,b,c", "1,y,x"), **options)  # type: ignore[arg-type]
     assert hint in str(error.value)
 
 
@@ -262,6 +267,32 @@ def test_a_log_may_be_compressed(tmp_path: Path) -> None:
     assert instants(str(path)) == [NOON * NS]
 
 
+@pytest.mark.parametrize("first", ["nan,1", "inf,1", "-inf,1"])
+def test_a_number_is_never_taken_for_a_header(first: str, tmp_path: Path) -> None:
+    """A column that was given by its number may have no header."""
+    with pytest.raises(ArrivalsError, match="line 1 has no time in column 1"):
+        read_arrivals(saved(tmp_path, first, "1,2"), column="1")
+
+
+def test_broken_lines_of_csv_can_be_left_out(tmp_path: Path) -> None:
+    """And are counted."""
+    arrivals = read_arrivals(saved(tmp_path, "1", "x", "", '"', "3"), skip_broken=True)
+
+    assert (len(arrivals.instants), arrivals.skipped) == (2, 2)
+
+
+def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And forgetting it changes nothing."""
+    monkeypatch.setattr("aiorate._simulate.access_log._MOST_KNOWN", 2)
+    monkeypatch.setattr("aiorate._simulate.csv_times._MOST_KNOWN", 2)
+    logs = [logged(f"01/May/2024:12:{minute:02}:00 +0000") for minute in range(9)]
+    expected = [(NOON + 60 * minute) * NS for minute in range(9)]
+
+    assert instants(saved(tmp_path, *logs)) == expected
+    assert instants(saved(tmp_path, *[f"2024-05-01T12:{minute:02}:00Z" for minute in range(9)])) == expected
+    assert read_arrivals(saved(tmp_path, logs[0], "", logs[1]), key="address").ends is not None
+
+
 zones = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 times = st.datetimes(datetime(1971, 1, 1), datetime(2261, 1, 1), timezones=zones)
 
@@ -294,7 +325,7 @@ def test_any_csv_file_is_read_as_it_was_written(rows: list[tuple[datetime, str]]
     assert [*reader.times] == expected
 
 
-pieces = st.sampled_from(b'1|-|.|,|"|e9|[|]|[10/Oct/2000:13:55:36 +0200]| |T|2024-02-30|:00|Z|\xff|\r|time'.split(b"|"))
+pieces = st.sampled_from(b'1|9999999999|-|.|,|"|e9|[|]|[10/Oct/2000:13:55:36 +0200]| |T|2024-02-30|:00|Z|\xff|\r|time'.split(b"|"))
 
 
 @settings(max_examples=300)
