@@ -31,7 +31,7 @@ COMMAND = "python tests/benchmarks"
 # A module for each scenario, which is imported to run or to list it.
 SCENARIOS = (
     *("uncontended", "drain", "herd", "sustained", "precision", "memory", "imports", "ready"),
-    *("cancelling", "conformance", "scale", "keys", "threads", "processes"),
+    *("cancelling", "conformance", "scale", "keys", "threads", "processes", "adaptive"),
 )
 SUBJECTS: tuple[Subject, ...] = (*FLOORS, *AIORATE, *PEERS)
 ROUNDS = {"smoke": 1, "quick": 3, "full": 7}
