@@ -55,7 +55,19 @@ class RateLimitMiddleware:
     application: the request is not let through. Raises TypeError for wrong arguments.
     """
 
-    __slots__ = ("__weakref__", "_forget", "_has_keys", "_key", "_limiter_of", "_logged_at", "_policies", "app", "dry_run", "would_refuse")
+    __slots__ = (
+        "__weakref__",
+        "_forget",
+        "_has_keys",
+        "_key",
+        "_limiter_of",
+        "_logged_at",
+        "_name",
+        "_policies",
+        "app",
+        "dry_run",
+        "would_refuse",
+    )
 
     def __init__(
         self,
@@ -74,6 +86,7 @@ class RateLimitMiddleware:
         """With ``dry_run``: how many requests would have been refused."""
         self._key = key
         self._has_keys: bool = isinstance(limiter, KeyedLimiter)
+        self._name: str | None = limiter.name
         self._limiter_of: Callable[[Any], Limiter] = limiter.__getitem__ if isinstance(limiter, KeyedLimiter) else lambda key: limiter
         self._policies: dict[ref[Limiter], Policies] = {}
         self._forget: Callable[[ref[Limiter]], object] = self._policies.pop  # one for all limiters
@@ -132,9 +145,10 @@ class RateLimitMiddleware:
         return policies
 
     def _name_of(self, limiter: Limiter, key: Hashable) -> str:
-        name = limiter.dispatcher.notices.name
+        if not self._has_keys:
+            return limiter.name or "default"
         # A name with the key in it, as limiters of a store need, differs for each client, and a key may be secret.
-        return "default" if not name or (self._has_keys and str(key) in name) else name
+        return self._name or (limiter.name if limiter.name and str(key) not in limiter.name else "default")
 
     def _count(self, limiter: Limiter) -> None:
         self.would_refuse += 1

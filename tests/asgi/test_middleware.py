@@ -304,3 +304,13 @@ async def test_dry_run_counts_errors_of_the_limiter() -> None:
 
     assert [200, 200] == [(await ask(app)).status for _ in range(2)]
     assert 2 == app.would_refuse
+
+
+@pytest.mark.asyncio
+async def test_name_of_all_keys_is_that_of_the_policy() -> None:
+    """Whatever the limiters of the keys are called."""
+    limiters = KeyedLimiter(lambda key: Limiter(TokenBucket("1/min", 2), name=f"of {key}"), name="users")
+
+    answer = await ask(RateLimitMiddleware(ok, limiters))
+
+    assert '"users";q=2;w=120' == answer.headers["ratelimit-policy"]

@@ -38,14 +38,16 @@ from aiorate import (
 )
 from aiorate.adaptive import AdaptiveRate
 from aiorate.aiohttp import middleware
+from aiorate.asgi import RateLimitMiddleware, client_address
 from aiorate.http import blocking_hooks, hooks, limit_transport
 from aiorate.otel import instrument
 from aiorate.redis import RedisBudget, RedisLimiter
 from aiorate.testing import ManualClock, ResetLimiters, VirtualLoop, check_scheduler, reset_limiters, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, MutableMapping
 
+    from fastapi import FastAPI
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
@@ -253,6 +255,16 @@ def observation(meters: MeterProvider, tracers: TracerProvider, url: str) -> Non
     instrument(AdaptiveRate(limiter, "1/s", "10/s"), limiter)
     instrument("10/s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Limiter("10/s", on_wait="print")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def serving(app: FastAPI, limiter: Limiter, keyed: KeyedLimiter[str], budget: Budget) -> None:
+    async def account(scope: MutableMapping[str, Any]) -> str | None:
+        return client_address(scope) or None
+
+    assert_type(RateLimitMiddleware(app, limiter).would_refuse, int)
+    RateLimitMiddleware(RateLimitMiddleware(app, keyed), limiter, key=account, dry_run=True)
+    app.add_middleware(RateLimitMiddleware, limiter=keyed, key=lambda scope: scope["client"])
+    RateLimitMiddleware(app, budget)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def fixtures(reset: ResetLimiters, users: KeyedLimiter[str], teams: KeyedBudget[int]) -> None:
