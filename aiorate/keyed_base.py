@@ -265,11 +265,13 @@ class Keyed(Generic[K, V]):
 
     def _members(self) -> list[V]:
         """The members of all keys; in another thread, too, while keys come, go and move."""
-        while True:
+        for tries_left in range(9, -1, -1):
             try:  # twice: a key that moves is missed once at most
                 return list({id(member): member for member in [*self._kept.values(), *self._kept.values()]}.values())
-            except RuntimeError:  # a dict changed its size
-                continue
+            except RuntimeError:  # a dict changed meanwhile
+                if not tries_left:
+                    raise
+        return []
 
     # Keeping.
 

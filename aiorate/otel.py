@@ -8,7 +8,9 @@ waits are recorded one by one. Imports opentelemetry when it is called. Uses onl
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from time import time_ns
@@ -162,6 +164,10 @@ class _Sink:
         self._lock = Lock()
         self._entries: dict[ref[Watched], _Entry] = {}
         self._gone: dict[str | None, _Counts] = {}  # of limiters that were collected, by name
+
+    def begin_again(self) -> None:
+        """In a child process, after a fork."""
+        self._lock = Lock()
 
     def add(self, limiter: Watched) -> Callable[[], None]:
         """Report the limiter until the function is called that this returns."""
@@ -318,6 +324,18 @@ def _of_placeholder(known: Mapping[P, T], chosen: P, current: P) -> T | None:
     if chosen is not current:
         return None
     return next((made for provider, made in known.items() if type(provider).__module__.startswith(_PLACEHOLDERS)), None)
+
+
+def _after_fork() -> None:
+    """In a child process: a thread of the parent may have held a lock, and is not here."""
+    global _lock
+    _lock = Lock()
+    for sink in [*(meters.sink for meters in _all_meters.values()), *(spans.sink for spans in _all_spans.values())]:
+        sink.begin_again()
+
+
+with suppress(AttributeError):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _version() -> str | None:
