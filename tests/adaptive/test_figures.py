@@ -23,14 +23,14 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "bucket": Bound(0.90, 0.72, 2, 4.5),
-    "window1": Bound(0.88, 0.66, 3.5, 7),
+    "bucket": Bound(0.90, 0.72, 2.2, 5),
+    "window1": Bound(0.86, 0.66, 4, 7.5),
     "window10": Bound(0.93, 0.85, 6, 11),
-    "sliding": Bound(0.90, 0.78, 2, 5),
+    "sliding": Bound(0.90, 0.78, 2, 5.5),
     "concurrency": Bound(0.78, 0.60, 1.8, 6),
-    "varied": Bound(0.62, 0.5, 1.8, 6),
+    "varied": Bound(0.62, 0.5, 2.3, 7),
     "neighbour": Bound(0.86, 0.70, 2.8, 6),
-    "retry1": Bound(0.77, 0, 1.2, 100),
+    "retry1": Bound(0.77, 0, 1.3, 100),
     "retry30": Bound(0.72, 0, 0.6, 100),
     "retry89": Bound(0.60, 0, 0.6, 100),
     "equal": Bound(0.93, 0, 3.5, 100),
