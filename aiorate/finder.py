@@ -27,6 +27,7 @@ _ENOUGH = 20  # answers of a reading
 _PRIOR = 10  # answers that the level counts for, against fewer than that
 _IN_A_ROW = 3  # refusals of a drought
 _LONGEST_WINDOW = 60 * NS_PER_SECOND  # a longer drought is an outage, after which climbs need not be slower
+_FOR_CLIMBS = 0.75  # of the refusals allowed: the rest are for changes that no climb finds
 _USED = 0.75  # of the permits: callers that use fewer do not raise the rate
 _BLAMELESS = 0.9  # of the rate at which a climb began: a lower level is not the climb's doing
 
@@ -177,7 +178,7 @@ class Finder:
 
     def _owe(self, now: int, pause: int) -> None:
         if self._owes:
-            self._climbs_at = max(self._climbs_at, now) + int((NS_PER_SECOND / self._level + pause) / self._refused)
+            self._climbs_at = max(self._climbs_at, now) + int((NS_PER_SECOND / self._level + pause) / (_FOR_CLIMBS * self._refused))
 
     def _ask(self, now: int) -> None:
         assert self._drought is not None

@@ -1,4 +1,4 @@
-"""Which instant an answer counts for, threads, and limiters of keys. Virtual time, but for the threads."""
+"""Which instant an answer counts for, threads, and limiters of keys. Virtual time, except for the threads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from aiorate.adaptive import AdaptiveRate, adaptive_of
 from aiorate.testing import ManualClock
 
 
-def test_the_time_of_a_pause_is_no_evidence() -> None:
-    """Two servers of one rate, one of which names a minute: the same rate afterwards, but for what the pause itself says."""
+def test_the_time_of_a_pause_does_not_count() -> None:
+    """What was granted in an hour, most of it paused, says what a second allows."""
     clock = ManualClock()
     adaptive = AdaptiveRate(Limiter("100/s", clock=clock), 1, 1000)
     for _ in range(100):

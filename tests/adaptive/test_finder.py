@@ -110,7 +110,7 @@ def test_a_used_up_window_is_asked_ever_more_rarely() -> None:
 
 
 def test_a_climb_is_paid_for_before_the_next() -> None:
-    """Fifty answers for one refusal, where two per cent may be refused."""
+    """67 answers for one refusal, where two per cent may be refused, three quarters of them by climbs."""
     client = Client(trip=1000)
     while client.rate < 130:
         client.granted(1)
@@ -121,11 +121,11 @@ def test_a_climb_is_paid_for_before_the_next() -> None:
         client.granted(1)
         answers += 1
 
-    assert 50 <= answers <= 80
+    assert 67 <= answers <= 100
 
 
 def test_a_pause_is_paid_for_by_its_length() -> None:
-    """A lesson of ten seconds is repeated after eight minutes at the earliest."""
+    """A lesson of ten seconds is repeated after eleven minutes at the earliest."""
     client = Client(trip=1000)
     while client.rate < 130:
         client.granted(1)
@@ -135,7 +135,7 @@ def test_a_pause_is_paid_for_by_its_length() -> None:
     while client.rate == settled:
         client.granted(1)
 
-    assert 500 * SECOND <= client.now - since <= 520 * SECOND
+    assert 666 * SECOND <= client.now - since <= 690 * SECOND
 
 
 def test_a_short_run_before_a_long_pause_halves_the_rate() -> None:
@@ -158,7 +158,7 @@ def test_demand_below_the_rate_does_not_raise_it() -> None:
     assert finder.rate == 100
 
 
-def test_a_clock_that_stands_still_or_goes_back_is_no_progress() -> None:
+def test_a_clock_that_stands_still_or_goes_back_does_no_harm() -> None:
     """Neither divides by zero nor runs away."""
     finder = Finder(100, 1, 1000, 0.02)
 
