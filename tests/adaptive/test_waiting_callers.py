@@ -61,7 +61,7 @@ def test_tasks_in_line_fare_as_the_simulation_says(kind: str) -> None:
     served, refused = served_to_tasks(kinds.build(kind).server, AdaptiveRate(Limiter(100), 2, 2000), 200)
 
     assert served == pytest.approx(sum(simulated.served[:parts]), rel=0.1)
-    assert refused / served == pytest.approx(sum(simulated.refused[:parts]) / sum(simulated.served[:parts]), abs=0.02)
+    assert refused / served == pytest.approx(sum(simulated.refused[:parts]) / sum(simulated.served[:parts]), abs=0.03)
 
 
 def test_rate_does_not_run_away_where_the_callers_are_few() -> None:
