@@ -182,7 +182,7 @@ class Finder:
 
     def _ask(self, now: int) -> None:
         assert self._drought is not None
-        self._try(NS_PER_SECOND / max(self._trip, (now - self._drought) // 2, int(NS_PER_SECOND / self._level)), now)
+        self._try(NS_PER_SECOND / max(1, self._trip, (now - self._drought) // 2, int(NS_PER_SECOND / self._level)), now)
 
     def _time(self, now: int, took: int | None) -> tuple[int, int]:
         # The instant, which never goes back, and that of the grant.

@@ -198,3 +198,13 @@ def test_the_rate_stays_within_its_range(
             finder.throttled(now, took, pause)
         assert lowest <= finder.rate <= highest
         assert finder.settled is None or finder.settled == finder.rate
+
+
+def test_refusals_at_more_than_one_a_nanosecond_do_no_harm() -> None:
+    """The distance of single requests is at least a nanosecond."""
+    finder = Finder(1e11, 1, 1e12, 0.5)
+
+    for _ in range(3):
+        finder.throttled(0, None)
+
+    assert finder.rate == 1e9
