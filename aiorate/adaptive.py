@@ -32,6 +32,7 @@ __all__ = ["AdaptiveRate", "adaptive_of"]
 _WORTH_AN_EVENT = 0.1  # a settled rate that differs by more
 _LEAST, _MOST = 1e-9, 1e12  # permits per second
 _LONGEST = 10**9 * NS_PER_SECOND  # a longer pause is as good as this one
+_LEAST_REFUSED = 1e-6  # a smaller share counts as this one, or a climb would be paid for until the end of time
 _DIGITS = 1000  # a rate is rounded down to at least three digits, so that it is short in logs
 _PERIODS = tuple(seconds * NS_PER_SECOND for seconds in (1, 60, 3_600, 86_400))
 
@@ -66,7 +67,7 @@ class AdaptiveRate:
                 f"AdaptiveRate(refused) is a share of the requests, greater than 0 and less than 1, such as 0.02; {refused!r} was given."
             )
         self._limiter = limiter
-        self._search = _Search(limiter, least, most, num / den)
+        self._search = _Search(limiter, least, most, max(num / den, _LEAST_REFUSED))
         self._search.found_by = ref(self)
         limiter.set_rate(self._search.applied)
         _SEARCHES[limiter] = self._search

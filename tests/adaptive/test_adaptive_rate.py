@@ -8,6 +8,7 @@ import gc
 import pickle
 import weakref
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -175,6 +176,19 @@ def test_never_refused_it_reaches_the_highest() -> None:
     grant(clock, adaptive, 10_000)
 
     assert adaptive.rate == Rate(1000)
+
+
+@pytest.mark.parametrize("refused", ["1e-399", "0.999999999999999999999"])
+def test_any_share_between_0_and_1_is_taken(refused: str) -> None:
+    """A share too small for a float too."""
+    clock = ManualClock()
+    adaptive = AdaptiveRate(Limiter("100/s", clock=clock), 1, 1000, refused=Decimal(refused))
+
+    for _ in range(5):
+        grant(clock, adaptive, 50)
+        refuse(clock, adaptive, 5)
+
+    assert 1 <= adaptive.rate.per_second <= 1000
 
 
 def test_a_retry_after_pauses_the_limiter() -> None:
