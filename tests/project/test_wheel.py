@@ -18,7 +18,7 @@ from helpers.driving import LONG
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BROUGHT_BY_USERS = {"httpx", "hypothesis", "trio", "valkey"}
+BROUGHT_BY_USERS = {"httpx", "hypothesis", "pytest", "pytest_asyncio", "trio", "valkey"}
 """What an adapter or ``aiorate.testing`` serves and never installs."""
 CAN_BE_COMPILED: bool = runpy.run_path(str(ROOT / "hatch_build.py"))["SUPPORTED"]
 """Whether this Python and platform can have the extension, with a compiler."""
@@ -48,7 +48,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: ZipFile) -> None:
     names = {name for name in wheel.namelist() if not name.startswith(f"aiorate-{PROJECT['version']}.dist-info/")}
 
     assert names == sources
-    assert {part for name in names for part in name.split("/") if re.match(r"_(?!_)", part)} == {"_demo"}
+    assert {part for name in names for part in name.split("/") if re.match(r"_(?!_)", part)} == {"_demo", "_simulate"}
 
 
 def test_the_wheel_imports_only_what_users_can_install(wheel: ZipFile) -> None:
