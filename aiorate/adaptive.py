@@ -69,7 +69,7 @@ class AdaptiveRate:
         self._limiter = limiter
         self._search = _Search(limiter, least, most, max(num / den, _LEAST_REFUSED))
         self._search.found_by = ref(self)
-        limiter.set_rate(self._search.applied)
+        self._begin()
         _SEARCHES[limiter] = self._search
 
     @property
@@ -128,6 +128,10 @@ class AdaptiveRate:
             self._succeeded(took)
 
     @changing
+    def _begin(self) -> None:
+        changes.move_rate(self.dispatcher, self._search.applied)
+
+    @changing
     def _succeeded(self, took: int | None) -> None:
         now, took = self._search.instant(self.dispatcher, took)
         self._search.finder.succeeded(now, took)
@@ -145,7 +149,7 @@ class AdaptiveRate:
         search, dispatcher = self._search, self.dispatcher
         rate = search.changed()
         if rate is not None:
-            changes.set_rate(dispatcher, rate, None)
+            changes.move_rate(dispatcher, rate)
         settled = search.news()
         if settled is not None:
             dispatcher.notices.tell(Event("rate", dispatcher.notices.name, rate=settled), dispatcher.loop)

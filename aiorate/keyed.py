@@ -12,7 +12,7 @@ from aiorate.errors import LimiterClosed, kind_of
 from aiorate.keyed_base import Keyed, refuse_keyed
 from aiorate.limiter import Limiter
 from aiorate.options import check_scope
-from aiorate.rate import Rate, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, Rate, seconds_to_ns
 from aiorate.schedulers.interface import Scheduler
 from aiorate.waiting import changes
 from aiorate.waiting.gate import Gate
@@ -34,6 +34,7 @@ __all__ = ["KeyedLimiter"]
 
 K = TypeVar("K", bound="Hashable")
 
+_REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for keys that are rarely used; shorter frees their memory sooner
 _OPTIONS = ("shared", "max_keys", "idle", "weight", "name", "on_event", "on_wait", "scope")
 _OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "max_concurrency")
 
@@ -56,7 +57,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
     A key is evicted when it is found to owe nothing; it is limited no sooner for that than if it had been kept. Two keys are checked
     for each new key. Keys that were used again stay for as many uses as there are keys, and are checked then, two for each use. A key
     is kept if its rate was changed, while it is paused or in debt, and while somebody holds its limiter. ``max_keys`` bounds how many
-    are kept at once as far as that allows. ``idle`` keeps a key for that many seconds after it was found unused. Raises TypeError and
+    are kept at once as far as that allows. ``idle`` keeps a key for that many seconds after it was found unused; the default is none,
+    and ten minutes if the factory returns AdaptiveRates, whose rates are forgotten with their keys. Raises TypeError and
     ValueError for wrong arguments. ``on_event`` is called with an `aiorate.Event` for each evicted key, and for events of the limiters
     that are made here from a rate or a strategy. ``on_wait`` is called with an `aiorate.Waited` for each request of any key that waited;
     see `watch`. ``name`` is for all keys, and appears there, in metrics and in ``repr()``.
@@ -132,6 +134,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         adapted = _adapted(made)
         if adapted is not None:
             self._check_scope_of(adapted)
+            if self._idle is None:
+                self._idle = _REMEMBERED
             return adapted
         return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event)  # type: ignore[arg-type]  # it checks
 

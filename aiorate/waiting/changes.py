@@ -129,6 +129,13 @@ def set_rate(dispatcher: Dispatcher, rate: Rate, member: int | None) -> None:
     _rate_changed(dispatcher)
 
 
+def move_rate(dispatcher: Dispatcher, rate: Rate) -> None:
+    """Change the rate to one that was found by watching a server, and that may be forgotten: a key that has one may be evicted."""
+    altered = dispatcher.counters.altered
+    set_rate(dispatcher, rate, None)
+    dispatcher.counters.altered = altered
+
+
 def apply(dispatcher: Dispatcher, spec: RateSpec) -> None:
     """Apply rate, burst ratio and verb."""
     now = dispatcher.look()
