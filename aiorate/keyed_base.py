@@ -297,8 +297,11 @@ class Keyed(Generic[K, V]):
         self._run(self._forget)
 
     def _forget(self) -> None:
+        forgotten = [] if self._watch is None else [member.totals().past for member in self._members()]
         self._kept = Kept()
         self._seen = {}
+        if self._watch is not None:
+            self._watch.past = sum(forgotten, self._watch.past)
 
     def _tidy(self, dropped: int) -> None:
         self._kept.forget_dropped()
