@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         code: int = handler(**options)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: it was closed before the start
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

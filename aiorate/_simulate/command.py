@@ -84,11 +84,21 @@ def run(asked: Asked) -> int:
     if asked.as_json:
         print(json.dumps(as_json(arrivals, limit, summary, goals, suggestions), indent=2))
         return 0
-    print(as_text(arrivals, limit, summary, goals, suggestions))
+    print(_encodable(as_text(arrivals, limit, summary, goals, suggestions)))
     if asked.plot and (arrivals.span or summary.longest):
         print()
         print(_plot(arrivals, waits, asked))
     return 0
+
+
+def _encodable(text: str) -> str:
+    """The text, with escapes for what standard output cannot encode, such as letters of a file's name."""
+    encoding = _encoding()
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 def _read(asked: Asked, progress: Bar) -> Arrivals:
@@ -165,7 +175,7 @@ def _too_slow(asked: Asked, arrivals: Arrivals) -> str | None:
 
 
 def _plot(arrivals: Arrivals, waits: array[int], asked: Asked) -> str:
-    terminal = sys.stdout.isatty()
+    terminal = sys.stdout is not None and sys.stdout.isatty()
     try:
         from aiorate._simulate.plot import draw
     except ModuleNotFoundError as error:
@@ -179,5 +189,8 @@ def _plot(arrivals: Arrivals, waits: array[int], asked: Asked) -> str:
     if asked.key is not None:
         arrived, granted = array("q", sorted(arrived)), array("q", sorted(granted))
     drawing = draw(arrived, granted, limit, width, colours=colours)
-    encoding = sys.stdout.encoding or "utf-8"
-    return drawing.encode(encoding, "replace").decode(encoding)
+    try:
+        drawing.encode(_encoding())
+    except UnicodeEncodeError:
+        return "For a plot: PYTHONIOENCODING=utf-8"  # question marks would show nothing
+    return drawing

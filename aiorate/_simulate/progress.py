@@ -49,7 +49,7 @@ class Bar:
 @contextmanager
 def bar() -> Iterator[Bar]:
     """A bar while the body runs. It is removed at the end."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield Bar(None)
         return
     try:

@@ -349,6 +349,27 @@ def test_a_closed_pipe_ends_it_quietly(log: str) -> None:
         assert child.wait(LONG) == 141
 
 
+def test_what_the_output_cannot_encode_is_escaped(log: str) -> None:
+    """Letters of a file's name are; a plot of question marks would show nothing."""
+    os.rename(log, "zugänge.log")
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [*COMMAND, "--arrivals", "zugänge.log", "--rate", "5/s"]
+
+    done = subprocess.run(command, capture_output=True, timeout=LONG, check=True, env=ascii_only)
+
+    lines = done.stdout.decode("ascii").splitlines()
+    assert lines[0].startswith("zug\\xe4nge.log (access log): 60 requests")
+    assert lines[-1] == "For a plot: PYTHONIOENCODING=utf-8"
+
+
+def test_closed_outputs_are_no_error(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has None in their place, as in ``>&- 2>&-`` or a program without a console."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+
+    assert cli.main(["simulate", "--arrivals", log, "--rate", "5/s"]) == 0
+
+
 @pytest.mark.parametrize(
     ("ns", "text"),
     [
