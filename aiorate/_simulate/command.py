@@ -98,7 +98,7 @@ def _encodable(text: str) -> str:
 
 
 def _encoding() -> str:
-    return getattr(sys.stdout, "encoding", None) or "utf-8"
+    return (sys.stdout and sys.stdout.encoding) or "utf-8"
 
 
 def _read(asked: Asked, progress: Bar) -> Arrivals:
