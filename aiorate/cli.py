@@ -46,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         code: int = handler(**options)
-        if sys.stdout is not None:  # None: it was closed before the start
-            sys.stdout.flush()
+        print(end="", flush=True)  # also if standard output was closed before the start
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

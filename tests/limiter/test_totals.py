@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ async def test_totals_count_those_who_wait(told: list[Waited]) -> None:
         async with limiter:
             await asyncio.sleep(5)
 
-    tasks = [asyncio.ensure_future(work()) for _ in range(3)]
+    tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(work()) for _ in range(3)]
     tasks += [asyncio.ensure_future(keyed.acquire(key)) for key in "aabbb"]
     await asyncio.sleep(0.1)
 
