@@ -32,8 +32,14 @@ def check_scope(of: str, scope: object) -> None:
 
 def check_on_wait(call: str, on_wait: object) -> None:
     """Raise TypeError, which names the ``call``, for anything but a plain function."""
-    from inspect import iscoroutinefunction
+    from inspect import isasyncgenfunction, iscoroutinefunction
 
-    if not callable(on_wait) or isinstance(on_wait, type) or iscoroutinefunction(on_wait):
-        given = "a coroutine function, which nobody would await" if iscoroutinefunction(on_wait) else kind_of(on_wait)
-        raise TypeError(f"{call}(on_wait) must be a plain function of an aiorate.Waited, such as print, not {given}.")
+    call_of = type(on_wait).__call__ if callable(on_wait) else None  # that of an object with a method __call__
+    given = kind_of(on_wait)
+    if any(map(iscoroutinefunction, (on_wait, call_of))):
+        given = "a coroutine function, which nobody would await"
+    elif any(map(isasyncgenfunction, (on_wait, call_of))):
+        given = "an async generator, which nobody would iterate over"
+    elif call_of is not None and not isinstance(on_wait, type):
+        return
+    raise TypeError(f"{call}(on_wait) must be a plain function of an aiorate.Waited, such as print, not {given}.")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import FrozenInstanceError
+from functools import partial
 from typing import Any
 
 import pytest
@@ -232,7 +233,15 @@ async def test_a_request_that_waits_already_is_told(told: list[Waited]) -> None:
 async def _unawaited(waited: Waited) -> None: ...
 
 
-@pytest.mark.parametrize("wrong", [5, "print", _unawaited, Waited])
+async def _not_iterated(waited: Waited) -> AsyncIterator[None]:
+    yield
+
+
+class _Unawaited:
+    async def __call__(self, waited: Waited) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [5, "print", _unawaited, _Unawaited(), partial(_unawaited), _not_iterated, Waited])
 @pytest.mark.parametrize(
     "make",
     [
