@@ -24,8 +24,8 @@ def told() -> list[Waited]:
 
 
 def one_a_second(**options: Any) -> Limiter:
-    """A limiter whose first permit is there, and each further one a second later; 20 ms for a whole process, in real time."""
-    return Limiter(TokenBucket("1/s" if options.get("scope", "loop") == "loop" else "50/s", burst=1), **options)
+    """A limiter whose first permit is there, and each further one a second later; 0.2 s for a whole process, in real time."""
+    return Limiter(TokenBucket("1/s" if options.get("scope", "loop") == "loop" else "5/s", burst=1), **options)
 
 
 async def test_each_request_that_waited_is_told_once(told: list[Waited]) -> None:

@@ -14,6 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from trio.testing import MockClock
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
 from aiorate.otel import instrument
@@ -62,7 +63,7 @@ async def test_on_real_loops(sdk: Sdk) -> None:
 
 def test_under_trio(sdk: Sdk) -> None:
     """The caller's context is that of its task there as well."""
-    limiter = Limiter(TokenBucket("200/s", burst=1))
+    limiter = Limiter(TokenBucket("1/s", burst=1))
     sdk.instrument(limiter)
     tracer = sdk.tracers.get_tracer("test")
 
@@ -76,7 +77,7 @@ def test_under_trio(sdk: Sdk) -> None:
             for name in ("a", "b", "c"):
                 nursery.start_soon(call, name)
 
-    trio.run(main)
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
     spans = sdk.exporter.get_finished_spans()
     names = {span.context.span_id: span.name for span in spans if span.context is not None}
