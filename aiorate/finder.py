@@ -29,6 +29,7 @@ _IN_A_ROW = 3  # refusals of a drought
 _LONGEST_WINDOW = 60 * NS_PER_SECOND  # a longer drought is an outage, after which climbs need not be slower
 _FOR_CLIMBS = 0.75  # of the refusals allowed: the rest are for changes that no climb finds
 _USED = 0.75  # of the permits: callers that use fewer do not raise the rate
+_TOO_HIGH = 4  # times the level: a climb that ended above may have been too fast
 _BLAMELESS = 0.9  # of the rate at which a climb began: a lower level is not the climb's doing
 
 
@@ -39,6 +40,8 @@ class Finder:
         "_answers",
         "_base",
         "_begun",
+        "_climb_began",
+        "_climb_took",
         "_climbs_at",
         "_closed",
         "_drought",
@@ -53,6 +56,8 @@ class Finder:
         "_lowest",
         "_outage",
         "_owes",
+        "_pace",
+        "_peak",
         "_reacted",
         "_refused",
         "_refused_at",
@@ -81,6 +86,9 @@ class Finder:
         self._from = self._base = rate  # the rates before the first step and before the latest
         self._owes = False  # whether refusals count as its cost
         self._climbs_at = 0  # when the next may begin
+        self._climb_began = self._climb_took = 0  # the latest
+        self._peak = 0.0  # the rate before its last step; 0: it has not ended, or the pace heeds it already
+        self._pace = 0  # the shortest round, after climbs that were too fast for the server's window
         # The reading.
         self._since = 0  # its start
         self._given = 0  # what was given since
@@ -116,7 +124,9 @@ class Finder:
                 self._settle(now)
         elif granted >= self._round:
             self._answers += 1
-            if granted - self._round >= max(self._trip, _SHORTEST_ROUND - self._trip, int(NS_PER_SECOND / self.rate), self._outage):
+            if granted - self._round >= max(
+                self._trip, _SHORTEST_ROUND - self._trip, int(NS_PER_SECOND / self.rate), self._outage, self._pace
+            ):
                 self._end_round(now, granted)
 
     def throttled(self, now: int, took: int | None, pause: int = 0) -> None:
@@ -151,6 +161,7 @@ class Finder:
         """Lower the level after a refusal of a request that was granted since the latest reaction."""
         if self._step:
             level, self._step, self._closed = self._base, 0.0, True
+            self._peak, self._climb_took = 0.0 if pause else level, now - self._climb_began
             self._level = level
         else:
             level = min(self._level, self.rate)
@@ -172,9 +183,19 @@ class Finder:
         self._outage -= self._outage // 8
         if used and self.rate < self._highest and (self._step or now >= self._climbs_at):
             if not self._step:
-                self._from = self.rate
+                self._choose_pace()
+                self._from, self._climb_began = self.rate, now
             self._step, self._base, self._owes = min(_LARGEST_STEP, 2 * self._step or _FIRST_STEP), self.rate, True
             self._try(self.rate * (1 + self._step), now)
+
+    def _choose_pace(self) -> None:
+        # A window that slides refuses long after the rate was too high, and then gives as slowly as the climb began. So a level nearer to
+        # the start of a high climb than to its end shows that the window is longer than the climb was.
+        if self._peak > _TOO_HIGH * self._level and self._level**2 < self._from * self._peak:
+            self._pace = min(_LONGEST_WINDOW, max(2 * self._pace, self._climb_took // 2))
+        else:
+            self._pace //= 2
+        self._peak = 0.0
 
     def _owe(self, now: int, pause: int) -> None:
         if self._owes:

@@ -36,6 +36,14 @@ def test_limit_is_found_whatever_its_kind(kind: str) -> None:
     assert seen.refused < 10
 
 
+def test_long_sliding_window_is_found_from_below() -> None:
+    """It refuses seconds after a climb was too high, and then gives as slowly as the climb began: the next climbs are slower."""
+    seen = found("sliding", 0.1, changed={"period": 5, "limit": 60, "seconds": 400})
+
+    assert seen.share > 0.6
+    assert seen.refused < 8
+
+
 def test_limit_of_concurrency_is_followed() -> None:
     """A rate cannot hold a concurrency, but it can stay near."""
     seen = found("concurrency")
