@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Watch", "join", "watch_of"]
 
 
+_NOTHING = Totals({}, 0, 0)  # the same for all keys
+
+
 class Watch:
     """Of one limiter, or of a whole group such as a `KeyedLimiter`: then each member has one too, with the ``group`` and its ``key``."""
 
@@ -38,7 +41,7 @@ class Watch:
         self.callbacks: dict[object, OnWait] = {}
         self.group: Watch | None = None
         self.key: object = None
-        self.past: Totals = Totals({}, 0, 0)
+        self.past: Totals = _NOTHING
         """What was counted before the counters were cleared, and by members that are gone."""
         self.pause_ended: tuple[int, int] | None = None
         """The instant at which time stood still in the last pause or stop, and the reading at its end."""
