@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import TracerProvider
-    from opentelemetry.util.types import AttributeValue
 
     from aiorate.totals import Totals
     from aiorate.waited import Waited
 
-    Attributes = dict[str, AttributeValue]
+    Attributes = dict[str, str | int]
 
 __all__ = ["Adaptive", "Watched", "instrument"]
 
