@@ -212,6 +212,9 @@ class _Search:
         now, timeline = dispatcher.look(), dispatcher.timeline
         if timeline.offset != self._offset:
             self._edge, self._gap, self._offset = self._last, timeline.offset - self._offset, timeline.offset
+            self.finder.paused(self._gap)
+        elif timeline.held_at is None:
+            self.finder.paused(0)
         self._last = now
         if took is None:
             return now, None

@@ -37,6 +37,7 @@ class Finder:
     """Finds the rate, in permits per second from ``lowest`` to ``highest``; ``refused`` is the share of requests that may be refused."""
 
     __slots__ = (
+        "_announced",
         "_answers",
         "_base",
         "_begun",
@@ -89,6 +90,7 @@ class Finder:
         self._climb_began = self._climb_took = 0  # the latest
         self._peak = 0.0  # the rate before its last step; 0: it has not ended, or the pace heeds it already
         self._pace = 0  # the shortest round, after climbs that were too fast for the server's window
+        self._announced = 0  # the announced length of the pause that the next climb waits for
         # The reading.
         self._since = 0  # its start
         self._given = 0  # what was given since
@@ -157,6 +159,12 @@ class Finder:
         elif granted >= self._drought:
             self._ask(now)
 
+    def paused(self, length: int) -> None:
+        """A pause is over, and took that many ns. One that was ended early costs less than the announced one."""
+        if self._announced > length:
+            self._climbs_at -= int((self._announced - length) / (_FOR_CLIMBS * self._refused))
+        self._announced = 0
+
     def _react(self, now: int, pause: int) -> None:
         """Lower the level after a refusal of a request that was granted since the latest reaction."""
         if self._step:
@@ -200,6 +208,7 @@ class Finder:
     def _owe(self, now: int, pause: int) -> None:
         if self._owes:
             self._climbs_at = max(self._climbs_at, now) + int((NS_PER_SECOND / self._level + pause) / (_FOR_CLIMBS * self._refused))
+            self._announced += pause
 
     def _ask(self, now: int) -> None:
         assert self._drought is not None

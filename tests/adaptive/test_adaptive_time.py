@@ -29,6 +29,24 @@ def test_the_time_of_a_pause_does_not_count() -> None:
     assert adaptive.rate.per_second > 95
 
 
+def test_a_pause_that_is_ended_early_costs_what_it_took() -> None:
+    """After a Retry-After of a day and resume(), the next climb begins within a minute, not after weeks."""
+    clock = ManualClock()
+    adaptive = AdaptiveRate(Limiter("100/s", clock=clock), 1, 1000)
+    for _ in range(500):
+        clock.advance(0.01)
+        adaptive.succeeded(took=0.001)
+    adaptive.throttled(86_400, took=0.001)
+    lowered = adaptive.rate.per_second
+
+    adaptive.limiter.resume()
+    for _ in range(10_000):
+        clock.advance(1 / adaptive.rate.per_second)
+        adaptive.succeeded(took=0.001)
+
+    assert adaptive.rate.per_second > 2 * lowered
+
+
 def test_answers_from_before_a_pause_belong_to_its_flight() -> None:
     """They were on their way when the first refusal came."""
     clock = ManualClock()
