@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate._simulate.errors import ArrivalsError
+from aiorate.meter import FAR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from aiorate import Scheduler
     from aiorate._simulate.arrivals import Arrivals
@@ -50,6 +51,11 @@ class Admission:
         return self.max_wait is not None or self.max_waiting is not None
 
 
+def _nothing() -> int:
+    """In place of a meter's clock, or of a grab: nothing is taken."""
+    return 0
+
+
 def play(make: Callable[[], Scheduler], arrivals: Arrivals, admission: Admission) -> Iterator[array[int]]:
     """The waits of all requests in ns, in the order of ``arrivals``, in portions; `REFUSED` for a refused one.
 
@@ -78,6 +84,7 @@ class _Line:
     def __init__(self, scheduler: Scheduler, admission: Admission) -> None:
         scheduler.receipts = False  # no permit comes back
         self._take = scheduler.take
+        self._meter = scheduler.meter if admission.permits == 1 else None
         self._permits = admission.permits
         self._max_wait = admission.max_wait
         self._most = admission.max_waiting
@@ -85,13 +92,22 @@ class _Line:
         self.now = 0
         """When the latest request was granted."""
 
-    def serve(self, instants: Iterable[int]) -> list[int]:
+    def serve(self, instants: Sequence[int]) -> list[int]:
         """The waits of requests that are never refused."""
-        take, permits, now = self._take, self._permits, self.now
+        take, permits, now, meter = self._take, self._permits, self.now, self._meter
         waits: list[int] = []
         append = waits.append
+        grab, skip = _nothing, _nothing
+        if meter is not None:  # it takes what lies ready, in a fraction of the time
+            meter.read = skip = iter(instants).__next__  # each grab reads the instant of its request; for a request in line, none does
+            meter.until = FAR
+            grab = meter.grab
         for made in instants:
             if made >= now:  # nobody is in line
+                if grab():
+                    now = made
+                    append(0)
+                    continue
                 at = take(permits, made)
                 if at <= made:
                     now = made
@@ -100,6 +116,7 @@ class _Line:
                 now = at
                 take(permits, at, made)
             else:
+                skip()
                 at = take(permits, now, made)
                 if at > now:
                     now = at
