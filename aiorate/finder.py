@@ -30,6 +30,7 @@ _LONGEST_WINDOW = 60 * NS_PER_SECOND  # a longer drought is an outage, after whi
 _FOR_CLIMBS = 0.75  # of the refusals allowed: the rest are for changes that no climb finds
 _USED = 0.75  # of the permits: callers that use fewer do not raise the rate
 _TOO_HIGH = 4  # times the level: a climb that ended above may have been too fast
+_BELOW = 0.05  # the level, at most: a larger share of refusals is for climbs
 _BLAMELESS = 0.9  # of the rate at which a climb began: a lower level is not the climb's doing
 
 
@@ -243,7 +244,7 @@ class Finder:
             self._owes, self._climbs_at = False, self._last
 
     def _settle(self, now: int) -> None:
-        self._try(self._level * (1 - self._refused), now)
+        self._try(self._level * (1 - min(self._refused, _BELOW)), now)
 
     def _try(self, rate: float, now: int) -> None:
         self.rate = self._within(rate)

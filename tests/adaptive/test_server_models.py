@@ -44,6 +44,12 @@ def test_long_sliding_window_is_found_from_below() -> None:
     assert seen.refused < 8
 
 
+@pytest.mark.parametrize("refused", [0.5, 0.9])
+def test_a_large_share_of_refusals_lowers_no_rate(refused: float) -> None:
+    """It pays for climbs; the rate stays close to what the server gives."""
+    assert found("slow", refused=refused, changed={"limit": 20, "seconds": 120}).share > 0.85
+
+
 def test_limit_of_concurrency_is_followed() -> None:
     """A rate cannot hold a concurrency, but it can stay near."""
     seen = found("concurrency")
