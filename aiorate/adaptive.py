@@ -168,7 +168,12 @@ class AdaptiveRate:
 
 
 def adaptive_of(limiter: Limiter) -> AdaptiveRate | None:
-    """The AdaptiveRate that moves the limiter's rate; None: it has none. ``adaptive_of(keyed[key])`` finds that of a key."""
+    """The AdaptiveRate that moves the limiter's rate; None: it has none. ``adaptive_of(keyed[key])`` finds that of a key.
+
+    Raises TypeError for anything but a Limiter.
+    """
+    if not isinstance(limiter, Limiter):
+        raise TypeError(f"adaptive_of() takes a Limiter, not {kind_of(limiter)}. For a KeyedLimiter, write adaptive_of(keyed[key]).")
     search = _SEARCHES.get(limiter) if _SEARCHES else None
     if search is None:
         return None
