@@ -272,6 +272,8 @@ def test_the_adaptive_rate_of_a_key_is_found() -> None:
     assert adaptive_of(keyed["a"]) is adaptive
     assert adaptive_of(keyed["b"]) is not adaptive
     assert adaptive_of(Limiter("10/s")) is None
+    with pytest.raises(ValueError, match="already"):
+        AdaptiveRate(keyed["a"], 1, 2)
 
 
 def test_adaptive_of_takes_limiters_only() -> None:
@@ -279,8 +281,6 @@ def test_adaptive_of_takes_limiters_only() -> None:
     for wrong in (KeyedLimiter(lambda key: "10/s"), AdaptiveRate(Limiter("10/s"), 1, 100), 10, None):
         with pytest.raises(TypeError, match=r"adaptive_of\(\) takes a Limiter, not .*adaptive_of\(keyed\[key\]\)"):
             adaptive_of(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="already"):
-        AdaptiveRate(keyed["a"], 1, 2)
 
 
 def test_a_limiter_is_freed_with_its_adaptive_rate() -> None:
