@@ -253,7 +253,10 @@ class _Search:
         if self._period:
             rate = Rate.exactly(max(1, int(per_second * self._period / NS_PER_SECOND + 1e-9)), self._period)
         else:
-            period = next((each for each in _PERIODS if per_second * each >= _DIGITS * NS_PER_SECOND), 1000 * _PERIODS[-1])
+            enough = _DIGITS * NS_PER_SECOND
+            period = next(
+                (each for each in _PERIODS if (ns := per_second * each) >= enough or ns % NS_PER_SECOND == 0), 1000 * _PERIODS[-1]
+            )
             rate = Rate.exactly(max(1, int(per_second * period / NS_PER_SECOND)), period)
         if not self.lowest.slower_than(rate):
             return self.lowest
