@@ -205,7 +205,8 @@ def test_one_task_alone_waits_about_as_long_as_for_a_bare_script(store: Store, c
     """There is one call to the store for each permit then, and with a lease hardly any.
 
     On uvloop the script that does nothing takes less, and the store needs the same for the other one. Equal shares at any distance
-    cost the process some 10 us of each call, and the store 1.5: it was 1.4 and 1.55 times before, and is 1.5 to 1.85 and 1.9; 2.1 where other work shares the caches.
+    cost the process some 10 us of each call, and the store 1.5: it was 1.4 and 1.55 times before, and is 1.5 to 1.85 and 1.9, and up to
+    2.15 beside other work.
     """
 
     def once(subject: str, options: dict[str, Any]) -> float:
