@@ -102,7 +102,9 @@ class Finder:
         self._first = 0  # the instant of the first of those that are one
         self._reacted = 0  # what was granted before is not news
         self._drought: int | None = None  # since when nothing is given
-        self._outage = 0  # the length of the latest drought, less with each round: a shorter round would not see the next
+        # The length of the latest droughts, less with each round: a shorter round would not see the next. A short drought, as only the
+        # client with the highest rate sees at a window's end, shortens it by a quarter at most, or that client alone would climb soon.
+        self._outage = 0
 
     @property
     def settled(self) -> float | None:
@@ -120,7 +122,8 @@ class Finder:
         self._given_at = now
         if self._drought is not None:
             if granted >= self._drought:
-                self._outage, self._drought, self._reacted = min(now - self._drought, _LONGEST_WINDOW), None, now
+                self._outage = min(max(now - self._drought, 3 * self._outage // 4), _LONGEST_WINDOW)
+                self._drought, self._reacted = None, now
                 self._resumed = now + self._trip
                 if self._since >= self._first or self._says_much(self._refused_at):
                     self._since, self._given = self._refused_at, 1

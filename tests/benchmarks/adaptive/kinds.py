@@ -113,10 +113,14 @@ def unlimited(ceiling: float = 1000, seconds: float = 40) -> Kind:
     return Kind(NoLimit(ceiling), seconds, ceiling, starts=(0.01,), lowest=ceiling / 1000, highest=ceiling)
 
 
-def three(limit: float = 100, burst: int = 10, late: float = 0, apart: float = 1, seconds: float = 240) -> Kind:
-    """Three clients of one server, that begin ``late`` seconds after each other, each ``apart`` times as far away as the one before."""
+def three(limit: float = 100, burst: int = 10, late: float = 0, apart: float = 1, seconds: float = 240, period: float = 0) -> Kind:
+    """Three clients of one server, that begin ``late`` seconds after each other, each ``apart`` times as far away as the one before.
+
+    The server has a token bucket, or a fixed window of ``period`` seconds.
+    """
     clients = tuple(Spec(number * late, apart ** (number - 1)) for number in range(3))
-    return Kind(Bucket(limit, burst), seconds, limit, clients, fair_from=seconds / 4)
+    server = FixedWindow(_window(limit, period), period) if period else Bucket(limit, burst)
+    return Kind(server, seconds, limit, clients, fair_from=seconds / 4)
 
 
 def demand(limit: float = 100, wants: float = 20, burst: int = 10, seconds: float = 120) -> Kind:
@@ -147,6 +151,8 @@ KINDS: dict[str, tuple[str, Callable[..., Kind], Mapping[str, float]]] = {
     "equal": ("three clients", three, {}),
     "late": ("three clients, late starts", three, {"late": 20}),
     "apart": ("three clients, different distances", three, {"apart": 6}),
+    "equal1": ("three clients, fixed window of 1 s", three, {"period": 1}),
+    "equal10": ("three clients, fixed window of 10 s", three, {"period": 10}),
     "slow": ("limit of 3/s", constant, {"limit": 3, "burst": 3, "seconds": 300}),
     "fast": ("limit of 1500/s", constant, {"limit": 1500, "burst": 150, "seconds": 40}),
     "demand": ("demand of 20/s under a limit of 100/s", demand, {}),
