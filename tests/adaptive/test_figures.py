@@ -41,7 +41,7 @@ BOUNDS = {
     "slow": Bound(0.80, 0, 6, 100),
     "fast": Bound(0.88, 0, 3, 100),
 }
-FAIR = {"equal": 0.92, "late": 0.88, "apart": 0.65, "equal1": 0.85, "equal10": 0.7}  # Jain's index, as a mean
+FAIR = {"equal": 0.92, "late": 0.88, "apart": 0.65, "equal1": 0.8, "equal10": 0.65}  # Jain's index, as a mean
 
 
 def found(kind: str) -> table.Summary:
