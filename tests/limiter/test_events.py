@@ -90,7 +90,8 @@ async def test_a_log_record_has_a_field_for_each_part(clock: SteppedClock, caplo
     """Logs can be searched without parsing. The names begin with aiorate_, so that they collide with no other library's."""
     Limiter("10/s", clock=clock, name="api").observe(Feedback(429, pause=5.0, source="Retry-After"))
 
-    extra = {key: value for key, value in vars(caplog.records[0]).items() if key.startswith("aiorate_")}
+    (record,) = (each for each in caplog.records if each.name == "aiorate")  # asyncio may log what other tests left
+    extra = {key: value for key, value in vars(record).items() if key.startswith("aiorate_")}
     assert extra == {
         "aiorate_kind": "paused",
         "aiorate_limiter": "api",
