@@ -74,6 +74,7 @@ class Wire:
 
         data = b"?"
         while data:
+            data = b""  # what a broken connection has left
             with suppress(ConnectionError):
                 data = await reader.read(1 << 16)
             loop.call_later(self._delay, send, data)
