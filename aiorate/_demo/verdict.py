@@ -9,12 +9,15 @@ arrivals than grants in all. j, the jitter, is measured over the whole run. Know
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import Literal
 
-__all__ = ["Verdict", "WindowCount", "jitter", "judge", "percentile", "worst_window"]
+__all__ = ["Verdict", "WindowCount", "jitter", "judge", "percentile", "percentile_of_sorted", "worst_window"]
+
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +67,15 @@ def judge(bound: Callable[[int], int | None], grants: Iterable[int], arrivals: I
 
 
 def worst_window(instants: Sequence[int], window: int) -> int:
-    """The most instants, of a sorted sequence, in any half-open window of that length. One pass with two pointers.
+    """The most instants, of a sorted sequence, in any half-open window of that length. One pass.
 
-    Only windows that begin at an instant count, because any other window loses nothing if its start moves up to its first instant.
+    Only windows that end with an instant count, because any other window loses nothing if its end moves down to its last instant.
     """
-    most = end = 0
-    for start, instant in enumerate(instants):
-        while end < len(instants) and instants[end] < instant + window:
-            end += 1
-        most = max(most, end - start)
+    most = 0
+    # The window with the most instants moves along, and grows where another instant fits in.
+    for end, instant in enumerate(instants):
+        if instant - instants[end - most] < window:
+            most += 1
     return most
 
 
@@ -87,9 +90,15 @@ def jitter(grants: Sequence[int], arrivals: Sequence[int]) -> int:
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """The smallest value that at least ``percent`` % of the values do not exceed (nearest rank); 0.0 without values."""
-    ordered = sorted(values)
-    rank = -(-len(ordered) * percent // 100)
-    return ordered[max(0, int(rank) - 1)] if ordered else 0.0
+    return percentile_of_sorted(sorted(values), percent)
+
+
+def percentile_of_sorted(ordered: Sequence[N], percent: float, begin: int = 0) -> N | Literal[0]:
+    """As `percentile`, of values that are sorted, from the one at ``begin`` on."""
+    count = len(ordered) - begin
+    if not count:
+        return 0
+    return ordered[begin + max(0, -int(-count * percent // 100) - 1)]
 
 
 def _within(count: int, most: int | None) -> bool:

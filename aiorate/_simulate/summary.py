@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from operator import add
 from typing import TYPE_CHECKING
 
+from aiorate._demo.verdict import percentile_of_sorted, worst_window
 from aiorate._simulate.play import REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from aiorate._simulate.arrivals import Arrivals
 
-__all__ = ["Summary", "fullest_window", "grants", "percentile_of_sorted", "summarise"]
+__all__ = ["Summary", "grants", "summarise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,8 @@ def summarise(arrivals: Arrivals, waits: array[int], window: int) -> Summary:
     clients = delayed = lost = None if arrivals.ends is None else 0
     for begin, end in arrivals.lines():
         made, waited = instants[begin:end], waits[begin:end]
-        arrived_in_window = max(arrived_in_window, fullest_window(made, window))
-        granted_in_window = max(granted_in_window, fullest_window(grants(made, waited), window))
+        arrived_in_window = max(arrived_in_window, worst_window(made, window))
+        granted_in_window = max(granted_in_window, worst_window(grants(made, waited), window))
         if clients is not None and delayed is not None and lost is not None:
             clients, delayed, lost = clients + 1, delayed + any(waited), lost + (REFUSED in waited)
     p50, p90, p99, longest = (percentile_of_sorted(ordered, percent, refused) for percent in (50, 90, 99, 100))
@@ -82,26 +81,8 @@ def summarise(arrivals: Arrivals, waits: array[int], window: int) -> Summary:
     )
 
 
-def percentile_of_sorted(ordered: Sequence[int], percent: float, begin: int = 0) -> int:
-    """The least value that at least ``percent`` % of the values from ``begin`` on do not exceed (nearest rank); 0 without values."""
-    count = len(ordered) - begin
-    if not count:
-        return 0
-    return ordered[begin + max(0, -int(-count * percent // 100) - 1)]
-
-
 def grants(instants: array[int], waits: array[int]) -> array[int]:
     """The instants of the grants, in the same order."""
     if min(waits) >= 0:
         return array("q", map(add, instants, waits))
     return array("q", [made + wait for made, wait in zip(instants, waits, strict=True) if wait >= 0])
-
-
-def fullest_window(instants: Sequence[int], window: int) -> int:
-    """The most instants, of a sorted sequence, in any half-open window of that length (ns)."""
-    most = 0
-    # The window with the most instants moves along, and grows where another instant fits in.
-    for end, instant in enumerate(instants):
-        if instant - instants[end - most] < window:
-            most += 1
-    return most

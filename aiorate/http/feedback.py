@@ -74,17 +74,17 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
     profiles = matching_profiles(fields)
     found = [] if age > 0 else list(read_quotas(fields, profiles, clock))
 
-    throttles = status in _THROTTLING or (status == 403 and (retry_after is not None or any(_is_used_up(quota) for quota, _ in found)))
-    if throttles and retry_after is not None:
+    refused = _is_throttling(status, retry_after, (quota for quota, _ in found))
+    if refused and retry_after is not None:
         found += [
             (Quota("global", remaining=0, reset=retry_after), profile.vendor)
             for profile in profiles
             if fields.get(profile.everywhere, "").strip().lower() == "true"
         ]
-    pause, source = max(_waits(found, throttles), default=(None, ""))
-    if retry_after is not None and (throttles or pause is not None):
+    pause, source = max(_waits(found, refused), default=(None, ""))
+    if retry_after is not None and (refused or pause is not None):
         pause, source = retry_after, retry_source
-    elif throttles and pause is None:
+    elif refused and pause is None:
         pause, source = _unnamed_pause(status, profiles)
     if pause is None and retry_after is None and not found:
         return None
@@ -111,9 +111,13 @@ def _unnamed_pause(status: int, profiles: list[Profile]) -> tuple[float, str]:
 
 def throttles(status: int, feedback: Feedback | None) -> bool:
     """Whether the response refused the request because of its rate: the statuses of rule 1 of `read_feedback`."""
-    if status == 403:
-        return feedback is not None and (feedback.retry_after is not None or any(_is_used_up(quota) for quota in feedback.quotas))
-    return status in _THROTTLING
+    return _is_throttling(status, None, ()) if feedback is None else _is_throttling(status, feedback.retry_after, feedback.quotas)
+
+
+def _is_throttling(status: int, retry_after: float | None, quotas: Iterable[Quota]) -> bool:
+    if status in _THROTTLING:
+        return True
+    return status == 403 and (retry_after is not None or any(quota.remaining == 0 and quota.unit == "requests" for quota in quotas))
 
 
 def named_by_server(feedback: Feedback | None) -> Feedback | None:
@@ -121,10 +125,6 @@ def named_by_server(feedback: Feedback | None) -> Feedback | None:
     if feedback is None or not feedback.source.startswith(_BY_STATUS):
         return feedback
     return replace(feedback, pause=None)
-
-
-def _is_used_up(quota: Quota) -> bool:
-    return quota.remaining == 0 and quota.unit == "requests"
 
 
 def _read_retry_after(fields: dict[str, str], clock: Clock) -> tuple[float | None, str]:

@@ -126,14 +126,14 @@ def set_rate(dispatcher: Dispatcher, rate: Rate, member: int | None) -> None:
             raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
         scheduler = scheduler.members[member]
     scheduler.set_rate(rate, dispatcher.look())
+    dispatcher.counters.altered = True
     _rate_changed(dispatcher)
 
 
 def move_rate(dispatcher: Dispatcher, rate: Rate) -> None:
     """Change the rate to one that was found by watching a server, and that may be forgotten: a key that has one may be evicted."""
-    altered = dispatcher.counters.altered
-    set_rate(dispatcher, rate, None)
-    dispatcher.counters.altered = altered
+    dispatcher.scheduler.set_rate(rate, dispatcher.look())
+    _rate_changed(dispatcher)
 
 
 def apply(dispatcher: Dispatcher, spec: RateSpec) -> None:
@@ -147,6 +147,7 @@ def apply(dispatcher: Dispatcher, spec: RateSpec) -> None:
     elif spec.verb != "configure":
         dispatcher.timeline.start()
         dispatcher.closed = False
+    dispatcher.counters.altered = True
     _rate_changed(dispatcher)
 
 
@@ -173,9 +174,8 @@ def tell_of_pause(dispatcher: Dispatcher, ns: int, feedback: Feedback) -> None:
 
 def _rate_changed(dispatcher: Dispatcher) -> None:
     """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
-    counters, line = dispatcher.counters, dispatcher.line
-    counters.altered = True
-    counters.unused = 0  # a part of a permit, measured by the old rate
+    line = dispatcher.line
+    dispatcher.counters.unused = 0  # a part of a permit, measured by the old rate
     most = dispatcher.scheduler.max_permits
     if most is not None:
         for ticket, permits, _ in line:
