@@ -37,7 +37,7 @@ app = mcp.http_app(middleware=[Middleware(RateLimitMiddleware, limiter=clients)]
 
 
 def heeding_client(url: str) -> Client[Any]:
-    """A client of MCP that sends at most 100 messages per second, and as many as the server says."""
+    """A client of MCP that sends at most 100 messages per second, and as many as the last answer of the server says."""
     limiter = Limiter("100/s")
 
     def http_client(**options: Any) -> httpx2.AsyncClient:

@@ -12,8 +12,7 @@ from helpers.asgi import nothing, ok, scope_of
 from aiorate import KeyedLimiter, TokenBucket
 from aiorate.asgi import RateLimitMiddleware
 
-REQUESTS, ROUNDS = 5_000, 15
-MOST = 12  # empty calls; 8 to 10 were measured on quiet machines
+REQUESTS, ROUNDS, MOST = 5_000, 15, 10
 
 
 async def _dropped(message: Any) -> None:
@@ -22,7 +21,7 @@ async def _dropped(message: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_request_costs_about_ten_empty_calls_at_most() -> None:
+async def test_request_costs_less_than_ten_empty_calls() -> None:
     """With a token bucket for each address, and the two fields on each answer. The quietest of several rounds counts."""
     limited = RateLimitMiddleware(ok, KeyedLimiter(lambda client: TokenBucket("1000/s", burst=10**9)))
     scopes = [scope_of(f"192.0.2.{number}") for number in range(1, 101)]
