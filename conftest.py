@@ -250,7 +250,7 @@ def end(namespace: dict[str, Any]) -> None:
 
 pytest_collect_file = Sybil(
     parsers=[CodeBlockParser(language="python", evaluator=evaluate)],
-    patterns=["README.md", "docs/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/*/*.md"],
     setup=begin,
     teardown=end,
 ).pytest()

@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def blocks() -> list[str]:
     """The programs of the how-to guides."""
-    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("howto*.md")))
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("howto/*.md")))
     found: list[str] = re.findall(r"^```python\n(.*?)^```$", pages, flags=re.DOTALL | re.MULTILINE)
     return found
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts)]
 
 
 def _commands() -> list[str]:
@@ -93,7 +93,7 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
     assert getattr(aiorate, name).__doc__
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_within_the_documents_works(page: Path) -> None:
     """A reader of the sources follows the same links as one of the site."""
     text = page.read_text(encoding="utf-8")
@@ -105,12 +105,15 @@ def test_every_link_within_the_documents_works(page: Path) -> None:
 
 def test_every_page_can_be_reached_from_the_index() -> None:
     """A page that is in no table of contents is lost."""
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    listed = [line for block in re.findall(r"```\{toctree\}\n(.*?)```", index, flags=re.DOTALL) for line in block.split()]
+    docs = ROOT / "docs"
+    reached, to_read = set(), [docs / "index.md"]
+    while to_read:
+        page = to_read.pop()
+        reached.add(page)
+        for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+            to_read += [page.parent / f"{line}.md" for line in block.split("\n") if line and not line.startswith(":")]
 
-    pages = [page.stem for page in PAGES if page.parent == ROOT / "docs" and page.stem != "index"]
-
-    assert [page for page in pages if page not in listed] == []
+    assert [page for page in PAGES if docs in page.parents and page not in reached] == []
 
 
 def test_the_changelog_begins_with_this_version() -> None:
