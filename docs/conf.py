@@ -1,8 +1,13 @@
 """How Sphinx builds the documents: `python -m sphinx -W docs docs/_build`. Needs no network."""
 
 import json
+import re
+from html import escape
 from importlib.metadata import version as version_of
 from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
 
 project = "aiorate"
 author = "the aiorate authors"
@@ -13,7 +18,20 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"aiorate {version}"
-html_show_copyright = False
+html_baseurl = "https://aiorate.readthedocs.io/en/latest/"
+html_favicon = "_static/favicon.svg"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_copyright = False  # the licence is in the footer: _templates/page.html
+templates_path = ["_templates"]
+REPOSITORY = "https://github.com/aiorate/aiorate"
+MARK = Path(__file__).with_name("_static").joinpath("github.svg").read_text(encoding="utf-8")
+html_theme_options = {
+    "source_repository": REPOSITORY,
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "footer_icons": [{"name": "aiorate on GitHub", "url": REPOSITORY, "html": MARK, "class": ""}],
+}
 myst_heading_anchors = 3
 
 # Docstrings write `name` for what is documented here or is plain code.
@@ -27,6 +45,32 @@ autodoc_default_options = {
 }
 add_module_names = False
 toc_object_entries = False
+
+# Parameters that exist to answer mistakes with a message that helps: no call passes them.
+CATCHERS = re.compile(r"(?:, )?\*\*unknown: [\w.]*Never|(?:, )?timeout: None = None")
+OF_KEYS = {"aiorate.KeyedLimiter": "Limiter", "aiorate.KeyedBudget": "Budget"}
+
+
+def clean_signature(app, what, name, obj, options, signature, returns):
+    """Show the parameters that users write, and the type of what a key has."""
+    if signature:
+        signature = CATCHERS.sub("", signature)
+        signature = re.sub(r"\*misplaced: [\w.]*(?:Never|object), (?=\*\*)", "", signature)
+        signature = re.sub(r"\*misplaced: [\w.]*(?:Never|object)", "*", signature)  # what follows is keyword-only
+        signature = re.sub(r"<function (\w+)>", r"\1", signature)
+    held = OF_KEYS.get(name.rpartition(".")[0])
+    if held and returns:
+        returns = re.sub(r"\bV\b", held, returns)
+    return signature, returns
+
+
+def drop_wrong_calls(app, doctree):
+    """Remove overloads that exist to make a type checker report a mistake: they return Never."""
+    for signature in list(doctree.findall(addnodes.desc_signature)):
+        returns = [node.astext() for node in signature.findall(addnodes.desc_returns)]
+        if returns and returns[0].endswith("Never") and len(signature.parent.children) > 2:
+            signature.parent.remove(signature)
+
 
 # Pages that were renamed or split: old address, new page, and the pages to which single sections have moved.
 MOVED = {
@@ -67,14 +111,23 @@ MOVED = {
 }
 REDIRECT = """<!doctype html>
 <html lang="en">
+<head>
 <meta charset="utf-8">
-<title>Moved</title>
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="robots" content="noindex">
+<meta name="description" content="An old address of the documents of aiorate, rate limiting for asyncio: the page has moved.">
+<title>{old} has moved - aiorate</title>
 <script>
 const sections = {sections};
 location.replace((sections[location.hash.slice(1)] || "{page}") + ".html");
 </script>
 <noscript><meta http-equiv="refresh" content="0; url={page}.html"></noscript>
-<p><a href="{page}.html">This page has moved.</a></p>
+</head>
+<body>
+<h1>This page has moved</h1>
+<p>It is <a href="{page}.html">here</a> now. See also the <a href="index.html">first page</a> and the <a href="{repository}">source</a>.</p>
+</body>
 </html>
 """
 
@@ -83,10 +136,41 @@ def write_redirects(app, exception):
     """Write one small page for each old address."""
     if exception is None and app.builder.format == "html":
         for old, (page, sections) in MOVED.items():
-            text = REDIRECT.replace("{page}", page).replace("{sections}", json.dumps(sections))
+            text = REDIRECT
+            for name, value in {"old": old, "page": page, "sections": json.dumps(sections), "repository": REPOSITORY}.items():
+                text = text.replace(f"{{{name}}}", value)
             (Path(app.outdir) / f"{old}.html").write_text(text, encoding="utf-8")
+
+
+LONGEST = 155  # letters of a description; search engines show about as many
+
+
+def describe(doctree):
+    """The first sentences of a page, for pages whose front matter has no description."""
+    text = "aiorate limits rates in asyncio programs: exactly, in order of arrival, safe to cancel."
+    if doctree is not None:
+        paragraphs = [node.astext() for node in doctree.findall(nodes.paragraph) if not isinstance(node.parent, nodes.entry)]
+        text = " ".join(" ".join(paragraphs[:4]).split()) or text
+    if len(text) <= LONGEST:
+        return text
+    sentences = text[: LONGEST + 1].rpartition(". ")[0]
+    return f"{sentences}." if len(sentences) > 60 else text[: LONGEST - 1].rpartition(" ")[0] + "…"
+
+
+def add_metadata(app, pagename, templatename, context, doctree):
+    """Add the description and the Open Graph fields that a page lacks."""
+    given = re.search(r'<meta content="([^"]*)" name="description"', context.get("metatags", ""))
+    description = given[1] if given else escape(describe(doctree))
+    tags = "" if given else f'<meta name="description" content="{description}">'
+    title = escape(re.sub("<.*?>", "", context.get("title") or project))
+    for name, content in {"type": "website", "site_name": project, "title": title, "description": description}.items():
+        tags += f'<meta property="og:{name}" content="{content}">'
+    context["metatags"] = context.get("metatags", "") + tags
 
 
 def setup(app):
     """Called by Sphinx."""
+    app.connect("autodoc-process-signature", clean_signature)
+    app.connect("doctree-read", drop_wrong_calls)
+    app.connect("html-page-context", add_metadata)
     app.connect("build-finished", write_redirects)
