@@ -20,10 +20,9 @@ from aiorate.waiting import changes
 from aiorate.waiting.deciding import changing
 
 if TYPE_CHECKING:
-    from datetime import timedelta
     from typing import Never, NoReturn
 
-    from aiorate.rate import Number
+    from aiorate.rate import Duration, Number
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.timeline import Timeline
 
@@ -87,7 +86,7 @@ class AdaptiveRate:
         """The limiter's dispatcher; for parts of aiorate that are built upon a limiter."""
         return self._limiter.dispatcher
 
-    def succeeded(self, *, took: Number | timedelta | None = None) -> None:
+    def succeeded(self, *, took: Duration | None = None) -> None:
         """A server did what a request asked for, or refused it for another reason than its rate.
 
         ``took`` is the time from the grant to the answer, in seconds or as a timedelta. Without it, requests that were on their way
@@ -96,7 +95,7 @@ class AdaptiveRate:
         """
         self._succeeded(None if took is None else duration_to_ns(took, "succeeded(took)"))
 
-    def throttled(self, retry_after: Number | timedelta | None = None, *, took: Number | timedelta | None = None) -> None:
+    def throttled(self, retry_after: Duration | None = None, *, took: Duration | None = None) -> None:
         """A server refused a request because of its rate.
 
         ``retry_after`` is the time for which nothing may be sent, in seconds or as a timedelta, if the server named one: the limiter

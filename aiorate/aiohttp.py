@@ -21,13 +21,13 @@ from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable
     from contextlib import AbstractContextManager
-    from datetime import timedelta
     from typing import NoReturn
 
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
     from aiorate import Budget, Limiter
     from aiorate.adaptive import AdaptiveRate
+    from aiorate.rate import Duration
 
 __all__ = ["Limiters", "cost", "middleware"]
 
@@ -39,7 +39,7 @@ def middleware(
     key: Callable[[ClientRequest], Hashable] | None = None,
     cost: Callable[[ClientRequest], int] | None = None,
     *,
-    max_wait: float | timedelta | None = None,
+    max_wait: Duration | None = None,
     feedback: bool = True,
 ) -> ClientMiddlewareType:
     """A client middleware: the last of ``middlewares=`` of a ``ClientSession``, or of one request, where it replaces the session's.

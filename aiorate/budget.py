@@ -28,7 +28,7 @@ from aiorate.feedback import check_feedback
 from aiorate.lease import Lease, check_named, not_a_reservation
 from aiorate.limiter import Limiter, pause_to_ns
 from aiorate.options import check_on_wait, check_options, check_scope
-from aiorate.rate import Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
+from aiorate.rate import NO_BOUND, Rate, duration_to_ns, ns_to_seconds
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.waiting import changes
 from aiorate.waiting.deciding import changing, deciding, looking
@@ -40,13 +40,12 @@ from aiorate.waiting.receipts import drop, give_back, keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import timedelta
     from typing import Literal, Never, NoReturn
 
     from aiorate.above import Above
     from aiorate.feedback import Feedback, Left
     from aiorate.lease import OnError
-    from aiorate.rate import Number
+    from aiorate.rate import Duration, Number
     from aiorate.schedulers.interface import Scheduler
     from aiorate.statistics import Statistics
     from aiorate.totals import Totals
@@ -99,7 +98,7 @@ class Budget:
         shared: Budget | None = None,
         on_error: OnError = "keep",
         max_waiting: int | None = None,
-        catch_up: Number = 0.02,
+        catch_up: Duration = 0.02,
         clock: Clock | None = None,
         name: str | None = None,
         on_event: Callable[[Event], object] | None = None,
@@ -124,7 +123,7 @@ class Budget:
         self._above: Above | None = None
         self._of_key = False
         self._dimensions = self._scheduler(own)
-        self._dispatcher = Dispatcher(self._dimensions, seconds_to_ns(catch_up, "Budget(catch_up)"), False, clock, name)
+        self._dispatcher = Dispatcher(self._dimensions, duration_to_ns(catch_up, "Budget(catch_up)"), False, clock, name)
         self._dispatcher.notices.on_event = on_event
         if scope == "process":
             from aiorate.waiting.process.scope import widen
@@ -172,9 +171,7 @@ class Budget:
 
     # Asking.
 
-    def reserve(
-        self, *misplaced: Never, max_wait: Number | timedelta | None = None, on_error: OnError | None = None, **amounts: int
-    ) -> Lease:
+    def reserve(self, *misplaced: Never, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
         """Amounts to take before a call, for ``async with``; a dimension that is not named takes 1, and 0 takes nothing of it.
 
         A dimension that only the shared budget has takes 0 where it is not named.
@@ -186,7 +183,7 @@ class Budget:
         check_named("reserve", self._names, misplaced)
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
-        limit = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)")
+        limit = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
         wanted = self._amounts("reserve", amounts)
         granted = self._lowered(wanted)
         if granted != wanted:
@@ -292,7 +289,7 @@ class Budget:
     # Changing, for those in line too.
 
     @changing
-    def pause(self, seconds: Number | timedelta) -> None:
+    def pause(self, seconds: Duration) -> None:
         """Grant nothing for ``seconds``, a number or a timedelta, as `Limiter.pause` does. What it shares is not paused."""
         changes.pause(self._dispatcher, pause_to_ns(seconds))
 
@@ -302,16 +299,16 @@ class Budget:
         changes.resume(self._dispatcher)
 
     @changing
-    def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
+    def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Heed what a server said; None does nothing. A pause holds all; a quota lowers the dimension of its name, or of its unit.
 
-        ``jitter`` makes a pause longer by a random part of that many seconds. Raises TypeError and ValueError for anything else, and
-        changes nothing then.
+        ``jitter`` makes a pause longer by a random part of that many seconds (or a timedelta). Raises TypeError and ValueError for anything
+        else, and changes nothing then.
         """
         if feedback is None:
             return
         ns, told = check_feedback("observe()", feedback)
-        extra = seconds_to_ns(jitter, "observe(jitter)")
+        extra = duration_to_ns(jitter, "observe(jitter)")
         dispatcher = self._dispatcher
         dispatcher.look()
         news = changes.pause_longer(dispatcher, ns, extra)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate.errors import check_count, kind_of
-from aiorate.rate import seconds_to_ns
+from aiorate.rate import duration_to_ns
+
+if TYPE_CHECKING:
+    from aiorate.rate import Duration
 
 __all__ = ["Feedback", "Left", "Quota", "check_feedback"]
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """One limit of a server, as far as the response reports it. None: not reported, or not readable."""
+    """One limit of a server, as far as the response reports it. None: not reported, or not readable.
+
+    ``reset`` and ``window`` may be given as a timedelta, and are kept as seconds.
+    """
 
     name: str = ""
     """``requests``, ``tokens``, ``input_tokens`` or ``output_tokens``, the name of a policy, or empty if it has none.
@@ -33,6 +39,24 @@ class Quota:
     unit: str = "requests"
     """What is counted: ``requests``, ``tokens``, or the unit of a policy, such as ``content-bytes``."""
 
+    def __init__(
+        self,
+        name: str = "",
+        limit: int | None = None,
+        remaining: int | None = None,
+        reset: Duration | None = None,
+        window: Duration | None = None,
+        full_at_reset: bool = False,
+        unit: str = "requests",
+    ) -> None:
+        _set(self, "name", name)
+        _set(self, "limit", limit)
+        _set(self, "remaining", remaining)
+        _set(self, "reset", _seconds(reset))
+        _set(self, "window", _seconds(window))
+        _set(self, "full_at_reset", full_at_reset)
+        _set(self, "unit", unit)
+
     @property
     def rate(self) -> float | None:
         """The most per second that both the policy and ``remaining`` allow; None if neither is reported.
@@ -50,7 +74,10 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What one response says of the server's limits. `read_feedback` makes it; make it yourself for a server with other headers."""
+    """What one response says of the server's limits. `read_feedback` makes it; make it yourself for a server with other headers.
+
+    ``pause`` and ``retry_after`` may be given as a timedelta, and are kept as seconds.
+    """
 
     status: int
     """The status of the response."""
@@ -65,6 +92,20 @@ class Feedback:
     """Who said so, for logs: a header (``Retry-After``), a vendor (``GitHub``), or the status (``status 429``)."""
     retry_after: float | None = None
     """Seconds of Retry-After, 0 to 86400. With a 202 or a redirect it concerns that one resource, and does not pause."""
+
+    def __init__(
+        self,
+        status: int,
+        pause: Duration | None = None,
+        quotas: tuple[Quota, ...] = (),
+        source: str = "",
+        retry_after: Duration | None = None,
+    ) -> None:
+        _set(self, "status", status)
+        _set(self, "pause", _seconds(pause))
+        _set(self, "quotas", quotas)
+        _set(self, "source", source)
+        _set(self, "retry_after", _seconds(retry_after))
 
 
 class Left(NamedTuple):
@@ -132,4 +173,16 @@ def _left_of(quota: Quota, pause: float | None) -> Left | None:
 
 
 def _ns(what: str, seconds: float | None) -> int:
-    return 0 if seconds is None else seconds_to_ns(seconds, what)
+    return 0 if seconds is None else duration_to_ns(seconds, what, "None (not reported)")
+
+
+def _seconds(duration: Duration | None) -> Duration | None:
+    """A timedelta as seconds. `check_feedback` checks all others, as a mistake in them is not the server's."""
+    if duration is None or isinstance(duration, (int, float)):
+        return duration
+    from datetime import timedelta  # slower than importing all of aiorate
+
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+_set = object.__setattr__

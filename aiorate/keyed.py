@@ -12,20 +12,19 @@ from aiorate.errors import LimiterClosed, kind_of
 from aiorate.keyed_base import Keyed, refuse_keyed
 from aiorate.limiter import Limiter
 from aiorate.options import check_scope
-from aiorate.rate import NS_PER_SECOND, Rate, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns
 from aiorate.schedulers.interface import Scheduler
 from aiorate.waiting import changes
 from aiorate.waiting.gate import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from datetime import timedelta
     from typing import Literal, Never, TypeGuard
 
     from aiorate.adaptive import AdaptiveRate
     from aiorate.events import Event
     from aiorate.feedback import Feedback
-    from aiorate.rate import Number
+    from aiorate.rate import Duration, Number
     from aiorate.spec import RateSpec
     from aiorate.waited import Waited
     from aiorate.waiting.dispatcher import Dispatcher
@@ -54,14 +53,14 @@ class KeyedLimiter(Keyed[K, Limiter]):
     whole number of at least 1, relative to that of other keys; without it, all shares are equal. It is called once for each key that is
     kept. Requests that ask the shared limit directly have one line of weight 1.
 
-    A key is evicted when it is found to owe nothing; it is limited no sooner for that than if it had been kept. Two keys are checked
-    for each new key. Keys that were used again stay for as many uses as there are keys, and are checked then, two for each use. A key
-    is kept if its rate was changed, while it is paused or in debt, and while somebody holds its limiter. ``max_keys`` bounds how many
-    are kept at once as far as that allows. ``idle`` keeps a key for that many seconds after it was found unused; the default is none,
-    and ten minutes if the factory returns AdaptiveRates, whose rates are forgotten with their keys. Raises TypeError and
-    ValueError for wrong arguments. ``on_event`` is called with an `aiorate.Event` for each evicted key, and for events of the limiters
-    that are made here from a rate or a strategy. ``on_wait`` is called with an `aiorate.Waited` for each request of any key that waited;
-    see `watch`. ``name`` is for all keys, and appears there, in metrics and in ``repr()``.
+    A key is evicted when it is found to owe nothing; it is limited no sooner for that than if it had been kept. Two keys are checked for
+    each new key. Keys that were used again stay for as many uses as there are keys, and are checked then, two for each use. A key is kept
+    if its rate was changed, while it is paused or in debt, and while somebody holds its limiter. ``max_keys`` bounds how many are kept at
+    once as far as that allows. ``idle`` keeps a key for that many seconds (or a timedelta) after it was found unused; the default is none,
+    and ten minutes if the factory returns AdaptiveRates, whose rates are forgotten with their keys. Raises TypeError and ValueError for
+    wrong arguments. ``on_event`` is called with an `aiorate.Event` for each evicted key, and for events of the limiters that are made here
+    from a rate or a strategy. ``on_wait`` is called with an `aiorate.Waited` for each request of any key that waited; see `watch`. ``name``
+    is for all keys, and appears there, in metrics and in ``repr()``.
 
     ``scope="loop"`` is for one event loop, as for a `Limiter`. ``scope="process"`` is for any number of event loops in any threads, and
     for synchronous code: `acquire_blocking`, and ``with keyed(key):``. Limiters that ``factory`` and ``shared`` return have the same scope.
@@ -80,7 +79,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         shared: Limiter | Scheduler | Rate | str | Number | Callable[[K], Limiter | None] | None = None,
         weight: Callable[[K], int] | None = None,
         max_keys: int = 100_000,
-        idle: Number | None = None,
+        idle: Duration | None = None,
         name: str | None = None,
         on_event: Callable[[Event], object] | None = None,
         on_wait: Callable[[Waited], object] | None = None,
@@ -166,7 +165,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     # Asking.
 
-    async def acquire(self, key: K, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+    async def acquire(self, key: K, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """Wait in the key's line until it, and the shared limit, grant the permits; returns the seconds waited.
 
         Raises the errors of `Limiter.acquire` and of the factory, and TypeError for a key that cannot be hashed. With a shared limit,
@@ -175,7 +174,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         """
         return await self[key].acquire(permits, max_wait=max_wait)
 
-    def acquire_blocking(self, key: K, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+    def acquire_blocking(self, key: K, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """As `acquire`, for synchronous code in any thread: blocks until the permits are granted; returns the seconds waited.
 
         Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop is running, which it would block.
@@ -190,7 +189,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         """Take the permits, of the key and the shared limit, if both have them at once; never waits."""
         return self[key].try_acquire(permits)
 
-    def observe(self, key: K, feedback: Feedback | None, *, jitter: Number = 0) -> None:
+    def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Heed what a server said of a key, as `Limiter.observe` does: it pauses that key for everybody.
 
         Where nothing remains of a quota named ``global``, such as Discord's over all routes, the limit that the key shares is paused,
@@ -206,7 +205,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         gate = limiter.dispatcher.gate
         if gate is not None and any(quota.remaining == 0 for quota in everywhere):
             told = Feedback(feedback.status, feedback.pause, everywhere, feedback.source)
-            gate.shared.run(changes.observe, gate.shared, told, seconds_to_ns(jitter, "observe(jitter)"))
+            gate.shared.run(changes.observe, gate.shared, told, duration_to_ns(jitter, "observe(jitter)"))
             rest = tuple(quota for quota in feedback.quotas if quota.name != "global")
             feedback = Feedback(feedback.status, None, rest, feedback.source)
         limiter.observe(feedback, jitter=jitter)
@@ -278,7 +277,7 @@ class _Closed(Limiter):
         super().__init__(1)
         self.dispatcher.closed = True
 
-    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+    async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         try:
             return await super().acquire(permits, max_wait=max_wait)
         except LimiterClosed:
@@ -287,7 +286,7 @@ class _Closed(Limiter):
     def try_acquire(self, permits: int = 1) -> bool:
         raise _closed_error()
 
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None, timeout: None = None) -> float:
         raise _closed_error()
 
     def enter_blocking(self, permits: int) -> float:

@@ -17,7 +17,7 @@ from aiorate.errors import check_count, kind_of
 from aiorate.events import Event, emit
 from aiorate.kept import Kept
 from aiorate.options import check_on_wait, check_options
-from aiorate.rate import seconds_to_ns
+from aiorate.rate import duration_to_ns
 from aiorate.totals import Totals
 from aiorate.waiting import changes
 from aiorate.waiting.questions import is_rested
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import ClassVar, Literal, Never, NoReturn
 
     from aiorate.keyed_guard import Guard
-    from aiorate.rate import Number
+    from aiorate.rate import Duration
     from aiorate.waited import Waited
     from aiorate.waiting.deciding import HasDispatcher
     from aiorate.waiting.dispatcher import Dispatcher
@@ -96,14 +96,14 @@ class Keyed(Generic[K, V]):
         shared: V | None,
         shared_of: Callable[[K], object] | None,
         max_keys: int,
-        idle: Number | None,
+        idle: Duration | None,
         name: str | None,
         on_event: Callable[[Event], object] | None,
         on_wait: Callable[[Waited], object] | None,
         scope: Literal["loop", "process"],
     ) -> None:
         check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
-        self._idle = None if idle is None else seconds_to_ns(idle, f"{self._NAME}(idle)")
+        self._idle = None if idle is None else duration_to_ns(idle, f"{self._NAME}(idle)", "None (keys are kept)")
         check_options(self._NAME, None, None, name, on_event, on_wait)
         self._name = name
         self._on_event = on_event

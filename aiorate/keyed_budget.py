@@ -16,13 +16,12 @@ from aiorate.options import check_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from datetime import timedelta
     from typing import Literal, Never, NoReturn
 
     from aiorate.events import Event
     from aiorate.feedback import Feedback
     from aiorate.lease import Lease, OnError
-    from aiorate.rate import Number
+    from aiorate.rate import Duration
     from aiorate.waited import Waited
 
 __all__ = ["KeyedBudget"]
@@ -58,7 +57,7 @@ class KeyedBudget(Keyed[K, Budget]):
         *,
         shared: Budget | Callable[[K], Budget | None] | None = None,
         max_keys: int = 100_000,
-        idle: Number | None = None,
+        idle: Duration | None = None,
         name: str | None = None,
         on_event: Callable[[Event], object] | None = None,
         on_wait: Callable[[Waited], object] | None = None,
@@ -118,7 +117,7 @@ class KeyedBudget(Keyed[K, Budget]):
     # Asking.
 
     def reserve(
-        self, key: K, /, *misplaced: Never, max_wait: Number | timedelta | None = None, on_error: OnError | None = None, **amounts: int
+        self, key: K, /, *misplaced: Never, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int
     ) -> Lease:
         """Reserve amounts of the key's budget, and of those that it shares: as `Budget.reserve`.
 
@@ -126,7 +125,7 @@ class KeyedBudget(Keyed[K, Budget]):
         """
         return self[key].reserve(*misplaced, max_wait=max_wait, on_error=on_error, **amounts)
 
-    def observe(self, key: K, feedback: Feedback | None, *, jitter: Number = 0) -> None:
+    def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Heed what a server said of a key, as `Budget.observe` does: a pause is for that key only. Does nothing when closed."""
         if feedback is not None and self._closed is None:
             self[key].observe(feedback, jitter=jitter)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, check_count
 from aiorate.options import check_on_wait, check_options, check_scope
-from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
+from aiorate.rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_pool import TokenPool
 from aiorate.waiting import changes
@@ -26,14 +26,13 @@ from aiorate.waiting.watcher import UNWATCHED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
-    from datetime import timedelta
     from types import TracebackType
     from typing import Any, Literal, Never, NoReturn
 
     from aiorate.decorator import Weighted
     from aiorate.events import Event
     from aiorate.feedback import Feedback
-    from aiorate.rate import Number
+    from aiorate.rate import Duration, Number
     from aiorate.slots import Slot, SlotCount
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
@@ -57,11 +56,11 @@ _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 m
 class Limiter:
     """Grants permits at a rate, in the order asked, to the coroutines of one event loop, or to all of a process.
 
-    ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as
-    ``"100/s"``, or a number per second) for a `TokenPool`. ``catch_up`` is how many seconds a late event loop may make up for
-    at once; permits missed before that are skipped and counted. ``max_waiting`` is the largest number of requests in line. ``precise``
-    wakes waiters within tens of microseconds by a kernel timer (Linux) instead of the loop's, which are a millisecond coarse;
-    elsewhere it changes nothing. ``clock`` is for tests; ``name`` appears in the filler task's name and in ``repr()``.
+    ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as ``"100/s"``, or a
+    number per second) for a `TokenPool`. ``catch_up`` is how many seconds (or a timedelta) a late event loop may make up for at once;
+    permits missed before that are skipped and counted. ``max_waiting`` is the largest number of requests in line. ``precise`` wakes waiters
+    within tens of microseconds by a kernel timer (Linux) instead of the loop's, which are a millisecond coarse; elsewhere it changes
+    nothing. ``clock`` is for tests; ``name`` appears in the filler task's name and in ``repr()``.
 
     ``max_concurrency`` is how many callers may be inside ``async with`` (or a decorated function) at a time; the place is taken before
     the permit, so that no permit is spent while waiting for it. Without it, leaving ``async with`` does nothing. ``on_event`` is called
@@ -80,7 +79,7 @@ class Limiter:
         self,
         rate_or_scheduler: Scheduler | Rate | str | Number = _NO_RATE,
         *misplaced: Never,
-        catch_up: Number = _CATCH_UP,
+        catch_up: Duration = _CATCH_UP,
         max_waiting: int | None = None,
         precise: bool = False,
         clock: Clock | None = None,
@@ -109,7 +108,7 @@ class Limiter:
             raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
         if scope is not _LOOP:
             self._check_scope(scope)
-        ns = _CATCH_UP_NS if catch_up is _CATCH_UP else seconds_to_ns(catch_up, "Limiter(catch_up)")
+        ns = _CATCH_UP_NS if catch_up is _CATCH_UP else duration_to_ns(catch_up, "Limiter(catch_up)")
         self._dispatcher = Dispatcher(scheduler, ns, precise, clock, name)
         self._dispatcher.notices.on_event = on_event
         self._meter = self._dispatcher.meter
@@ -135,7 +134,7 @@ class Limiter:
 
     # Asking.
 
-    async def acquire(self, permits: int = 1, *, max_wait: Number | timedelta | None = None) -> float:
+    async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """Wait in line until the permits are granted; returns the seconds waited, 0.0 if none.
 
         Raises `WaitTooLong` at once if it would take longer than ``max_wait`` (seconds, or a timedelta), and after ``max_wait`` if it
@@ -143,7 +142,7 @@ class Limiter:
         is spent then. ValueError if ``permits`` can never be granted. Cancelled while waiting, or granted but not yet run: nothing is
         spent, and the next in line moves up at once.
         """
-        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)")
+        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
         if permits is not _ONE:
             self._check("acquire()", permits)
         elif self._meter.grab():
@@ -205,7 +204,7 @@ class Limiter:
         dispatcher.counters.refused += 1
         return False
 
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None, timeout: None = None) -> float:
         """As `acquire`, for synchronous code in any thread: blocks until the permits are granted; returns the seconds waited.
 
         Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop is running, which it would block.
@@ -217,7 +216,7 @@ class Limiter:
             raise TypeError(NO_TIMEOUT)
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
-        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
+        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
         wait = _wait_blocking or _blocking_wait()
         waited, _, _ = wait(self._dispatcher, permits, limit, self._max_waiting)
         return waited / NS_PER_SECOND
@@ -386,7 +385,7 @@ class Limiter:
         changes.set_rate(self._dispatcher, Rate.of(rate), member)
 
     @changing
-    def pause(self, seconds: Number | timedelta) -> None:
+    def pause(self, seconds: Duration) -> None:
         """Grant nothing for ``seconds``, a number or a timedelta.
 
         Pauses merge by the later end; afterwards the line goes on where it was held up. Raises TypeError for text: a header such as
@@ -395,7 +394,7 @@ class Limiter:
         changes.pause(self._dispatcher, pause_to_ns(seconds))
 
     @changing
-    def observe(self, feedback: Feedback | None, *, jitter: Number = 0) -> None:
+    def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Heed what a server said, as `aiorate.http.read_feedback` reads it from a response; None does nothing.
 
         A pause holds everybody in line, and merges with others by the later end. Of a quota of requests, at most the remaining ones are
@@ -405,7 +404,7 @@ class Limiter:
         ValueError for anything else, and changes nothing then.
         """
         if feedback is not None:
-            changes.observe(self._dispatcher, feedback, seconds_to_ns(jitter, "observe(jitter)"))
+            changes.observe(self._dispatcher, feedback, duration_to_ns(jitter, "observe(jitter)"))
 
     @changing
     def resume(self) -> None:
@@ -505,13 +504,14 @@ class Limiter:
         return float("inf") if wait is None or is_closed(self._dispatcher) else ns_to_seconds(wait)
 
     @looking
-    def bound(self, seconds: Number, largest: int = 1) -> int | None:
+    def bound(self, seconds: Duration, largest: int = 1) -> int | None:
         """The guarantee: the most permits granted in any window of ``seconds``, if no request is for more than ``largest``.
 
-        None: no bound. A strategy that makes up for lateness is bounded as for a window longer by ``catch_up``.
+        ``seconds`` is a number or a timedelta. None: no bound. A strategy that makes up for lateness is bounded as for a window longer by
+        ``catch_up``.
         """
         check_permits("bound(largest)", largest)
-        window = seconds_to_ns(seconds, "bound()")
+        window = duration_to_ns(seconds, "bound(seconds)")
         if window < 1:
             raise ValueError(f"bound(seconds) must be greater than 0; {seconds!r} was given.")
         return self._dispatcher.scheduler.bound_when_late(window, largest, self._dispatcher.catch_up.limit)
@@ -599,7 +599,7 @@ def _blocking_wait() -> Callable[..., tuple[int, int, int | None]]:
     return wait_blocking
 
 
-def pause_to_ns(seconds: Number | timedelta) -> int:
+def pause_to_ns(seconds: Duration) -> int:
     """Convert the argument of ``pause()`` to ns. Raises TypeError and ValueError for anything else."""
     if isinstance(seconds, str):
         raise TypeError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from math import gcd, lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     Number = int | float | Decimal | Fraction
+    Duration = Number | timedelta  # seconds as a number, or a timedelta: every public argument that is a duration
 
 __all__ = ["Rate"]
 
 NS_PER_SECOND = 1_000_000_000
 _WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
 _WHOLE_FLOATS = 2**53  # below it, a whole float is the number that is written
+NO_BOUND = "None (no bound)"  # what an error says besides of a duration that may be None
+_SHORT = 10**6  # seconds: below it, a float times 10**9 is within a quarter of what is written
 MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their arithmetic would take minutes
 EVEN = 1, 1  # the ratio of all strategies that never catch up, shared
 
@@ -66,7 +69,7 @@ class Rate:
     is_whole: bool
     """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
 
-    def __init__(self, permits: Number, per: Number | timedelta = 1) -> None:
+    def __init__(self, permits: Number, per: Duration = 1) -> None:
         if isinstance(permits, str):
             raise TypeError(f"Rate(permits) must be an int, float, Decimal or Fraction, not text. Write Rate.parse({permits[:80]!r}).")
         n, n_den = exact(permits, "Rate(permits)")
@@ -189,25 +192,23 @@ def _restored(permits: int, period_ns: int, is_whole: bool) -> Rate:
     return rate
 
 
-def _seconds(per: Number | timedelta) -> tuple[int, int]:
-    if not isinstance(per, (int, float)):
-        from datetime import timedelta
-
-        if isinstance(per, timedelta):
-            # total_seconds() is a float, these three are whole numbers.
-            return (per.days * 86_400 + per.seconds) * 1_000_000 + per.microseconds, 1_000_000
-    num, den = exact(per, "Rate(per)")
+def _seconds(per: Duration) -> tuple[int, int]:
+    num, den = _of_timedelta(per) or exact(cast("Number", per), "Rate(per)", ", or a timedelta")
     if isinstance(per, float) and len(float.__repr__(per).partition("e")[0].strip("0.").replace(".", "")) > _WRITTEN_DIGITS:
         ns = (2 * num * NS_PER_SECOND + den) // (2 * den)
         return (ns, NS_PER_SECOND) if ns else (num, den)
     return num, den
 
 
-def exact(value: Number, what: str) -> tuple[int, int]:
-    """Numerator and denominator of a finite number. A float counts as it is written, not as it is stored."""
+def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
+    """Numerator and denominator of a finite number. A float counts as it is written, not as it is stored.
+
+    Raises ValueError or TypeError that begins with ``what``. ``also`` names other values in the message.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
-        if abs(value) > 10**MOST_DIGITS:
-            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}; an int of {value.bit_length()} bits was given.")
+        if abs(value) >= 10**MOST_DIGITS:
+            bits = value.bit_length()
+            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}; an int of {bits} bits was given.")
         return value, 1
     if isinstance(value, float) and abs(value) < _WHOLE_FLOATS and value.is_integer():
         return int(value), 1
@@ -215,14 +216,14 @@ def exact(value: Number, what: str) -> tuple[int, int]:
     from fractions import Fraction
 
     if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
-        raise TypeError(f"{what} must be an int, float, Decimal or Fraction, not {type(value).__name__}.")
+        raise TypeError(f"{what} must be an int, float, Decimal or Fraction{also}, not {type(value).__name__}.")
     if isinstance(value, float):
         value = Decimal(float.__repr__(value))
     if isinstance(value, Decimal):
         if not value.is_finite():
-            raise ValueError(f"{what} must be a finite number; {value} was given.")
+            raise ValueError(f"{what} must be a finite number{also}; {value} was given.")
         if value and abs(value.adjusted()) > MOST_DIGITS:
-            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}; {value:.3e} was given.")
+            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}; {value:.3e} was given.")
     return value.as_integer_ratio()
 
 
@@ -245,27 +246,49 @@ def written(text: str, what: str) -> tuple[int, int]:
     return exact(Decimal(text), what)
 
 
-def seconds_to_ns(value: Number, what: str) -> int:
-    """Seconds (0 or more) to the nearest whole nanosecond. Raises ValueError or TypeError that begins with ``what``."""
-    num, den = exact(value, what)
-    if num < 0:
-        raise ValueError(f"{what} must be 0 seconds or more; {value!r} was given.")
-    return (2 * num * NS_PER_SECOND + den) // (2 * den)
+def exact_seconds(value: Duration, what: str, also: str = "") -> tuple[int, int]:
+    """As `exact`, of a duration in seconds, below 0 too."""
+    parts = _of_timedelta(value)
+    if parts is not None:
+        return parts
+    also = also and f" or {also}"
+    try:
+        return exact(cast("Number", value), what, f", 0 seconds or more{also and ','}{also}")
+    except TypeError:
+        raise TypeError(f"{what} must be a timedelta or a number of seconds{also}, not {type(value).__name__}.") from None
 
 
-def duration_to_ns(value: Number | timedelta, what: str) -> int:
-    """As `seconds_to_ns`, of a timedelta too."""
+def _of_timedelta(value: object) -> tuple[int, int] | None:
     if not isinstance(value, (int, float)):
         from datetime import timedelta  # slower than importing all of aiorate
 
-        if isinstance(value, timedelta):
-            if value < timedelta(0):
-                raise ValueError(f"{what} must be 0 seconds or more; {value!r} was given.")
-            return ((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds) * 1_000
-    try:
-        return seconds_to_ns(value, what)
-    except TypeError:
-        raise TypeError(f"{what} must be a number of seconds or a timedelta, not {type(value).__name__}.") from None
+        if isinstance(value, timedelta):  # total_seconds() is a float, these three are whole numbers
+            return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, 1_000_000
+    return None
+
+
+def seconds_to_ns(value: Number, what: str) -> int:
+    """Seconds (0 or more) to the nearest whole nanosecond. Raises ValueError or TypeError that begins with ``what``."""
+    return duration_to_ns(value, what)
+
+
+def duration_to_ns(value: Duration, what: str, also: str = "") -> int:
+    """A duration of 0 or more, a number of seconds or a timedelta, to the nearest whole nanosecond.
+
+    All public arguments that are durations are read here. Raises ValueError or TypeError that begins with ``what``. ``also`` names
+    other values in the message, as in ``"None (no bound)"``.
+    """
+    if type(value) is int and 0 <= value < _SHORT:  # in a sixth of the time of the exact way
+        return value * NS_PER_SECOND
+    if type(value) is float and 0 <= value < _SHORT:
+        ns = value * NS_PER_SECOND
+        nearest = int(ns + 0.5)
+        if -0.25 < ns - nearest < 0.25:
+            return nearest
+    num, den = exact_seconds(value, what, also)
+    if num < 0:
+        raise ValueError(f"{what} must be 0 seconds or more{also and ', or '}{also}; {value!r} was given.")
+    return (2 * num * NS_PER_SECOND + den) // (2 * den)
 
 
 def ns_to_seconds(ns: int) -> float:

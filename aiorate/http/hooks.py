@@ -11,11 +11,11 @@ from aiorate.waiting.loops import running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
-    from datetime import timedelta
 
     from aiorate import Budget, Limiter
     from aiorate.adaptive import AdaptiveRate
     from aiorate.http.requests import Limiters, Observe
+    from aiorate.rate import Duration
 
 __all__ = ["blocking_hooks", "hooks"]
 
@@ -25,7 +25,7 @@ def hooks(
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
-    max_wait: float | timedelta | None = None,
+    max_wait: Duration | None = None,
     feedback: bool = True,
 ) -> dict[str, list[Callable[..., Any]]]:
     """The ``event_hooks=`` of an ``AsyncClient`` of httpx2 or httpx.
@@ -60,7 +60,7 @@ def blocking_hooks(
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
-    max_wait: float | timedelta | None = None,
+    max_wait: Duration | None = None,
     feedback: bool = True,
 ) -> dict[str, list[Callable[..., Any]]]:
     """The ``event_hooks=`` of a synchronous ``Client`` of httpx2 or httpx, which any number of threads may share.

@@ -8,20 +8,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from aiorate import Budget, KeyedLimiter, Limiter
 from aiorate.adaptive import AdaptiveRate, adaptive_of
 from aiorate.errors import check_count, kind_of
 from aiorate.http.feedback import named_by_server, read_feedback, throttles
+from aiorate.rate import NO_BOUND, duration_to_ns
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
-    from datetime import timedelta
 
     from aiorate.feedback import Feedback
     from aiorate.http.feedback import Headers
+    from aiorate.rate import Duration
 
 __all__ = ["Limiters", "Observe", "RequestLimit", "check_cost", "origin", "origin_of", "overrides_of", "parse_overrides"]
 
@@ -62,7 +62,7 @@ class RequestLimit(Generic[R]):
         limiter: Limiter | AdaptiveRate | Limiters | Budget,
         key: Callable[[R], Hashable] | None,
         cost: Callable[[R], int] | None,
-        max_wait: float | timedelta | None,
+        max_wait: Duration | None,
         default_key: Callable[[R], Hashable],
         feedback: bool,
     ) -> None:
@@ -94,7 +94,8 @@ class RequestLimit(Generic[R]):
             )
         _check_function(f"{call}: key", key, "lambda request: str(request.url)")
         _check_function(f"{call}: cost", cost, "lambda request: 1")
-        _check_max_wait(f"{call}: max_wait", max_wait)
+        if max_wait is not None:
+            duration_to_ns(max_wait, f"{call}: max_wait", NO_BOUND)
         self._key = default_key if key is None else key
         self._by_origin = key is None
         self._cost = cost
@@ -148,12 +149,13 @@ class RequestLimit(Generic[R]):
                 " an AdaptiveRate."
             )
 
-    def _wanted(self, request: R, overrides: Mapping[str, Any]) -> tuple[Limiter | None, int, float | timedelta | None, Heed | None]:
+    def _wanted(self, request: R, overrides: Mapping[str, Any]) -> tuple[Limiter | None, int, Duration | None, Heed | None]:
         """The limiter, permits and longest wait of a request, and what hears of its response. No limiter: it need not wait."""
         cost = overrides["cost"] if "cost" in overrides else 1 if self._cost is None else self._cost(request)
         permits = check_cost(f"{self._call}: the cost of a request", cost)
         max_wait = overrides.get("max_wait", self._max_wait)
-        _check_max_wait(f"{self._call}: max_wait", max_wait)
+        if max_wait is not None:
+            duration_to_ns(max_wait, f"{self._call}: max_wait", NO_BOUND)
         if not permits:
             return None, 0, None, None
         if self._budget is not None:
@@ -244,23 +246,6 @@ def _check_function(what: str, function: object, example: str) -> None:
     if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
         given = "a coroutine function" if callable(function) else kind_of(function)
         raise TypeError(f"{what} must be a plain function of the request, such as `{example}`, not {given}.")
-
-
-def _check_max_wait(what: str, max_wait: float | timedelta | None) -> None:
-    if max_wait is None:
-        return
-    try:
-        sensible = not isinstance(max_wait, bool) and isfinite(max_wait) and max_wait >= 0  # type: ignore[arg-type, operator]
-    except (ValueError, OverflowError):  # a signalling NaN; a number too large for a float
-        sensible = False
-    except TypeError:
-        from datetime import timedelta
-
-        if not isinstance(max_wait, timedelta):
-            raise TypeError(f"{what} must be a timedelta, a number of seconds or None (no bound), not {kind_of(max_wait)}.") from None
-        sensible = max_wait >= timedelta(0)
-    if not sensible:
-        raise ValueError(f"{what} must be 0 seconds or more, or None (no bound); {max_wait!r} was given.")
 
 
 def origin_of(request: Any) -> str:

@@ -9,7 +9,6 @@ from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from datetime import timedelta
     from types import TracebackType
 
     import httpx
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from aiorate import Budget, Limiter
     from aiorate.adaptive import AdaptiveRate
     from aiorate.http.requests import Limiters
+    from aiorate.rate import Duration
 
 __all__ = ["limit_transport"]
 
@@ -33,7 +33,7 @@ def limit_transport(
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
-    max_wait: float | timedelta | None = None,
+    max_wait: Duration | None = None,
     feedback: bool = True,
 ) -> AnyTransport:
     """A transport that waits for permits before it hands a request to ``inner``. It also opens and closes ``inner``.

@@ -12,7 +12,7 @@ from aiorate.budget import Budget
 from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
 from aiorate.options import check_scope
-from aiorate.rate import NS_PER_SECOND, Rate, seconds_to_ns
+from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns
 from aiorate.redis.booking_ledger import BookingLedger
 from aiorate.redis.booking_outage import BookingOutage
 from aiorate.redis.booking_script import Limits
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from aiorate.budget import Decide
     from aiorate.events import Event
-    from aiorate.rate import Number
+    from aiorate.rate import Duration, Number
     from aiorate.redis.place import Place
     from aiorate.schedulers.dimensions import Amounts, Dimensions
     from aiorate.waited import Waited
@@ -80,12 +80,12 @@ class RedisBudget(Budget):
         name: str,
         *misplaced: Never,
         shared: Budget | None = None,
-        lease: Number = 0.0,
-        horizon: Number = 2.0,
-        slack: Number = 0.005,
+        lease: Duration = 0.0,
+        horizon: Duration = 2.0,
+        slack: Duration = 0.005,
         on_unavailable: Literal["raise", "wait", "local", "open"] = "raise",
         local_share: Number | None = None,
-        grace: Number = 1.0,
+        grace: Duration = 1.0,
         on_error: Literal["keep", "refund"] = "keep",
         max_waiting: int | None = None,
         clock: Clock | None = None,
@@ -108,7 +108,7 @@ class RedisBudget(Budget):
         late = max(lateness_of("RedisBudget", slack, lease))
         ahead = horizon_of("RedisBudget", horizon, 2.0)
         share = share_of("RedisBudget", on_unavailable, local_share)
-        patience = seconds_to_ns(grace, "RedisBudget(grace)")
+        patience = duration_to_ns(grace, "RedisBudget(grace)")
         self._pairs = {dimension: _limit(dimension, limit) for dimension, limit in dimensions.items()}
         _check_alike(client_or_url, name, self._pairs)
         self._late, self._counts = late, on_unavailable != "open"

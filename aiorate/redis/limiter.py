@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
-from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds, seconds_to_ns
+from aiorate.rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate.redis.demand import Demand
 from aiorate.redis.immediate import AskOnce
 from aiorate.redis.limits import calendar_of, rates_of
@@ -25,11 +25,10 @@ from aiorate.waiting.questions import max_permits, shares_on_demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
-    from datetime import timedelta
     from typing import Any, Literal, Never
 
     from aiorate.events import Event
-    from aiorate.rate import Number
+    from aiorate.rate import Duration, Number
     from aiorate.redis.ledger import Ledger
     from aiorate.redis.limits import OneLimit
     from aiorate.redis.place import Place
@@ -87,8 +86,8 @@ class RedisLimiter(Limiter):
     ``scope="process"`` serves any number of event loops, trio's too, and synchronous code in threads, through one connection in one
     thread. A child process after a fork has its own. It takes a URL, or a plain client that lends its settings.
 
-    The other arguments are those of `Limiter`. For asyncio and uvloop, or any with ``scope="process"``. Raises TypeError and ValueError
-    for wrong arguments.
+    Every duration is a number of seconds or a timedelta. The other arguments are those of `Limiter`. For asyncio and uvloop, or any with
+    ``scope="process"``. Raises TypeError and ValueError for wrong arguments.
     """
 
     __slots__ = ("_session",)
@@ -100,12 +99,12 @@ class RedisLimiter(Limiter):
         rate: OneLimit | Sequence[OneLimit],
         *,
         burst: int | Sequence[int] | None = None,
-        lease: Number = 0.0,
-        horizon: Number = 0.02,
-        slack: Number = 0.005,
+        lease: Duration = 0.0,
+        horizon: Duration = 0.02,
+        slack: Duration = 0.005,
         on_unavailable: Literal["raise", "wait", "local", "open"] = "raise",
         local_share: Number | None = None,
-        grace: Number = 1.0,
+        grace: Duration = 1.0,
         max_waiting: int | None = None,
         precise: bool = False,
         clock: Clock | None = None,
@@ -133,7 +132,7 @@ class RedisLimiter(Limiter):
         share = share_of("RedisLimiter", on_unavailable, local_share)
         outage = Outage(
             on_unavailable,
-            seconds_to_ns(grace, "RedisLimiter(grace)"),
+            duration_to_ns(grace, "RedisLimiter(grace)"),
             [Rate.exactly(rate.permits * share.numerator, rate.period_ns * share.denominator) for rate in rates],
             [max(1, burst * share.numerator // share.denominator) for burst in bursts],
             share,
@@ -175,7 +174,7 @@ class RedisLimiter(Limiter):
         return self._session.key
 
     def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine: one await less
-        self, permits: int = 1, *, max_wait: Number | timedelta | None = None
+        self, permits: int = 1, *, max_wait: Duration | None = None
     ) -> Coroutine[Any, Any, float]:
         """As `Limiter.acquire`. With ``max_wait=0`` the store is asked once, and grants what is due now, or within ``slack`` seconds.
 
@@ -185,8 +184,8 @@ class RedisLimiter(Limiter):
             return _acquire(self, permits)
         return self._acquire_within(permits, max_wait)
 
-    async def _acquire_within(self, permits: int, max_wait: Number | timedelta) -> float:
-        limit = duration_to_ns(max_wait, "acquire(max_wait)")
+    async def _acquire_within(self, permits: int, max_wait: Duration) -> float:
+        limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
         dispatcher, session = self._dispatcher, self._session
         if (limit and limit >= session.answer_ns) or shares_on_demand(dispatcher):
             return await super().acquire(permits, max_wait=max_wait)
@@ -203,12 +202,12 @@ class RedisLimiter(Limiter):
         finally:
             once.forget()
 
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Number | timedelta | None = None, timeout: None = None) -> float:
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None, timeout: None = None) -> float:
         """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
         dispatcher, session = self._dispatcher, self._session
         if max_wait is None or timeout is not None or dispatcher.section is None or shares_on_demand(dispatcher):
             return super().acquire_blocking(permits, max_wait=max_wait, timeout=timeout)
-        limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)")
+        limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
         if limit and limit >= session.answer_ns:
             return super().acquire_blocking(permits, max_wait=max_wait)
         check_permits("acquire_blocking()", permits, max_permits(dispatcher))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from aiorate.rate import exact, seconds_to_ns
+from aiorate.rate import duration_to_ns, exact
 from aiorate.redis.outage import POLICIES
 
 if TYPE_CHECKING:
-    from aiorate.rate import Number
+    from aiorate.rate import Duration, Number
 
 __all__ = ["check_name", "horizon_of", "lateness_of", "share_of"]
 
@@ -31,9 +31,9 @@ def check_name(call: str, name: object) -> None:
         ) from None
 
 
-def lateness_of(call: str, slack: Number, lease: Number) -> tuple[int, int]:
+def lateness_of(call: str, slack: Duration, lease: Duration) -> tuple[int, int]:
     """Slack and lease in ns. Raises TypeError and ValueError for other numbers, and if both are shorter than a millisecond."""
-    at_most, leased = seconds_to_ns(slack, f"{call}(slack)"), seconds_to_ns(lease, f"{call}(lease)")
+    at_most, leased = duration_to_ns(slack, f"{call}(slack)"), duration_to_ns(lease, f"{call}(lease)")
     if max(at_most, leased) < _SHORTEST_SLACK_NS:
         raise ValueError(
             f"{call}(slack) must be at least 0.001 seconds; {slack!r} was given. No event loop uses a permit at its very instant. 0.005 is"
@@ -42,9 +42,9 @@ def lateness_of(call: str, slack: Number, lease: Number) -> tuple[int, int]:
     return at_most, leased
 
 
-def horizon_of(call: str, horizon: Number, default: float) -> int:
+def horizon_of(call: str, horizon: Duration, default: float) -> int:
     """The horizon in ns. Raises TypeError and ValueError unless it is more than 0."""
-    ahead = seconds_to_ns(horizon, f"{call}(horizon)")
+    ahead = duration_to_ns(horizon, f"{call}(horizon)")
     if ahead < 1:
         raise ValueError(f"{call}(horizon) must be more than 0 seconds; {horizon!r} was given. {default} is the default.")
     return ahead

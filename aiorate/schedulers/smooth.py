@@ -13,14 +13,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, ns_to_seconds
+from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, exact_seconds, ns_to_seconds
 from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
     from typing import Never
 
-    from aiorate.rate import Number
+    from aiorate.rate import Duration, Number
 
 __all__ = ["SmoothBursty", "SmoothWarmingUp"]
 
@@ -143,11 +143,12 @@ class _Smooth(Undoing):
 
 
 class SmoothBursty(_Smooth):
-    """Store unused permits, up to ``max_burst`` seconds or ``max_stored`` permits, and grant them at once. Guava's SmoothBursty.
+    """Store unused permits, up to ``max_stored``, and grant them at once. Guava's SmoothBursty.
 
     The store is empty at first: a burst must be earned. A request pays later: one of any size starts at once if nothing is owed,
     and the next one waits for it. So after a long idle time, one permit more than the store passes at one instant. Stored permits
-    are free. The default is a ``max_burst`` of 1.0. Fractions of a permit are kept.
+    are free. Instead of ``max_stored``, ``max_burst`` is the time that fills the store, in seconds or as a timedelta, as Guava names it;
+    the default is 1 s. Fractions of a permit are kept.
     """
 
     __slots__ = ("_max_burst", "_max_stored")
@@ -155,7 +156,7 @@ class SmoothBursty(_Smooth):
     def __init__(
         self,
         rate: Rate | str | Number,
-        max_burst: Number | None = None,
+        max_burst: Duration | None = None,
         max_stored: Number | None = None,
         *,
         start: int | None = None,
@@ -166,7 +167,7 @@ class SmoothBursty(_Smooth):
         check_optional("start", start)
         if max_burst is not None and max_stored is not None:
             raise ValueError("SmoothBursty() takes max_burst (seconds) or max_stored (permits), not both.")
-        self._max_burst = exact(1 if max_burst is None else max_burst, "SmoothBursty(max_burst)")
+        self._max_burst = exact_seconds(1 if max_burst is None else max_burst, "SmoothBursty(max_burst)")
         self._max_stored = None if max_stored is None else exact(max_stored, "SmoothBursty(max_stored)")
         if self._max_burst[0] < 0 or (self._max_stored and self._max_stored[0] < 0):
             raise ValueError("SmoothBursty(max_burst, max_stored) must be 0 or more; 0 stores nothing.")
@@ -214,8 +215,8 @@ class SmoothBursty(_Smooth):
 class SmoothWarmingUp(_Smooth):
     """Start slowly and warm up to the rate; cool down while idle. Guava's SmoothWarmingUp.
 
-    For servers that must fill caches or pools before they bear the full rate. ``warmup`` is the time in seconds from cold to warm
-    under load. ``cold_factor`` (1 or more) is the cold interval divided by the warm one. Starts cold.
+    For servers that must fill caches or pools before they bear the full rate. ``warmup`` is the time from cold to warm under load, in
+    seconds or as a timedelta. ``cold_factor`` (1 or more) is the cold interval divided by the warm one. Starts cold.
 
     The price of a stored permit depends on the level x of the store (interval I, cold interval c I)::
 
@@ -231,9 +232,9 @@ class SmoothWarmingUp(_Smooth):
     __slots__ = ("_cold_factor", "_earn", "_warmup")
     _starts_full: bool = True
 
-    def __init__(self, rate: Rate | str | Number, warmup: Number, cold_factor: Number = 3.0, *, start: int | None = None) -> None:
+    def __init__(self, rate: Rate | str | Number, warmup: Duration, cold_factor: Number = 3.0, *, start: int | None = None) -> None:
         check_optional("start", start)
-        num, den = exact(warmup, "SmoothWarmingUp(warmup)")
+        num, den = exact_seconds(warmup, "SmoothWarmingUp(warmup)")
         if num <= 0:
             raise ValueError(f"SmoothWarmingUp(warmup={warmup!r}) must be more than 0 seconds. For no warm-up, use SmoothBursty.")
         # Rounded up to a whole nanosecond: never to 0, which would stop all throttling.

@@ -13,12 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.meter import NO_LINE, Meter
-from aiorate.rate import Rate, as_float, ceil_div, ns_to_seconds, ratio_of
+from aiorate.rate import Rate, as_float, ceil_div, duration_to_ns, ns_to_seconds, ratio_of
 from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.metered import Metered
 from aiorate.schedulers.peaks import Peaks
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from typing import Never
 
     from aiorate.rate import Number
@@ -34,8 +35,8 @@ class TokenPool(Metered):
     ``burst_ratio`` is the fastest rate divided by the plain rate (1 or more): while there is a backlog, permits come at
     ``burst_ratio x rate``. With 1 the backlog is only counted. For a number of permits at once, use `TokenBucket`.
 
-    ``pool`` sets the size of the active pool in ns. The pool starts with one permit. A request larger than the pool is granted when
-    the pool is full, and the rest is owed: later requests wait for it.
+    ``pool`` sets the size of the active pool, in whole ns as in the original, or as a timedelta. The pool starts with one permit. A
+    request larger than the pool is granted when the pool is full, and the rest is owed: later requests wait for it.
 
     `refill`, `take_up_to`, `restart`, `apply` and the whole numbers `active`, `waiting`, `max_active` and `max_over_active` are the
     original's, in ns. `take` and `peek` refill the pool themselves, as a filler of infinite frequency would. Use one pool in one of
@@ -46,11 +47,19 @@ class TokenPool(Metered):
     rate: Rate
 
     def __init__(
-        self, rate: Rate | str | Number, burst_ratio: Number = 1, pool: int | None = None, *, start: int | None = None, **unknown: Never
+        self,
+        rate: Rate | str | Number,
+        burst_ratio: Number = 1,
+        pool: int | timedelta | None = None,
+        *,
+        start: int | None = None,
+        **unknown: Never,
     ) -> None:
         if unknown:
             raise wrong_arguments("TokenPool", rate, (), unknown)
         check_optional("start", start)
+        if pool is not None and not isinstance(pool, int):
+            pool = _pool_ns(pool)
         if pool is not None:
             check_ns("TokenPool(pool)", pool, least=1)
         self.line: Meter = Meter()
@@ -444,3 +453,14 @@ class TokenPool(Metered):
         # In permits and seconds, after the latest call.
         available, lag = as_float(self._pools()[1], self._cost), ns_to_seconds(self.waiting)
         return f"TokenPool({str(self.rate)!r}, burst_ratio={self.burst_ratio:g}, available={available:g}, lag={lag:g})"
+
+
+def _pool_ns(pool: object) -> int:
+    from datetime import timedelta
+
+    if isinstance(pool, timedelta):
+        return duration_to_ns(pool, "TokenPool(pool)")
+    raise TypeError(
+        f"TokenPool(pool) must be a timedelta or whole ns, not {type(pool).__name__}."
+        " For 5 ms, write timedelta(milliseconds=5) or 5_000_000."
+    )

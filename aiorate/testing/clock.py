@@ -5,14 +5,14 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from aiorate.rate import seconds_to_ns
+from aiorate.rate import duration_to_ns
 from aiorate.schedulers.interface import check_instant
 from aiorate.waiting.loops import running_loop, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate.rate import Number
+    from aiorate.rate import Duration
 
 __all__ = ["ManualClock"]
 
@@ -42,9 +42,9 @@ class ManualClock:
         heapq.heappush(self._timers, (instant, self._count, timer))
         return timer
 
-    def advance(self, seconds: Number) -> None:
-        """Move on by ``seconds``, and fire timers at their instants."""
-        self._until(self._now + seconds_to_ns(seconds, "ManualClock.advance()"))
+    def advance(self, seconds: Duration) -> None:
+        """Move on by ``seconds``, a number or a timedelta, and fire timers at their instants."""
+        self._until(self._now + duration_to_ns(seconds, "ManualClock.advance()"))
 
     def set(self, instant: int) -> None:
         """Jump to an instant (ns), also back in time. Timers that are due by then fire there."""
@@ -52,9 +52,9 @@ class ManualClock:
         self._now = instant
         self._until(instant)
 
-    async def run(self, seconds: Number) -> None:
-        """Move on by ``seconds``, and let tasks run after each timer. Returns when no task can run."""
-        until = self._now + seconds_to_ns(seconds, "ManualClock.run()")
+    async def run(self, seconds: Duration) -> None:
+        """Move on by ``seconds``, a number or a timedelta, and let tasks run after each timer. Returns when no task can run."""
+        until = self._now + duration_to_ns(seconds, "ManualClock.run()")
         await _settle()
         while (instant := self._next()) is not None and instant <= until:
             self._until(max(instant, self._now))

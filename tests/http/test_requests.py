@@ -64,7 +64,7 @@ class Keyed:
         ([Limiter("1/s")], {"max_wait": float("nan")}, ValueError, "or None"),
         ([Limiter("1/s")], {"max_wait": 10**400}, ValueError, "or None"),
         ([Limiter("1/s")], {"max_wait": Decimal("sNaN")}, ValueError, "or None"),
-        ([Limiter("1/s")], {"max_wait": True}, ValueError, "0 seconds or more"),
+        ([Limiter("1/s")], {"max_wait": True}, TypeError, "a number of seconds or None"),
         ([Limiter("1/s")], {"max_wait": "1"}, TypeError, "a number of seconds or None"),
     ],
 )

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aiorate import Rate
@@ -225,3 +225,12 @@ def test_parse_takes_text_only(value: Any) -> None:
 def test_seconds_are_taken_to_the_nearest_nanosecond(seconds: float, ns: int) -> None:
     """By less than a nanosecond of difference."""
     assert seconds_to_ns(seconds, "pause()") == ns
+
+
+@given(st.one_of(st.floats(0, 10**7), st.integers(0, 10**9).map(lambda n: n / 10**9), st.integers(0, 10**10).map(lambda n: n / 1000)))
+@example(999_999.9999999994)
+def test_the_short_way_to_nanoseconds_is_exact(seconds: float) -> None:
+    """A float is read as it is written, to the nearest nanosecond, whichever way computes it."""
+    exact = Fraction(repr(seconds)) * 10**9
+
+    assert abs(seconds_to_ns(seconds, "pause()") - exact) <= Fraction(1, 2)
