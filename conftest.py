@@ -92,7 +92,7 @@ class Page:
         """Run pytest on the file of that name, beside the other files."""
         with TemporaryDirectory() as folder:
             for each, text in self.files.items():
-                Path(folder, each).write_text(text)
+                Path(folder, each).write_text(text, encoding="utf-8")
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
             paths = os.pathsep.join([str(Path(__file__).parent), folder])
             environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -12,8 +12,8 @@ import pytest
 
 __all__ = ["FACTORIES", "LeapingLoop", "eager_loop", "needs_eager"]
 
-FACTORIES: dict[str, Callable[[], Any]] = {"asyncio": asyncio.SelectorEventLoop}
-"""Each kind of asyncio loop that is installed; uvloop does not exist for Windows."""
+FACTORIES: dict[str, Callable[[], Any]] = {"asyncio": getattr(asyncio, "ProactorEventLoop", asyncio.SelectorEventLoop)}
+"""The loop that asyncio takes by default, which is another on Windows, and uvloop where it is installed."""
 if find_spec("uvloop") is not None:
     import uvloop
 

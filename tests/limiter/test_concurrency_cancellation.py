@@ -9,6 +9,7 @@ import random
 
 import pytest
 from helpers.driving import SteppedClock, one_loop, others, turns
+from helpers.platforms import needs_fork
 from helpers.visitors import Visitors
 
 import aiorate
@@ -121,7 +122,7 @@ async def test_places_of_a_closed_loop_come_back_with_its_tasks() -> None:
         pass
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork() does not exist here")
+@needs_fork
 @pytest.mark.filterwarnings("ignore:This process")
 async def test_a_child_process_begins_with_all_places_free() -> None:
     """Tasks inside are the parent's, and the child would wait for them for ever."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 from helpers.driving import LONG, SECOND, SteppedClock, one_loop, turns
 from helpers.forks import program
 from helpers.loops import eager_loop, needs_eager
+from helpers.platforms import needs_fork
 from helpers.under_trio import run_on
 
 import aiorate
@@ -183,7 +183,7 @@ def test_loops_of_several_threads_are_told_in_their_own() -> None:
     assert len(told) == 3
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="os.fork() does not exist here")
+@needs_fork
 @pytest.mark.parametrize("scope", ["loop", "process"])
 def test_a_child_tells_of_its_own_requests(scope: str) -> None:
     """The parent's are told in the parent."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
-import pytest
 from helpers.forks import program
+from helpers.platforms import needs_fork
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="os.fork() does not exist here")
+pytestmark = needs_fork
 
 
 def test_the_child_has_the_budget_and_an_empty_line() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from helpers.driving import LONG
 from helpers.loops import FACTORIES
+from helpers.platforms import needs_signals
 from helpers.process import EACH_KIND, made
 from helpers.threads import LoopThread, Recorded, TrioThread, in_thread, loop_thread, waiting
 
@@ -78,6 +79,7 @@ def test_a_task_being_cancelled_does_not_count_as_waiting() -> None:
 # Interrupted.
 
 
+@needs_signals
 def test_ctrl_c_ends_acquire_blocking() -> None:
     """The main thread is interrupted while it waits, leaves the line, and no permit is lost."""
     clock = ManualClock()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
-import pytest
 from helpers.forks import program
+from helpers.platforms import needs_fork
 
 WITHOUT = """
 import sys
@@ -70,7 +68,7 @@ print(permits())
     assert "[[('a', 2), ('b', 2)]] 2\n[[('a', 2)]]\n" == printed
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="os.fork() does not exist here")
+@needs_fork
 def test_a_child_reports_on() -> None:
     """It has the counts until the fork, and goes on from there; its spans are its own."""
     printed = program(

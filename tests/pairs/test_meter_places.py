@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-import multiprocessing
 import pickle
 import threading
 import weakref
@@ -16,6 +15,7 @@ import pytest
 from helpers.driving import SECOND, turns
 from helpers.forks import program
 from helpers.meters import Machine, at_once
+from helpers.platforms import needs_fork
 
 import aiorate
 from aiorate.rate import Rate
@@ -144,7 +144,7 @@ def test_runs_of_several_loops_share_one_budget() -> None:
     assert 30 == limiter.statistics().granted
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+@needs_fork
 def test_a_child_goes_on_with_the_budget_of_its_parent() -> None:
     """It is forked while the meter is open, and runs another loop; its parent notices nothing."""
     printed = program(

@@ -5,7 +5,6 @@ The best of a few rounds counts, where other programs keep the machine busy; see
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -68,7 +67,7 @@ def test_a_killed_process_loses_what_it_had_booked(store: Store) -> None:
     order = Order(store.url, dimensions, (200, 600), seconds=5.0)
 
     def measured() -> Figures:
-        shares = together(store, order, event=(2.0, lambda workers: workers[0].send_signal(signal.SIGKILL)))
+        shares = together(store, order, event=(2.0, lambda workers: workers[0].kill()))
         assert len(shares.grants) == 3
         return {
             "unused in the second after": (1.0 - shares.sums(2.0, 3.0)[0] / 500, 0.1),

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from helpers.driving import all_closed, descriptors, made_to_wait
 from helpers.loops import FACTORIES
+from helpers.platforms import needs_kernel_timers
 
 import aiorate
 from aiorate.waiting.asyncio import timerfd
 from aiorate.waiting.asyncio.timerfd import KernelTimers
 
+pytestmark = needs_kernel_timers
 LOOPS = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
 
 

@@ -5,7 +5,6 @@ What the machine makes of processes that share nothing, each with its part of th
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -106,7 +105,7 @@ def test_the_others_go_on_when_a_busy_process_is_killed(store: Store) -> None:
     """Its slots lapse, and they are few."""
 
     def measured() -> Figures:
-        shares = together(orders(seconds=3.0), store, (2.0, lambda workers: workers[0].send_signal(signal.SIGKILL)))
+        shares = together(orders(seconds=3.0), store, (2.0, lambda workers: workers[0].kill()))
         machine = floor(store, seconds=3.0, count=3)
         assert len(shares.grants) == 3
         assert shares.errors == {}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +19,7 @@ import pytest
 from helpers.driving import LONG, SECOND
 from helpers.interrupts import ROOT, Alarm
 from helpers.loops import FACTORIES
+from helpers.platforms import needs_signals
 from helpers.server import most_in_any_window
 from helpers.threads import Recorded, in_thread
 
@@ -28,7 +28,7 @@ from aiorate import Budget, KeyedLimiter, Limiter
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform == "win32", reason="needs SIGUSR1"),
+    needs_signals,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of finalizers that a signal interrupts
 ]
 

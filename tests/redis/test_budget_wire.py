@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import threading
 from time import monotonic_ns
 from typing import Any
@@ -15,6 +14,7 @@ import valkey.asyncio
 from helpers.driving import LONG, one_loop, others
 from helpers.forks import program
 from helpers.loops import LeapingLoop
+from helpers.platforms import needs_fork
 from helpers.stores import RealServer, TimedClient, now
 
 from aiorate import KeyedBudget, WaitTooLong
@@ -87,7 +87,7 @@ def test_under_trio_there_is_an_error(store: RealServer) -> None:
         trio.run(reserve, budget)
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+@needs_fork
 def test_a_child_process_asks_by_itself(store: RealServer) -> None:
     """The parent's bookings, and what came back there, are the parent's."""
     printed = program(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import sys
 from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import pytest
 import trio
 from helpers.driving import LONG, others, until
 from helpers.loops import FACTORIES
+from helpers.platforms import needs_fork
 from helpers.stores import RealServer, TimedClient, now
 
 from aiorate.redis import RedisLimiter
@@ -167,7 +167,7 @@ def test_after_a_fork_the_slots_in_hand_are_the_parents(store: RealServer) -> No
         runner.run(main())
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+@needs_fork
 def test_a_child_process_takes_none_of_its_parents_slots(store: RealServer) -> None:
     """Slots in hand at a fork would be granted twice."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import trio
 from helpers.driving import LONG
 from helpers.forks import program
 from helpers.outages import POLICIES
+from helpers.platforms import needs_fork
 from helpers.stores import RealServer, TimedClient
 from helpers.threads import KINDS, call_in_thread, in_thread, loop_thread
 
@@ -154,7 +154,7 @@ print("ended")
     assert "ended\n" == said
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+@needs_fork
 def test_a_child_process_has_its_own_thread_and_connection(store: RealServer) -> None:
     """And its own permits; those in hand are the parent's."""
     said = program(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 
 import pytest
 from helpers.driving import descriptors
 from helpers.forks import program
+from helpers.platforms import needs_fork
 
 import aiorate
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+@needs_fork
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("strategy", ['TokenPool("100/s")', 'TokenBucket("100/s", burst=1)', 'SlidingWindow("1/10ms")'])
 def test_a_worker_process_uses_the_limiter_of_its_module(strategy: str, precise: bool) -> None:
@@ -48,7 +48,7 @@ asyncio.run(main())
     assert "3\n5 6\n" == printed
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+@needs_fork
 @pytest.mark.parametrize("precise", [False, True])
 def test_waits_of_the_child_do_not_delay_the_parent(precise: bool) -> None:
     """The child shared the parent's kernel timer and set it for an hour later, so the parent slept on."""
@@ -84,7 +84,7 @@ asyncio.run(main())
     assert "child\nTrue True True\n" == printed
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+@needs_fork
 @pytest.mark.parametrize("precise", [False, True])
 def test_the_child_starts_with_the_budget_and_nobody_in_line(precise: bool) -> None:
     """The child inherited the parent's line: it was full, and nobody there would ever move up."""
@@ -133,7 +133,7 @@ asyncio.run(main())
     assert "0 True True False\n0.0\n0.0\nwaited in vain\n2\nTrue False\n" == printed
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@needs_fork
 def test_the_parents_line_is_gone_right_after_a_fork() -> None:
     """Within 5 ms after the parent's last look at its loop, the child was refused: False, LineFull, WaitTooLong."""
 
@@ -159,7 +159,7 @@ def test_the_parents_line_is_gone_right_after_a_fork() -> None:
     assert [0] * 10 == [asyncio.run(main(sort)) for sort in (0, 1) * 5]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@needs_fork
 def test_the_child_keeps_no_descriptor_of_the_parent() -> None:
     """The parent's kernel timer stayed open in the child for as long as the child lived."""
 

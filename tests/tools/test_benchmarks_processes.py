@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import signal
 import socket
 import sys
 import time
@@ -154,7 +153,7 @@ def test_a_killed_worker_has_no_record() -> None:
     struck = []
 
     def strike(workers: list[Any]) -> None:
-        workers[0].send_signal(signal.SIGKILL)
+        workers[0].kill()
         struck.append(time.monotonic_ns())
 
     begin, (killed, left) = fleet.fleet([replace(FLOOR, seconds=0.5)] * 2, (0.1, strike))

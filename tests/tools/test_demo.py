@@ -16,6 +16,7 @@ import sys
 import aiohttp
 import pytest
 from helpers.driving import LONG
+from helpers.platforms import needs_signals
 from helpers.strategies import EACH
 
 import aiorate
@@ -233,6 +234,7 @@ def test_the_command_in_a_pipe_prints_plain_text() -> None:
 
 
 @pytest.mark.slow
+@needs_signals
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_it_without_a_traceback() -> None:
     """Also with requests in line and under way; the server's process ends too."""

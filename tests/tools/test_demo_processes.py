@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from helpers.driving import LONG, SECOND, one_loop
+from helpers.platforms import needs_proc
 from helpers.stores import needs_binary
 from rich.console import Console
 
@@ -266,9 +267,6 @@ def alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the children of a process")
 
 
 @needs_binary

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers.driving import LONG
+from helpers.platforms import needs_terminals
 
 from aiorate import cli
 from aiorate._simulate import words
@@ -271,7 +272,7 @@ def test_standard_input_is_read(log: str) -> None:
     assert done.stderr == b""
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other terminals")
+@needs_terminals
 def test_a_bar_is_drawn_on_a_terminal_alone(log: str) -> None:
     """On standard error, so that the result can be piped on."""
     import pty

@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 from helpers.driving import LONG
+from helpers.platforms import needs_fork
 from helpers.threads import call_in_thread, in_thread
 
 from aiorate.waiting.process.section import Section
@@ -168,7 +169,7 @@ def test_calls_deferred_during_a_fork_follow_it() -> None:
     assert ["late"] == heard
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@needs_fork
 @pytest.mark.filterwarnings("ignore:This process")
 def test_a_fork_holds_every_section_until_the_child_exists() -> None:
     """The child is told and is free to decide; the parent makes the deferred calls; each goes on separately."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.driving import LONG, SECOND, Crowd, alive, all_closed, descriptors, made_to_wait, turns, until
+from helpers.platforms import needs_kernel_timers
 
 import aiorate
 from aiorate.testing import ManualClock
@@ -106,6 +106,7 @@ async def test_a_loop_that_cannot_watch_descriptors_has_no_timers() -> None:
     loop.close()
 
 
+@needs_kernel_timers
 async def test_when_no_descriptor_is_left_the_loops_timers_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The descriptor is opened again after an idle time, when the process may have reached its limit of descriptors."""
 
@@ -122,6 +123,7 @@ async def test_when_no_descriptor_is_left_the_loops_timers_take_over(monkeypatch
     assert descriptors() == 0
 
 
+@needs_kernel_timers
 async def test_several_limiters_share_one_descriptor() -> None:
     """Ten thousand limiters must not need ten thousand descriptors; and it is closed soon after the last wait."""
     limiters = [paced("1/h") for _ in range(5)]
@@ -148,6 +150,7 @@ async def test_a_limiter_that_need_not_wait_leaves_no_descriptor_open() -> None:
     await all_closed()
 
 
+@needs_kernel_timers
 async def test_no_timer_fires_early() -> None:
     """A kernel timer is absolute: at its instant or after, so that the dispatcher is never woken in vain."""
     fired: list[int] = []
@@ -164,6 +167,7 @@ async def test_no_timer_fires_early() -> None:
     assert min(fired) >= 0
 
 
+@needs_kernel_timers
 async def test_timers_fire_in_order_and_cancelled_ones_do_not() -> None:
     """One descriptor serves all timers, which are independent."""
     fired: list[int] = []
@@ -179,6 +183,7 @@ async def test_timers_fire_in_order_and_cancelled_ones_do_not() -> None:
         handle.cancel()
 
 
+@needs_kernel_timers
 async def test_a_callback_that_fails_stops_no_other() -> None:
     """The descriptor is shared, but an error of one limiter concerns no other. The loop's exception handler is told."""
     loop = asyncio.get_running_loop()
@@ -201,6 +206,7 @@ async def test_a_callback_that_fails_stops_no_other() -> None:
     assert [ZeroDivisionError] == [type(error) for error in told]
 
 
+@needs_kernel_timers
 async def test_when_all_waiters_are_cancelled_no_timer_is_left() -> None:
     """Cancelled while it is set: no timer fires, and the descriptor is closed."""
     limiter = paced("1/min")
@@ -246,6 +252,7 @@ async def test_an_instant_too_far_for_the_kernel_is_waited_for(period: int, monk
     await asyncio.gather(task, return_exceptions=True)
 
 
+@needs_kernel_timers
 async def test_a_timer_may_cancel_another_that_is_due() -> None:
     """A grant of one limiter may end the wait of another."""
     fired: list[str] = []
@@ -259,8 +266,11 @@ async def test_a_timer_may_cancel_another_that_is_due() -> None:
     assert fired == ["last"]
 
 
+@needs_kernel_timers
 async def test_a_kernel_without_descriptors_raises_its_error() -> None:
     """The error is the system's, with its number: a -1 is not taken for a descriptor."""
+    import resource  # POSIX has it
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -270,6 +280,7 @@ async def test_a_kernel_without_descriptors_raises_its_error() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@needs_kernel_timers
 async def test_a_descriptor_of_another_kind_is_not_set() -> None:
     """Other code may have closed the descriptor, and its number may belong to another."""
     other = os.eventfd(0)
@@ -280,6 +291,7 @@ async def test_a_descriptor_of_another_kind_is_not_set() -> None:
     os.close(other)
 
 
+@needs_kernel_timers
 async def test_cancelled_timers_do_not_pile_up_behind_the_first() -> None:
     """A pause that is extended ten thousand times sets as many timers, and cancels all except one."""
     limiter, other = paced("1/day"), paced("1/h")

@@ -17,6 +17,7 @@ import pytest
 import trio
 import trio.testing
 from helpers.driving import SECOND
+from helpers.platforms import needs_fork
 from helpers.under_trio import run, settled
 
 import aiorate
@@ -255,7 +256,7 @@ def test_a_worker_thread_acquires_through_its_run() -> None:
     assert 3 == len(waits)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@needs_fork
 def test_a_child_process_goes_on_with_the_budget() -> None:
     """It has neither the run nor the waiters of its parent, and may start another run."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("2/day", burst=2))

@@ -1,0 +1,31 @@
+"""What only some platforms have: the marks that skip a test elsewhere, each with its reason."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from aiorate.waiting.asyncio import timerfd
+
+__all__ = ["KERNEL_TIMERS", "needs_fork", "needs_kernel_timers", "needs_proc", "needs_signals", "needs_terminals"]
+
+
+def _has_kernel_timers() -> bool:
+    try:
+        os.close(timerfd.create())
+    except (OSError, AttributeError, NotImplementedError, TypeError):  # as KernelTimers.of()
+        return False
+    return True
+
+
+KERNEL_TIMERS = _has_kernel_timers()
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork() does not exist here")
+needs_signals = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the signals of POSIX do not exist here")
+"""SIGKILL and SIGUSR1, and SIGINT for another process or for one thread."""
+needs_kernel_timers = pytest.mark.skipif(not KERNEL_TIMERS, reason="only Linux has kernel timers (timerfd)")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells the children of a process (/proc)")
+needs_terminals = pytest.mark.skipif(os.name == "nt", reason="Windows has other terminals")
