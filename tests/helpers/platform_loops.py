@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -94,26 +94,11 @@ def played(platform: Platform) -> Iterator[PlayedLoop]:
     """The loop, by whose clock the machine's monotonic clock goes meanwhile."""
     loop = PlayedLoop(platform)
     clock = SimpleNamespace(monotonic=lambda: loop.reading() / 1e9)
-    modules = ("asyncio.view", "timeline", "loops", "turnstile", "process.view", "process.family")
     try:
-        with patch.object(asyncio.base_events, "time", clock):
-            with _all([patch(f"aiorate.waiting.{module}.monotonic_ns", loop.reading) for module in modules]):
-                yield loop
+        with ExitStack() as patches:
+            patches.enter_context(patch.object(asyncio.base_events, "time", clock))
+            for module in ("asyncio.view", "timeline", "loops", "turnstile", "process.view", "process.family"):
+                patches.enter_context(patch(f"aiorate.waiting.{module}.monotonic_ns", loop.reading))
+            yield loop
     finally:
         loop.close()
-
-
-@contextmanager
-def _all(patches: list[Any]) -> Iterator[None]:
-    for each in patches:
-        each.start()
-    try:
-        yield
-    finally:
-        for each in patches:
-            each.stop()
-
-
-def run(loop: PlayedLoop, main: Callable[[], Any]) -> Any:
-    """Run it to its end."""
-    return loop.run_until_complete(main())

@@ -67,6 +67,9 @@ def take_away() -> None:
             importlib.import_module(name)
     kill = signal.SIGKILL  # Popen keeps what else it needs
     subprocess.Popen.kill = lambda self: self.send_signal(kill)  # type: ignore[method-assign]
+    for module in [module for name, module in sys.modules.items() if name.startswith("trio.")]:
+        if getattr(module, "select", None) is select:
+            module.select = SimpleNamespace(**vars(select))  # type: ignore[attr-defined]  # trio has another implementation there
     for module, names in _LACKING.items():
         for name in names:
             if hasattr(module, name):
