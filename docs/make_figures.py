@@ -2,30 +2,33 @@
 
     python docs/make_figures.py
 
-No timing and no randomness: the same code gives the same bytes, and a test compares them with what is committed.
+No timing, and dice that always fall alike: the same code gives the same bytes, and a test compares them with what is committed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import re
+from collections import deque
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiorate
 from aiorate.redis import RedisLimiter
-from aiorate.testing import ManualClock, simulate
+from aiorate.testing import ManualClock, VirtualLoop, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+    from typing import Any
 
 HERE = Path(__file__).parent
 MS = 1_000_000
 SECOND = 1_000 * MS
 
 # Readable on white and on black; the page shows through.
-INK, ASKED, GOOD, CATCHING, BAD = "#7d8590", "#7d8590", "#2f81f7", "#2da44e", "#e5534b"
+INK, ASKED, GOOD, CATCHING, BAD = "#757c85", "#757c85", "#2f81f7", "#23923f", "#e5484d"
 
 STRATEGIES: dict[str, Callable[[], aiorate.Scheduler]] = {
     'TokenPool("10/s")': lambda: aiorate.TokenPool("10/s"),
@@ -193,6 +196,108 @@ def scopes_picture() -> str:
     return _svg(720, 262, "The most permits in a window, by its length, at 1000 per second", parts)
 
 
+class Allowing:
+    """A server that allows 10 requests in any second and answers 429 to others. Answers take 0.1 to 0.5 s."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[float, bool]] = []  # when, and whether it was answered
+        self._counted: deque[float] = deque(maxlen=10)
+        self._dice = random.Random(1)
+
+    async def get(self) -> bool:
+        loop = asyncio.get_running_loop()
+        left_at = loop.time()
+        await asyncio.sleep(self._dice.uniform(0.02, 0.06))  # on its way
+        arrived = loop.time()
+        allowed = len(self._counted) < 10 or arrived - self._counted[0] >= 1
+        if allowed:
+            self._counted.append(arrived)
+        self.sent.append((left_at, allowed))
+        await asyncio.sleep(self._dice.uniform(0.08, 0.44))
+        return allowed
+
+
+async def send_with_semaphore(server: Allowing, seconds: float, jobs: int = 60) -> None:
+    """Ten at a time, each with a sleep after it; a job that got 429 waits for a second and tries again."""
+    semaphore = asyncio.Semaphore(10)
+
+    async def job() -> None:
+        while True:
+            async with semaphore:
+                answered = await server.get()
+                await asyncio.sleep(seconds)
+            if answered:
+                return
+            await asyncio.sleep(1)
+
+    await asyncio.gather(*(job() for _ in range(jobs)))
+
+
+async def send_with_limiter(server: Allowing, jobs: int = 60) -> None:
+    """The same jobs with a limiter, whose period is a tenth longer than the server's."""
+    limiter = aiorate.Limiter("10/1.1s")
+
+    async def job() -> None:
+        answered = False
+        while not answered:
+            async with limiter:
+                answered = await server.get()
+
+    await asyncio.gather(*(job() for _ in range(jobs)))
+
+
+WAYS: dict[str, tuple[str, Callable[[Allowing], Coroutine[Any, Any, None]]]] = {
+    "short": ("Semaphore(10) and sleep(0.1)", lambda server: send_with_semaphore(server, 0.1)),
+    "long": ("Semaphore(10) and sleep(1)", lambda server: send_with_semaphore(server, 1)),
+    "aiorate": ('aiorate: Limiter("10/1.1s")', send_with_limiter),
+}
+
+
+def sent_by(way: str) -> tuple[list[tuple[float, bool]], float]:
+    """The requests of sixty jobs, when each left and whether it was answered, and how long all jobs took."""
+    server = Allowing()
+
+    async def main() -> float:
+        await WAYS[way][1](server)
+        return asyncio.get_running_loop().time()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        took = runner.run(main())
+    return sorted(server.sent), took
+
+
+def first_picture() -> str:
+    """When each request of sixty jobs was sent to a server that allows 10 per second, and which got 429."""
+    left, right, until, dot, column, floor = 10, 470, 9, 5.0, 0.09, 0.0
+
+    def x(t: float) -> float:
+        return left + (right - left) * t / until
+
+    parts = []
+    for way, (name, _) in WAYS.items():
+        sent, took = sent_by(way)
+        columns: list[list[bool]] = []
+        begun: list[float] = []
+        for at, answered in sent:
+            if not begun or at - begun[-1] >= column:
+                begun.append(at)
+                columns.append([])
+            columns[-1].append(answered)
+        refused = sum(not answered for _, answered in sent)
+        parts.append(_text(left, floor + 18, name, INK))
+        parts.append(_text(right, floor + 18, f"{took:.1f} s, {refused or 'no'} refusals", BAD if refused else INK, "end"))
+        floor += 32 + dot * max(len(stack) for stack in columns)
+        parts.append(f'<line x1="{left}" y1="{floor:.1f}" x2="{right}" y2="{floor:.1f}" stroke="{INK}" stroke-width="0.8"/>')
+        for at, stack in zip(begun, columns, strict=True):
+            for height, answered in enumerate(stack):
+                colour = GOOD if answered else BAD
+                parts.append(f'<circle cx="{x(at + column / 2):.1f}" cy="{floor - 4 - height * dot:.1f}" r="2.2" fill="{colour}"/>')
+        floor += 8
+    parts += [_text(x(s), floor + 10, f"{s} s", INK, "start" if s == 0 else "middle") for s in range(0, until, 2)]
+    title = "When sixty jobs send requests to a server that allows 10 per second, and which are refused"
+    return _svg(480, round(floor) + 18, title, parts, size=14)
+
+
 def grants_picture(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
     """A dot for each grant of a strategy, stacked where several come at one instant; one row per scenario."""
     until, left, right, row, dot = 4 * SECOND, 140, 700, 62, 4.4
@@ -222,8 +327,8 @@ def _text(x: float, y: float, text: str, colour: str, anchor: str = "start") -> 
     return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}">{text}</text>'
 
 
-def _svg(width: int, height: int, title: str, parts: list[str]) -> str:
-    font = 'font-family="system-ui, \'Segoe UI\', Helvetica, Arial, sans-serif" font-size="12"'
+def _svg(width: int, height: int, title: str, parts: list[str], *, size: int = 12) -> str:
+    font = f'font-family="system-ui, \'Segoe UI\', Helvetica, Arial, sans-serif" font-size="{size}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" {font}>'
     title = title.replace("&", "&amp;").replace("<", "&lt;")
     return "\n".join([head, f"<title>{title}</title>", *parts, "</svg>", ""])
@@ -250,7 +355,11 @@ def grants_table(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
 
 def files() -> dict[Path, str]:
     """Every picture that is drawn here, and the page with the tables, by path."""
-    made = {HERE / "figures" / "stall.svg": stall_picture(), HERE / "figures" / "scopes.svg": scopes_picture()}
+    made = {
+        HERE / "figures" / "first.svg": first_picture(),
+        HERE / "figures" / "stall.svg": stall_picture(),
+        HERE / "figures" / "scopes.svg": scopes_picture(),
+    }
     for name, make in STRATEGIES.items():
         made[HERE / "figures" / f"{slug(name)}.svg"] = grants_picture(name, make)
     page = HERE / "strategies.md"
