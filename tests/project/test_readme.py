@@ -5,18 +5,14 @@ The root's conftest.py runs their Python blocks.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from helpers.scripts import script
 
 import aiorate
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,16 +21,6 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(page for page in sorted((R
 
 def _commands() -> list[str]:
     return re.findall(r"^```sh\n(.*?)\n```$", README, flags=re.MULTILINE | re.DOTALL)
-
-
-def _script(name: str) -> ModuleType:
-    """A script of the docs folder, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_checks_begin_with_the_command_of_the_readme() -> None:
@@ -64,7 +50,7 @@ def test_commands_of_the_readme_need_python_and_pip_only() -> None:
 
 def test_pictures_and_tables_show_the_real_strategies() -> None:
     """If a strategy changes, so must its picture: python docs/make_figures.py."""
-    make_figures = _script("make_figures")
+    make_figures = script("make_figures")
 
     stale = [path.name for path, text in make_figures.files().items() if path.read_text(encoding="utf-8") != text]
 
@@ -73,13 +59,13 @@ def test_pictures_and_tables_show_the_real_strategies() -> None:
 
 def test_the_script_that_compares_the_drivers_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """The design quotes its table. Here it measures a few waiters only, so the figures mean nothing."""
-    script = _script("measure_drivers")
-    script.ROUNDS, script.MANY = 1, 100
+    measured = script("measure_drivers")
+    measured.ROUNDS, measured.MANY = 1, 100
 
-    script.main()
+    measured.main()
 
     rows = capsys.readouterr().out.splitlines()[2:]
-    assert len(rows) == len(script.CASES)
+    assert len(rows) == len(measured.CASES)
 
 
 @pytest.mark.parametrize("name", aiorate.__all__)
@@ -111,7 +97,9 @@ def test_every_page_can_be_reached_from_the_index() -> None:
         page = to_read.pop()
         reached.add(page)
         for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-            to_read += [page.parent / f"{line}.md" for line in block.split("\n") if line and not line.startswith(":")]
+            to_read += [
+                page.parent / f"{line}.md" for line in block.split("\n") if line and not line.startswith(":") and "https:" not in line
+            ]
 
     assert [page for page in PAGES if docs in page.parents and page not in reached] == []
 
