@@ -14,20 +14,26 @@ from typing import Any
 import pytest
 
 import aiorate
-from aiorate.testing import VirtualLoop
+from aiorate.testing import ManualClock, VirtualLoop
+from helpers.driving import LONG
+from helpers.threads import in_thread
 
 __all__ = [
+    "BEGINS",
     "CLOSE",
     "PAGES",
     "Check",
+    "HandTime",
     "Row",
     "Side",
     "a_crowd",
     "check_pairs",
     "each_row",
+    "in_thread_time",
     "in_virtual_time",
     "moments",
     "ours",
+    "rows_of",
     "same_moments",
     "timeline",
 ]
@@ -69,12 +75,13 @@ def rows_of(page: str) -> list[Row]:
     return rows
 
 
-def each_row(page: str) -> pytest.MarkDecorator:
-    """Run a test for each row of the page."""
-    return pytest.mark.parametrize("row", rows_of(page), ids=lambda row: row.left.replace("`", ""))
+def each_row(page: str, but: str = "") -> pytest.MarkDecorator:
+    """Run a test for each row of the page, except for one that needs a server and has its own test."""
+    rows = [row for row in rows_of(page) if row.left != but]
+    return pytest.mark.parametrize("row", rows, ids=lambda row: row.left.replace("`", ""))
 
 
-def check_pairs(page: str, pairs: Mapping[str, Check]) -> None:
+def check_pairs(page: str, pairs: Mapping[str, Callable[..., None]]) -> None:
     """Every row has a check, every check a row, and no two rows are alike."""
     cells = [row.left for row in rows_of(page)]
     assert cells, f"{page}.md has no table"
@@ -191,3 +198,27 @@ def same_moments(theirs: Iterable[float], ours: Iterable[float], *, later: float
     pairs = list(zip(theirs, ours, strict=True))
     apart = [(number, one, other) for number, (one, other) in enumerate(pairs) if not -CLOSE <= one - other <= later + CLOSE]
     assert not apart, f"(number, seconds with the other library, seconds with aiorate): {apart}"
+
+
+class HandTime:
+    """A clock that stands in for the module ``time``: it moves when it is told to, or when code sleeps."""
+
+    def __init__(self) -> None:
+        self.seconds = float(BEGINS)
+
+    def time(self) -> float:
+        return self.seconds
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def in_thread_time(limiter: aiorate.Limiter, clock: ManualClock, work: Callable[[], Any], step: float) -> Any:
+    """Run work that blocks in a thread, and move the clock on by a step whenever it waits for the limiter."""
+    done = in_thread(work)
+    while not done.done():
+        if limiter.statistics().waiting:
+            clock.advance(step)
+    return done.result(LONG)

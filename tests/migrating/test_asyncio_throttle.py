@@ -30,7 +30,7 @@ def theirs() -> Side:
 
 
 def made(arrivals: list[float], poll: float = POLL) -> Check:
-    """Both cells make a limiter, and requests go at the same moments, but for polling."""
+    """Both cells make a limiter, and requests go at the same moments, or as late as polling makes them."""
 
     def check(row: Row) -> None:
         one = timeline(theirs(), row.theirs[0], "throttler.acquire()", arrivals)
