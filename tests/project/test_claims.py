@@ -13,6 +13,7 @@ from helpers.scripts import script
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 INDEX = (DOCS / "index.md").read_text(encoding="utf-8")
 WHY = (DOCS / "why_429.md").read_text(encoding="utf-8")
 figures = script("make_figures")
@@ -102,3 +103,21 @@ def test_the_page_about_429_has_as_many_causes_as_it_says() -> None:
     assert 9 == len(causes)
     for page in (WHY, (DOCS / "http.md").read_text(encoding="utf-8")):
         assert "nine causes" in page
+
+
+def test_the_readme_says_what_the_benchmarks_measured() -> None:
+    """Nanoseconds, to the next ten, and their share of a request of 10 ms; without the C part, what the page on speed says."""
+    (claim,) = re.findall(r"about (\d+) ns\]\(\S+\): ([\d.]+) % of a request of 10 ms \(\[(\d+ to \d+ ns)\]", README)
+    nanoseconds = figures.measured("uncontended", "acquire(), 1000/s", "aiorate TokenPool")
+
+    assert int(claim[0]) == round(nanoseconds, -1)
+    assert float(claim[1]) == int(claim[0]) / 10_000_000 * 100
+    assert f"four to six, {claim[2]}" in (DOCS / "speed.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_and_the_first_page_show_one_program() -> None:
+    """A reader who comes from one finds the other."""
+    shown = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+    assert shown is not None
+    assert shown[1] in INDEX
