@@ -169,8 +169,10 @@ def _add_rate_and_strategy(
 
 
 def _rate(text: str) -> Rate:
+    from aiorate.calendar_rate import CalendarRate
+
     try:
-        return Rate.parse(text)
+        return CalendarRate.of(text)  # months too: a CalendarWindow has them
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -382,7 +382,7 @@ class Limiter:
         ``member`` is the index of the `AllOf`'s member to change. Requests in line that are now larger than can be granted fail with
         a ValueError.
         """
-        changes.set_rate(self._dispatcher, Rate.of(rate), member)
+        changes.set_rate(self._dispatcher, rate, member)
 
     @changing
     def pause(self, seconds: Duration) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from math import gcd, lcm
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -43,9 +43,21 @@ _UNITS = {  # str() uses the first spelling of each unit
     }.items()
     for name in names.split()
 }
-_NO_UNITS = {"month": ("month", 30), "mo": ("month", 30), "year": ("year", 365), "yr": ("year", 365), "y": ("year", 365)}
+
+
+class CalendarUnit(NamedTuple):
+    """A unit that has no fixed length."""
+
+    name: str
+    months: int
+    days: int
+    """About as long."""
+
+
+_MONTH, _YEAR = CalendarUnit("month", 1, 30), CalendarUnit("year", 12, 365)
+CALENDAR_UNITS = {"month": _MONTH, "mo": _MONTH, "year": _YEAR, "yr": _YEAR, "y": _YEAR}
 _NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
-_TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
+RATE_TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
 
 
 class Rate:
@@ -85,18 +97,19 @@ class Rate:
 
         The units are ns, us, ms, s (sec, second), min (minute), h (hr, hour), d (day) and week. A plain number means per second.
         Raises ValueError for any other text. ``m`` is such a text, because it may mean minutes or months. A month has no fixed
-        length: write ``"1000/30day"``.
+        length: write ``"1000/30day"``, or ``CalendarWindow("1000/month", "UTC")`` for a quota of each month.
         """
         if not isinstance(text, str):
             raise TypeError(f"Rate.parse() takes text such as '100/s', not {type(text).__name__}.")
-        match = re.fullmatch(_TEXT, text.strip(), re.ASCII | re.IGNORECASE)
+        match = re.fullmatch(RATE_TEXT, text.strip(), re.ASCII | re.IGNORECASE)
         unit = (match[3] or "s").lower() if match else ""
         if match is None or unit not in _UNITS:
             hint = " ('m' may mean minutes or months: write 'min')" if unit == "m" else ""
             write = "'100/s', '500/min', '3/250ms' or '10000/day'"
-            if match and unit.removesuffix("s") in _NO_UNITS:
-                name, days = _NO_UNITS[unit.removesuffix("s")]
-                hint, write = f": a {name} has no fixed length", f"'{match[1]}/{days}day'"
+            if match and (no_unit := CALENDAR_UNITS.get(unit.removesuffix("s"))):
+                hint = f": a {no_unit.name} has no fixed length"
+                days = no_unit.days * (int(match[2]) if (match[2] or "").isdigit() else 1)
+                write = f"'{match[1]}/{days}day', or CalendarWindow('{match[1]}/{match[2] or ''}{no_unit.name}', 'UTC')"
             raise ValueError(f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write {write}.")
         n, n_den = written(match[1], "Rate.parse()")
         count, count_den = written(match[2] or "1", "Rate.parse()")
@@ -129,6 +142,10 @@ class Rate:
         _set(self, "period_ns", period_ns)
         _set(self, "ticks", (permits // least, period_ns // least))
         _set(self, "is_whole", scale == 1)
+
+    def with_permits(self, permits: int) -> Rate:
+        """Another number of permits in the same period."""
+        return Rate.exactly(permits, self.period_ns)
 
     @property
     def per_second(self) -> float:

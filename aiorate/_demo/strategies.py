@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import aiorate
+from aiorate.calendar_rate import CalendarRate
 from aiorate.rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ def make(name: str, rate: Rate, *, origin: int | None = None, burst: int | None 
 
     Raises ValueError for any other name, and for a rate that the strategy refuses.
     """
+    if isinstance(rate, CalendarRate) and name.lower() != "calendarwindow":
+        aiorate.Rate.parse(str(rate))  # which says what to write
     if burst is not None and name.lower() == "tokenbucket":
         return aiorate.TokenBucket(rate, burst=burst)
     if name.lower() == "calendarwindow":

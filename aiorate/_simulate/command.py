@@ -148,13 +148,14 @@ def _suggest(asked: Asked, arrivals: Arrivals, progress: Bar) -> Sequence[Sugges
     burst = asked.burst
     if asked.strategy == "TokenBucket" and burst is None:
         burst = strategies.default_burst(asked.rate)
-    rate = search.smallest_rate(lambda rate: _make(asked, rate, burst, arrivals), asked.rate.period_ns)
+    with_permits = asked.rate.with_permits  # of a month too
+    rate = search.smallest_rate(lambda rate: _make(asked, with_permits(rate.permits), burst, arrivals), asked.rate.period_ns)
     about = f"the smallest rate{'' if burst is None else f' with a burst of {burst}'}"
     if rate is None:
         why = "No rate up to 1000000000/s is enough: too many requests come at one instant, or the strategy begins too slowly."
         found.append(Suggestion("rate", about, None, why))
     else:
-        found.append(Suggestion("rate", about, strategies.code(asked.strategy, rate, burst), None))
+        found.append(Suggestion("rate", about, strategies.code(asked.strategy, with_permits(rate.permits), burst), None))
     if too_slow and len(found) > 1:
         found.reverse()
     return found

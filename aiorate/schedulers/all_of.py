@@ -9,7 +9,7 @@ from aiorate.schedulers.compound import Compound
 from aiorate.schedulers.interface import Scheduler, given_twice
 
 if TYPE_CHECKING:
-    from aiorate.rate import Rate
+    from aiorate.rate import Number, Rate
 
 __all__ = ["AllOf"]
 
@@ -33,6 +33,10 @@ class AllOf(Compound):
             raise ValueError("AllOf(): a scheduler given twice would be charged twice. Make two, or give it once.")
         self.parts = schedulers
         self.receipts = True
+
+    def read_rate(self, rate: Rate | str | Number) -> NoReturn:
+        """As `set_rate`."""
+        self.set_rate(self.rate, 0)
 
     def set_rate(self, rate: Rate, now: int) -> NoReturn:
         """Refused, because only the members have rates to change. Change one: ``limiter.set_rate(rate, member=0)``."""

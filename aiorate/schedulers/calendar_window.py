@@ -7,25 +7,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.calendar_rate import CalendarRate
 from aiorate.rate import NS_PER_SECOND, Rate
+from aiorate.schedulers.calendar_edges import DAY, edge_after, month_after
 from aiorate.schedulers.interface import check_give_back, check_instant, check_optional, check_permits, check_window
 from aiorate.schedulers.window import Window, in_period, rate_per, whole_rate
 
 if TYPE_CHECKING:
-    from datetime import datetime, tzinfo
+    from datetime import tzinfo
 
     from aiorate.rate import Number
 
 __all__ = ["CalendarWindow"]
 
 _HOUR = 3_600 * NS_PER_SECOND
-_DAY = 86_400
 
 
 class CalendarWindow(Window):
-    """At most n permits per window of the calendar in the time zone ``tz``: per hour, per day from midnight, per week.
+    """At most n permits per window of the calendar in the time zone ``tz``: per hour, per day from midnight, per week, month or year.
 
-    The period is whole seconds that divide a day, a day or a week, which begins on Monday. ``tz`` is a name such as
+    The period is whole seconds that divide a day, a day, a week, which begins on Monday, or 1, 2, 3, 4, 6 or 12 months, as in
+    ``"10000/month"``, ``"10000/3months"`` and ``"10000/year"``; such windows begin on the first of a month at midnight. A month has no
+    fixed length: where one is needed, as for `rate`, it is that of the longest. ``tz`` is a name such as
     ``"Europe/Berlin"`` or a tzinfo. A day with a change of the clocks is an hour shorter or longer. ``origin`` is the Unix time in
     ns of the instant 0; None reads the wall clock once, at construction, for instants of ``time.monotonic_ns``. After the n permits
     of one window, n more may follow at once in the next.
@@ -55,7 +58,7 @@ class CalendarWindow(Window):
 
             origin = time.time_ns() - time.monotonic_ns()
         check_instant("CalendarWindow(origin)", origin)
-        self.rate = _checked(Rate.of(rate))
+        self.rate = _checked(CalendarRate.of(rate))
         self._tz = tz
         self._origin = origin
         self._last = start
@@ -101,24 +104,27 @@ class CalendarWindow(Window):
         at = self._earliest(1, now)
         if self._ends is None or at >= self._ends:
             self._began, self._ends, self._used = at, self._edge_after(at), 0
-        n, period = self.rate.permits, self.rate.period_ns
+        n = self.rate.permits
         over = min(self._used + permits - n, permits)
         if over <= 0:
             self._used += permits
         else:
             windows = -(-over // n)
             self._used = over - (windows - 1) * n
-            # From the middle of the window before the last, which is inside that window whatever the clocks were changed by.
-            at = self._ends if windows == 1 else self._edge_after(self._ends + (windows - 2) * period + period // 2)
+            at = self._ends if windows == 1 else self._edge(windows - 1)
             self._began, self._ends = at, self._edge_after(at)
         self._opens = at if at > now else None
+
+    def read_rate(self, rate: Rate | str | Number) -> Rate:
+        """As `Scheduler.read_rate`, and of months and years."""
+        return CalendarRate.of(rate)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period, as in `SlidingWindow.set_rate`.
 
-        Grants in the current window still count.
+        For a window of months, a rate per second or per day counts for the longest such months. Grants in the current window still count.
         """
-        rate = _checked(in_period(Rate.of(rate), self.rate.period_ns, "CalendarWindow"))
+        rate = _checked(self._with_period(CalendarRate.of(rate)))
         ends = self._edge_after(now if self._last is None else max(now, self._last), rate)
         if self._ends is not None and now < self._ends:
             # Still the old window. It counts until the later of both ends.
@@ -146,8 +152,11 @@ class CalendarWindow(Window):
         """n for each window of the calendar that a window of this length may touch: 2 n over an edge."""
         check_window(window, largest)
         shortest = self.rate.period_ns
+        if isinstance(self.rate, CalendarRate):
+            shortest = self.rate.shortest_ns
         if shortest > _HOUR and self._tz.utcoffset(None) is None:
-            shortest = max(shortest - 2 * _HOUR, _HOUR)  # the least that a change of the clocks leaves
+            change = 2 * _HOUR if shortest <= DAY * NS_PER_SECOND else 26 * _HOUR  # an island that crosses the date line leaves out a day
+            shortest = max(shortest - change, _HOUR)  # the least that a change of the clocks leaves
         return self.rate.permits * (1 + -(-window // shortest))
 
     def _earliest(self, permits: int, now: int) -> int:
@@ -156,53 +165,53 @@ class CalendarWindow(Window):
         at = max(self._last, now, now if self._opens is None else self._opens)
         return at if self._ends is None or at >= self._ends or self._used + permits <= self.rate.permits else self._ends
 
+    def _with_period(self, rate: Rate) -> Rate:
+        """The rate in the period of the windows now; as written if it is whole only there."""
+        if not isinstance(self.rate, CalendarRate):
+            return rate if isinstance(rate, CalendarRate) else in_period(rate, self.rate, "CalendarWindow")
+        if isinstance(rate, CalendarRate):
+            permits, rest = divmod(rate.permits * self.rate.months, rate.months)
+            return rate if rest or not permits else self.rate.with_permits(permits)
+        return in_period(rate, self.rate, "CalendarWindow")
+
     def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
         """The first edge of a window after the instant."""
-        from datetime import datetime
-
-        period = (rate or self.rate).period_ns // NS_PER_SECOND
+        rate = rate or self.rate
+        months = rate.months if isinstance(rate, CalendarRate) else 0
         second = (self._origin + instant) // NS_PER_SECOND
         try:
-            local = datetime.fromtimestamp(second, self._tz)
+            edge = edge_after(second, self._tz, rate.period_ns // NS_PER_SECOND, months)
         except (OverflowError, OSError, ValueError):
-            return instant + period * NS_PER_SECOND  # the calendar ends with the year 9999
-        if period > 3_600:
-            return _wall_edge(local, period) * NS_PER_SECOND - self._origin
-        # By elapsed time, so that no window is an hour longer when the clocks go back.
-        starts = second - (local.hour * 3_600 + local.minute * 60 + local.second) % period
-        if datetime.fromtimestamp(starts, self._tz).utcoffset() != local.utcoffset():
-            starts += period  # a change by half an hour cut an hour in two: the rest counts with the next hour
-        return (starts + period) * NS_PER_SECOND - self._origin
+            return instant + rate.period_ns  # the calendar ends with the year 9999
+        return edge * NS_PER_SECOND - self._origin
+
+    def _edge(self, windows: int) -> int:
+        """The end of that many windows after the present one."""
+        assert self._ends is not None
+        period = self.rate.period_ns
+        if not isinstance(self.rate, CalendarRate):
+            # From the middle of the window before, which is inside that window whatever the clocks were changed by.
+            return self._edge_after(self._ends + (windows - 1) * period + period // 2)
+        try:
+            edge = month_after((self._origin + self._ends) // NS_PER_SECOND, self._tz, windows * self.rate.months)
+        except (OverflowError, OSError, ValueError):
+            return self._ends + windows * period
+        return edge * NS_PER_SECOND - self._origin
 
     def __repr__(self) -> str:
         return f"CalendarWindow({str(self.rate)!r}, tz={str(self._tz)!r}, used={self._used})"
 
 
-def _wall_edge(local: datetime, period: int) -> int:
-    """Unix time of the next edge by the wall clock: days are as long as the zone makes them."""
-    from datetime import datetime, timedelta
-
-    midnight = datetime(local.year, local.month, local.day)
-    if period < _DAY:
-        passed = local.hour * 3_600 + local.minute * 60 + local.second
-        wall = midnight + timedelta(seconds=passed - passed % period + period)
-    else:
-        days = period // _DAY
-        wall = midnight + timedelta(days=days - (local.toordinal() - 1) % days)
-    edge = int(wall.replace(tzinfo=local.tzinfo).timestamp())
-    if edge <= int(local.timestamp()):  # the repeated hour, after the clocks went back
-        edge = int(wall.replace(tzinfo=local.tzinfo, fold=1).timestamp())
-    return edge
-
-
 def _checked(rate: Rate) -> Rate:
     """The rate, if its period is a window of the calendar."""
+    if isinstance(rate, CalendarRate):
+        return rate
     whole_rate(rate, "CalendarWindow")
     seconds, rest = divmod(rate.period_ns, NS_PER_SECOND)
-    if rest or not seconds or (seconds not in (_DAY, 7 * _DAY) and _DAY % seconds):
-        written = [repr(str(each)) for each in (rate_per(rate, days * _DAY * NS_PER_SECOND) for days in (1, 7)) if each]
+    if rest or not seconds or (seconds not in (DAY, 7 * DAY) and DAY % seconds):
+        written = [repr(str(each)) for each in (rate_per(rate, days * DAY * NS_PER_SECOND) for days in (1, 7)) if each]
         raise ValueError(
-            f"CalendarWindow({str(rate)!r}): the period must be whole seconds that divide a day, a day or a week."
+            f"CalendarWindow({str(rate)!r}): the period must be whole seconds that divide a day, a day, a week, or months."
             f" Write {' or '.join(written) or repr('10000/day')}, or SlidingWindow({str(rate)!r}) for windows that begin anywhere."
         )
     return rate

@@ -159,6 +159,10 @@ class Capped(Compound):
             for quota in self._quotas():
                 quota.give_back(permits, now, taken)
 
+    def read_rate(self, rate: Rate | str | Number) -> Rate:
+        """As the other does."""
+        return self.inner.read_rate(rate)
+
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the other."""
         self.inner.set_rate(rate, now)

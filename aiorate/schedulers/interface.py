@@ -28,13 +28,13 @@ from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from aiorate.rate import NS_PER_SECOND
+from aiorate.rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aiorate.meter import Meter
-    from aiorate.rate import Number, Rate
+    from aiorate.rate import Number
 
 __all__ = ["NOBODY_KNOWS", "Scheduler"]
 
@@ -98,6 +98,10 @@ class Scheduler(ABC):
     @abstractmethod
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate from ``now`` on. Forgives no debt and gives no credit."""
+
+    def read_rate(self, rate: Rate | str | Number) -> Rate:
+        """The `Rate` that `set_rate` takes, from what users write: text, a number per second, or a Rate."""
+        return Rate.of(rate)
 
     @abstractmethod
     def lag(self, now: int) -> int:

@@ -16,7 +16,7 @@ from aiorate.schedulers.windows_ahead import WindowsAhead
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiorate.rate import Rate
+    from aiorate.rate import Number, Rate
     from aiorate.schedulers.calendar_window import CalendarWindow
 
 __all__ = ["QuotaScheduler"]
@@ -206,6 +206,10 @@ class QuotaScheduler(Supplied):
         self._grant(ready)
         if permits > ready:
             self._ahead.charge(permits - ready)
+
+    def read_rate(self, rate: Rate | str | Number) -> Rate:
+        """As `CalendarWindow.read_rate`."""
+        return self.calendar.read_rate(rate)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits, by which this process asks. The window keeps its period, as in `CalendarWindow.set_rate`."""

@@ -120,7 +120,7 @@ class SlidingWindow(Window):
         window of one minute, changes the period too. Grants within the new period before now still count, as far as the log goes
         back. Raises ValueError for any other rate.
         """
-        self.rate = in_period(Rate.of(rate), self.rate.period_ns, "SlidingWindow")
+        self.rate = in_period(Rate.of(rate), self.rate, "SlidingWindow")
         if self._last is None:
             self._last = now
 

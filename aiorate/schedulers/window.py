@@ -70,15 +70,16 @@ def whole_rate(rate: Rate, what: str) -> Rate:
     )
 
 
-def in_period(rate: Rate, period: int, what: str) -> Rate:
-    """The rate as whole permits in that period, or as written if only that is whole. ValueError if neither is."""
+def in_period(rate: Rate, before: Rate, what: str) -> Rate:
+    """The rate as whole permits in the period of the one before, or as written if only that is whole. ValueError if neither is."""
+    period = before.period_ns
     kept = rate_per(rate, period)
     if kept:
-        return kept
+        return before.with_permits(kept.permits)
     if rate.is_whole:
         return rate
     permits = rate.permits * period
-    written = [repr(str(Rate.exactly(n, period))) for n in (permits // rate.period_ns, permits // rate.period_ns + 1) if n]
+    written = [repr(str(before.with_permits(n))) for n in (permits // rate.period_ns, permits // rate.period_ns + 1) if n]
     raise ValueError(
         f"set_rate(): the {what} keeps its period, and {as_float(permits, rate.period_ns):g} permits in it are not whole."
         f" Write {' or '.join(written)}."

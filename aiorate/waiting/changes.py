@@ -12,7 +12,7 @@ from aiorate.waiting.waiters import NOBODY
 
 if TYPE_CHECKING:
     from aiorate.feedback import Feedback
-    from aiorate.rate import Rate
+    from aiorate.rate import Number, Rate
     from aiorate.spec import RateSpec
     from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.gate import Gate
@@ -114,7 +114,7 @@ def charge(dispatcher: Dispatcher, permits: int) -> None:
     dispatcher.changed()
 
 
-def set_rate(dispatcher: Dispatcher, rate: Rate, member: int | None) -> None:
+def set_rate(dispatcher: Dispatcher, rate: Rate | str | Number, member: int | None) -> None:
     """Change the rate, or that of the member with that index. Raises TypeError and ValueError for an index that is none."""
     scheduler = dispatcher.scheduler
     if member is not None:
@@ -125,7 +125,7 @@ def set_rate(dispatcher: Dispatcher, rate: Rate, member: int | None) -> None:
         if not 0 <= member < len(scheduler.members):
             raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
         scheduler = scheduler.members[member]
-    scheduler.set_rate(rate, dispatcher.look())
+    scheduler.set_rate(scheduler.read_rate(rate), dispatcher.look())
     dispatcher.counters.altered = True
     _rate_changed(dispatcher)
 

@@ -106,3 +106,15 @@ async def test_name_of_a_policy_is_that_of_the_limiter(name: str | None, shown: 
 
     assert answer.feedback is not None
     assert (Quota(shown, 2, 1, 60.0, 120.0),) == answer.feedback.quotas
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("rate", "days"), [("1000/month", 31), ("1000/3months", 92), ("1000/year", 366)])
+async def test_policy_of_months_is_that_of_the_longest(rate: str, days: int) -> None:
+    """So a client that divides q by w is never too fast. What is longer than a day is not read back as a window."""
+    window = CalendarWindow(rate, "UTC", origin=1_706_745_600 * SECOND)  # the first of February of a leap year
+    answer = await ask(RateLimitMiddleware(ok, Limiter(window, clock=ManualClock())))
+
+    assert answer.headers["ratelimit-policy"] == f'"default";q=1000;w={days * 86_400}'
+    assert answer.feedback is not None
+    assert (Quota("default", 1000, 999, LONGEST, None),) == answer.feedback.quotas

@@ -23,8 +23,8 @@ TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in
 # from anywhere: the rule is about what runs.
 ROWS = """
 errors rate events mistakes meter waited
-spec feedback finder
-schedulers.interface schedulers.peaks
+spec feedback finder calendar_rate
+schedulers.interface schedulers.peaks schedulers.calendar_edges
 schedulers.undo schedulers.compound schedulers.window
 schedulers.metered
 schedulers.token_pool schedulers.ticks schedulers.smooth schedulers.token_bucket schedulers.all_of

@@ -80,6 +80,9 @@ CALENDARS = {
     "six hours": lambda: aiorate.CalendarWindow("3/6h", "America/New_York", origin=1_730_606_400_000_000_000),
     "a day in Berlin": lambda: aiorate.CalendarWindow("1000/day", "Europe/Berlin", origin=1_711_846_800_000_000_000),
     "a week": lambda: aiorate.CalendarWindow("5/week", "Asia/Kolkata", origin=0),
+    "a month in Berlin": lambda: aiorate.CalendarWindow("7/month", "Europe/Berlin", origin=1_711_846_800_000_000_000),
+    "a year in St John's": lambda: aiorate.CalendarWindow("50/year", "America/St_Johns", origin=1_167_618_600_000_000_000),
+    "a day in St John's": lambda: aiorate.CalendarWindow("5/day", "America/St_Johns", origin=1_162_092_600_000_000_000),
 }
 
 

@@ -198,3 +198,19 @@ def _forget_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("aiorate.http", "aiorate.aiohttp"):
         monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.delattr(aiorate, name.removeprefix("aiorate."), raising=False)
+
+
+def test_simulate_counts_by_months(capsys: pytest.CaptureFixture[str]) -> None:
+    """From the first of January 1970."""
+    assert cli.main(["simulate", "--strategy", "CalendarWindow", "--rate", "2/month", "--requests", "5"]) == 0
+
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[3:]] == ["0.000000"] * 2 + ["2678400.000000"] * 2 + [
+        "5097600.000000"
+    ]
+
+
+def test_simulate_of_a_month_names_the_calendar_window(capsys: pytest.CaptureFixture[str]) -> None:
+    """No other strategy has months."""
+    assert cli.main(["simulate", "--rate", "2/month"]) == 2
+
+    assert "CalendarWindow('2/month', 'UTC')" in capsys.readouterr().err
