@@ -17,7 +17,6 @@ from typing import Any
 
 import fastapi
 import httpx2
-import limits.storage.memory
 import pytest
 import slowapi
 from helpers.migrating import BEGINS, PAGES, HandTime, Row, Side, check_pairs, each_row, ours, rows_of
@@ -39,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'asyncio.iscoroutinefunction' is
 
 @dataclass(frozen=True)
 class Ask:
-    """A request, so many seconds after the first."""
+    """A request, ``at`` seconds after the first."""
 
     at: float = 0
     path: str = "/search"
@@ -99,7 +98,7 @@ class Both:
 
     def route(self, side: Side, decorator: str = "", options: str = "", *paths: str) -> None:
         """Routes with that decorator, or with those options of the route's own decorator."""
-        app = side.names.setdefault("app", fastapi.FastAPI())
+        side.names.setdefault("app", fastapi.FastAPI())
         for path in paths or ("/search", "/health"):
             above = f"@app.api_route({path!r}, methods=['GET', 'POST']{options})\n" + (f"{decorator}\n" if decorator else "")
             side.call(f"{above}async def {path.strip('/')}(request: Request): return 'ok'")
