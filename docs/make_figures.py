@@ -8,13 +8,11 @@ No timing, and dice that always fall alike: the same code gives the same bytes, 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 from collections import deque
 from fractions import Fraction
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import aiorate
@@ -353,16 +351,6 @@ def grants_table(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
         instants = [instant for instant in grants(make) if grants is not after_idle or instant >= IDLE_UNTIL]
         lines.append(f"| {scenario} | {' '.join(f'{instant / SECOND:.3f}'.rstrip('0').rstrip('.') for instant in instants)} |")
     return "\n".join(lines)
-
-
-def measured(scenario: str, case: str, subject: str, loop: str = "asyncio") -> float:
-    """The median of what the benchmarks measured, from docs/benchmarks/benchmarks.json."""
-    (samples,) = [
-        each["samples"]
-        for each in json.loads((HERE / "benchmarks" / "benchmarks.json").read_text(encoding="utf-8"))["measured"]
-        if (each["scenario"], each["case"], each["subject"]) == (scenario, case, subject) and each["loop"] in (loop, "")
-    ]
-    return median(samples)
 
 
 def files() -> dict[Path, str]:
