@@ -293,3 +293,11 @@ def _rate(what: str, rate: Rate | str | Number) -> Rate:
         ) from None
     except ValueError as error:
         raise ValueError(f"AdaptiveRate({what}): {error}") from None
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from aiorate.misnamed import not_in_module
+
+        raise not_in_module(__name__, name)

@@ -104,3 +104,11 @@ def _costing(permits: int) -> Generator[None, None, None]:
 
 def _origin(request: ClientRequest) -> str:
     return origin(request.url.scheme, request.url.raw_host or "", request.url.port)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from aiorate.misnamed import not_in_module
+
+        raise not_in_module(__name__, name)

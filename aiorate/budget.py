@@ -197,7 +197,7 @@ class Budget:
     async def enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
         """Wait for the amounts: the seconds waited, the receipt, and the dimension that was waited for. For `Lease`.
 
-        A receipt is held from then on: `release` must follow. ``decide`` replaces `Dispatcher.decide`.
+        A receipt is held from then on: `end_lease` must follow. ``decide`` replaces `Dispatcher.decide`.
         """
         dispatcher = self._dispatcher
         try:
@@ -210,7 +210,7 @@ class Budget:
         try:
             waited, _, receipt = await dispatcher.wait(ticket, amounts, now, limit, self._max_waiting, self.refusals)
         except BaseException as error:
-            self.release()
+            self.end_lease()
             self._explain(error, amounts)
             raise
         return ns_to_seconds(waited), receipt, self.refusals.dimension(amounts) if waited else None
@@ -228,7 +228,7 @@ class Budget:
             if receipt is not None:
                 dispatcher.post(partial(give_back, dispatcher, amounts, receipt))
             elif kept:
-                self.release()
+                self.end_lease()
             self._explain(error, amounts)
             raise
 
@@ -264,7 +264,7 @@ class Budget:
             self._check_name("settle", place)
             check_count(f"settle({place})", amount)
 
-    def settle(self, amounts: Amounts, receipt: int, used: dict[str, int]) -> None:
+    def settle_lease(self, amounts: Amounts, receipt: int, used: dict[str, int]) -> None:
         """Correct the amounts that a lease took. For `Lease`."""
         self.correct({place: amount - amounts.of[self._names.index(place)] for place, amount in used.items()}, receipt)
 
@@ -279,7 +279,7 @@ class Budget:
             self._above.correct(more, receipt)
         dispatcher.changed()
 
-    def release(self) -> None:
+    def end_lease(self) -> None:
         """A lease has ended: its receipt is no longer needed. Never waits. For `Lease`."""
         if self._dispatcher.section is None:
             drop(self._dispatcher)

@@ -9,6 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aiorate.absent import OF_A_LEASE, answer
+
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Literal, Never, NoReturn
@@ -113,7 +115,7 @@ class Lease:
             section.post(partial(self._end, "over"))
 
     if not TYPE_CHECKING:
-        __await__ = not_a_reservation
+        __await__ = __call__ = not_a_reservation
 
     def settle(self, *misplaced: Never, **used: int) -> None:
         """Report the actual use: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
@@ -133,8 +135,12 @@ class Lease:
         else:
             section.command(partial(self._settle, used))
 
-    def refund(self) -> None:
-        """Give everything back: the call was not made."""
+    def refund(self, *misplaced: Never, **amounts: Never) -> None:
+        """Give everything back: the call was not made. Raises TypeError for amounts: `settle` is for a part."""
+        if misplaced or amounts:
+            from aiorate.mistakes import NOT_IN_PART
+
+            raise TypeError(NOT_IN_PART)
         self.settle(**dict.fromkeys(self._budget.dimensions, 0))
 
     def _settle(self, used: dict[str, int]) -> None:
@@ -142,14 +148,14 @@ class Lease:
         if receipt is not None:  # else another thread has settled it
             self._state = "settled"
             try:
-                self._budget.settle(self._amounts, receipt, used)
+                self._budget.settle_lease(self._amounts, receipt, used)
             finally:
-                self._budget.release()
+                self._budget.end_lease()
 
     def _end(self, state: Literal["settled", "over"]) -> None:
         if self._receipt is not None:
             self._receipt, self._state = None, state
-            self._budget.release()
+            self._budget.end_lease()
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # a signal handler interrupted its making
@@ -161,6 +167,9 @@ class Lease:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
+
+
+answer(Lease, OF_A_LEASE)
 
 
 def check_named(call: str, names: tuple[str, ...], misplaced: tuple[object, ...]) -> None:

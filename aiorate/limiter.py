@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, overload
 
+from aiorate.absent import OF_A_LIMITER, answer
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, check_count
 from aiorate.options import check_on_wait, check_options, check_scope
 from aiorate.rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
@@ -339,13 +340,6 @@ class Limiter:
 
         return limited(Weighted(self, 1), function)
 
-    @property
-    def get(self) -> Never:
-        """Raises AttributeError that says what to write: a client looks this up when a limiter is passed as ``event_hooks``."""
-        from aiorate.mistakes import NOT_HOOKS
-
-        raise AttributeError(NOT_HOOKS)
-
     async def slots(self) -> AsyncGenerator[Slot, None]:
         """Pace an open loop: yields one slot after the other, each with the time at which it was meant to start.
 
@@ -589,6 +583,9 @@ class Limiter:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or create another.")
+
+
+answer(Limiter, OF_A_LIMITER)
 
 
 def _blocking_wait() -> Callable[..., tuple[int, int, int | None]]:

@@ -14,6 +14,7 @@ __all__ = [
     "NOT_A_RESERVATION",
     "NOT_DIMENSIONS",
     "NOT_HOOKS",
+    "NOT_IN_PART",
     "NO_KEY",
     "NO_KEYS_FOR_THREADS",
     "NO_LEASE",
@@ -65,6 +66,9 @@ NO_KEY = {
 NOT_A_RESERVATION = (
     "each call reserves its amounts: write `async with budget.reserve(tokens=1800) as lease:`, which waits in line. A Budget cannot be"
     " entered, and neither a Budget nor a reservation can be awaited."
+)
+NOT_IN_PART = (
+    "refund() gives everything back, and takes no amounts. For what was really used of each dimension, write lease.settle(tokens=used)."
 )
 REQUEST_AS_KEY = (
     "a request cannot be a key: each request would get a separate limit, and none would wait. Use what the limit is for, such as"

@@ -348,3 +348,11 @@ def _version() -> str | None:
 
 _PLACEHOLDERS = ("opentelemetry.metrics", "opentelemetry.trace")
 _MISSING = 'aiorate.otel needs opentelemetry-api: pip install "aiorate[otel]"'
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from aiorate.misnamed import not_in_module
+
+        raise not_in_module(__name__, name)

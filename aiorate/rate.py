@@ -11,6 +11,8 @@ from functools import lru_cache
 from math import gcd, lcm
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from aiorate.absent import OF_A_RATE, answer
+
 if TYPE_CHECKING:
     from datetime import timedelta
     from decimal import Decimal
@@ -195,6 +197,9 @@ class Rate:
 
     def __repr__(self) -> str:
         return f"Rate.parse({str(self)!r})"
+
+
+answer(Rate, OF_A_RATE)
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aiorate.asgi.address import client_address
 from aiorate.asgi.middleware import RateLimitMiddleware
 
 __all__ = ["RateLimitMiddleware", "client_address"]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from aiorate.misnamed import not_in_module
+
+        raise not_in_module(__name__, name)

@@ -22,6 +22,8 @@ No timeout of the client covers the wait. An error of the limiter reaches the ca
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aiorate.feedback import Feedback, Quota
 from aiorate.http.feedback import read_feedback
 from aiorate.http.hooks import blocking_hooks, hooks
@@ -29,3 +31,11 @@ from aiorate.http.requests import Limiters
 from aiorate.http.transport import limit_transport
 
 __all__ = ["Feedback", "Limiters", "Quota", "blocking_hooks", "hooks", "limit_transport", "read_feedback"]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from aiorate.misnamed import not_in_module
+
+        raise not_in_module(__name__, name)

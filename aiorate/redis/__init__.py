@@ -4,7 +4,17 @@
 >>> await limiter.acquire()       # or: async with limiter: ...
 """
 
+from typing import TYPE_CHECKING
+
 from aiorate.redis.budget import RedisBudget
 from aiorate.redis.limiter import RedisLimiter
 
 __all__ = ["RedisBudget", "RedisLimiter"]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from aiorate.misnamed import not_in_module
+
+        raise not_in_module(__name__, name)

@@ -34,3 +34,11 @@ def check_scheduler(factory: Callable[[], Scheduler], *, examples: int = 100) ->
 
     for law in LAWS:
         run_law(law, factory, examples)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from aiorate.misnamed import not_in_module
+
+        raise not_in_module(__name__, name)
