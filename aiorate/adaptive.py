@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, ref
 
 from aiorate.errors import kind_of
 from aiorate.events import Event
+from aiorate.explained import explained
 from aiorate.feedback import Feedback
 from aiorate.finder import Finder
 from aiorate.limiter import Limiter
@@ -53,6 +54,7 @@ class AdaptiveRate:
 
     __slots__ = ("__weakref__", "_limiter", "_search")
 
+    @explained
     def __init__(self, limiter: Limiter, lowest: Rate | str | Number, highest: Rate | str | Number, *, refused: Number = 0.02) -> None:
         _check_limiter(limiter)
         least, most = _rate("lowest", lowest), _rate("highest", highest)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from aiorate.explained import explained
 from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = ["Limiters", "cost", "middleware"]
 _cost: ContextVar[int] = ContextVar("aiorate.aiohttp.cost")
 
 
+@explained
 def middleware(
     limiter: Limiter | AdaptiveRate | Limiters | Budget,
     key: Callable[[ClientRequest], Hashable] | None = None,

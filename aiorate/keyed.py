@@ -9,6 +9,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate.errors import LimiterClosed, kind_of
+from aiorate.explained import explained
 from aiorate.keyed_base import Keyed, refuse_keyed
 from aiorate.limiter import Limiter
 from aiorate.options import check_scope
@@ -72,6 +73,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
     _NAME = "KeyedLimiter"
     _WANTED = "a Limiter, a strategy or a rate such as '10/s'"
 
+    @explained
     def __init__(
         self,
         factory: Callable[[K], Limiter | AdaptiveRate | Scheduler | Rate | str | Number],

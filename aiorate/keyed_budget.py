@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from aiorate.budget import Budget
 from aiorate.budget_options import not_a_budget
 from aiorate.errors import LimiterClosed, kind_of
+from aiorate.explained import explained
 from aiorate.keyed_base import Keyed, refuse_keyed
 from aiorate.limiter import Limiter
 from aiorate.options import check_scope
@@ -51,6 +52,7 @@ class KeyedBudget(Keyed[K, Budget]):
     _NAME = "KeyedBudget"
     _WANTED = "a Budget, such as Budget(requests='500/min')"
 
+    @explained
     def __init__(
         self,
         factory: Callable[[K], Budget],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 
 from aiorate.absent import OF_A_LIMITER, answer
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, check_count
+from aiorate.explained import explained
 from aiorate.options import check_on_wait, check_options, check_scope
 from aiorate.rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate.schedulers.interface import Scheduler, check_permits
@@ -368,6 +369,7 @@ class Limiter:
 
     # Changing, for those in line too.
 
+    @explained
     @changing
     def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
         """Change the rate at once, for those in line too; what is stored or owed is kept as the strategy says.
@@ -376,6 +378,10 @@ class Limiter:
         ``member`` is the index of the `AllOf`'s member to change. Requests in line that are now larger than can be granted fail with
         a ValueError.
         """
+        if isinstance(rate, (Scheduler, Limiter, type(None))):
+            from aiorate.mistakes import not_to_set
+
+            raise not_to_set(rate)
         changes.set_rate(self._dispatcher, rate, member)
 
     @changing

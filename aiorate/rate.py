@@ -12,6 +12,7 @@ from math import gcd, lcm
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from aiorate.absent import OF_A_RATE, answer
+from aiorate.explained import explained
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -83,6 +84,7 @@ class Rate:
     is_whole: bool
     """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
 
+    @explained
     def __init__(self, permits: Number, per: Duration = 1) -> None:
         if isinstance(permits, str):
             raise TypeError(f"Rate(permits) must be an int, float, Decimal or Fraction, not text. Write Rate.parse({permits[:80]!r}).")

@@ -16,6 +16,7 @@ from aiorate.asgi.address import client_address
 from aiorate.asgi.fields import refused
 from aiorate.asgi.policies import Policies
 from aiorate.errors import LimiterError, kind_of
+from aiorate.explained import explained
 from aiorate.keyed import KeyedLimiter
 from aiorate.limiter import Limiter
 
@@ -69,6 +70,7 @@ class RateLimitMiddleware:
         "would_refuse",
     )
 
+    @explained
     def __init__(
         self,
         app: App,

@@ -6,6 +6,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, currentframe
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from aiorate.explained import explained
 from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 from aiorate.waiting.loops import running_loop
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["blocking_hooks", "hooks"]
 
 
+@explained
 def hooks(
     limiter: Limiter | AdaptiveRate | Limiters | Budget,
     key: Callable[[Any], Hashable] | None = None,
@@ -55,6 +57,7 @@ def hooks(
     return {"request": [wait_for_permits], "response": [observe]} if feedback else {"request": [wait_for_permits]}
 
 
+@explained
 def blocking_hooks(
     limiter: Limiter | AdaptiveRate | Limiters | Budget,
     key: Callable[[Any], Hashable] | None = None,

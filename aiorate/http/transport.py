@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from aiorate.explained import explained
 from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ AnyTransport = TypeVar(
 )
 
 
+@explained
 def limit_transport(
     inner: AnyTransport,
     limiter: Limiter | AdaptiveRate | Limiters | Budget,

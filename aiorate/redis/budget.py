@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from aiorate.budget import Budget
 from aiorate.errors import kind_of
+from aiorate.explained import explained
 from aiorate.limiter import Limiter
 from aiorate.options import check_scope
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns
@@ -74,6 +75,7 @@ class RedisBudget(Budget):
 
     __slots__ = ("_booked", "_counts", "_late", "_ledger", "_limits", "_pairs", "_session")
 
+    @explained
     def __init__(
         self,
         client_or_url: Any,

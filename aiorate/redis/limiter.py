@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from aiorate.errors import kind_of
+from aiorate.explained import explained
 from aiorate.limiter import Limiter
 from aiorate.rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate.redis.demand import Demand
@@ -92,6 +93,7 @@ class RedisLimiter(Limiter):
 
     __slots__ = ("_session",)
 
+    @explained
     def __init__(
         self,
         client_or_url: Any,

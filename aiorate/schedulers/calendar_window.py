@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.calendar_rate import CalendarRate
+from aiorate.explained import explained
 from aiorate.rate import NS_PER_SECOND, Rate
 from aiorate.schedulers.calendar_edges import DAY, edge_after, month_after
 from aiorate.schedulers.interface import check_give_back, check_instant, check_optional, check_permits, check_window
@@ -37,6 +38,7 @@ class CalendarWindow(Window):
     __slots__ = ("_began", "_ends", "_opens", "_origin", "_tz", "_used")
     rate: Rate
 
+    @explained
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
         from datetime import tzinfo as tzinfo_type  # imported here, so that importing this module stays fast
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
+from aiorate.explained import explained
 from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, exact_seconds, ns_to_seconds
 from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.undo import Undoing
@@ -232,6 +233,7 @@ class SmoothWarmingUp(_Smooth):
     __slots__ = ("_cold_factor", "_earn", "_warmup")
     _starts_full: bool = True
 
+    @explained
     def __init__(self, rate: Rate | str | Number, warmup: Duration, cold_factor: Number = 3.0, *, start: int | None = None) -> None:
         check_optional("start", start)
         num, den = exact_seconds(warmup, "SmoothWarmingUp(warmup)")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.explained import explained
 from aiorate.meter import ENDLESS, NO_LINE, Meter
 from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds, ratio_of
 from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window, wrong_arguments
@@ -199,6 +200,7 @@ class BurstCompensation(_Accumulator):
 
     __slots__ = ("_spilled", "_strictness")
 
+    @explained
     def __init__(self, rate: Rate | str | Number, strictness: Number = 1.0, *, start: int | None = None) -> None:
         num, den = self._strictness = exact(strictness, "BurstCompensation(strictness)")
         if not 0 <= num <= den:
@@ -283,6 +285,7 @@ class BurstRatio(_Accumulator):
     __slots__ = ("_paced", "_ratio")
     rate: Rate
 
+    @explained
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
         self._ratio = ratio_of(ratio, "BurstRatio(ratio")
         rate = Rate.of(rate)

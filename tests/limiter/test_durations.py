@@ -169,7 +169,7 @@ def durations() -> Iterator[str]:
 def _of(name: str, thing: Any) -> Iterator[str]:
     calls = {name: thing}
     if inspect.isclass(thing):
-        calls |= {f"{name}.{each}": getattr(thing, each) for each in dir(thing) if not each.startswith("_")}
+        calls |= {f"{name}.{each}": getattr(thing, each) for each in dir(thing) if not each.startswith("_") and hasattr(thing, each)}
     for call, function in calls.items():
         if not callable(function):
             continue

@@ -1,0 +1,34 @@
+"""A decorator for calls that are not hot: arguments that do not fit are answered by what to write. Knows no limiter."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+__all__ = ["explained"]
+
+
+def explained(function: F) -> F:
+    """The function, whose TypeError for unknown, missing or too many arguments says what to write.
+
+    Its signature stays as it is, for type checkers and for `inspect`. Costs a call.
+    """
+
+    @wraps(function)
+    def called(*given: Any, **options: Any) -> Any:
+        try:
+            return function(*given, **options)
+        except TypeError:
+            from aiorate.mistakes import not_of_signature
+
+            error = not_of_signature(function, given, options)
+            if error is None:  # the arguments fit, and one of them is wrong
+                raise
+        raise error
+
+    return cast("F", called)
