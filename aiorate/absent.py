@@ -1,7 +1,7 @@
 """Names that other libraries give what aiorate names otherwise. Read from an object, each raises AttributeError that says what to write.
 
-They lie in the class, where a lookup that succeeds never meets them. ``__getattr__`` would cost every attribute of a limiter time on
-Python 3.11. Knows no limiter.
+They lie in base classes, where a lookup that succeeds never meets them, and dir() of an object leaves them out. ``__getattr__`` would
+cost every attribute of a limiter time on Python 3.11. Knows no limiter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Never
 
-__all__ = ["OF_A_LEASE", "OF_A_LIMITER", "OF_A_RATE", "answer"]
+__all__ = ["NamesOfLease", "NamesOfLimiter", "NamesOfRate"]
 
 _HOOKS = (
     "a limiter is not an HTTP hook: write event_hooks=aiorate.http.hooks(limiter) for httpx2 and httpx, or"
@@ -34,7 +34,7 @@ _RELEASE = (
     " Limiter('10/s', max_concurrency=5). To give a permit back, write `limiter.refund(1)`"
 )
 
-OF_A_LIMITER = {
+_OF_A_LIMITER = {
     **dict.fromkeys(("wait", "acquire_async", "aacquire", "async_acquire", "until_ready", "join", "sleep"), _ACQUIRE),
     **dict.fromkeys(("try_acquire_async", "acquire_nowait", "try_wait", "allow", "is_allowed", "hit", "ahit", "check", "try_"), _TRY),
     **dict.fromkeys(("allowed", "has_capacity", "locked", "test", "ready", "can_acquire", "is_limited"), _LOOK),
@@ -58,26 +58,23 @@ OF_A_LIMITER = {
     **dict.fromkeys(("handle_async_request", "handle_request"), _TRANSPORT),
     "get": _HOOKS,
 }
-"""Names that a Limiter does not have, and what to write."""
 
 _SETTLE = "write `lease.settle(tokens=used)` inside the block"
-OF_A_LEASE = {
+_OF_A_LEASE = {
     **dict.fromkeys(("used", "use", "spend", "consume", "charge", "update", "adjust", "report", "record"), _SETTLE),
     **dict.fromkeys(("commit", "confirm", "complete"), f"the estimate stands without it; for what was really used, {_SETTLE}"),
     **dict.fromkeys(("release", "cancel", "rollback", "close", "free"), "write `lease.refund()`, which gives all of it back"),
     **dict.fromkeys(("tokens", "requests"), "write `lease.amounts`, which has the amount of each dimension"),
     **dict.fromkeys(("acquire", "wait"), "write `async with budget.reserve(tokens=1800) as lease:`"),
 }
-"""Names that a Lease does not have, and what to write."""
 
 _PARTS = "write `rate.permits`, `rate.period_ns`, or `rate.per_second`"
-OF_A_RATE = {
+_OF_A_RATE = {
     **dict.fromkeys(("limit", "amount", "calls", "requests", "count", "max_rate"), _PARTS),
     **dict.fromkeys(("per", "period", "interval", "seconds", "window", "time_period", "rps"), _PARTS),
     "burst": "a burst belongs to a strategy: aiorate.TokenBucket('10/s', burst=5)",
     **dict.fromkeys(("per_minute", "per_hour", "per_day"), "write Rate.parse('10/min'), '10/h' or '10/day'; of a rate, `rate.per_second`"),
 }
-"""Names that a Rate does not have, and what to write."""
 
 
 class _Absent:
@@ -92,14 +89,33 @@ class _Absent:
         raise AttributeError(self._text)
 
 
-def answer(cls: type, names: dict[str, str]) -> None:
-    """Answer those names of the class by what to write. A subclass may have them, and `dir` of an object leaves them out."""
-    for name, instead in names.items():
-        setattr(cls, name, _Absent(f"a {cls.__name__} has no {name!r}: {instead}."))
-    cls.__dir__ = _present  # type: ignore[assignment, method-assign]
-
-
 def _present(thing: object) -> list[str]:
     from inspect import getattr_static
 
     return [name for name in object.__dir__(thing) if not isinstance(getattr_static(thing, name, None), _Absent)]
+
+
+def _base(of: str, names: dict[str, str]) -> type:
+    absent = {name: _Absent(f"a {of} has no {name!r}: {instead}.") for name, instead in names.items()}
+    return type(f"NamesOf{of}", (), {"__slots__": (), "__dir__": _present, **absent})
+
+
+if TYPE_CHECKING:
+
+    class NamesOfLimiter:
+        """A base class of `aiorate.Limiter`, for checkers: an empty one."""
+
+        __slots__ = ()
+
+    class NamesOfLease:
+        """A base class of `aiorate.Lease`."""
+
+        __slots__ = ()
+
+    class NamesOfRate:
+        """A base class of `aiorate.Rate`."""
+
+        __slots__ = ()
+
+else:
+    NamesOfLimiter, NamesOfLease, NamesOfRate = _base("Limiter", _OF_A_LIMITER), _base("Lease", _OF_A_LEASE), _base("Rate", _OF_A_RATE)

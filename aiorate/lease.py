@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiorate.absent import OF_A_LEASE, answer
+from aiorate.absent import NamesOfLease
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,7 +30,7 @@ def not_a_reservation(*args: object) -> Never:
     raise TypeError(NOT_A_RESERVATION)
 
 
-class Lease:
+class Lease(NamesOfLease):
     """What a call reserved: ``async with budget.reserve(tokens=1800) as lease: ...; lease.settle(tokens=used)``.
 
     With ``scope="process"``, a plain ``with`` reserves in synchronous code, and any thread may settle.
@@ -167,9 +167,6 @@ class Lease:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
-
-
-answer(Lease, OF_A_LEASE)
 
 
 def check_named(call: str, names: tuple[str, ...], misplaced: tuple[object, ...]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from aiorate.absent import OF_A_LIMITER, answer
+from aiorate.absent import NamesOfLimiter
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, check_count
 from aiorate.explained import explained
 from aiorate.options import check_on_wait, check_options, check_scope
@@ -55,7 +55,7 @@ _wait_blocking: Callable[..., tuple[int, int, int | None]] | None = None  # once
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
-class Limiter:
+class Limiter(NamesOfLimiter):
     """Grants permits at a rate, in the order asked, to the coroutines of one event loop, or to all of a process.
 
     ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as ``"100/s"``, or a
@@ -589,9 +589,6 @@ class Limiter:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or create another.")
-
-
-answer(Limiter, OF_A_LIMITER)
 
 
 def _blocking_wait() -> Callable[..., tuple[int, int, int | None]]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import gcd, lcm
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from aiorate.absent import OF_A_RATE, answer
+from aiorate.absent import NamesOfRate
 from aiorate.explained import explained
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ _NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
 RATE_TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
 
 
-class Rate:
+class Rate(NamesOfRate):
     """A number of permits per period, kept exactly.
 
     ``permits`` is an int, float, Decimal or Fraction. ``per`` is a number of seconds of the same types, or a timedelta. A float is
@@ -199,9 +199,6 @@ class Rate:
 
     def __repr__(self) -> str:
         return f"Rate.parse({str(self)!r})"
-
-
-answer(Rate, OF_A_RATE)
 
 
 @lru_cache(maxsize=256)
