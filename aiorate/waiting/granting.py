@@ -59,8 +59,9 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
                 stood = answer.waiters is not None
                 if stood:  # no catch-up for time spent behind other lines, only for a late wake-up
                     since = now - answer.late
+                    behind = min(answer.late, dispatcher.catch_up.limit)  # of the next requests, too: they could not stand there before
                     if passes is not None:
-                        passes.late = min(answer.late, dispatcher.catch_up.limit)
+                        passes.late = behind
             at = scheduler.take(permits, now, since if since > earliest else earliest)
             if at > now:
                 waiters.due = at

@@ -33,6 +33,7 @@ class Platform:
 
 
 PLATFORMS = {
+    "linux": Platform(clock=1, wait=1_000_000),
     # GetTickCount64() below Python 3.13, and waits of the I/O completion port, which end at a tick of the scheduler.
     "windows": Platform(clock=TICK, wait=TICK),
     # Another program, such as a browser, has set the scheduler to 1 ms: waits are short, and the clock still stands.
