@@ -28,7 +28,7 @@ from aiorate.feedback import check_feedback
 from aiorate.lease import Lease, check_named, not_a_reservation
 from aiorate.limiter import Limiter, pause_to_ns
 from aiorate.options import check_on_wait, check_options, check_scope
-from aiorate.rate import NO_BOUND, Rate, duration_to_ns, ns_to_seconds
+from aiorate.rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.waiting import changes
 from aiorate.waiting.deciding import changing, deciding, looking
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from aiorate.above import Above
     from aiorate.feedback import Feedback, Left
     from aiorate.lease import OnError
-    from aiorate.rate import Duration, Number
-    from aiorate.schedulers.interface import Scheduler
+    from aiorate.rate import Duration
+    from aiorate.several import Limits
     from aiorate.statistics import Statistics
     from aiorate.totals import Totals
     from aiorate.waited import Waited
@@ -104,7 +104,7 @@ class Budget:
         on_event: Callable[[Event], object] | None = None,
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
-        **dimensions: Limiter | Scheduler | Rate | str | Number,
+        **dimensions: Limiter | Limits,
     ) -> None:
         if misplaced:
             raise TypeError(f"Budget() takes dimensions by name. For {misplaced[0]!r}, write {by_name(misplaced[0])}.")
@@ -141,7 +141,7 @@ class Budget:
         if on_wait is not None:
             self.watch(on_wait)
 
-    def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
+    def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. Its permits are `Amounts`, in the same order."""
         return Dimensions(tuple(strategy_of(place, limit) for place, limit in limits.items()))
 

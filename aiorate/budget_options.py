@@ -9,9 +9,10 @@ from aiorate.keyed_base import refuse_keyed
 from aiorate.limiter import Limiter
 from aiorate.schedulers.interface import Scheduler
 from aiorate.schedulers.token_pool import TokenPool
+from aiorate.several import all_of
 
 if TYPE_CHECKING:
-    from aiorate.rate import Number, Rate
+    from aiorate.several import Limits
     from aiorate.waiting.deciding import HasDispatcher
 
 __all__ = [
@@ -26,14 +27,19 @@ __all__ = [
 ]
 
 
-def strategy_of(place: str, limit: Scheduler | Rate | str | Number) -> Scheduler:
+def strategy_of(place: str, limit: Limits) -> Scheduler:
     """The strategy of a dimension that is not shared."""
     if isinstance(limit, Scheduler):
         return limit
     try:
-        return TokenPool(limit)
+        return TokenPool(limit)  # type: ignore[arg-type]  # a list is no rate
     except TypeError as error:
-        raise TypeError(f"Budget({place}) must be a rate such as '500/min', a strategy or a Limiter, not {kind_of(limit)}.") from error
+        if isinstance(limit, (list, tuple)):
+            return all_of(f"Budget({place})", limit)
+
+        raise TypeError(
+            f"Budget({place}) must be a rate such as '500/min', a strategy, a list of these or a Limiter, not {kind_of(limit)}."
+        ) from error
 
 
 def by_name(limits: object) -> str:
@@ -43,7 +49,7 @@ def by_name(limits: object) -> str:
     return f"Budget(requests={limits!r})" if isinstance(limits, str) else "Budget(requests=...)"
 
 
-def check_dimensions(dimensions: dict[str, Limiter | Scheduler | Rate | str | Number]) -> None:
+def check_dimensions(dimensions: dict[str, Limiter | Limits]) -> None:
     """Raise TypeError or ValueError for dimensions that a budget cannot have."""
     if not dimensions:
         raise TypeError("Budget() needs at least one dimension, such as Budget(requests='500/min', tokens='200_000/min').")

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from aiorate.adaptive import AdaptiveRate
     from aiorate.events import Event
     from aiorate.feedback import Feedback
-    from aiorate.rate import Duration, Number
+    from aiorate.rate import Duration
+    from aiorate.several import Limits
     from aiorate.spec import RateSpec
     from aiorate.waited import Waited
     from aiorate.waiting.dispatcher import Dispatcher
@@ -71,14 +72,14 @@ class KeyedLimiter(Keyed[K, Limiter]):
     __slots__ = ("_owns_shared", "_weight")
 
     _NAME = "KeyedLimiter"
-    _WANTED = "a Limiter, a strategy or a rate such as '10/s'"
+    _WANTED = "a Limiter, a strategy, a rate such as '10/s' or a list of these"
 
     @explained
     def __init__(
         self,
-        factory: Callable[[K], Limiter | AdaptiveRate | Scheduler | Rate | str | Number],
+        factory: Callable[[K], Limiter | AdaptiveRate | Limits],
         *,
-        shared: Limiter | Scheduler | Rate | str | Number | Callable[[K], Limiter | None] | None = None,
+        shared: Limiter | Limits | Callable[[K], Limiter | None] | None = None,
         weight: Callable[[K], int] | None = None,
         max_keys: int = 100_000,
         idle: Duration | None = None,

@@ -398,7 +398,10 @@ class Keyed(Generic[K, V]):
         except TypeError as error:
             if isinstance(made, CoroutineType):
                 made.close()  # or Python would also warn that it was never awaited
-            raise TypeError(f"{self._NAME}: the factory must return {self._WANTED}; for {key!r} it returned {kind_of(made)}.") from error
+            wrong = f": {error}" if isinstance(made, (list, tuple)) else "."
+            raise TypeError(
+                f"{self._NAME}: the factory must return {self._WANTED}; for {key!r} it returned {kind_of(made)}{wrong}"
+            ) from error
         except ValueError as error:
             raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
         return member

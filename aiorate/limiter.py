@@ -27,7 +27,7 @@ from aiorate.waiting.timeline import NOT_ASKED
 from aiorate.waiting.watcher import UNWATCHED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from types import TracebackType
     from typing import Any, Literal, Never, NoReturn
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from aiorate.events import Event
     from aiorate.feedback import Feedback
     from aiorate.rate import Duration, Number
+    from aiorate.several import Limit, Limits
     from aiorate.slots import Slot, SlotCount
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
@@ -59,10 +60,10 @@ class Limiter(NamesOfLimiter):
     """Grants permits at a rate, in the order asked, to the coroutines of one event loop, or to all of a process.
 
     ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as ``"100/s"``, or a
-    number per second) for a `TokenPool`. ``catch_up`` is how many seconds (or a timedelta) a late event loop may make up for at once;
-    permits missed before that are skipped and counted. ``max_waiting`` is the largest number of requests in line. ``precise`` wakes waiters
-    within tens of microseconds by a kernel timer (Linux) instead of the loop's, which are a millisecond coarse; elsewhere it changes
-    nothing. ``clock`` is for tests; ``name`` appears in the filler task's name and in ``repr()``.
+    number per second) for a `TokenPool`, or a list of these, all of which hold: `AllOf`. ``catch_up`` is how many seconds (or a timedelta)
+    a late event loop may make up for at once; permits missed before that are skipped and counted. ``max_waiting`` is the largest number of
+    requests in line. ``precise`` wakes waiters within tens of microseconds by a kernel timer (Linux) instead of the loop's, which are a
+    millisecond coarse; elsewhere it changes nothing. ``clock`` is for tests; ``name`` appears in the filler task's name and in ``repr()``.
 
     ``max_concurrency`` is how many callers may be inside ``async with`` (or a decorated function) at a time; the place is taken before
     the permit, so that no permit is spent while waiting for it. Without it, leaving ``async with`` does nothing. ``on_event`` is called
@@ -79,7 +80,7 @@ class Limiter(NamesOfLimiter):
 
     def __init__(
         self,
-        rate_or_scheduler: Scheduler | Rate | str | Number = _NO_RATE,
+        rate_or_scheduler: Limits = _NO_RATE,
         *misplaced: Never,
         catch_up: Duration = _CATCH_UP,
         max_waiting: int | None = None,
@@ -103,7 +104,7 @@ class Limiter(NamesOfLimiter):
         if isinstance(rate_or_scheduler, type):
             kind = rate_or_scheduler.__name__
             raise TypeError(f"Limiter({kind}): pass a strategy with its rate, such as {kind}('10/s'), not the class.")
-        scheduler = rate_or_scheduler if isinstance(rate_or_scheduler, Scheduler) else _pool(rate_or_scheduler)
+        scheduler = rate_or_scheduler if isinstance(rate_or_scheduler, Scheduler) else _strategy(rate_or_scheduler)
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
             check_options("Limiter", max_waiting, clock, name, on_event, on_wait)
         if not isinstance(precise, bool):
@@ -374,9 +375,9 @@ class Limiter(NamesOfLimiter):
     def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
         """Change the rate at once, for those in line too; what is stored or owed is kept as the strategy says.
 
-        A window keeps its period: 90 per second is 5400 in a window of one minute (`SlidingWindow.set_rate` says more).
-        ``member`` is the index of the `AllOf`'s member to change. Requests in line that are now larger than can be granted fail with
-        a ValueError.
+        A window keeps its period: 90 per second is 5400 in a window of one minute (`SlidingWindow.set_rate` says more). ``member`` is the
+        index of the one to change of several, in an `AllOf` or a list. Requests in line that are now larger than can be granted fail with a
+        ValueError.
         """
         if isinstance(rate, (Scheduler, Limiter, type(None))):
             from aiorate.mistakes import not_to_set
@@ -609,15 +610,14 @@ def pause_to_ns(seconds: Duration) -> int:
     return duration_to_ns(seconds, "pause()")
 
 
-def _pool(rate: Rate | str | Number) -> TokenPool:
+def _strategy(rate: Rate | str | Number | Sequence[Limit]) -> Scheduler:
     try:
-        return TokenPool(rate)
+        return TokenPool(rate)  # type: ignore[arg-type]  # a list is no rate
     except TypeError as error:
         if isinstance(rate, (list, tuple)):
-            raise TypeError(
-                f"Limiter() takes one rate or strategy, not a {type(rate).__name__}. To apply several rates at once, write"
-                " Limiter(AllOf(TokenBucket('1/s', burst=1), TokenBucket('10/min', burst=10)))."
-            ) from error
+            from aiorate.several import all_of
+
+            return all_of("Limiter()", rate)
         raise TypeError(
             f"Limiter() takes a rate such as '100/s', or a strategy, not {type(rate).__name__}."
             " A custom strategy must subclass aiorate.Scheduler."

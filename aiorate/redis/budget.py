@@ -16,7 +16,7 @@ from aiorate.options import check_scope
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns
 from aiorate.redis.booking_ledger import BookingLedger
 from aiorate.redis.booking_outage import BookingOutage
-from aiorate.redis.booking_script import Limits
+from aiorate.redis.booking_script import Limits as StoreLimits
 from aiorate.redis.immediate import AskOnce
 from aiorate.redis.options import check_name, horizon_of, lateness_of, share_of
 from aiorate.redis.place import LoopPlace
@@ -26,6 +26,7 @@ from aiorate.schedulers.booked_dimensions import BookedDimensions
 from aiorate.schedulers.interface import Scheduler
 from aiorate.schedulers.slot_scheduler import check_memory
 from aiorate.schedulers.token_bucket import TokenBucket
+from aiorate.several import is_list
 from aiorate.waiting.questions import shares_on_demand
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from aiorate.rate import Duration, Number
     from aiorate.redis.place import Place
     from aiorate.schedulers.dimensions import Amounts, Dimensions
+    from aiorate.several import Limits
     from aiorate.waited import Waited
     from aiorate.waiting.clock import Clock
     from aiorate.waiting.dispatcher import Answer
@@ -145,10 +147,10 @@ class RedisBudget(Budget):
         loop = self._dispatcher.loop
         return {} if self._dispatcher.closed or (loop is not None and loop.closed) else self._pairs
 
-    def _scheduler(self, limits: dict[str, Scheduler | Rate | str | Number]) -> Dimensions:
+    def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         rates, bursts = zip(*self._pairs.values(), strict=True)
         self._booked = BookedDimensions(rates, bursts, self._late, self._counts)
-        self._limits = Limits(tuple(limits), self._booked.bookings.rates, self._booked.bookings.bursts)
+        self._limits = StoreLimits(tuple(limits), self._booked.bookings.rates, self._booked.bookings.bursts)
         return self._booked
 
     @property
@@ -213,6 +215,11 @@ def _rate(place: str, limit: object) -> tuple[Rate, int | None]:
                 " without initial= and start=."
             )
         return limit.rate, limit.burst
+    if is_list(limit):
+        raise TypeError(
+            f"RedisBudget({place}): a dimension in a store has one limit. Make each limit a dimension, such as"
+            f" {place}='10/s', {place}_of_a_minute='500/min', and reserve the same of both."
+        )
     if isinstance(limit, (Scheduler, Limiter, type)):
         raise TypeError(
             f"RedisBudget({place}) must be a rate such as '500/min', or a TokenBucket, not {kind_of(limit)}: the store knows no other"

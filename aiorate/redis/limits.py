@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from aiorate.errors import kind_of
 from aiorate.limiter import Limiter
 from aiorate.rate import Rate
+from aiorate.schedulers.all_of import AllOf
 from aiorate.schedulers.calendar_window import CalendarWindow
 from aiorate.schedulers.interface import Scheduler, check_permits
 from aiorate.schedulers.token_bucket import TokenBucket
+from aiorate.several import each_of, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,9 +52,7 @@ def calendar_of(limit: object, burst: object) -> CalendarWindow | None:
 def rates_of(limit: OneLimit | Sequence[OneLimit], burst: int | Sequence[int] | None) -> tuple[list[Rate], list[int]]:
     """The rates and the burst of each. Raises TypeError and ValueError for anything else."""
     limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
-    if not limits:
-        raise ValueError(f"RedisLimiter(rate) must be one limit, or a list of one or more. {_EXAMPLES}")
-    rates = [_rate(each) for each in limits]
+    rates = each_of("RedisLimiter(rate)", limits, _rate) if is_list(limit) else [_rate(limit)]
     buckets = [each for each in limits if isinstance(each, TokenBucket)]
     if burst is None:
         return rates, [each.burst if isinstance(each, TokenBucket) else 1 for each in limits]
@@ -77,6 +77,13 @@ def _rate(limit: object) -> Rate:
                 " without initial= and start=."
             )
         return limit.rate
+    if isinstance(limit, AllOf):
+        raise TypeError(f"RedisLimiter(rate) takes the limits that all hold as a list, not as an AllOf. {_EXAMPLES}")
     if isinstance(limit, (Scheduler, Limiter, type)):
         raise TypeError(f"RedisLimiter(rate) must be a rate, a TokenBucket or a CalendarWindow, not {kind_of(limit)}. {_EXAMPLES}")
-    return Rate.of(limit)  # type: ignore[arg-type]  # which says what is wrong
+    try:
+        return Rate.of(limit)  # type: ignore[arg-type]  # which says what is wrong
+    except TypeError:
+        raise TypeError(
+            f"RedisLimiter(rate) must be a rate, a TokenBucket or a CalendarWindow, not {kind_of(limit)}. {_EXAMPLES}"
+        ) from None

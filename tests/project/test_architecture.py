@@ -40,6 +40,7 @@ schedulers.levels
 schedulers.bookings
 schedulers.booked_dimensions
 schedulers
+several
 
 waiting waiting.asyncio waiting.trio waiting.process
 waiting.fair_queue waiting.passes

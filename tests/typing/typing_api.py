@@ -62,12 +62,18 @@ strategies: list[Scheduler] = [
     TokenBucket("10/s", burst=5, initial=0),
     SlidingWindow(Rate(100, timedelta(minutes=1))),
     CalendarWindow("10000/day", "UTC"),
+    CalendarWindow("10000/month", "UTC"),
     AllOf(TokenBucket("10/s", burst=5), SlidingWindow("100/min")),
 ]
 clock: Clock = ManualClock()
 limiter = Limiter("100/s", catch_up=0, max_waiting=5, precise=False, clock=clock, name="typed")
 for strategy in strategies:
     assert_type(Limiter(strategy), Limiter)
+assert_type(Limiter(["10/s", 500, Rate(5), TokenBucket("500/min", burst=10)]), Limiter)
+assert_type(Limiter(("10/s", SlidingWindow("500/min")), scope="process"), Limiter)
+assert_type(Limiter([TokenBucket("10/s", burst=5), SlidingWindow("100/min")]), Limiter)
+Limiter([limiter, limiter])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # rates and strategies
+Limiter({"10/s", "500/min"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a set has no order for member=
 Limiter(100, 60)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # Rate(100, 60) is meant
 Limiter(TokenBucket)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a class has no rate yet
 
@@ -129,7 +135,8 @@ users = KeyedLimiter[str](lambda user: TokenBucket("1/s", burst=5), shared=lambd
 some = KeyedLimiter[str](lambda user: 5, shared=lambda user: users[user] if user else None)
 KeyedLimiter[str](lambda user: "1/s", shared=lambda user: "5/s")  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
 assert_type(users["ann"], Limiter)
-company = Budget(tokens="1000/s")
+listed = KeyedLimiter[str](lambda user: ["1/s", TokenBucket("10/min", burst=5)], shared=["10/s", "500/min"])
+company = Budget(tokens=["1000/s", "20_000/min"], requests="5/s")
 budgets = KeyedBudget[int](lambda team: Budget(requests="1/s", tokens=TokenBucket(5, 5), shared=company), shared=None)
 people = KeyedBudget[str](lambda user: Budget(requests="1/s"), shared=lambda user: budgets[len(user)] if user else None)
 KeyedBudget[str](lambda user: "1/s")  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]

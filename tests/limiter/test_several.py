@@ -1,0 +1,179 @@
+"""Limits as a list: the same list wherever a rate or a strategy is taken, and the same words where it is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aiorate import (
+    AllOf,
+    Budget,
+    CalendarWindow,
+    KeyedBudget,
+    KeyedLimiter,
+    Limiter,
+    Rate,
+    SlidingWindow,
+    TicksAccumulator,
+    TokenBucket,
+    TokenPool,
+    WaitTooLong,
+)
+from aiorate.redis import RedisBudget, RedisLimiter
+from aiorate.testing import ManualClock
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+URL = "redis://127.0.0.1:1"  # nothing is asked of it
+
+HERE: dict[str, Callable[[Any], Any]] = {
+    "Limiter": Limiter,
+    "Limiter for the process": lambda limits: Limiter(limits, scope="process"),
+    "factory": lambda limits: KeyedLimiter[str](lambda key: limits)["a"],
+    "shared": lambda limits: KeyedLimiter[str](lambda key: "1000/s", shared=limits).shared,
+    "Budget": lambda limits: Budget(requests=limits, tokens="1000/s"),
+    "KeyedBudget": lambda limits: KeyedBudget[str](lambda key: Budget(requests=limits))["a"],
+}
+EVERYWHERE = {**HERE, "RedisLimiter": lambda limits: RedisLimiter(URL, "a", limits)}
+PLACES = pytest.mark.parametrize("place", EVERYWHERE)
+
+
+async def times(acquire: Callable[[], Any], count: int) -> list[float]:
+    """Seconds until each of that many requests, made at once, is granted."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def one() -> float:
+        await acquire()
+        return round(loop.time() - began, 3)
+
+    return sorted(await asyncio.gather(*(one() for _ in range(count))))
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@PLACES
+async def test_a_list_is_taken_wherever_a_rate_is(place: str, kind: type) -> None:
+    """Of rates in all their forms; a tuple as well."""
+    EVERYWHERE[place](kind(["10/s", 5, Rate(500, 60), TokenBucket("300/min", burst=3)]))
+
+
+@pytest.mark.parametrize("place", HERE)
+async def test_any_strategy_may_stand_in_a_list(place: str) -> None:
+    """An AllOf too."""
+    HERE[place]([SlidingWindow("5/s"), CalendarWindow("100/month", "UTC"), TicksAccumulator("9/s"), AllOf(TokenPool("1/s"))])
+
+
+async def test_all_limits_of_a_list_hold() -> None:
+    """As those of an AllOf, of which a rate is a TokenPool."""
+    limits = [TokenBucket("10/s", burst=3), SlidingWindow("5/s")]
+    listed, written = Limiter(limits), Limiter(AllOf(TokenBucket("10/s", burst=3), SlidingWindow("5/s")))
+    rates, pools = Limiter(["10/s", "4/s"]), Limiter(AllOf(TokenPool("10/s"), TokenPool("4/s")))
+
+    assert await times(listed.acquire, 12) == await times(written.acquire, 12)
+    assert await times(rates.acquire, 8) == await times(pools.acquire, 8)
+    assert repr(Limiter(["10/s"])) == repr(Limiter(AllOf(TokenPool("10/s"))))
+    assert listed.bound(1) == 5
+
+
+async def test_keys_and_what_they_share_hold_their_lists() -> None:
+    """Two keys: each at most 3 at once, together at most 4, and 6 in any second."""
+    keyed = KeyedLimiter[str](
+        lambda key: [TokenBucket("2/s", burst=3), SlidingWindow("100/min")],
+        shared=[TokenBucket("100/s", burst=4), SlidingWindow("6/s")],
+    )
+
+    granted = await asyncio.gather(times(lambda: keyed.acquire("a"), 4), times(lambda: keyed.acquire("b"), 4))
+
+    assert sorted(granted[0] + granted[1]) == [0, 0, 0, 0, 0.01, 0.02, 1, 1]
+    assert [len([at for at in each if at < 0.5]) for each in granted] == [3, 3]
+
+
+async def test_a_budget_takes_its_amounts_from_all_limits_of_a_dimension() -> None:
+    """Ten tokens at once, a hundred in any minute; what was not used comes back to both."""
+    budget = Budget(tokens=[TokenBucket("10/s", burst=50), SlidingWindow("60/min")], requests="100/s")
+
+    async with budget.reserve(tokens=50, requests=1) as lease:
+        lease.settle(tokens=20)
+    async with budget.reserve(tokens=40, max_wait=2) as lease:
+        assert lease.waited == pytest.approx(1)
+    with pytest.raises(WaitTooLong) as raised:
+        async with budget.reserve(tokens=1, max_wait=50):
+            pass
+    assert raised.value.wait == pytest.approx(59)
+
+
+async def test_set_rate_names_the_member() -> None:
+    """By its place in the list; without it, the error says so."""
+    clock = ManualClock()
+    limiter = Limiter(["10/s", SlidingWindow("300/min"), CalendarWindow("1000/month", "UTC", origin=0)], clock=clock)
+
+    limiter.set_rate("20/s", member=0)
+    limiter.set_rate("600/min", member=1)
+    limiter.set_rate("2000/month", member=2)
+
+    assert [str(member.rate) for member in limiter.scheduler.members] == ["20/s", "600/min", "2000/month"]
+    with pytest.raises(RuntimeError, match="member=0"):
+        limiter.set_rate("5/s")
+    with pytest.raises(ValueError, match="3 members"):
+        limiter.set_rate("5/s", member=3)
+
+
+async def test_threads_share_a_list() -> None:
+    """Outside of the event loop."""
+    keyed = KeyedLimiter[str](lambda key: ["1000/s", TokenBucket("1/h", burst=2)], shared=["1000/s", "2000/s"], scope="process")
+
+    def ask() -> None:
+        keyed.acquire_blocking("a")
+        keyed.acquire_blocking("a")
+        with pytest.raises(WaitTooLong):
+            keyed.acquire_blocking("a", max_wait=5)
+
+    await asyncio.to_thread(ask)
+
+
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    ([], ValueError, r"a list of one or more.*\['10/s', '500/min'\]"),
+    ((), ValueError, "a list of one or more"),
+    (["10/s", ["5/s"]], TypeError, "number 2 is a list.*Write one list"),
+    (["10/s", ("5/s",)], TypeError, "number 2 is a tuple.*Write one list"),
+    (["10/s", "5/m"], ValueError, r"number 2: Rate.parse\('5/m'\) is not a rate.*write 'min'"),
+    (["10/month", "5/s"], ValueError, r"number 1: .*CalendarWindow\('10/month', 'UTC'\)"),
+    (["10/s", 0], ValueError, "number 2: .*greater than 0"),
+    (["10/s", None], TypeError, "number 2: .*a rate.*not NoneType"),
+    (["10/s", True], TypeError, "number 2: .*not bool"),
+    ([TokenBucket, "5/s"], TypeError, "number 1: .*TokenBucket"),
+    ([Limiter("1/s"), Limiter("2/s")], TypeError, r"number 1 is a Limiter.*async with one, other.*shared=other"),
+]
+
+
+@pytest.mark.parametrize(("limits", "error", "words"), WRONG, ids=[repr(row[0])[:22] for row in WRONG])
+@PLACES
+async def test_a_wrong_list_names_the_limit_that_is_wrong(place: str, limits: Any, error: type[Exception], words: str) -> None:
+    """In the same words, whether a store keeps the limit or not."""
+    with pytest.raises(error, match=words):
+        EVERYWHERE[place](limits)
+
+
+async def test_a_strategy_twice_in_a_list_is_refused() -> None:
+    """It would be charged twice."""
+    bucket = TokenBucket("5/s", burst=2)
+
+    with pytest.raises(ValueError, match="given twice"):
+        Limiter([bucket, bucket])
+
+
+async def test_two_positional_limits_are_told_of_the_list() -> None:
+    """What a newcomer writes first."""
+    with pytest.raises(TypeError, match=r"write a list, which is an AllOf: Limiter\(\["):
+        Limiter("10/s", "500/min")  # type: ignore[arg-type]
+
+
+async def test_a_store_takes_a_list_and_no_all_of() -> None:
+    """Its error shows a list; of a dimension in a store, it shows two dimensions."""
+    with pytest.raises(TypeError, match=r"as a list, not as an AllOf.*\['10/s', '100/min'\]"):
+        RedisLimiter(URL, "a", AllOf(TokenBucket("10/s", burst=1), TokenBucket("100/min", burst=1)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="requests='10/s', requests_of_a_minute='500/min'"):
+        RedisBudget(URL, "a", requests=["10/s", "500/min"])  # type: ignore[arg-type]
