@@ -268,7 +268,7 @@ def more_than_a_rate(rate: object, misplaced: object) -> TypeError:
     if isinstance(misplaced, (int, float)):
         hint = f"For {rate!r} per {misplaced!r} seconds, write Limiter(Rate({rate!r}, {misplaced!r})), or text such as Limiter('100/60s')."
     else:
-        hint = "To apply several limits at once, write a list, which is an AllOf: Limiter([TokenBucket('1/s', burst=1), TokenBucket('10/min', burst=10)])."
+        hint = "To apply several limits at once, write a list, which is an AllOf: Limiter(['10/s', SlidingWindow('100/min')])."
     return TypeError(f"Limiter() takes one positional argument, a rate or a strategy. {hint}")
 
 
