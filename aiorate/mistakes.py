@@ -284,6 +284,10 @@ _OF_STRATEGIES = {
     "CalendarWindow": "rate and tz",
 }
 _PERIODS = ("per", "period", "interval", "seconds", "time_period", "window")
+_NO_BURST = {
+    "TokenPool": "; burst_ratio is the fastest rate divided by the plain rate",
+    "SmoothBursty": ", or SmoothBursty({rate!r}, max_stored={burst!r}) for one that is saved up while idle",
+}
 _BURSTS = ("burst", "burst_size", "capacity", "bucket_size", "size", "max_tokens")
 
 
@@ -294,7 +298,7 @@ def wrong_of_strategy(strategy: str, rate: object, misplaced: tuple[object, ...]
     burst = [given[name] for name in _BURSTS if name in given]
     if burst:
         hint = f"For a burst, write TokenBucket({str(rate)!r}, burst={burst[0]!r})"
-        hint += "; burst_ratio is the fastest rate divided by the plain rate." if strategy == "TokenPool" else "."
+        hint += _NO_BURST.get(strategy, "").format(rate=str(rate), burst=burst[0]) + "."
     elif period:
         numbers = all(isinstance(each, (int, float)) for each in (rate, period[0]))
         hint = f"A rate is one argument: {f'Rate({rate!r}, {period[0]!r})' if numbers else 'Rate(100, 60)'}, or text such as '100/60s'."
