@@ -38,38 +38,36 @@ myst_heading_anchors = 3
 default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {
-    "members": True,
-    # What strategies share among themselves.
-    "exclude-members": "due, forget_takes, note_take, older_takes, parts, shares, stands, undo, undo_takes",
-}
 add_module_names = False
-toc_object_entries = False
+toc_object_entries_show_parents = "hide"
+maximum_signature_line_length = 88  # in longer ones, each parameter has its line
 
 # Parameters that exist to answer mistakes with a message that helps: no call passes them.
-CATCHERS = re.compile(r"(?:, )?\*\*unknown: [\w.]*Never|(?:, )?timeout: None = None")
-OF_KEYS = {"aiorate.KeyedLimiter": "Limiter", "aiorate.KeyedBudget": "Budget"}
+NAMED = re.compile(r"(?:, )?\*\*\w+: [\w.]*Never|(?:, )?timeout: None = None")
+POSITIONAL = re.compile(r"\*misplaced: [\w.]*(?:Never|object)")
+OF_KEYS = {"KeyedLimiter": "Limiter", "KeyedBudget": "Budget"}
 
 
 def clean_signature(app, what, name, obj, options, signature, returns):
-    """Show the parameters that users write, and the type of what a key has."""
+    """Show the parameters that users write."""
     if signature:
-        signature = CATCHERS.sub("", signature)
-        signature = re.sub(r"\*misplaced: [\w.]*(?:Never|object), (?=\*\*)", "", signature)
-        signature = re.sub(r"\*misplaced: [\w.]*(?:Never|object)", "*", signature)  # what follows is keyword-only
-        signature = re.sub(r"<function (\w+)>", r"\1", signature)
-    held = OF_KEYS.get(name.rpartition(".")[0])
-    if held and returns:
-        returns = re.sub(r"\bV\b", held, returns)
+        signature = NAMED.sub("", signature)
+        signature = re.sub(POSITIONAL.pattern + r"(?:, (?=\*\*)|(?=\)))", "", signature)
+        signature = POSITIONAL.sub("*", signature)  # what follows is keyword-only
+        signature = re.sub(r"<function (\w+)>", r"\1", signature).replace("(, ", "(")
     return signature, returns
 
 
-def drop_wrong_calls(app, doctree):
-    """Remove overloads that exist to make a type checker report a mistake: they return Never."""
+def mend_types(app, doctree):
+    """Remove overloads that make a type checker report a mistake, which return Never, and say what a key of a keyed limiter has."""
     for signature in list(doctree.findall(addnodes.desc_signature)):
         returns = [node.astext() for node in signature.findall(addnodes.desc_returns)]
         if returns and returns[0].endswith("Never") and len(signature.parent.children) > 2:
             signature.parent.remove(signature)
+        held = OF_KEYS.get(signature.get("class"))
+        for text in list(signature.findall(nodes.Text)) if held else []:
+            if text.astext() == "V":
+                text.parent.replace(text, nodes.Text(held))
 
 
 # Pages that were renamed or split: old address, new page, and the pages to which single sections have moved.
@@ -171,6 +169,6 @@ def add_metadata(app, pagename, templatename, context, doctree):
 def setup(app):
     """Called by Sphinx."""
     app.connect("autodoc-process-signature", clean_signature)
-    app.connect("doctree-read", drop_wrong_calls)
+    app.connect("doctree-read", mend_types)
     app.connect("html-page-context", add_metadata)
     app.connect("build-finished", write_redirects)
