@@ -74,7 +74,7 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
     """A public name without documentation is public by accident."""
     reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 
-    described = re.findall(r"^\.\. auto(?:class|exception|function):: aiorate\.(\w+)$", reference, flags=re.MULTILINE)
+    described = re.findall(r"^\.\. auto(?:class|exception|function):: aiorate\.(\w+)(?:\(\))?$", reference, flags=re.MULTILINE)
 
     assert name in described
     assert getattr(aiorate, name).__doc__
