@@ -6,11 +6,11 @@ is made under a lock of that key alone, so that other keys do not wait for it. K
 
 from __future__ import annotations
 
-import threading
 from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
+from aiorate.waiting.lock import Lock
 from aiorate.waiting.process.scope import family_of, finish, join, widen
 from aiorate.waiting.process.section import Section
 
@@ -85,7 +85,7 @@ class Making:
     __slots__ = ("__weakref__", "lock", "thread")
 
     def __init__(self) -> None:
-        self.lock: threading.Lock = threading.Lock()
+        self.lock: Lock = Lock()
         self.thread: int = 0
         """The thread that makes the key now; 0: none."""
 

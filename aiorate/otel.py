@@ -12,12 +12,12 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from threading import Lock
 from time import time_ns
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, ref
 
 from aiorate.errors import kind_of
+from aiorate.waiting.lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.redis.client import client_of
+from aiorate.waiting.lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ class Service:
     def __init__(self) -> None:
         self.process: int = os.getpid()
         """The process of its thread."""
-        self._lock: threading.RLock = threading.RLock()  # held for a few steps, and never while a limiter's section is taken
+        self._lock: Lock = Lock()  # held for a few steps, and never while a limiter's section is taken
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the thread; None: none runs
         self._thread: threading.Thread | None = None
         self._clients: dict[object, StoreClient] = {}  # those that ask in that loop

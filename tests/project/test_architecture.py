@@ -44,7 +44,7 @@ several
 
 waiting waiting.asyncio waiting.trio waiting.process
 waiting.fair_queue waiting.passes
-waiting.line waiting.counters waiting.callback waiting.watcher waiting.clock waiting.view waiting.driver waiting.port
+waiting.line waiting.counters waiting.callback waiting.watcher waiting.clock waiting.view waiting.driver waiting.port waiting.lock
 waiting.asyncio.port waiting.trio.here waiting.trio.port waiting.process.port
 waiting.turnstile waiting.asyncio.timerfd waiting.trio.timer waiting.process.section
 waiting.process.inbox waiting.process.timekeeper

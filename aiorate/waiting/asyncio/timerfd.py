@@ -10,13 +10,13 @@ from __future__ import annotations
 import heapq
 import os
 import sys
-import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary, ref
 
 from aiorate.rate import NS_PER_SECOND
+from aiorate.waiting.lock import Lock
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,7 +33,7 @@ class KernelTimers:
     """The timers of one loop: a heap of instants, and a descriptor set for the first of them."""
 
     _of: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, KernelTimers | None]] = WeakKeyDictionary()
-    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _lock: ClassVar[Lock] = Lock()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = ref(loop)  # the loop owns its timers, not the other way round
@@ -142,7 +142,7 @@ class KernelTimers:
     @classmethod
     def after_fork(cls) -> None:
         """Close the parent's descriptors in the child, where the loops that they wake do not go on."""
-        cls._lock = threading.Lock()
+        cls._lock = Lock()
         for timers in list(cls._of.values()):
             if timers is not None:
                 timers.__del__()

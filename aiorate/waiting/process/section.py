@@ -11,7 +11,6 @@ timer again. Knows nothing of rates, loops or requests.
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from contextlib import suppress
 from threading import get_ident
@@ -20,6 +19,7 @@ from weakref import WeakSet
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate.waiting.callback import call_back
+from aiorate.waiting.lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ class Section:
     __slots__ = ("__weakref__", "_after", "_cut", "_deferred", "_lock", "_owner", "on_cut", "on_fork")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._owner = 0  # the thread that decides now; 0: none
         self._deferred: deque[Callable[[], object]] = deque()
         self._after: deque[Callable[[], object]] = deque()
@@ -180,7 +180,7 @@ class Section:
 
     def reset(self) -> None:
         """Start over in the child process: all threads that wait, for the lock or in line, are in the parent."""
-        self._lock = threading.RLock()
+        self._lock = Lock()
         if not self._owner:  # otherwise this thread forked in the middle of a decision
             self._deferred.clear()
         self._after.clear()
@@ -190,7 +190,7 @@ class Section:
 
 # No decision is half made in a child: a fork waits for the decisions of other threads, which take microseconds.
 _sections: WeakSet[Section] = WeakSet()
-_sections_lock = threading.RLock()
+_sections_lock = Lock()
 _held: list[Section] = []
 
 
@@ -213,7 +213,7 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     global _sections_lock
-    _sections_lock = threading.RLock()
+    _sections_lock = Lock()
     for section in _held:
         section.reset()
     _held.clear()
