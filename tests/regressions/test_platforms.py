@@ -110,13 +110,6 @@ def test_platforms_without_fork_import_everything(platform: str) -> None:
     run_python(f"import asyncio, random, threading, os, sys; del os.register_at_fork; sys.platform = {platform!r}; {IMPORT_ALL}")
 
 
-@pytest.mark.slow
-def test_the_tests_can_be_collected_without_uvloop() -> None:
-    """Windows has no uvloop, and every asynchronous test file needed it."""
-    collect = "pytest.main(['--collect-only', '-qq', '-p', 'no:cacheprovider', 'tests'])"
-    run_python(f"import sys, pytest; sys.modules['uvloop'] = None; sys.exit({collect})")
-
-
 def test_precise_falls_back_where_libraries_need_a_name() -> None:
     """On Windows ctypes.CDLL(None) raises TypeError, and so did every acquire of a precise limiter."""
     run_python(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import runpy
 import subprocess
 import sys
@@ -163,6 +164,23 @@ def test_an_interrupted_command_ends_as_the_shell_expects(
 
     assert cli.main(["simulate"]) == expected
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("system", "expected"), [("nt", 141), ("posix", None)])
+def test_a_closed_pipe_of_windows_is_an_invalid_argument(system: str, expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bpo-35754: there a write to it raises OSError with EINVAL, which is an error of another kind elsewhere."""
+
+    def handler(**options: object) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(cli, "_simulate", handler)
+    monkeypatch.setattr(cli, "_SYSTEM", system)
+
+    if expected is None:
+        with pytest.raises(OSError, match="Invalid argument"):
+            cli.main(["simulate"])
+    else:
+        assert cli.main(["simulate"]) == expected
 
 
 def test_the_module_runs_as_a_program() -> None:
