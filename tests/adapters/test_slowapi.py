@@ -159,6 +159,15 @@ def middleware(asks: Sequence[Ask], passed: int, *, decorator: str = "") -> Chec
         made = row.ours[0]
         both.ours_in(made if made.startswith("Rate") else f"RateLimitMiddleware(app, clients, {made})")
         both.agree(*asks, passed=passed)
+        if len(row.ours) > 1:  # another way to write the same
+            both.make_theirs(row.theirs[0], middleware=limited)
+            both.route(both.theirs)
+            both.ours.names["clients"] = both.ours.call(FIVE)
+            app = both.ours.names["app"] = fastapi.FastAPI()
+            both.route(both.ours)
+            both.ours.call(row.ours[1])
+            assert app.user_middleware
+            both.agree(*asks, passed=passed)
 
     return check
 
@@ -316,3 +325,53 @@ def test_programs_of_the_page_print_what_they_say(number: int) -> None:
 def test_every_row_is_run() -> None:
     """A row without a check, or a check without a row, is a mistake."""
     check_pairs(PAGE, {**PAIRS, STORE: test_a_store_that_processes_share})
+
+
+# What the page says below the table.
+
+
+def test_limits_of_functions_of_one_name_add_up(both: Both) -> None:
+    """With slowapi each request then takes two."""
+    both.route(both.theirs, LIMIT, "", "/search")
+    both.route(both.theirs, LIMIT, "", "/search")
+    both.route(both.ours, "", ", dependencies=[limited(clients)]")
+
+    one, other = ([answer.status_code for answer in answers].count(200) for answers in both.ask(*[Ask()] * 7))
+
+    assert (2, 5) == (one, other)
+
+
+def test_slowapi_sends_retry_after_with_every_answer(both: Both) -> None:
+    """The middleware sends it with a refusal."""
+    both.make_theirs('application_limits=["5/minute"], headers_enabled=True', middleware=True)
+    both.route(both.theirs)
+    both.ours_in("RateLimitMiddleware(app, clients)")
+
+    one, other = both.ask(*[Ask()] * 6)
+
+    assert [True] * 6 == ["Retry-After" in answer.headers for answer in one]
+    assert [False] * 5 + [True] == ["Retry-After" in answer.headers for answer in other]
+
+
+def test_the_middleware_counts_paths_without_a_route_too(both: Both) -> None:
+    """slowapi lets them pass."""
+    both.make_theirs('application_limits=["5/minute"]', middleware=True)
+    both.route(both.theirs)
+    both.ours_in("RateLimitMiddleware(app, clients)")
+
+    one, other = ([answer.status_code for answer in answers] for answers in both.ask(*[Ask(path="/none")] * 7))
+
+    assert [404] * 7 == one
+    assert [404] * 5 + [429] * 2 == other
+
+
+def test_addresses_of_one_network_are_one_client(both: Both) -> None:
+    """With slowapi each has its limit."""
+    both.make_theirs('application_limits=["5/minute"]', middleware=True)
+    both.route(both.theirs)
+    both.ours_in("RateLimitMiddleware(app, clients)")
+
+    asks = [Ask(address=f"2001:db8::{host}") for host in (1, 2) for _ in range(5)]
+    one, other = ([answer.status_code for answer in answers].count(200) for answers in both.ask(*asks))
+
+    assert (10, 5) == (one, other)

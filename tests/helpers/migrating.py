@@ -24,6 +24,7 @@ __all__ = [
     "PAGES",
     "Check",
     "HandTime",
+    "MovingLoop",
     "Row",
     "Side",
     "a_crowd",

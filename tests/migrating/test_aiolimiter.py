@@ -23,8 +23,6 @@ from helpers.migrating import (
     timeline,
 )
 
-from aiorate import WaitTooLong
-
 PAGE = "aiolimiter"
 TEN = ("AsyncLimiter(10, 1)", 'Limiter(TokenBucket("10/s", burst=10))')
 CROWD = a_crowd(25, 1.55, 8, 8.01, 8.02)
@@ -117,7 +115,7 @@ async def too_long(row: Row, one: Side, other: Side) -> None:
         assert patience == pytest.approx(loop.time() - asked, abs=CLOSE)
         await asyncio.gather(*crowd)
         await side.run(code)
-    assert isinstance(error.value, WaitTooLong)
+    assert isinstance(error.value, other.call(row.ours[1]))
 
 
 @together
@@ -168,3 +166,45 @@ def test_row(row: Row) -> None:
 def test_every_row_is_run() -> None:
     """A row without a check, or a check without a row, is a mistake."""
     check_pairs(PAGE, PAIRS)
+
+
+# What the page says below the table.
+
+
+def test_aiolimiter_serves_small_requests_first() -> None:
+    """aiorate serves in order of arrival."""
+
+    async def main() -> None:
+        order = []
+        for side, made in ((theirs(), TEN[0]), (ours(), TEN[1])):
+            limiter = side.call(made)
+            await limiter.acquire(10)
+            done: list[int] = []
+
+            async def one(permits: int, limiter: Any = limiter, done: list[int] = done) -> None:
+                await limiter.acquire(permits)
+                done.append(permits)
+
+            await asyncio.gather(*(one(permits) for permits in (5, 1, 2, 1)))
+            order.append(done)
+        assert [[1, 1, 2, 5], [5, 1, 2, 1]] == order
+
+    in_virtual_time(main)
+
+
+def test_a_limiter_may_serve_one_loop_after_the_other() -> None:
+    """An AsyncLimiter warns."""
+    one, other = theirs().call(TEN[0]), ours().call(TEN[1])
+
+    async def all_ten() -> None:
+        for limiter in (one, other):
+            await limiter.acquire(10)
+
+    async def again() -> None:
+        assert not other.try_acquire(10)
+        await other.acquire()
+        with pytest.warns(RuntimeWarning, match="re-used across loops"):
+            await one.acquire()
+
+    in_virtual_time(all_ten)
+    in_virtual_time(again)

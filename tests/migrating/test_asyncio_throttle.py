@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import asyncio_throttle
 import pytest
 from helpers.migrating import CLOSE, Check, Row, Side, a_crowd, check_pairs, each_row, in_virtual_time, ours, same_moments, timeline
-
-from aiorate import WaitTooLong
 
 PAGE = "asyncio_throttle"
 TEN = ("Throttler(rate_limit=10)", 'Limiter(SlidingWindow("10/s"))')
@@ -80,7 +79,7 @@ def too_long(row: Row) -> None:
             assert patience == pytest.approx(loop.time() - asked, abs=CLOSE)
             await asyncio.sleep(0.6)
             await side.run(code)
-        assert isinstance(error.value, WaitTooLong)
+        assert isinstance(error.value, other.call(row.ours[1]))
 
     in_virtual_time(run)
 
@@ -107,3 +106,48 @@ def test_row(row: Row) -> None:
 def test_every_row_is_run() -> None:
     """A row without a check, or a check without a row, is a mistake."""
     check_pairs(PAGE, PAIRS)
+
+
+# What the page says below the table.
+
+
+def test_a_newcomer_overtakes_those_that_sleep() -> None:
+    """With aiorate it stands in line."""
+
+    async def main() -> None:
+        order = []
+        for side, made in ((theirs(), "Throttler(rate_limit=1)"), (ours(), 'Limiter(SlidingWindow("1/s"))')):
+            limiter = side.call(made)
+            done: list[str] = []
+
+            async def one(name: str, at: float, limiter: Any = limiter, done: list[str] = done) -> None:
+                await asyncio.sleep(at)
+                await limiter.acquire()
+                done.append(name)
+
+            await asyncio.gather(one("first", 0), one("second", 0.497), one("newcomer", 1.003))
+            order.append(done)
+        assert [["first", "newcomer", "second"], ["first", "second", "newcomer"]] == order
+
+    in_virtual_time(main)
+
+
+def test_each_task_that_waits_polls_a_hundred_times_a_second() -> None:
+    """A thousand of them wake 100 000 times."""
+
+    async def main() -> None:
+        flushed = []
+
+        class Counted(asyncio_throttle.Throttler):
+            def flush(self) -> None:
+                flushed.append(1)
+                super().flush()
+
+        throttler = Counted(rate_limit=10, period=1.0)
+        tasks = [asyncio.ensure_future(throttler.acquire()) for _ in range(10 + 20)]
+        await asyncio.sleep(0.995)
+        assert 1950 < len(flushed) < 2050
+        for task in tasks:
+            task.cancel()
+
+    in_virtual_time(main)

@@ -13,6 +13,7 @@ import pytest
 from helpers.migrating import (
     CLOSE,
     Check,
+    MovingLoop,
     Row,
     Side,
     a_crowd,
@@ -24,8 +25,6 @@ from helpers.migrating import (
     same_moments,
     timeline,
 )
-
-from aiorate import LimiterClosed
 
 PAGE = "asynciolimiter"
 TEN = ("Limiter(10)", 'Limiter("10/s")')
@@ -162,7 +161,7 @@ async def closing(row: Row, one: Side, other: Side) -> None:
     await other.run(row.ours[0])
     await asyncio.wait([*first, *second])
     assert all(task.cancelled() for task in first)
-    assert all(isinstance(task.exception(), LimiterClosed) for task in second)
+    assert all(isinstance(task.exception(), other.call(row.ours[1])) for task in second)
 
 
 @together
@@ -216,3 +215,55 @@ def test_row(row: Row) -> None:
 def test_every_row_is_run() -> None:
     """A row without a check, or a check without a row, is a mistake."""
     check_pairs(PAGE, PAIRS)
+
+
+# What the page says below the table.
+
+
+def test_a_cancelled_grant_goes_to_the_next_request() -> None:
+    """With asynciolimiter it is lost: of five permits after a stall, four are used."""
+
+    async def main() -> None:
+        used = []
+        for side, made, call in (
+            (theirs(), "Limiter(10, max_burst=5)", "limiter.wait()"),
+            (ours(), 'Limiter(BurstCompensation("10/s"), catch_up=0.4)', "limiter.acquire()"),
+        ):
+            side.names["limiter"] = side.call(made)
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, MovingLoop)
+            loop.stall(*STALL)
+
+            async def fourth(side: Side = side, call: str = call) -> None:
+                await side.run(call)
+                waiters[4].cancel()  # it was granted together with the fourth, and did not run yet
+
+            waiters = [*line(side, 3), asyncio.ensure_future(fourth())]
+            await asyncio.sleep(0)
+            waiters += line(side, 8)
+            await asyncio.sleep(STALL[1] + 0.005)
+            used.append(sum(task.done() and not task.cancelled() for task in waiters))
+            for task in waiters:
+                task.cancel()
+            side.close()
+        assert [7, 8] == used
+
+    in_virtual_time(main)
+
+
+def test_a_limiter_works_in_the_next_loop() -> None:
+    """asynciolimiter stays locked if its timer was set as the first loop ended."""
+    one, other = theirs().call(TEN[0]), ours().call(TEN[1])
+
+    async def first() -> None:
+        await one.wait()
+        await other.acquire()
+
+    async def second() -> None:
+        await asyncio.wait_for(other.acquire(), 60)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.wait(), 60)
+        one.close()
+
+    in_virtual_time(first)
+    in_virtual_time(second)

@@ -328,3 +328,30 @@ def test_row(row: Row, both: Both) -> None:
 def test_every_row_is_run() -> None:
     """A row without a check, or a check without a row, is a mistake."""
     check_pairs(PAGE, {**RATES, **STEPS, SHARED: test_a_store_that_processes_share})
+
+
+# What the page says below the table.
+
+
+def test_a_refused_hit_counts_in_a_fixed_window(both: Both) -> None:
+    """aiorate takes nothing when it refuses."""
+
+    async def main() -> None:
+        both.make("FixedWindowRateLimiter(MemoryStorage())")
+        for side, call in ((both.theirs, HIT[:-1]), (both.ours, TRY[:-1])):
+            equals = "cost=" if side is both.theirs else ""
+            asked = [await side.run(f"{call}, {equals}{permits})") for permits in (8, 5, 1)]
+            assert [True, False, side is both.ours] == asked
+
+    asyncio.run(main())
+
+
+def test_a_hit_at_the_edge_of_a_moving_window(both: Both) -> None:
+    """limits refuses it."""
+
+    async def main() -> None:
+        both.make()
+        one, other = await answers(both, HIT, TRY, *[0.0] * 10, 60.0)
+        assert (False, True) == (one[-1], other[-1])
+
+    asyncio.run(main())

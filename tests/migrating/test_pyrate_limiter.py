@@ -123,7 +123,7 @@ async def too_long(row: Row, one: Side, other: Side) -> None:
     ]
     await asyncio.sleep(0)
     began = loop.time()
-    with pytest.raises(WaitTooLong):
+    with pytest.raises(other.call(row.ours[1])):
         await other.run(row.ours[0])
     assert 0.0 == pytest.approx(loop.time() - began, abs=CLOSE)
     assert await one.run(row.theirs[0]) is False
@@ -132,6 +132,7 @@ async def too_long(row: Row, one: Side, other: Side) -> None:
     assert await one.run(row.theirs[0]) is True
     await asyncio.sleep(1)
     await other.run(row.ours[0])
+    assert 7 == other.names["limiter"].statistics().available
 
 
 @together
@@ -141,11 +142,10 @@ async def never(row: Row, one: Side, other: Side) -> None:
         await other.run(row.ours[0])
 
 
-@together
-async def each_name(row: Row, one: Side, other: Side) -> None:
-    """Ten for each name."""
+def a_bucket_for_each_name(side: Side, base: type = pyrate_limiter.BucketFactory) -> Any:
+    """A factory as its users write it: ten per second for each name."""
 
-    class Factory(one.names[row.theirs[0]]):  # type: ignore[misc]
+    class Factory(base):  # type: ignore[misc]
         def __init__(self) -> None:
             self.buckets: dict[str, Any] = {}
 
@@ -154,10 +154,16 @@ async def each_name(row: Row, one: Side, other: Side) -> None:
 
         def get(self, item: Any) -> Any:
             if item.name not in self.buckets:
-                self.buckets[item.name] = self.create(pyrate_limiter.InMemoryBucket, [one.call("Rate(10, Duration.SECOND)")])
+                self.buckets[item.name] = self.create(pyrate_limiter.InMemoryBucket, [side.call("Rate(10, Duration.SECOND)")])
             return self.buckets[item.name]
 
-    one.names["limiter"] = pyrate_limiter.Limiter(Factory())
+    return Factory()
+
+
+@together
+async def each_name(row: Row, one: Side, other: Side) -> None:
+    """Ten for each name."""
+    one.names["limiter"] = pyrate_limiter.Limiter(a_bucket_for_each_name(one, one.call(row.theirs[0])))
     users = other.call(row.ours[0])
     for name in ("ann", "bob"):
         old = [await one.run(f"limiter.try_acquire_async({name!r}, blocking=False)") for _ in range(12)]
@@ -263,7 +269,7 @@ PAIRS: dict[str, Check] = {
     "`Limiter([Rate(10, Duration.SECOND), Rate(15, Duration.MINUTE)])`": made(CROWD),
     "`Rate(5, Duration.SECOND * 2)`": rate,
     "`limiter_factory.create_inmemory_limiter(10, Duration.SECOND)`": made(CROWD),
-    "`limiter_factory.create_token_bucket_limiter(10, Duration.SECOND, burst=5)`": made(a_crowd(6, 5.0, 5.0)),
+    "`limiter_factory.create_token_bucket_limiter(10, Duration.SECOND, burst=5)`": made(a_crowd(30, 9.0, 9.0)),
     "a `BucketFactory` with a bucket for each name": each_name,
     '`await limiter.try_acquire_async("x", weight=3)`': weighing,
     '`await limiter.try_acquire_async("x", weight=3, blocking=False)`': not_waiting,
@@ -329,3 +335,50 @@ def test_a_store_that_processes_share(store: RealServer, client: redis.Redis, cl
 def test_every_row_is_run() -> None:
     """A row without a check, or a check without a row, is a mistake."""
     check_pairs(PAGE, {**PAIRS, BLOCKING: blocking, TRANSPORT: transport, STORE: test_a_store_that_processes_share})
+
+
+# What the page says below the table.
+
+
+def test_a_name_waits_behind_other_names() -> None:
+    """A key of a KeyedLimiter has its own line."""
+
+    async def main() -> None:
+        one, other = theirs(), ours()
+        one.names["limiter"] = pyrate_limiter.Limiter(a_bucket_for_each_name(one))
+        other.names["users"] = other.call('KeyedLimiter(lambda name: SlidingWindow("10/s"))')
+        times = []
+        for side, call in ((one, "limiter.try_acquire_async({!r})"), (other, "users.acquire({!r})")):
+            busy = [asyncio.ensure_future(side.run(call.format("ann"))) for _ in range(11)]
+            await asyncio.sleep(0.01)
+            times += await moments(side, call.format("bob"), [0.0])
+            await asyncio.gather(*busy)
+        one.close()
+        assert [1.04, 0.0] == pytest.approx(times, abs=0.01)
+
+    in_virtual_time(main)
+
+
+def test_all_names_share_a_single_bucket() -> None:
+    """Ten for both."""
+
+    async def main() -> None:
+        limiter = theirs().call(TEN[0])
+        granted = [await limiter.try_acquire_async(name, blocking=False) for name in ("ann", "bob") for _ in range(6)]
+        limiter.close()
+        assert [True] * 10 + [False] * 2 == granted
+
+    in_virtual_time(main)
+
+
+def test_fixed_windows_are_those_of_the_uptime() -> None:
+    """The clock reads 1000 s at first, so a minute ends 20 s later."""
+
+    async def main() -> None:
+        limiter = theirs().call("Limiter(InMemoryBucket([Rate(10, Duration.MINUTE)], algorithm=FixedWindow()))")
+        for after, left in ((0, 10), (19, 0), (1, 10)):
+            await asyncio.sleep(after)
+            assert left == sum([await limiter.try_acquire_async("x", blocking=False) for _ in range(11)])
+        limiter.close()
+
+    in_virtual_time(main)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import ratelimit
-from helpers.migrating import HandTime, Row, Side, check_pairs, each_row, in_thread_time, in_virtual_time, ours
+from helpers.migrating import BEGINS, HandTime, Row, Side, check_pairs, each_row, in_thread_time, in_virtual_time, ours
 
 import aiorate
 from aiorate import WaitTooLong
@@ -206,3 +206,33 @@ def test_row(row: Row, hand_time: HandTime) -> None:
 def test_every_row_is_run() -> None:
     """A row without a check, or a check without a row, is a mistake."""
     check_pairs(PAGE, PAIRS)
+
+
+# What the page says below the table.
+
+
+def test_thirty_calls_may_pass_around_the_end_of_a_window(hand_time: HandTime) -> None:
+    """The first window of ratelimit began when the function was decorated. A SlidingWindow has no edge."""
+    clock = ManualClock()
+    call, limiter = decorated(theirs(), "@limits(calls=15, period=900)"), ours_at(clock).names["limiter"]
+    passed = []
+    for _ in range(2):
+        hand_time.sleep(450)
+        clock.advance(450)
+        passed.append((kept(call, 20, ratelimit.RateLimitException)[0], sum(limiter.try_acquire() for _ in range(20))))
+    hand_time.sleep(1)
+    clock.advance(1)
+    passed.append((kept(call, 20, ratelimit.RateLimitException)[0], sum(limiter.try_acquire() for _ in range(20))))
+
+    assert [(15, 15), (15, 0), (0, 0)] == passed
+
+
+def test_sleep_and_retry_blocks_the_event_loop(hand_time: HandTime) -> None:
+    """The sixteenth coroutine is made after 900 s, in which nothing else runs."""
+    call = decorated(theirs(), "@sleep_and_retry", "@limits(calls=15, period=900)", kind="async def")
+
+    made = [call() for _ in range(16)]
+
+    assert BEGINS + 900 == hand_time.seconds
+    for coroutine in made:
+        coroutine.close()
