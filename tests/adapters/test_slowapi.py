@@ -9,6 +9,7 @@ import asyncio
 import io
 import json
 import re
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
@@ -238,6 +239,25 @@ def strategy(asks: Sequence[Ask], passed: tuple[int, int]) -> Check:
     return check
 
 
+def nowhere() -> str:
+    """The address of a store that does not listen."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"redis://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def fallback(row: Row, both: Both) -> None:
+    """Each process has the whole limit for itself: five at once with slowapi, and an even pace with aiorate."""
+    address = nowhere()
+    options, store, limiter = (code.replace("redis://localhost:6379", address) for code in (*row.theirs, row.ours[0]))
+    limiter = limiter.replace("5/min", "5/h")  # however slow the machine is, none follows the first
+    both.make_theirs(f"{options}, {store}")
+    both.route(both.theirs, LIMIT)
+    both.ours.names["clients"] = both.ours.call(limiter)
+    both.route(both.ours, "", ", dependencies=[limited(clients)]")
+    assert [5, 1] == [[answer.status_code for answer in answers].count(200) for answers in both.ask(*[Ask()] * 7)]
+
+
 def reset(row: Row, both: Both) -> None:
     both.route(both.theirs, '@limiter.limit("5/minute")')
     both.route(both.ours, "", ", dependencies=[limited(clients)]")
@@ -275,11 +295,12 @@ PAIRS: dict[str, Check] = {
     '`strategy="moving-window"`': strategy([Ask()] * 3 + [Ask(50)] * 3 + [Ask(65)] * 9, (8, 8)),
     '`strategy="fixed-window"`, the default': strategy([*[Ask(20)] * 7, *[Ask(80.5)] * 7], (10, 10)),
     "`limiter.reset()` in tests": reset,
+    '`in_memory_fallback_enabled=True` with `storage_uri="redis://localhost:6379"`': fallback,
 }
 STORE = '`storage_uri="redis://localhost:6379"`'
 
 
-@each_row(PAGE, but=STORE)
+@each_row(PAGE, but=(STORE,))
 def test_row(row: Row, both: Both) -> None:
     """The two cells do the same, as far as the row says."""
     PAIRS[row.left](row, both)
@@ -375,3 +396,18 @@ def test_addresses_of_one_network_are_one_client(both: Both) -> None:
     one, other = ([answer.status_code for answer in answers].count(200) for answers in both.ask(*asks))
 
     assert (10, 5) == (one, other)
+
+
+def test_requests_pass_while_the_store_is_away(both: Both) -> None:
+    """What swallow_errors=True is for, and what it does in slowapi 0.1.10."""
+    address = nowhere()
+    both.make_theirs(f"swallow_errors=True, storage_uri={address!r}")
+    both.route(both.theirs, LIMIT)
+    bucket = 'TokenBucket("5/min", burst=5), on_unavailable="open", grace=0'
+    both.ours.names["clients"] = both.ours.call(f"KeyedLimiter(lambda client: RedisLimiter({address!r}, client, {bucket}))")
+    both.route(both.ours, "", ", dependencies=[limited(clients)]")
+
+    with pytest.raises(AttributeError, match="view_rate_limit"):
+        both.ask(Ask())
+    both.theirs.names["app"] = both.ours.names["app"]
+    both.agree(*[Ask()] * 7, passed=7)

@@ -76,9 +76,9 @@ def rows_of(page: str) -> list[Row]:
     return rows
 
 
-def each_row(page: str, but: str = "") -> pytest.MarkDecorator:
-    """Run a test for each row of the page, except for one that needs a server and has its own test."""
-    rows = [row for row in rows_of(page) if row.left != but]
+def each_row(page: str, but: Iterable[str] = ()) -> pytest.MarkDecorator:
+    """Run a test for each row of the page, except for those that need a server and have their own test."""
+    rows = [row for row in rows_of(page) if row.left not in but]
     return pytest.mark.parametrize("row", rows, ids=lambda row: row.left.replace("`", ""))
 
 

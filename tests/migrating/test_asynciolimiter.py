@@ -234,11 +234,13 @@ def test_a_cancelled_grant_goes_to_the_next_request() -> None:
             assert isinstance(loop, MovingLoop)
             loop.stall(*STALL)
 
-            async def fourth(side: Side = side, call: str = call) -> None:
+            waiters: list[asyncio.Future[Any]] = []
+
+            async def fourth(side: Side = side, call: str = call, waiters: list[asyncio.Future[Any]] = waiters) -> None:
                 await side.run(call)
                 waiters[4].cancel()  # it was granted together with the fourth, and did not run yet
 
-            waiters = [*line(side, 3), asyncio.ensure_future(fourth())]
+            waiters += [*line(side, 3), asyncio.ensure_future(fourth())]
             await asyncio.sleep(0)
             waiters += line(side, 8)
             await asyncio.sleep(STALL[1] + 0.005)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -282,10 +283,13 @@ PAIRS: dict[str, Check] = {
 }
 BLOCKING = '`limiter.try_acquire("x")`, in synchronous code'
 TRANSPORT = "`AsyncRateLimiterTransport(limiter)` for httpx"
-STORE = '`RedisBucket.init(rates, redis, "name")`'
+STORES = (
+    '`RedisBucket.init(rates, redis, "name")`',
+    "`SQLiteBucket.init_from_file(rates, db_path=path)`, which processes share",
+)
 
 
-@each_row(PAGE, but=STORE)
+@each_row(PAGE, but=STORES)
 def test_row(row: Row, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The two cells do the same, as far as the row says."""
     if row.left == BLOCKING:
@@ -303,11 +307,11 @@ def client(store: RealServer) -> Iterator[redis.Redis]:
     client.close()
 
 
-def test_a_store_that_processes_share(store: RealServer, client: redis.Redis, clock: Clock) -> None:
-    """The row of a store: two limiters let ten requests pass together."""
-    row = next(row for row in rows_of(PAGE) if row.left == STORE)
+@pytest.mark.parametrize("row", [row for row in rows_of(PAGE) if row.left in STORES], ids=lambda row: row.theirs[0])
+def test_a_store_that_processes_share(row: Row, store: RealServer, client: redis.Redis, clock: Clock, tmp_path: Path) -> None:
+    """Two limiters let ten requests pass together."""
     clock.seconds = HandTime().monotonic
-    side = theirs(redis=client)
+    side = theirs(redis=client, path=str(tmp_path / "bucket"))
     side.names["rates"] = side.call("[Rate(10, Duration.HOUR)]")
     one = [pyrate_limiter.Limiter(side.call(row.theirs[0])) for _ in range(2)]
     hits = [one[number % 2].try_acquire("x", blocking=False) for number in range(14)]
@@ -334,7 +338,7 @@ def test_a_store_that_processes_share(store: RealServer, client: redis.Redis, cl
 
 def test_every_row_is_run() -> None:
     """A row without a check, or a check without a row, is a mistake."""
-    check_pairs(PAGE, {**PAIRS, BLOCKING: blocking, TRANSPORT: transport, STORE: test_a_store_that_processes_share})
+    check_pairs(PAGE, {**PAIRS, BLOCKING: blocking, TRANSPORT: transport, **dict.fromkeys(STORES, test_a_store_that_processes_share)})
 
 
 # What the page says below the table.
