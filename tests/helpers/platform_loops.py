@@ -81,7 +81,7 @@ class PlayedLoop(asyncio.SelectorEventLoop):
         return self.true // self.platform.clock * self.platform.clock
 
     def wait(self, seconds: float) -> None:
-        """Move on as the system does that is asked to wait so long, in whole ms."""
+        """Move on to the end of a wait of that length, which the system counts in whole ms."""
         asked = -(-round(seconds * 1e9) // 1_000_000) * 1_000_000
         grain = self.platform.wait
         begun = self.true // grain * grain

