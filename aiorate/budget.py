@@ -61,11 +61,12 @@ __all__ = ["Budget"]
 class Budget:
     """Dimensions with a limit each, one line for all, all or nothing: ``Budget(requests="500/min", tokens="200_000/min")``.
 
-    A dimension is a rate (for a `TokenPool`), a strategy, or a `Limiter`, which several budgets may share; one dimension of a budget
-    may be, without ``max_concurrency`` and ``max_waiting``. ``shared`` is another budget, which several may share, and which may share
-    one in turn, up to 64 in a row: amounts are taken from both, by the names of the dimensions. A name that the shared budget does not
-    have concerns this one alone; one that only the shared budget has may be reserved too, and takes 0 where it is not named. Only the
-    first reservation in line here stands in the shared line. What is settled, refunded or cancelled comes back to both.
+    A dimension is a rate (for a `TokenPool`), a strategy, a list of these, all of which hold, or a `Limiter`, which several budgets may
+    share; one dimension of a budget may be, without ``max_concurrency`` and ``max_waiting``. ``shared`` is another budget, which several
+    may share, and which may share one in turn, up to 64 in a row: amounts are taken from both, by the names of the dimensions. A name that
+    the shared budget does not have concerns this one alone; one that only the shared budget has may be reserved too, and takes 0 where it
+    is not named. Only the first reservation in line here stands in the shared line. What is settled, refunded or cancelled comes back to
+    both.
 
     ``on_error`` says what happens to a reservation whose block ends with an exception: ``"keep"`` lets the estimate stand, because the
     server may have counted the call; ``"refund"`` gives it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name`` are

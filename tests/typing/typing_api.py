@@ -132,6 +132,8 @@ kept: Callable[[int], Coroutine[Any, Any, bytes]] = fetch
 # What keys share may be a function of the key.
 teams = KeyedLimiter[int](lambda team: "10/s", shared=limiter)
 users = KeyedLimiter[str](lambda user: TokenBucket("1/s", burst=5), shared=lambda user: teams[len(user)])
+by_name = KeyedLimiter[str](lambda user: assert_type(user, str), weight=lambda user: len(assert_type(user, str)))
+assert_type(by_name, KeyedLimiter[str])
 some = KeyedLimiter[str](lambda user: 5, shared=lambda user: users[user] if user else None)
 KeyedLimiter[str](lambda user: "1/s", shared=lambda user: "5/s")  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
 assert_type(users["ann"], Limiter)
@@ -139,6 +141,7 @@ listed = KeyedLimiter[str](lambda user: ["1/s", TokenBucket("10/min", burst=5)],
 company = Budget(tokens=["1000/s", "20_000/min"], requests="5/s")
 budgets = KeyedBudget[int](lambda team: Budget(requests="1/s", tokens=TokenBucket(5, 5), shared=company), shared=None)
 people = KeyedBudget[str](lambda user: Budget(requests="1/s"), shared=lambda user: budgets[len(user)] if user else None)
+KeyedBudget[str](lambda user: Budget(requests=assert_type(user, str)))
 KeyedBudget[str](lambda user: "1/s")  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
 assert_type(people["ann"], Budget)
 assert_type(people.reserve("ann", tokens=5, max_wait=1, on_error="refund"), Lease)
