@@ -36,7 +36,7 @@ _OF_EACH_KEY = ("on_error", "max_waiting", "catch_up", "clock")
 class KeyedBudget(Keyed[K, Budget]):
     """A budget for each key, made when the key is first used, and evicted when it owes nothing.
 
-    ``KeyedBudget[str](...)`` tells type checkers the type of the keys. ``factory(key)`` makes the `Budget` of a key. ``shared`` is a
+    ``factory(key)`` makes the `Budget` of a key. ``shared`` is a
     `Budget` that all keys share, or a function of the key that returns one, or None: ``shared=lambda user: teams[user.team]``, where
     ``teams`` is a KeyedBudget too. It is as ``shared`` of each key's budget: amounts are taken by the names of the dimensions, and a busy
     key delays no other. The function is called once for each key that is kept, and what it returned is kept while such a key is kept.

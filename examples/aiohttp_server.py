@@ -63,7 +63,7 @@ async def fetch(session: ClientSession, url: str) -> int:
 
 async def main() -> None:
     logging.basicConfig(stream=sys.stdout, format="  %(message)s")  # shows the pauses of the last session
-    clients = KeyedLimiter[str](lambda client: SlidingWindow(Rate(REQUESTS, SECONDS)))
+    clients: KeyedLimiter[str] = KeyedLimiter(lambda client: SlidingWindow(Rate(REQUESTS, SECONDS)))
     async with TestServer(make_app(clients)) as server:
         url = str(server.make_url("/items"))
         async with ClientSession() as hasty:

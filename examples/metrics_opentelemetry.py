@@ -24,7 +24,7 @@ tracers.add_span_processor(SimpleSpanProcessor(spans))
 tracer = tracers.get_tracer("example")
 
 api = Limiter(TokenBucket("50/s", burst=10), name="api")
-users = KeyedLimiter[str](lambda user: TokenBucket("5/s", burst=2), shared=api, name="users")
+users: KeyedLimiter[str] = KeyedLimiter(lambda user: TokenBucket("5/s", burst=2), shared=api, name="users")
 
 
 async def handle(user: str) -> None:

@@ -22,7 +22,7 @@ from aiorate import KeyedLimiter, TokenBucket
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-clients = KeyedLimiter[str](lambda address: TokenBucket("5/s", burst=10), scope="process")
+clients: KeyedLimiter[str] = KeyedLimiter(lambda address: TokenBucket("5/s", burst=10), scope="process")
 
 
 def rate_limit(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:

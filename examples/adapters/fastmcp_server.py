@@ -32,7 +32,7 @@ def find(title: str) -> str:
     return f"{title}: shelf {len(title)}"
 
 
-clients = KeyedLimiter[str](lambda address: TokenBucket("5/s", burst=20))
+clients: KeyedLimiter[str] = KeyedLimiter(lambda address: TokenBucket("5/s", burst=20))
 app = mcp.http_app(middleware=[Middleware(RateLimitMiddleware, limiter=clients)])
 
 

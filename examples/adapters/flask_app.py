@@ -14,7 +14,7 @@ from flask import Flask, Response, request
 
 from aiorate import KeyedLimiter, Limiter, TokenBucket
 
-clients = KeyedLimiter[str](lambda address: TokenBucket("5/s", burst=10), scope="process")
+clients: KeyedLimiter[str] = KeyedLimiter(lambda address: TokenBucket("5/s", burst=10), scope="process")
 upstream = Limiter("50/s", scope="process")
 
 app = Flask(__name__)

@@ -23,7 +23,7 @@ def limit_of(address: str) -> RedisLimiter:
     return RedisLimiter(REDIS, f"client:{address}", "10/min", burst=10, on_unavailable="open", scope="process")
 
 
-clients = KeyedLimiter[str](limit_of, scope="process")
+clients: KeyedLimiter[str] = KeyedLimiter(limit_of, scope="process")
 app = Flask(__name__)
 
 

@@ -134,6 +134,8 @@ teams = KeyedLimiter[int](lambda team: "10/s", shared=limiter)
 users = KeyedLimiter[str](lambda user: TokenBucket("1/s", burst=5), shared=lambda user: teams[len(user)])
 by_name = KeyedLimiter[str](lambda user: assert_type(user, str), weight=lambda user: len(assert_type(user, str)))
 assert_type(by_name, KeyedLimiter[str])
+declared: KeyedLimiter[str] = KeyedLimiter(lambda user: assert_type(user, str), shared=lambda user: by_name[assert_type(user, str)])
+declared_budgets: KeyedBudget[int] = KeyedBudget(lambda team: Budget(requests=assert_type(team, int)))
 some = KeyedLimiter[str](lambda user: 5, shared=lambda user: users[user] if user else None)
 KeyedLimiter[str](lambda user: "1/s", shared=lambda user: "5/s")  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
 assert_type(users["ann"], Limiter)
