@@ -43,8 +43,8 @@ _OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "max_concurrency"
 class KeyedLimiter(Keyed[K, Limiter]):
     """A limiter for each key, made when the key is first used, and evicted when it owes nothing.
 
-    ``KeyedLimiter(lambda user: "1/s")`` tells type checkers the type of the keys, and so of the functions' argument. ``factory(key)``
-    makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, a rate such as ``"1/s"``, a list of these, all of
+    ``users: KeyedLimiter[str] = KeyedLimiter(lambda user: "1/s")`` tells type checkers the type of the keys, and so of the functions'
+    argument. ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, a rate such as ``"1/s"``, a list of these, all of
     which hold, or an `aiorate.adaptive.AdaptiveRate`, whose limiter it is then. ``shared`` is a limit that all keys pass too: 30/s in all
     and 1/s per chat. It is a `Limiter`, a strategy, a rate or a list of these, or a function of the key that returns a `Limiter`, or None:
     ``shared=lambda user: teams[user.team]``. The function is called once for each key that is kept. The `Limiter` may be that of a key of

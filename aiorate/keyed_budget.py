@@ -36,10 +36,10 @@ _OF_EACH_KEY = ("on_error", "max_waiting", "catch_up", "clock")
 class KeyedBudget(Keyed[K, Budget]):
     """A budget for each key, made when the key is first used, and evicted when it owes nothing.
 
-    ``factory(key)`` makes the `Budget` of a key. ``shared`` is a
-    `Budget` that all keys share, or a function of the key that returns one, or None: ``shared=lambda user: teams[user.team]``, where
-    ``teams`` is a KeyedBudget too. It is as ``shared`` of each key's budget: amounts are taken by the names of the dimensions, and a busy
-    key delays no other. The function is called once for each key that is kept, and what it returned is kept while such a key is kept.
+    ``factory(key)`` makes the `Budget` of a key. ``shared`` is a `Budget` that all keys share, or a function of the key that returns
+    one, or None: ``shared=lambda user: teams[user.team]``, where ``teams`` is a KeyedBudget too. It is as ``shared`` of each key's
+    budget: amounts are taken by the names of the dimensions, and a busy key delays no other. The function is called once for each key
+    that is kept, and what it returned is kept while such a key is kept.
 
     A key is kept while it owes anything or is paused, while a lease of it is open, and while somebody holds its budget; ``max_keys``
     and ``idle`` are as in `KeyedLimiter`. ``on_event`` is called with an `aiorate.Event` for each evicted key; each budget has its own.
