@@ -44,13 +44,13 @@ class KeyedLimiter(Keyed[K, Limiter]):
     """A limiter for each key, made when the key is first used, and evicted when it owes nothing.
 
     ``users: KeyedLimiter[str] = KeyedLimiter(lambda user: "1/s")`` tells type checkers the type of the keys, and so of the functions'
-    argument. ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, a rate such as ``"1/s"``, a list of these, all of
-    which hold, or an `aiorate.adaptive.AdaptiveRate`, whose limiter it is then. ``shared`` is a limit that all keys pass too: 30/s in all
-    and 1/s per chat. It is a `Limiter`, a strategy, a rate or a list of these, or a function of the key that returns a `Limiter`, or None:
-    ``shared=lambda user: teams[user.team]``. The function is called once for each key that is kept. The `Limiter` may be that of a key of
-    another KeyedLimiter, and so share a limit in turn, up to 64 in a row; it is kept while a key that shares it is kept. A busy key does
-    not delay others: only the first request of each key stands in the shared line, and only once the key's limit lets it pass. A refund or
-    charge to a key applies to all limits that it passes.
+    argument. ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, a rate such as
+    ``"1/s"``, a list of these, all of which hold, or an `aiorate.adaptive.AdaptiveRate`, whose limiter it is then. ``shared`` is a limit
+    that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy, a rate or a list of these, or a function of the key
+    that returns a `Limiter`, or None: ``shared=lambda user: teams[user.team]``. The function is called once for each key that is kept. The
+    `Limiter` may be that of a key of another KeyedLimiter, and so share a limit in turn, up to 64 in a row; it is kept while a key that
+    shares it is kept. A busy key does not delay others: only the first request of each key stands in the shared line, and only once the
+    key's limit lets it pass. A refund or charge to a key applies to all limits that it passes.
 
     Keys that wait for a shared limit take turns in permits, not requests. ``weight`` is a function of the key that returns its share, a
     whole number of at least 1, relative to that of other keys; without it, all shares are equal. It is called once for each key that is
