@@ -55,6 +55,7 @@ def clean_signature(app, what, name, obj, options, signature, returns):
         signature = re.sub(POSITIONAL.pattern + r"(?:, (?=\*\*)|(?=\)))", "", signature)
         signature = POSITIONAL.sub("*", signature)  # what follows is keyword-only
         signature = re.sub(r"<function (\w+)>", r"\1", signature).replace("(, ", "(")
+        signature = re.sub(r"(rate_or_scheduler: [^=,]+) = ''", r"\1", signature)  # without it, a message says what to write
     return signature, returns
 
 

@@ -38,13 +38,13 @@ def measured(scenario: str, case: str, subject: str, unit: str | None = None) ->
 
 # What is compared, by the name of the library: the subject of the benchmarks, and what it is.
 COMPARED = {
-    "aiorate": ("aiorate TokenPool", "`Limiter`, compiled"),
-    "aiolimiter": ("aiolimiter", "`AsyncLimiter`"),
-    "asynciolimiter": ("asynciolimiter-leaky", "`LeakyBucketLimiter`"),
-    "pyrate-limiter": ("pyrate-gcra", "`GCRA`"),
-    "limits": ("limits-moving", "`MovingWindowRateLimiter`"),
-    "throttled-py": ("throttled-py+sleep", "`gcra`"),
-    "asyncio-throttle": ("asyncio-throttle", "`Throttler`"),
+    "aiorate": ("aiorate TokenPool", "a plain rate, compiled"),
+    "aiolimiter": ("aiolimiter", "leaky bucket"),
+    "asynciolimiter": ("asynciolimiter-leaky", "leaky bucket"),
+    "pyrate-limiter": ("pyrate-gcra", "GCRA"),
+    "limits": ("limits-moving", "moving window"),
+    "throttled-py": ("throttled-py+sleep", "GCRA"),
+    "asyncio-throttle": ("asyncio-throttle", "moving window"),
 }
 MEASURED = {
     "a call that need not wait, ns": ("uncontended", "acquire(), 1000/s", "{:.0f}"),
