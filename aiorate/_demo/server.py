@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession, web
 
+from aiorate._demo.children import APART
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from typing import TextIO
@@ -88,7 +90,7 @@ async def server(port: int = 0) -> AsyncIterator[str]:
         *(sys.executable, "-m", __name__, str(port)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C reaches the demo only, which then closes the input
+        **APART,  # Ctrl-C reaches the demo only, which then closes the input
     )
     assert process.stdin is not None
     assert process.stdout is not None

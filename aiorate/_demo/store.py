@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from aiorate._demo.children import APART
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -76,7 +78,7 @@ class Store:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C reaches its parent only, which then stops it
+            **APART,  # Ctrl-C reaches its parent only, which then stops it
         )
         until = time.monotonic() + _LONGEST
         while not self._answers():

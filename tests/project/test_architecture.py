@@ -104,7 +104,8 @@ testing.receipts
 testing.laws testing.simulation testing.fixtures
 testing
 
-_demo _demo.strategies _demo.server _demo.store _demo.verdict _demo.load
+_demo _demo.strategies _demo.children
+_demo.server _demo.store _demo.verdict _demo.load
 _demo.report _demo.member
 _demo.run _demo.processes
 

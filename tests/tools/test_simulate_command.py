@@ -327,12 +327,12 @@ def test_the_bar_needs_rich(burst: str, monkeypatch: pytest.MonkeyPatch, capsys:
 def test_all_that_was_asked_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Also what changes few figures."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "times\x1b").write_text("1714564802\n1714564801\n1714564802\n")
+    (tmp_path / "times\x7f").write_text("1714564802\n1714564801\n1714564802\n")
     options = ("--permits", "2", "--max-waiting", "5", "--spread", "random", "--rate", "1000000/s")
 
-    text = " ".join(shown(capsys, "--arrivals", "times\x1b", *options).split())
+    text = " ".join(shown(capsys, "--arrivals", "times\x7f", *options).split())
 
-    assert "times\\x1b (CSV): 3 requests" in text
+    assert "times\\x7f (CSV): 3 requests" in text
     assert "1 came before the line above them, by 1 s at most, and were sorted" in text
     assert "spread at random" in text
     assert "2 permits for each request" in text
