@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from helpers.driving import others
@@ -104,3 +107,44 @@ async def test_the_clock_of_the_client_may_be_wrong(store: RealServer, origin: i
 
     assert near(14 * DAY) == process.limiter.delay()
     await stop(process)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_month_has_more_than_its_permits(store: RealServer, seed: int) -> None:
+    """Two years of requests that do not wait, of processes that come and go, refund and are charged; dates are those of Berlin."""
+    random, used, skew = Random(seed), Counter[tuple[int, int]](), at("2026-11-20T00:00")
+    most, months = random.choice([5, 40]), random.choice([1, 2, 6])
+    zone = ZoneInfo("Europe/Berlin")
+
+    def window() -> tuple[int, int]:
+        day = datetime.fromtimestamp(EPOCH_SECONDS + now() + skew, zone)
+        return day.year, (day.month - 1) // months
+
+    def make() -> Process:
+        return Process(store, CalendarWindow(f"{most}/{months}months", "Europe/Berlin"), skew=skew, lease=random.choice([0, 3600]))
+
+    processes = [make(), make()]
+    restarts = 0
+    while now() < 2 * 366 * DAY:
+        await asyncio.sleep(random.choice([0.1, 3600, DAY, 9 * DAY]) * random.random())
+        process, permits = random.choice(processes), random.randint(1, 3)
+        place = window()
+        try:
+            await process.limiter.acquire(permits, max_wait=0)
+        except WaitTooLong:
+            continue
+        if window() == place:
+            used[place] += permits
+        if random.random() < 0.1 and window() == place:
+            process.limiter.refund(permits)
+            used[place] -= permits
+        if random.random() < 0.05:
+            processes.remove(process)
+            await process.stop()
+            processes.append(make())
+            restarts += 1
+
+    assert restarts
+    assert len(used) >= 20 // months
+    assert max(used.values()) <= most
+    await stop(*processes)
