@@ -160,6 +160,15 @@ class AdaptiveRate:
 
         raise AttributeError(not_of_an_adaptive_rate(name))
 
+    if not TYPE_CHECKING:
+
+        async def __aenter__(self) -> NoReturn:
+            from aiorate.mistakes import NOT_A_BLOCK_OF_RATES
+
+            raise TypeError(NOT_A_BLOCK_OF_RATES)
+
+        async def __aexit__(self, *exc: object) -> None: ...
+
     def __repr__(self) -> str:
         search = self._search
         return f"<AdaptiveRate {self.rate}, {search.lowest} to {search.highest}, of {self._limiter!r}>"

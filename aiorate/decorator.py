@@ -62,9 +62,10 @@ def limited(weighted: Weighted, function: F) -> F:
         return cast("F", call)
     kinds = (type, staticmethod)  # a static method of a coroutine function does not look like one
     if not callable(function) or isinstance(function, kinds) or inspect.iscoroutinefunction(type(function).__call__):
-        raise TypeError(
-            f"@limiter decorates functions, not {getattr(function, '__name__', function)!r}: put it right above `async def` or `def`."
-        )
+        application = callable(function) and not isinstance(function, kinds)
+        hint = " To limit an ASGI application, write app.add_middleware(RateLimitMiddleware, limiter=limiter)." if application else ""
+        named = getattr(function, "__name__", None) or type(function).__name__
+        raise TypeError(f"@limiter decorates functions, not {named!r}: put it right above `async def` or `def`.{hint}")
     return _plain(weighted, function)
 
 

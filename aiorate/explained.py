@@ -24,7 +24,7 @@ def explained(function: F) -> F:
         try:
             return function(*given, **options)
         except TypeError:
-            from aiorate.mistakes import not_of_signature
+            from aiorate.wrong_arguments import not_of_signature
 
             error = not_of_signature(function, given, options)
             if error is None:  # the arguments fit, and one of them is wrong

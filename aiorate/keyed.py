@@ -91,10 +91,10 @@ class KeyedLimiter(Keyed[K, Limiter]):
         **unknown: Never,
     ) -> None:
         if unknown:
-            from aiorate.mistakes import unknown_keyed_options
+            from aiorate.wrong_arguments import unknown_keyed_options
 
             raise unknown_keyed_options(unknown, _OPTIONS, _OF_EACH_KEY)
-        if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)):
+        if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)) or _is_of_aiorate(factory):
             hint = " For a dict of limits, write KeyedLimiter(limits.__getitem__)." if isinstance(factory, dict) else ""
             raise TypeError(
                 f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
@@ -264,7 +264,14 @@ def _make_shared(limit: object, on_event: Callable[[Event], object] | None, scop
         return Limiter(limit, name="shared", on_event=on_event, scope=scope)  # type: ignore[arg-type]  # it checks
     except TypeError as error:
         hint = " For a dict of limiters, write shared=limiters.get." if isinstance(limit, dict) else ""
+        if _adapted(limit) is not None:
+            hint = " Write shared=adaptive.limiter."
         raise TypeError(f"KeyedLimiter(shared): {error}{hint}") from error
+
+
+def _is_of_aiorate(factory: object) -> bool:
+    """Whether it is a class such as Limiter, which would take the key for a rate."""
+    return isinstance(factory, type) and factory.__module__.startswith("aiorate.")
 
 
 def _is_function(shared: object) -> TypeGuard[Callable[..., object]]:

@@ -229,6 +229,14 @@ class Keyed(Generic[K, V]):
 
             raise AttributeError(not_of_keyed(self._NAME, name), name=name, obj=self)
 
+        def __setitem__(self, key: object, value: object) -> NoReturn:
+            from aiorate.mistakes import NOT_ASSIGNED
+
+            raise TypeError(NOT_ASSIGNED)
+
+        def __delitem__(self, key: object) -> NoReturn:
+            self[key] = None
+
     # Watching.
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
@@ -368,6 +376,9 @@ class Keyed(Generic[K, V]):
 
             if is_request(key):
                 raise TypeError(f"{self._NAME}: {REQUEST_AS_KEY}")
+            if isinstance(key, CoroutineType):
+                key.close()  # or Python would also warn that it was never awaited
+                raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
         if key in self._making:
             raise self._circle(key)
         if len(self._making) >= _MOST_NESTED and list(self._making.values()).count(get_ident()) >= _MOST_NESTED:

@@ -67,7 +67,7 @@ class KeyedBudget(Keyed[K, Budget]):
         **unknown: Never,
     ) -> None:
         if unknown:
-            from aiorate.mistakes import unknown_options_of_budgets
+            from aiorate.wrong_arguments import unknown_options_of_budgets
 
             raise unknown_options_of_budgets(unknown, _OPTIONS, _OF_EACH_KEY)
         if not callable(factory) or isinstance(factory, type):

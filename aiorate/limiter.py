@@ -94,16 +94,17 @@ class Limiter(NamesOfLimiter):
         **unknown: Never,
     ) -> None:
         if unknown or rate_or_scheduler is _NO_RATE:
-            from aiorate.mistakes import unknown_options
+            from aiorate.wrong_arguments import unknown_options
 
             raise unknown_options("Limiter()", unknown, _OPTIONS)
         if misplaced:
-            from aiorate.mistakes import more_than_a_rate
+            from aiorate.wrong_arguments import more_than_a_rate
 
             raise more_than_a_rate(rate_or_scheduler, misplaced[0])
         if isinstance(rate_or_scheduler, type):
-            kind = rate_or_scheduler.__name__
-            raise TypeError(f"Limiter({kind}): pass a strategy with its rate, such as {kind}('10/s'), not the class.")
+            from aiorate.mistakes import not_the_class
+
+            raise not_the_class("Limiter", rate_or_scheduler)
         scheduler = rate_or_scheduler if isinstance(rate_or_scheduler, Scheduler) else _strategy(rate_or_scheduler)
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
             check_options("Limiter", max_waiting, clock, name, on_event, on_wait)
@@ -328,16 +329,16 @@ class Limiter(NamesOfLimiter):
     @overload
     def __call__(self) -> Never: ...
 
-    def __call__(self, function: Callable[..., Any] | None = None, *misplaced: object) -> Any:
+    def __call__(self, function: Callable[..., Any] | None = None, *misplaced: object, **options: object) -> Any:
         """Decorate a function: each call acquires one permit first.
 
         A coroutine function, an async generator function, or, with ``scope="process"``, a plain function or generator function, which
         then blocks. RuntimeError for a plain one without that scope.
         """
-        if misplaced or not callable(function):
+        if misplaced or options or not callable(function):
             from aiorate.mistakes import not_decorated
 
-            raise not_decorated((function, *misplaced))
+            raise not_decorated((function, *misplaced), options)
         from aiorate.decorator import Weighted, limited
 
         return limited(Weighted(self, 1), function)
@@ -367,6 +368,13 @@ class Limiter(NamesOfLimiter):
     def _check(self, call: str, permits: int) -> None:
         dispatcher = self._dispatcher
         check_permits(call, permits, dispatcher.scheduler.max_permits if dispatcher.gate is None else max_permits(dispatcher))
+
+    if not TYPE_CHECKING:
+
+        def __await__(self) -> NoReturn:
+            from aiorate.mistakes import NOT_AWAITABLE
+
+            raise TypeError(NOT_AWAITABLE)
 
     # Changing, for those in line too.
 
@@ -479,6 +487,12 @@ class Limiter(NamesOfLimiter):
     def rate(self) -> Rate:
         """The rate in force."""
         return self._dispatcher.scheduler.rate
+
+    @rate.setter
+    def rate(self, rate: Never) -> None:
+        from aiorate.mistakes import not_by_assignment
+
+        raise not_by_assignment(rate)
 
     @property
     @looking
@@ -618,10 +632,9 @@ def _strategy(rate: Rate | str | Number | Sequence[Limit]) -> Scheduler:
             from aiorate.several import all_of
 
             return all_of("Limiter()", rate)
-        raise TypeError(
-            f"Limiter() takes a rate such as '100/s', or a strategy, not {type(rate).__name__}."
-            " A custom strategy must subclass aiorate.Scheduler."
-        ) from error
+        from aiorate.mistakes import not_a_rate
+
+        raise not_a_rate("Limiter()", rate) from error
 
 
 def _is_none(call: str, permits: int) -> bool:

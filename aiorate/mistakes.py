@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from types import CoroutineType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "NOT_AWAITED",
@@ -21,7 +22,6 @@ __all__ = [
     "NO_TIMEOUT",
     "REQUEST_AS_KEY",
     "is_request",
-    "more_than_a_rate",
     "not_a_dimension",
     "not_by_name",
     "not_decorated",
@@ -29,13 +29,8 @@ __all__ = [
     "not_of_a_budget",
     "not_of_an_adaptive_rate",
     "not_of_keyed",
-    "not_of_signature",
     "not_to_adapt",
     "not_to_set",
-    "unknown_keyed_options",
-    "unknown_options",
-    "unknown_options_of_budgets",
-    "wrong_of_strategy",
 ]
 
 NOT_A_BLOCK = (
@@ -78,163 +73,6 @@ REQUEST_AS_KEY = (
     " or middlewares=[aiorate.aiohttp.middleware(keyed)]."
 )
 
-_RATE = "give the rate as one argument: Limiter('10/s'), Limiter('100/5s') or Limiter(aiorate.Rate(100, 5))"
-_BURST = "a burst belongs to a strategy: Limiter(aiorate.TokenBucket('10/s', burst=5))"
-_STRATEGY = "give the strategy as the one argument in place of the rate: Limiter(aiorate.TokenBucket('10/s', burst=5))"
-_WAIT = "set the longest wait for each call: await limiter.acquire(max_wait=1)"
-_REFUSES = "acquire() waits in line; to be refused instead, write `limiter.try_acquire()`, or acquire(max_wait=0), which raises WaitTooLong"
-_LINE = "for a limit on how many wait in line, write max_waiting=100"
-_KEYS = "for a limit for each key, write aiorate.KeyedLimiter(lambda key: Limiter('10/s'))"
-_STORE = "for a limit that processes share, write aiorate.redis.RedisLimiter(url, name, '10/s')"
-_PLACES = "for a limit on how many run at a time, write Limiter('10/s', max_concurrency=5)"
-_THREADS = "for threads and several event loops, write Limiter('10/s', scope='process')"
-_COST = "say for each call how many permits it takes: await limiter.acquire(5), or `async with limiter.of(5):`"
-_SPREAD = "permits are spaced evenly without it; to spread a pause of a server, write limiter.observe(feedback, jitter=1)"
-_TOLD = "write on_event=function, which is called with an aiorate.Event, or on_wait=function, with an aiorate.Waited"
-_ONE_LOOP = "this is for one event loop. Call it from other threads through asyncio.run_coroutine_threadsafe()"
-_HINTS = {
-    **dict.fromkeys(("rate", "rate_limit", "limit", "limits", "max_rate", "max_calls", "calls", "requests", "permits", "rates"), _RATE),
-    **dict.fromkeys(("period", "per", "interval", "seconds", "time_period", "window", "minutes", "every", "time_unit"), _RATE),
-    **dict.fromkeys(("rps", "qps", "rpm", "calls_per_second", "requests_per_second", "requests_per_minute", "permits_per_second"), _RATE),
-    **dict.fromkeys(("max_per_second", "tokens_per_second", "refill_rate", "fill_rate", "leak_rate", "freq", "hz"), _RATE),
-    **dict.fromkeys(("delay", "min_interval", "minimum_interval", "min_time", "minTime", "min_delay", "rate_or_limit"), _RATE),
-    **dict.fromkeys(("burst", "max_burst", "burst_size", "capacity", "bucket_size", "max_tokens", "burst_ratio", "tokens"), _BURST),
-    **dict.fromkeys(("initial", "initial_tokens", "reservoir", "burst_limit", "bucket"), _BURST),
-    **dict.fromkeys(("strategy", "algorithm", "scheduler", "method", "kind", "mode"), _STRATEGY),
-    **dict.fromkeys(("timeout", "max_wait", "max_delay", "wait", "wait_timeout"), _WAIT),
-    **dict.fromkeys(("blocking", "raise_on_limit", "raise_when_fail", "raises", "raise_exception", "nowait", "fail_fast"), _REFUSES),
-    **dict.fromkeys(("retries", "max_retries", "retry", "retry_until_max_delay"), _REFUSES),
-    **dict.fromkeys(("max_queue", "queue_size", "max_queue_size", "max_pending", "queue_limit", "max_waiters", "highWater"), _LINE),
-    **dict.fromkeys(("key", "keys", "key_func", "shared", "max_keys", "idle", "identifier", "per_key"), _KEYS),
-    **dict.fromkeys(("redis", "redis_url", "storage", "storage_uri", "backend", "url", "store", "lease", "distributed"), _STORE),
-    **dict.fromkeys(("concurrency", "max_concurrent", "max_inflight", "max_parallel", "maxConcurrent", "max_workers"), _PLACES),
-    **dict.fromkeys(("thread_safe", "threadsafe", "threads", "lock", "multi_loop"), _THREADS),
-    **dict.fromkeys(("weight", "cost", "amount"), _COST),
-    **dict.fromkeys(("jitter", "spread"), _SPREAD),
-    **dict.fromkeys(("callback", "on_limit", "on_acquire", "on_limited", "hook", "listener"), _TOLD),
-    **dict.fromkeys(("metrics", "instrument", "tracer", "meter_provider"), "write aiorate.otel.instrument(limiter)"),
-    "loop": "leave it out, since a limiter finds the running loop",
-    "scope": f"only a Limiter has a scope, and {_ONE_LOOP}",
-}
-_IN_URL = "write it in the URL: 'redis://user:password@host:6379/0'"
-_FORGETS = "leave it out, since the key expires in the store when it says nothing more"
-_NAMED = "the name is the key: all limits of one name are one limit. For a limit for each key, write a name for each: f'search:{key}'"
-_MISSING = "for when the store cannot be reached, write on_unavailable='raise', 'wait', 'local' or 'open'"
-_OF_STORES = {
-    **dict.fromkeys(("host", "port", "db", "password", "username", "ssl", "decode_responses"), _IN_URL),
-    **dict.fromkeys(
-        ("url", "redis_url", "redis", "client", "storage_uri", "connection", "pool"), "give the client or URL as the first argument"
-    ),
-    **dict.fromkeys(("ttl", "expire", "expiry", "expiration"), _FORGETS),
-    **dict.fromkeys(("key", "prefix", "namespace", "key_prefix", "bucket_key"), _NAMED),
-    **dict.fromkeys(("fail_open", "fallback", "in_memory_fallback", "swallow_errors", "on_error"), _MISSING),
-    **dict.fromkeys(("capacity", "max_burst", "burst_size", "bucket_size", "max_tokens"), "write burst=5, in permits"),
-}
-_LEAVES = "leave it out: max_keys is the most that are kept, and a key that owes nothing is dropped; idle=60 keeps it for 60 seconds"
-_ALL_KEYS = "for a limit that all keys pass too, write shared='100/s'"
-_EACH = "the function makes the limit of a key: KeyedLimiter(lambda key: '10/s'); the key is given at the call: keyed.acquire(key)"
-_OF_KEYS = {
-    **dict.fromkeys(("ttl", "expire", "expiry", "maxsize", "max_size", "cache_size", "cleanup_interval", "timeout"), _LEAVES),
-    **dict.fromkeys(("global_limit", "total", "overall", "default", "shared_limit", "limiter", "parent"), _ALL_KEYS),
-    **dict.fromkeys(("key", "keys", "key_func", "rate", "limit", "default_rate", "identifier"), _EACH),
-}
-_OF_RANGES = {
-    **dict.fromkeys(("min", "minimum", "min_rate", "low", "floor", "start"), "write lowest='1/s'"),
-    **dict.fromkeys(("max", "maximum", "max_rate", "high", "ceiling", "limit"), "write highest='100/s'"),
-    **dict.fromkeys(
-        ("step", "increase", "decrease", "factor", "backoff", "multiplier", "window", "alpha", "beta"), "leave it out, since it is found"
-    ),
-}
-_LIMITER = "make the limiter first, and pass it: limiter=Limiter('10/s')"
-_OF_CLIENTS = {
-    **dict.fromkeys(("rate", "limit", "rate_limit", "max_rate", "calls", "period", "per", "burst"), _LIMITER),
-    **dict.fromkeys(("timeout", "max_delay", "wait"), "write max_wait=5, in seconds"),
-    **dict.fromkeys(("key_func", "keys", "identifier"), "write key=function; of a server's requests, it is a function of the ASGI scope"),
-    **dict.fromkeys(("weight", "permits", "tokens"), "write cost=function, which returns the permits that a request takes"),
-    **dict.fromkeys(("observe", "respect_retry_after", "retry_after"), "write feedback=True, which is the default"),
-}
-_OF_SERVERS = {
-    **_OF_CLIENTS,
-    **dict.fromkeys(("timeout", "max_wait", "max_delay"), "leave it out: a request is let through or answered 429, and never waits"),
-}
-_TO_SET = {
-    **dict.fromkeys(("burst", "max_burst", "capacity"), "it changes only the rate. For another burst, make another limiter"),
-    **dict.fromkeys(
-        ("per", "period", "seconds", "time_period"), "give the rate as one argument: set_rate('100/60s') or set_rate(Rate(100, 60))"
-    ),
-}
-_TO_A_RATE = {
-    **dict.fromkeys(("limit", "calls", "max_calls", "max_rate", "amount", "requests", "rate"), "write Rate(10, 60): permits, and seconds"),
-    **dict.fromkeys(("period", "interval", "seconds", "time_period", "window", "duration", "unit"), "write Rate(10, per=60), in seconds"),
-    "burst": "a burst belongs to a strategy: aiorate.TokenBucket('10/s', burst=5)",
-}
-_HINTS_OF = {
-    **dict.fromkeys(("RedisLimiter()", "RedisBudget()"), _OF_STORES),
-    "KeyedLimiter()": _OF_KEYS,
-    "KeyedBudget()": _OF_KEYS,
-    "AdaptiveRate()": _OF_RANGES,
-    "RateLimitMiddleware()": _OF_SERVERS,
-    **dict.fromkeys(("hooks()", "blocking_hooks()", "limit_transport()", "middleware()"), _OF_CLIENTS),
-    "set_rate()": _TO_SET,
-    "Rate()": _TO_A_RATE,
-}
-"""What unknown arguments of a call probably mean. Where the call has a table, it comes first."""
-
-
-def unknown_options(call: str, given: Mapping[str, object], known: Iterable[str]) -> TypeError:
-    """The error for unknown options, or for a missing rate: what each was probably meant for, or the known options."""
-    table = {**_HINTS, **_HINTS_OF[call]} if call in _HINTS_OF else _HINTS
-    names = ", ".join(given)
-    hints = list(dict.fromkeys(table[name] for name in given if name in table))
-    said = "; ".join(hints) if hints else f"its options are {', '.join(known)}" if given else _RATE
-    return TypeError(f"{call} has no option {names}: {said}." if given else f"{call} needs a rate or a strategy: {said}.")
-
-
-_WRITE = {
-    "KeyedLimiter()": "KeyedLimiter(lambda key: '10/s')",
-    "KeyedBudget()": "KeyedBudget(lambda key: Budget(requests='500/min', tokens='90_000/min'))",
-    "RedisLimiter()": "RedisLimiter('redis://127.0.0.1:6379/0', 'search', '10/s')",
-    "RedisBudget()": "RedisBudget('redis://127.0.0.1:6379/0', 'llm', requests='500/min', tokens='90_000/min')",
-    "AdaptiveRate()": "AdaptiveRate(Limiter('10/s'), '1/s', '100/s')",
-    "RateLimitMiddleware()": "app.add_middleware(RateLimitMiddleware, limiter=limiter)",
-    "hooks()": "AsyncClient(event_hooks=hooks(limiter))",
-    "blocking_hooks()": "Client(event_hooks=blocking_hooks(limiter))",
-    "limit_transport()": "AsyncClient(transport=limit_transport(httpx2.AsyncHTTPTransport(), limiter))",
-    "middleware()": "ClientSession(middlewares=[middleware(limiter)])",
-    "Rate()": "Rate(10, per=60), or Rate.parse('10/min')",
-    "set_rate()": "set_rate('20/s'), set_rate('100/60s') or set_rate(Rate(100, 60))",
-    "CalendarWindow()": "CalendarWindow('1000/day', 'Europe/Berlin')",
-    "SmoothWarmingUp()": "SmoothWarmingUp('10/s', warmup=5)",
-    "BurstRatio()": "BurstRatio('10/s', ratio=1.1)",
-    "BurstCompensation()": "BurstCompensation('10/s', strictness=0.5)",
-    "acquire()": "acquire(key), or acquire(key, 5, max_wait=1)",
-    "succeeded()": "succeeded(), or succeeded(took=0.5)",
-    "simulate()": "simulate(TokenBucket('10/s', burst=5), [0, 0, 0])",
-}
-
-
-def not_of_signature(function: Callable[..., object], given: tuple[object, ...], options: Mapping[str, object]) -> TypeError | None:
-    """The error for arguments that the function does not take; None: they fit."""
-    from inspect import Parameter, signature
-
-    *_, owner, name = f".{function.__qualname__}".split(".")
-    call = f"{owner if name == '__init__' else name}()"
-    parameters = signature(function).parameters
-    places = [one for one in parameters.values() if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
-    named = {one.name for one in parameters.values() if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
-    kinds = {one.kind for one in parameters.values()}
-    unknown = {option: value for option, value in options.items() if option not in named}
-    missing = [one.name for one in places[len(given) :] if one.default is Parameter.empty and one.name not in options]
-    if unknown and (missing or Parameter.VAR_KEYWORD not in kinds):
-        return unknown_options(call, unknown, [one for one in parameters if one in named - {"self"}])
-    write = f" Write {_WRITE[call]}." if call in _WRITE else ""
-    if missing:
-        return TypeError(f"{call} needs {', '.join(missing)}.{write}")
-    if len(given) > len(places) and Parameter.VAR_POSITIONAL not in kinds:
-        more = ", ".join(repr(one)[:40] for one in given[len(places) :])
-        return TypeError(f"{call} takes no argument {more} without a name.{write}")
-    return None
-
 
 def not_to_set(rate: object) -> TypeError:
     """The error for what set_rate() was given in place of a rate."""
@@ -242,70 +80,6 @@ def not_to_set(rate: object) -> TypeError:
         return TypeError("set_rate() takes a rate such as '20/s', not None. To grant nothing for a while, write limiter.pause(seconds).")
     kind = type(rate).__name__
     return TypeError(f"set_rate() takes a rate such as '20/s', not {kind}. A limiter keeps its strategy; for another, create a limiter.")
-
-
-def unknown_keyed_options(given: Mapping[str, object], known: Iterable[str], of_each: Iterable[str]) -> TypeError:
-    """The same for a KeyedLimiter: options of a Limiter belong in the function that makes the limiters."""
-    each = [f"{name}={value!r}" for name, value in given.items() if name in of_each]
-    if not each:
-        return unknown_options("KeyedLimiter()", given, known)
-    made = f"KeyedLimiter(lambda key: Limiter('10/s', {', '.join(each)}))"
-    return TypeError(f"KeyedLimiter() has no option {', '.join(given)}: the Limiter of each key has it. Write {made}.")
-
-
-def unknown_options_of_budgets(given: Mapping[str, object], known: Iterable[str], of_each: Iterable[str]) -> TypeError:
-    """The same for a KeyedBudget: options and dimensions of a Budget belong in the function that makes the budgets."""
-    each = ", ".join(f"{name}={value!r}" for name, value in given.items())
-    dimension = "requests='500/min', " if all(name in of_each for name in given) else ""
-    return TypeError(
-        f"KeyedBudget() has no option {', '.join(given)}: its options are {', '.join(known)}. Options and dimensions of a Budget belong"
-        f" in the factory: KeyedBudget(lambda key: Budget({dimension}{each}))."
-    )
-
-
-def more_than_a_rate(rate: object, misplaced: object) -> TypeError:
-    """The error for two positional arguments of a Limiter: a number and its period, or two rates."""
-    if isinstance(misplaced, (int, float)):
-        hint = f"For {rate!r} per {misplaced!r} seconds, write Limiter(Rate({rate!r}, {misplaced!r})), or text such as Limiter('100/60s')."
-    else:
-        hint = "To apply several limits at once, write a list, which is an AllOf: Limiter(['10/s', SlidingWindow('100/min')])."
-    return TypeError(f"Limiter() takes one positional argument, a rate or a strategy. {hint}")
-
-
-_OF_STRATEGIES = {
-    "TokenPool": "rate, burst_ratio and pool",
-    "TokenBucket": "rate, burst and initial",
-    "SmoothBursty": "rate, and max_burst (seconds) or max_stored (permits)",
-    "SlidingWindow": "rate",
-    "TicksAccumulator": "rate",
-    "BurstCompensation": "rate and strictness",
-    "BurstRatio": "rate and ratio",
-    "SmoothWarmingUp": "rate, warmup (seconds) and cold_factor",
-    "CalendarWindow": "rate and tz",
-}
-_PERIODS = ("per", "period", "interval", "seconds", "time_period", "window")
-_NO_BURST = {
-    "TokenPool": "; burst_ratio is the fastest rate divided by the plain rate",
-    "SmoothBursty": ", or SmoothBursty({rate!r}, max_stored={burst!r}) for one that is saved up while idle",
-}
-_BURSTS = ("burst", "burst_size", "capacity", "bucket_size", "size", "max_tokens")
-
-
-def wrong_of_strategy(strategy: str, rate: object, misplaced: tuple[object, ...], given: Mapping[str, object]) -> TypeError:
-    """The error for arguments that a strategy does not have: a period, a burst, or anything else."""
-    has = f"{strategy}() takes {_OF_STRATEGIES.get(strategy, 'rate')}"
-    period = [*misplaced, *(given[name] for name in _PERIODS if name in given)]
-    burst = [given[name] for name in _BURSTS if name in given]
-    if burst:
-        hint = f"For a burst, write TokenBucket({str(rate)!r}, burst={burst[0]!r})"
-        hint += _NO_BURST.get(strategy, "").format(rate=str(rate), burst=burst[0]) + "."
-    elif period:
-        numbers = all(isinstance(each, (int, float)) for each in (rate, period[0]))
-        hint = f"A rate is one argument: {f'Rate({rate!r}, {period[0]!r})' if numbers else 'Rate(100, 60)'}, or text such as '100/60s'."
-    else:
-        hint = ""
-    names = ", ".join(given) or f"{len(misplaced) + 1} positional arguments"
-    return TypeError(f"{has}, not {names}. {hint}".rstrip())
 
 
 def not_of_a_budget(name: str) -> str:
@@ -319,6 +93,14 @@ def not_of_a_budget(name: str) -> str:
         return f"{said}: call it on a Limiter that is a dimension, as in Budget(requests=limiter, tokens='200_000/min')."
     if name in {"try_reserve", "reserve_nowait"}:
         return f"{said}: write `async with budget.reserve(tokens=1800, max_wait=0) as lease:`, which raises WaitTooLong."
+    if name in {"consume", "spend", "take", "use", "hit", "wait"}:
+        return f"{said}: write `async with budget.reserve(tokens=1800) as lease:` around the call."
+    if name in {"release", "record", "report", "add_usage", "update"}:
+        return f"{said}: within `async with budget.reserve(...) as lease:`, call lease.settle(tokens=used) or lease.refund()."
+    if name in {"remaining", "left", "level", "tokens", "requests", "get_remaining", "statistics"}:
+        return f"a Budget has no {name!r}: write budget.available('tokens') for what is left of a dimension."
+    if name in {"close", "stop", "shutdown"}:
+        return f"{said}: write `await budget.aclose()`."
     return f"'Budget' object has no attribute {name!r}"
 
 
@@ -330,33 +112,69 @@ def not_a_dimension(call: str, name: str, names: Iterable[str]) -> TypeError:
 
 def not_by_name(call: str, given: object, names: Sequence[str]) -> TypeError:
     """The error for amounts that a budget was given without their names."""
-    written = "**amounts" if isinstance(given, dict) else f"{names[-1]}={given!r}"
+    written = "**amounts" if isinstance(given, dict) else f"{names[-1]}={given if isinstance(given, int) else 1800!r}"
     return TypeError(f"{call}() takes amounts by name. For {given!r}, write {call}({written}).")
 
 
 NOT_DIMENSIONS = {
     "burst": "a burst belongs to a strategy: tokens=TokenBucket('200_000/min', burst=20_000)",
     "timeout": "set the longest wait for each call: reserve(max_wait=1)",
-    "scope": f"only a Limiter has a scope, and {_ONE_LOOP}",
     **dict.fromkeys(("max_concurrency", "precise"), "this is an option of Limiter, not of Budget"),
 }
 """Options of something else: taken as dimensions, they would be limits that nobody asked for."""
 
 
+_OF_KEYED = {
+    **dict.fromkeys(("get", "limiter", "get_limiter", "for_key", "key"), "write keyed[key], or keyed(key) in `async with keyed(key):`"),
+    **dict.fromkeys(("wait", "consume", "take", "until_ready"), "write `await keyed.acquire(key)`, or `async with keyed(key):`"),
+    **dict.fromkeys(
+        ("hit", "check", "allow", "is_allowed", "test"), "write `keyed.try_acquire(key)`, which never waits and returns True or False"
+    ),
+    **dict.fromkeys(("keys", "items", "values"), "the keys that are kept are list(keyed)"),
+    **dict.fromkeys(("remove", "delete", "pop", "discard", "cleanup"), "keys that owe nothing are dropped; keyed.evict() drops them now"),
+    **dict.fromkeys(("clear", "flush"), "write keyed.forget() to drop every key, or keyed.evict() for those that owe nothing"),
+    **dict.fromkeys(("release", "leave"), "a permit is used up, and nothing is released; leaving `async with keyed(key):` is enough"),
+    **dict.fromkeys(("close", "stop", "shutdown"), "write `await keyed.aclose()`"),
+    **dict.fromkeys(("rate", "limit", "scheduler"), "write keyed[key].rate for one key, or keyed.shared.rate for all keys together"),
+}
+NOT_ASSIGNED = (
+    "the factory makes the limit of each key, which is not assigned: KeyedLimiter(lambda key: '10/s'). To change it, write"
+    " keyed[key].set_rate('5/s'); to drop what owes nothing, keyed.evict()."
+)
+
+
 def not_of_keyed(kind: str, name: str) -> str:
     """What to write instead of an attribute that a KeyedLimiter or KeyedBudget does not have."""
-    if kind == "KeyedBudget" and name in {"acquire", "try_acquire", "acquire_blocking", "of"}:
-        return f"a {kind} has no {name}(): write `async with keyed.reserve(key, tokens=1800) as lease:`."
+    if name in {"reserve"} or (kind == "KeyedBudget" and name in {"acquire", "try_acquire", "acquire_blocking", "of", "consume", "take"}):
+        one = "`async with keyed.reserve(key, tokens=1800) as lease:`"
+        return f"a {kind} has no {name}(): write {one if kind == 'KeyedBudget' else f'KeyedBudget(lambda key: Budget(...)), and {one}'}."
     if name in _OF_A_KEY:
         return f"a {kind} has no {name}(): write keyed[key].{name}() for one key, or keyed.shared.{name}() for all keys together."
+    if name in _OF_KEYED:
+        return f"a {kind} has no {name!r}: {_OF_KEYED[name]}."
     return f"{kind!r} object has no attribute {name!r}"
+
+
+_OF_AN_ADAPTIVE_RATE = {
+    **dict.fromkeys(("success", "succeed", "ok", "on_success", "increase", "record_success"), "call adaptive.succeeded(took=seconds)"),
+    **dict.fromkeys(
+        ("failed", "failure", "throttle", "on_429", "decrease", "backoff", "record_failure", "limited"), "call adaptive.throttled()"
+    ),
+    **dict.fromkeys(("current_rate", "get_rate", "value"), "read adaptive.rate"),
+}
 
 
 def not_of_an_adaptive_rate(name: str) -> str:
     """What to write instead of an attribute that an AdaptiveRate does not have."""
     if name in _OF_A_KEY or name in {"acquire", "try_acquire", "acquire_blocking", "observe", "lag", "aclose"}:
-        return f"an AdaptiveRate has no {name}: callers use its limiter, as in `await adaptive.limiter.acquire()`."
+        call = {"acquire": "await adaptive.limiter.acquire()", "lag": "adaptive.limiter.lag"}.get(name, f"adaptive.limiter.{name}()")
+        return f"an AdaptiveRate has no {name}: callers use its limiter, as in `{call}`."
+    if name in _OF_AN_ADAPTIVE_RATE:
+        return f"an AdaptiveRate has no {name}: {_OF_AN_ADAPTIVE_RATE[name]}."
     return f"'AdaptiveRate' object has no attribute {name!r}"
+
+
+NOT_A_BLOCK_OF_RATES = "an AdaptiveRate only moves the rate of its limiter: write `async with adaptive.limiter:`."
 
 
 def not_to_adapt(given: object, kind: str) -> str:
@@ -391,6 +209,12 @@ _OF_A_KEY = {
 
 
 @runtime_checkable
+class _Timedelta(Protocol):
+    # Of datetime, which would have to be imported.
+    def total_seconds(self) -> float: ...
+
+
+@runtime_checkable
 class _Request(Protocol):
     # The attributes that requests of httpx2, httpx and aiohttp have.
     url: Any
@@ -410,6 +234,78 @@ def not_for_plain_functions(name: object) -> RuntimeError:
     )
 
 
-def not_decorated(given: tuple[object, ...]) -> TypeError:
+def not_decorated(given: tuple[object, ...], options: Mapping[str, object]) -> TypeError:
     """The error for a limiter called with anything else than one function, as HTTP clients call their hooks with requests."""
-    return TypeError(NOT_HOOKS if any(isinstance(one, _Request) for one in given) else _NOT_CALLED)
+    first = given[0]
+    if any(isinstance(one, _Request) for one in given):
+        return TypeError(NOT_HOOKS)
+    if isinstance(first, CoroutineType):
+        return TypeError(
+            "limiter(...) decorates functions, and a coroutine is a call already: write `async with limiter:` around the await."
+        )
+    if isinstance(first, (classmethod, property)):
+        return TypeError(f"@limiter decorates functions, not a {type(first).__name__}: put it right above `async def`, below the other.")
+    if isinstance(first, int) or any(isinstance(one, int) for one in options.values()):
+        return TypeError(
+            "limiter(...) decorates functions. For several permits a call, write `@limiter.of(5)`, or `async with limiter.of(5):`."
+        )
+    if isinstance(first, str):
+        return TypeError(
+            f"limiter({first[:40]!r}) decorates nothing: the rate belongs to the limiter. Write limiter = Limiter('10/s'), and `@limiter`"
+            " above `async def`. For a limit for each key, write KeyedLimiter(lambda key: '10/s') and `async with keyed(key):`."
+        )
+    return TypeError(_NOT_CALLED)
+
+
+def scope_meant(scope: str) -> str:
+    """The sentence that says which scope an unknown one probably means; "" if that is unclear."""
+    if scope.startswith(("thread", "sync", "multi", "loops")):
+        return " For threads and several event loops, write scope='process'."
+    if scope in {"global", "redis", "cluster", "distributed", "processes", "machine", "shared"}:
+        return " For a limit that processes share, write aiorate.redis.RedisLimiter(url, name, '10/s')."
+    if scope in {"task", "asyncio", "coroutine", "local"}:
+        return " For one event loop, leave it out."
+    return ""
+
+
+NOT_AWAITABLE = "a Limiter cannot be awaited: write `await limiter.acquire()`, or `async with limiter:`."
+
+
+def not_by_assignment(rate: object) -> AttributeError:
+    """The error for a rate that is assigned."""
+    return AttributeError(f"limiter.rate cannot be assigned. Write limiter.set_rate({rate!r}), which applies to those in line too.")
+
+
+_EXAMPLES = {
+    "AllOf": "AllOf(TokenBucket('10/s', burst=5), SlidingWindow('100/min'))",
+    "CalendarWindow": "CalendarWindow('1000/day', 'UTC')",
+    "KeyedLimiter": "KeyedLimiter(lambda key: '10/s')",
+    "Rate": "Rate(10, per=60)",
+    "RedisLimiter": "RedisLimiter(url, name, '10/s')",
+    "SmoothWarmingUp": "SmoothWarmingUp('10/s', warmup=5)",
+    "TokenBucket": "TokenBucket('10/s', burst=20)",
+}
+
+
+def not_the_class(call: str, given: type) -> TypeError:
+    """The error for a class in place of a strategy or a rate."""
+    name = given.__name__
+    written = _EXAMPLES.get(name, f"{name}('10/s')")
+    return TypeError(f"{call}({name}): pass a strategy with its rate, such as {written}, not the class.")
+
+
+def not_a_rate(call: str, given: object) -> TypeError:
+    """The error for what is neither a rate nor a strategy, nor a list of them."""
+    said = f"{call} takes a rate such as '100/s', or a strategy, not {'None' if given is None else type(given).__name__}."
+    if isinstance(given, bytes):
+        return TypeError(f"{said} Write {given.decode(errors='replace')!r}.")
+    if isinstance(given, dict):
+        return TypeError(f"{said} Write Rate(10, per=60), or text such as '10/min'.")
+    if isinstance(given, _Timedelta):
+        return TypeError(f"{said} For one permit in each, write Rate(1, per={given!r}).")
+    if isinstance(given, FunctionType):
+        return TypeError(
+            f"{said} For a limit for each key, write KeyedLimiter(lambda key: '10/s'). To limit a function, write limiter ="
+            " Limiter('10/s'), and `@limiter` above `async def`."
+        )
+    return TypeError(f"{said} A custom strategy must subclass aiorate.Scheduler.")

@@ -16,8 +16,8 @@ def check_options(of: str, max_waiting: object, clock: object, name: object, on_
         raise TypeError(f"{of}(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
     if name is not None and not isinstance(name, str):
         raise TypeError(f"{of}(name) must be text, not {kind_of(name)}.")
-    if on_event is not None and not callable(on_event):
-        raise TypeError(f"{of}(on_event) must be a function of an aiorate.Event, not {kind_of(on_event)}.")
+    if on_event is not None:
+        _check_plain(f"{of}(on_event) must be a plain function of an aiorate.Event", on_event)
     if on_wait is not None:
         check_on_wait(of, on_wait)
 
@@ -27,19 +27,25 @@ def check_scope(of: str, scope: object) -> None:
     if not isinstance(scope, str):
         raise TypeError(f"{of}(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
     if scope not in ("loop", "process"):
-        raise ValueError(f"{of}(scope) must be 'loop' or 'process'; {scope!r} was given.")
+        from aiorate.mistakes import scope_meant
+
+        raise ValueError(f"{of}(scope) must be 'loop' or 'process'; {scope!r} was given.{scope_meant(scope)}")
 
 
 def check_on_wait(call: str, on_wait: object) -> None:
     """Raise TypeError, which names the ``call``, for anything but a plain function."""
+    _check_plain(f"{call}(on_wait) must be a plain function of an aiorate.Waited", on_wait)
+
+
+def _check_plain(must: str, function: object) -> None:
     from inspect import isasyncgenfunction, iscoroutinefunction
 
-    call_of = type(on_wait).__call__ if callable(on_wait) else None  # that of an object with a method __call__
-    given = kind_of(on_wait)
-    if any(map(iscoroutinefunction, (on_wait, call_of))):
+    call_of = type(function).__call__ if callable(function) else None  # that of an object with a method __call__
+    given = kind_of(function)
+    if any(map(iscoroutinefunction, (function, call_of))):
         given = "a coroutine function, which nobody would await"
-    elif any(map(isasyncgenfunction, (on_wait, call_of))):
+    elif any(map(isasyncgenfunction, (function, call_of))):
         given = "an async generator, which nobody would iterate over"
-    elif call_of is not None and not isinstance(on_wait, type):
+    elif call_of is not None and not isinstance(function, type):
         return
-    raise TypeError(f"{call}(on_wait) must be a plain function of an aiorate.Waited, such as print, not {given}.")
+    raise TypeError(f"{must}, such as print, not {given}.")

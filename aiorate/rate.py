@@ -114,6 +114,10 @@ class Rate(NamesOfRate):
                 hint = f": a {no_unit.name} has no fixed length"
                 days = no_unit.days * (int(match[2]) if (match[2] or "").isdigit() else 1)
                 write = f"'{match[1]}/{days}day', or CalendarWindow('{match[1]}/{match[2] or ''}{no_unit.name}', 'UTC')"
+            if not hint:
+                from aiorate.not_rates import meant
+
+                write = meant(text[:80]) or write
             raise ValueError(f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write {write}.")
         n, n_den = written(match[1], "Rate.parse()")
         count, count_den = written(match[2] or "1", "Rate.parse()")

@@ -101,6 +101,7 @@ def _spec_rate(part: str, text: str) -> Rate:
     if match is None:
         raise ValueError(
             f"RateSpec.parse({text[:80]!r}): {part[:80]!r} is not a rate. Write digits, then K, M, G, T, P or E: '12000', '1.5K'."
+            " A rate such as '10/s' is for set_rate('10/s')."
         )
     base, power, number, suffix = match.groups()
     if base is None:

@@ -117,7 +117,7 @@ class RedisLimiter(Limiter):
         **unknown: Never,
     ) -> None:
         if unknown:
-            from aiorate.mistakes import unknown_options
+            from aiorate.wrong_arguments import unknown_options
 
             raise unknown_options("RedisLimiter()", unknown, _OPTIONS)
         if scope is not _LOOP:

@@ -244,7 +244,8 @@ def check_give_back(permits: int, now: int, taken: int | None) -> None:
 def check_permits(call: str, permits: int, most: int | None = None) -> None:
     """Raise TypeError or ValueError unless ``permits`` is an int from 1 to ``most``."""
     if isinstance(permits, bool) or not isinstance(permits, int):
-        raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.")
+        key = " For a limit for each key, write KeyedLimiter(lambda key: '10/s')." if isinstance(permits, str) else ""
+        raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.{key}")
     if permits < 1:
         raise ValueError(f"{call}: permits must be 1 or more; {_shown(permits)} was asked for.")
     if most is not None and permits > most:
@@ -287,7 +288,7 @@ def check_window(window: int, largest: int) -> None:
 
 def wrong_arguments(strategy: str, rate: object, misplaced: tuple[object, ...], unknown: Mapping[str, object]) -> TypeError:
     """The error for arguments that the strategy does not have."""
-    from aiorate.mistakes import wrong_of_strategy  # only a mistake needs it
+    from aiorate.wrong_arguments import wrong_of_strategy  # only a mistake needs it
 
     return wrong_of_strategy(strategy, rate, misplaced, unknown)
 

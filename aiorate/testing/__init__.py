@@ -30,6 +30,8 @@ def check_scheduler(factory: Callable[[], Scheduler], *, examples: int = 100) ->
 
     Raises AssertionError, which names the law and shows the shortest history that breaks it.
     """
+    if isinstance(factory, type) or not callable(factory):
+        raise TypeError("check_scheduler() takes a function that makes a strategy: check_scheduler(lambda: TokenBucket('10/s', burst=5)).")
     from aiorate.testing.laws import LAWS, run_law
 
     for law in LAWS:

@@ -11,6 +11,7 @@ from aiorate.waiting.loops import running_loop, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Never
 
     from aiorate.rate import Duration
 
@@ -29,6 +30,13 @@ class ManualClock:
         self._now = start_ns
         self._timers: list[tuple[int, int, _Timer]] = []
         self._count = 0
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            moves = name in {"tick", "sleep", "step", "forward", "travel", "move", "shift", "increment", "time"}
+            hint = ": write clock.advance(seconds), or `await clock.run(seconds)`, which lets tasks run too" if moves else ""
+            raise AttributeError(f"a ManualClock has no {name!r}{hint}.")
 
     def now(self) -> int:
         """The instant that it shows, in ns."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.schedulers.interface import check_instant
+from aiorate.errors import kind_of
+from aiorate.schedulers.interface import Scheduler, check_instant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from aiorate.schedulers.interface import Scheduler
 
 __all__ = ["simulate"]
 
@@ -20,6 +19,11 @@ def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) ->
     A request is the instant (ns) at which it is made, for one permit, or a pair (instant, permits). Requests are in order of time.
     Raises ValueError if they are not.
     """
+    if not isinstance(scheduler, Scheduler):
+        raise TypeError(
+            f"simulate() takes a strategy such as TokenBucket('10/s', burst=5), not {kind_of(scheduler)}. It says when requests would be"
+            " granted; to run a program with limiters without waiting, use VirtualLoop."
+        )
     granted: list[int] = []
     latest: int | None = None
     now = 0
