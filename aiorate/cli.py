@@ -17,7 +17,7 @@ from aiorate.meter import COMPILED
 from aiorate.rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     Commands = Any  # what add_subparsers() returns has no public name
@@ -39,7 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for add in _COMMANDS:
         add(commands)
     try:
-        options = vars(parser.parse_args(arguments))
+        known, unknown = parser.parse_known_args(arguments)
+        options = vars(known)
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], options)}")
     except SystemExit as stop:  # argparse has printed the help, the version or an error
         return int(stop.code or 0)
     handler = options.pop("handler", None)
@@ -65,6 +68,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _is_closed_pipe(error: OSError) -> bool:
     """Whether the reader of standard output has gone, as in ``| head -1``. Windows calls that an invalid argument."""
     return isinstance(error, BrokenPipeError) or (_SYSTEM == "nt" and error.errno == errno.EINVAL)
+
+
+_MEANT = {
+    **dict.fromkeys(("--limit", "--max-rate", "--rps", "--per-second", "--speed"), "--rate"),
+    **dict.fromkeys(("--duration", "--time", "--length"), "--seconds"),
+    **dict.fromkeys(("--workers", "--concurrency", "--connections", "-c"), "--clients"),
+    **dict.fromkeys(("--count", "--number", "--total", "-n"), "--requests"),
+    **dict.fromkeys(("--algorithm", "--limiter", "--method"), "--strategy"),
+    **dict.fromkeys(("--log", "--file", "--input", "--csv"), "--arrivals"),
+}
+
+
+def _meant(argument: str, options: Mapping[str, object]) -> str:
+    """What an argument that does not exist probably means, for the error."""
+    option = _MEANT.get(argument.partition("=")[0], "")
+    if option.removeprefix("--") in options or option == "--arrivals":
+        return f" (did you mean {option}?)"
+    try:
+        return f" (did you mean --rate {Rate.parse(argument)}?)"
+    except ValueError:
+        return ""
 
 
 def _add_demo(commands: Commands) -> None:

@@ -405,6 +405,8 @@ class Keyed(Generic[K, V]):
             member = self._member(key, made)
             if member is shared:
                 raise ValueError("it is the limit that is shared: make one for each key.")
+            if len(self._kept) == 1:
+                self._check_names(key, member)
             self._join(member, shared)
         except TypeError as error:
             if isinstance(made, CoroutineType):
@@ -416,6 +418,18 @@ class Keyed(Generic[K, V]):
         except ValueError as error:
             raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
         return member
+
+    def _check_names(self, key: K, member: V) -> None:
+        """Say so in the log if the first two keys have one name in a store, and so one limit."""
+        first = next(iter(self._kept), None)
+        other = None if first is None else self._kept.get(first)
+        name = member.dispatcher.notices.name
+        if other is not None and member.dispatcher.watcher.state != "local" and other.dispatcher.notices.name == name:
+            _logger.warning(
+                "%s: the limits of %r and %r have one name in the store, %r, and are one limit. For a limit for each key, put the key into"
+                " the name: RedisLimiter(url, f'search:{key}', '10/s'). For one limit for all keys, write shared=.",
+                *(self._NAME, first, key, name),
+            )
 
     def _ask_shared(self, function: Callable[[K], object], key: K) -> V | None:
         shared = self._call("shared=", function, key)

@@ -105,7 +105,18 @@ _TO_A_RATE = {
     **dict.fromkeys(("period", "interval", "seconds", "time_period", "window", "duration", "unit"), "write Rate(10, per=60), in seconds"),
     "burst": "a burst belongs to a strategy: aiorate.TokenBucket('10/s', burst=5)",
 }
+_OF_BUCKETS = {
+    **dict.fromkeys(("capacity", "size", "bucket_size", "max_burst", "burst_size", "max_tokens"), "write burst=20, in permits"),
+    **dict.fromkeys(("refill_rate", "fill_rate", "refill_per_second", "refill", "limit", "max_rate"), "write the rate first: '10/s'"),
+    **dict.fromkeys(("per", "period", "window", "interval", "time_period"), "the rate is one argument: '100/60s', or Rate(100, 60)"),
+}
+_OF_WINDOWS = dict.fromkeys(
+    ("limit", "window", "period", "per", "max_calls", "calls", "size", "max_rate", "time_period", "window_size"),
+    "the rate is one argument, and its period the window: SlidingWindow('100/60s'), or SlidingWindow(Rate(100, 60))",
+)
 _HINTS_OF = {
+    "TokenBucket()": _OF_BUCKETS,
+    "SlidingWindow()": _OF_WINDOWS,
     **dict.fromkeys(("RedisLimiter()", "RedisBudget()"), _OF_STORES),
     "KeyedLimiter()": _OF_KEYS,
     "KeyedBudget()": _OF_KEYS,
@@ -142,6 +153,8 @@ _WRITE = {
     "set_rate()": "set_rate('20/s'), set_rate('100/60s') or set_rate(Rate(100, 60))",
     "CalendarWindow()": "CalendarWindow('1000/day', 'Europe/Berlin')",
     "SmoothWarmingUp()": "SmoothWarmingUp('10/s', warmup=5)",
+    "SlidingWindow()": "SlidingWindow('100/min')",
+    "TokenBucket()": "TokenBucket('10/s', burst=20)",
     "BurstRatio()": "BurstRatio('10/s', ratio=1.1)",
     "BurstCompensation()": "BurstCompensation('10/s', strictness=0.5)",
     "acquire()": "acquire(key), or acquire(key, 5, max_wait=1)",
@@ -160,7 +173,8 @@ def not_of_signature(function: Callable[..., object], given: tuple[object, ...],
     places = [one for one in parameters.values() if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
     named = {one.name for one in parameters.values() if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
     kinds = {one.kind for one in parameters.values()}
-    unknown = {option: value for option, value in options.items() if option not in named}
+    named_freely = any(one.kind is Parameter.VAR_KEYWORD and one.name != "unknown" for one in parameters.values())  # as dimensions are
+    unknown = {} if named_freely else {option: value for option, value in options.items() if option not in named}
     missing = [one.name for one in places[len(given) :] if one.default is Parameter.empty and one.name not in options]
     if unknown and (missing or Parameter.VAR_KEYWORD not in kinds):
         return unknown_options(call, unknown, [one for one in parameters if one in named - {"self"}])

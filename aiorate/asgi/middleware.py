@@ -35,6 +35,10 @@ _logger = logging.getLogger("aiorate")
 
 _PLAIN = frozenset({str, int, tuple, bytes, type(None)})  # types of keys that are not awaitable
 _SECOND = 1_000_000_000  # ns
+_OF_THE_SCOPE = (
+    "RateLimitMiddleware(key) is called with the ASGI scope, a dict: write key=lambda scope: scope['path'], or leave it out, for the"
+    " client's address. A request object can be made of it: starlette.requests.Request(scope)."
+)
 
 
 class RateLimitMiddleware:
@@ -99,7 +103,11 @@ class RateLimitMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        key: Any = self._key(scope)
+        try:
+            key: Any = self._key(scope)
+        except (AttributeError, TypeError) as error:
+            error.add_note(_OF_THE_SCOPE)
+            raise
         if type(key) not in _PLAIN:
             key = await _settled(key)
         if key is None:

@@ -7,6 +7,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from aiorate.explained import explained
 from aiorate.rate import Rate
 from aiorate.schedulers.interface import Scheduler, check_give_back, check_optional, check_permits, check_window, wrong_arguments
 from aiorate.schedulers.window import Window, in_period, whole_rate
@@ -36,6 +37,7 @@ class SlidingWindow(Window):
     __slots__ = ("_first", "_gone", "_log", "_total")
     rate: Rate
 
+    @explained
     def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
         if misplaced or unknown:
             raise wrong_arguments("SlidingWindow", rate, misplaced, unknown)

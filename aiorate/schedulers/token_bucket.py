@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.explained import explained
 from aiorate.meter import Meter
 from aiorate.rate import Rate, ceil_div
 from aiorate.schedulers.interface import check_ask, check_give_back, check_optional, check_permits, check_window, wrong_arguments
@@ -39,6 +40,7 @@ class TokenBucket(Metered):
     """Size of the bucket in permits."""
     _brim: int
 
+    @explained
     def __init__(
         self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None, **unknown: Never
     ) -> None:
