@@ -167,8 +167,8 @@ _OF_AN_ADAPTIVE_RATE = {
 def not_of_an_adaptive_rate(name: str) -> str:
     """What to write instead of an attribute that an AdaptiveRate does not have."""
     if name in _OF_A_KEY or name in {"acquire", "try_acquire", "acquire_blocking", "observe", "lag", "aclose"}:
-        call = {"acquire": "await adaptive.limiter.acquire()", "lag": "adaptive.limiter.lag"}.get(name, f"adaptive.limiter.{name}()")
-        return f"an AdaptiveRate has no {name}: callers use its limiter, as in `{call}`."
+        also = "" if name == "acquire" else f", and `adaptive.limiter.{name}`"
+        return f"an AdaptiveRate has no {name}: callers use its limiter, as in `await adaptive.limiter.acquire()`{also}."
     if name in _OF_AN_ADAPTIVE_RATE:
         return f"an AdaptiveRate has no {name}: {_OF_AN_ADAPTIVE_RATE[name]}."
     return f"'AdaptiveRate' object has no attribute {name!r}"
@@ -246,9 +246,7 @@ def not_decorated(given: tuple[object, ...], options: Mapping[str, object]) -> T
     if isinstance(first, (classmethod, property)):
         return TypeError(f"@limiter decorates functions, not a {type(first).__name__}: put it right above `async def`, below the other.")
     if isinstance(first, int) or any(isinstance(one, int) for one in options.values()):
-        return TypeError(
-            "limiter(...) decorates functions. For several permits a call, write `@limiter.of(5)`, or `async with limiter.of(5):`."
-        )
+        return TypeError("limiter(...) decorates functions. For 5 permits a call, write `@limiter.of(5)` above `async def`.")
     if isinstance(first, str):
         return TypeError(
             f"limiter({first[:40]!r}) decorates nothing: the rate belongs to the limiter. Write limiter = Limiter('10/s'), and `@limiter`"
