@@ -246,7 +246,7 @@ def not_decorated(given: tuple[object, ...], options: Mapping[str, object]) -> T
     if isinstance(first, (classmethod, property)):
         return TypeError(f"@limiter decorates functions, not a {type(first).__name__}: put it right above `async def`, below the other.")
     if isinstance(first, int) or any(isinstance(one, int) for one in options.values()):
-        return TypeError("limiter(...) decorates functions. For 5 permits a call, write `@limiter.of(5)` above `async def`.")
+        return TypeError("limiter(...) decorates functions, not numbers. For 5 permits a call, write `@limiter.of(5)` above `async def`.")
     if isinstance(first, str):
         return TypeError(
             f"limiter({first[:40]!r}) decorates nothing: the rate belongs to the limiter. Write limiter = Limiter('10/s'), and `@limiter`"
