@@ -120,7 +120,7 @@ def test_evicted_keys_leave_no_trace() -> None:
         keyed.acquire_blocking(key)
         if key % 10 == 0:
             keyed.acquire_blocking(key)
-    threading.Event().wait(0.001)
+    threading.Event().wait(0.02)  # more than a tick of any clock
     keyed.evict()
     loop = shared.dispatcher.loop
     assert loop is not None

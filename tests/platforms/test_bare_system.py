@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helpers.driving import LONG
@@ -93,6 +95,22 @@ def test_every_module_can_be_imported() -> None:
 def test_the_core_decides_and_waits_without_what_posix_has() -> None:
     """Ten strategies under asyncio's default loop; `precise` falls back to the loop's timers; threads that block."""
     assert run_python(PLAY + DECISIONS) == "done\n"
+
+
+@pytest.mark.parametrize("version", ["standard", "editable"])
+def test_no_extension_is_built_on_windows(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its compiler has no integers of 128 bits. The wheel is pure, and the build says nothing of it."""
+    monkeypatch.delenv("AIORATE_PURE", raising=False)
+    monkeypatch.setattr(sys, "platform", "win32")
+    build = runpy.run_path(str(ROOT / "hatch_build.py"))
+    said = Mock()
+    hook = build["CustomBuildHook"](str(tmp_path), {}, None, None, str(tmp_path), "wheel", said)
+    data: dict[str, object] = {"force_include": {}}
+
+    hook.initialize(version, data)
+
+    assert not build["SUPPORTED"]
+    assert ({"force_include": {}}, []) == (data, said.mock_calls)
 
 
 NO_ZONES = """
