@@ -116,7 +116,7 @@ def test_the_readme_says_what_the_benchmarks_measured() -> None:
 
 
 def test_the_readme_and_the_first_page_show_one_program() -> None:
-    """A reader who comes from one finds the other."""
+    """Readers of one find the same in the other."""
     shown = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
     assert shown is not None

@@ -79,7 +79,7 @@ def limiter(library: str, rate: int, burst: int) -> Acquire:
 
 @pytest.mark.parametrize("library", MODULES)
 @REAL
-async def test_who_waits(library: str) -> None:
+async def test_waiting_or_refusing(library: str) -> None:
     """Twelve requests at 100 per second after a burst of ten take at least 10 ms, or are refused."""
     acquire = limiter(library, 100, 10)
     began = time.perf_counter()
@@ -92,7 +92,7 @@ async def test_who_waits(library: str) -> None:
 
 @pytest.mark.parametrize("library", MODULES)
 @REAL
-async def test_who_takes_several_permits(library: str) -> None:
+async def test_several_permits_or_one(library: str) -> None:
     """A call with a number is accepted, or a TypeError."""
     try:
         await limiter(library, 100, 10)(2)
@@ -120,7 +120,7 @@ async def first_served(acquire: Acquire) -> int:
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 @pytest.mark.parametrize("library", ["aiorate", "aiolimiter"])
-async def test_who_lets_small_requests_overtake(library: str) -> None:
+async def test_small_requests_overtake_or_do_not(library: str) -> None:
     """By the clock of the loop."""
     first = await first_served(limiter(library, 128, 16))
 
@@ -136,7 +136,7 @@ async def test_pyrate_limiter_serves_a_large_request_in_order() -> None:
 
 
 @pytest.mark.parametrize("library", [name for name in MODULES if CELLS["a cancelled task loses no permit"][name] != "-"])
-def test_who_loses_permits(library: str) -> None:
+def test_cancellation_loses_permits_or_none(library: str) -> None:
     """As the benchmarks measured."""
     tables = script("make_tables")
     lost = tables.measured("cancelling", "when granted: lost", tables.COMPARED[library][0])
@@ -181,7 +181,7 @@ async def test_pyrate_limiter_waits_until_the_timeout_is_over() -> None:
 
 @pytest.mark.parametrize("library", MODULES)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # coroutines that never ran
-def test_who_runs_under_trio(library: str) -> None:
+def test_trio_runs_it_or_fails(library: str) -> None:
     """Three requests, of which the last waits."""
 
     async def main() -> None:
@@ -195,7 +195,7 @@ def test_who_runs_under_trio(library: str) -> None:
         runs = True
     except (RuntimeError, AttributeError):
         runs = False
-    gc.collect()  # here, where a coroutine that never ran is no error
+    gc.collect()  # here, where a coroutine may never have run
 
     assert says_yes("trio", library) is runs
 
@@ -217,13 +217,13 @@ def submodules(library: str) -> str:
         ("adapters for servers", r"asgi|fastapi|flask|starlette"),
     ],
 )
-def test_who_has_modules_for_it(row: str, names: str, library: str) -> None:
+def test_modules_exist_where_the_table_says_so(row: str, names: str, library: str) -> None:
     """A library that has it has a module for it, and one that has not has none."""
     assert says_yes(row, library) is bool(re.search(names, submodules(library)))
 
 
 @pytest.mark.parametrize("library", MODULES)
-def test_who_has_types(library: str) -> None:
+def test_types_are_marked_where_the_table_says_so(library: str) -> None:
     """The marker that type checkers look for."""
     spec = importlib.util.find_spec(MODULES[library])
     assert spec is not None

@@ -183,7 +183,7 @@ def test_no_section_name_is_used_twice_on_a_page(site: dict[Path, Page]) -> None
 
 
 def test_every_picture_has_a_description(site: dict[Path, Page]) -> None:
-    """For readers who cannot see it."""
+    """Screen readers read it aloud."""
     bare = {path: [image.get("src") for image in page.images if not (image.get("alt") or "").strip()] for path, page in site.items()}
 
     assert {} == named(site, dict(bare))

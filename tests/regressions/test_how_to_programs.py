@@ -21,9 +21,12 @@ from aiorate.http import hooks
 
 def made_in(program: str, *names: str) -> dict[str, Any]:
     """Run the assignments to ``names`` in the how-to guides' program that contains ``program``, and return their values."""
-    chosen = [
-        node for node in ast.parse(block_with(program)).body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in names
-    ]
+    chosen: list[ast.stmt] = []
+    for node in ast.parse(block_with(program)).body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if getattr(target, "id", "") in names:
+                chosen.append(node)
     namespace: dict[str, Any] = {name: getattr(aiorate, name) for name in aiorate.__all__}
     exec(compile(ast.Module(chosen, []), str(DOCS), "exec"), namespace)  # our own page
     return {name: namespace[name] for name in names}
