@@ -87,8 +87,9 @@ class Kept(Generic[K, V]):
     def get(self, key: K) -> V | None:
         """The value of the key; does not count as a use."""
         for keys in (self._once, self._before, self.used):
-            if key in keys:
-                return keys[key]
+            value = keys.get(key)  # in one step: another thread may move the key meanwhile
+            if value is not None:
+                return value
         return None
 
     def drop(self, key: K) -> None:

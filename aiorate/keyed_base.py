@@ -6,6 +6,7 @@ making and evicting rely on the state in which the others leave the keys.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from logging import DEBUG, getLogger
 from threading import get_ident
@@ -523,8 +524,9 @@ class Keyed(Generic[K, V]):
         counted = None if self._watch is None else member.totals().past
         try:
             self._kept.drop(key)
+            in_use = not _OWNED_BY_THREADS or sys.getrefcount(member) > _references()
             del member
-            held = there()
+            held = there() if in_use else None
             if held is not None:
                 self._kept.put_back(key, held)
                 return False
@@ -544,6 +546,16 @@ class Keyed(Generic[K, V]):
             else:
                 dispatcher.section.after(tell)
         return True
+
+
+_OWNED_BY_THREADS = "free-threading build" in sys.version
+"""Whether an object that nothing refers to may live until the thread that made it frees it, so that only a count tells."""
+
+
+def _references() -> int:
+    """What `sys.getrefcount` returns for an object to which one variable refers."""
+    member = object()
+    return sys.getrefcount(member)
 
 
 def _after_fork(keyed: ref[Keyed[Any, Any]]) -> None:

@@ -5,7 +5,6 @@ Knows nothing of limits, of lines or of time: the budget takes the amounts and c
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -158,8 +157,10 @@ class Lease(NamesOfLease):
             self._budget.end_lease()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # a signal handler interrupted its making
+        try:  # not suppress(), which may be gone as the interpreter ends
             self._end("over")  # entered by hand and never left
+        except AttributeError:
+            return  # a signal handler interrupted its making
 
     def __repr__(self) -> str:
         state = self._state or ("reserved" if self._receipt is not None else "waiting" if self._entered else "not entered")
