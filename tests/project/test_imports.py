@@ -11,7 +11,8 @@ import aiorate
 
 ABSENT = "aiohttp", "http_sf", "httpx", "httpx2", "hypothesis", "opentelemetry", "plotext", "pytest", "redis", "rich", "trio", "uvloop"
 """What the extras bring, and what users bring."""
-NEEDS_MORE = "aiorate._demo.", "aiorate._simulate.plot", "aiorate.aiohttp", "aiorate.http", "aiorate.testing.", "aiorate.waiting.trio."
+NEEDS_MORE = "aiorate._demo.", "aiorate._simulate.plot", "aiorate.testing.", "aiorate.waiting.trio."
+"""The adapters are not among them: they look for their client as they are used."""
 PROGRAM = """
 import importlib, pkgutil, sys
 
@@ -55,4 +56,4 @@ def test_without_extras_only_what_serves_them_fails() -> None:
 
     assert [] == [line for line in lines if not line.startswith(NEEDS_MORE)]
     assert [] == [line for line in lines if not any(name in line for name in ABSENT)]
-    assert any(line.startswith("aiorate.http") for line in lines)
+    assert lines
