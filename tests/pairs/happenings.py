@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -13,7 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from helpers.driving import LONG, SECOND, turns
+from helpers.platforms import needs_fork, needs_signals
 
 import aiorate
 from aiorate.http import Feedback, Quota
@@ -45,6 +46,8 @@ class Happening:
     """True if it is tried without options only, because it takes long."""
     waits_first: bool = False
     """True if all requests are granted before it."""
+    marks: tuple[pytest.MarkDecorator, ...] = ()
+    """They skip it where the system does not have it."""
 
     def __str__(self) -> str:
         return self.name
@@ -268,8 +271,6 @@ HAPPENINGS = [
     Happening("loop-that-ends", between=loop_ends),
     Happening("loop-that-is-left", between=loop_is_left),
     Happening("second-run", between=second_run, waits_first=True),
-    Happening("fork", between=fork, scopes=("loop", "process")),
-    Happening("interrupted-thread", between=interrupted_thread, scopes=("process",)),
+    Happening("fork", between=fork, scopes=("loop", "process"), marks=(needs_fork,)),
+    Happening("interrupted-thread", between=interrupted_thread, scopes=("process",), marks=(needs_signals,)),
 ]
-if sys.platform == "win32":
-    HAPPENINGS = [each for each in HAPPENINGS if each.between not in (fork, interrupted_thread)]

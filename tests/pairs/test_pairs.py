@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import combinations
+from typing import Any
 
 import pytest
 from helpers.samples import sample, sampled
@@ -37,6 +38,11 @@ def table() -> list[tuple[Kind, tuple[str, ...], Happening]]:
         for options in sets_of(kind)[: 1 if happening.alone else None]
         if kind.scope in happening.scopes and happening.since <= sys.version_info and happening.needs in (None, *kind.verbs)
     ]
+
+
+def rows(size: int) -> list[Any]:
+    """A sample of the table, with the marks of the events."""
+    return [pytest.param(pair, marks=pair[2].marks) for pair in sample(table(), size)]
 
 
 def sets_of(kind: Kind) -> list[tuple[str, ...]]:
@@ -67,7 +73,7 @@ def store(request: pytest.FixtureRequest) -> RealServer | None:
 
 
 @sampled
-@pytest.mark.parametrize("pair", sample(table(), 500), ids=name_of)
+@pytest.mark.parametrize("pair", rows(500), ids=name_of)
 def test_the_bound_holds_and_every_request_ends(pair: tuple[Kind, tuple[str, ...], Happening], store: RealServer | None) -> None:
     """Defects hide in combinations of things that are right by themselves, and single tests do not cover all pairs."""
     kind, options, happening = pair
@@ -80,7 +86,7 @@ def test_the_bound_holds_and_every_request_ends(pair: tuple[Kind, tuple[str, ...
 
 
 @sampled
-@pytest.mark.parametrize("pair", sample(table(), 200), ids=name_of)
+@pytest.mark.parametrize("pair", rows(200), ids=name_of)
 def test_on_wait_is_told_of_each_request_once(pair: tuple[Kind, tuple[str, ...], Happening], store: RealServer | None) -> None:
     """In its task, with the seconds that the caller gets; of none that was cancelled, refused or lost with its loop."""
     kind, options, happening = pair
