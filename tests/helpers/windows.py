@@ -109,7 +109,9 @@ def play() -> None:
     take_away()
     coarse_clocks()
     asyncio.ProactorEventLoop = Proactor  # type: ignore[misc,assignment]
-    asyncio.DefaultEventLoopPolicy._loop_factory = Proactor  # type: ignore[attr-defined]  # noqa: SLF001
+    unix: Any = asyncio.unix_events
+    policy = getattr(unix, "_DefaultEventLoopPolicy", None) or unix.DefaultEventLoopPolicy  # the private name since Python 3.14
+    policy._loop_factory = Proactor  # noqa: SLF001
 
 
 def pytest_addoption(pluginmanager: Any) -> None:
