@@ -108,6 +108,18 @@ MOVED = {
         },
     ),
 }
+# Sections that have moved from a page that is still there.
+MOVED_SECTIONS = {
+    "howto": {
+        "limit-each-host-or-user-keyedlimiter": "howto/keys",
+        "limit-a-bot-per-chat-and-in-total": "howto/bot",
+        "interactive-requests-before-batch-jobs": "howto/priorities",
+        "limit-rate-and-concurrency": "howto/concurrency",
+        "generate-load-for-a-load-test": "howto/load_test",
+        "test-code-without-waiting": "howto/test_code",
+    },
+}
+LEAVE = "<script>const page = {sections}[location.hash.slice(1)]; if (page) location.replace(page + '.html');</script>"
 REDIRECT = """<!doctype html>
 <html lang="en">
 <head>
@@ -164,6 +176,8 @@ def add_metadata(app, pagename, templatename, context, doctree):
     title = escape(re.sub("<.*?>", "", context.get("title") or project))
     for name, content in {"type": "website", "site_name": project, "title": title, "description": description}.items():
         tags += f'<meta property="og:{name}" content="{content}">'
+    if pagename in MOVED_SECTIONS:
+        tags += LEAVE.replace("{sections}", json.dumps(MOVED_SECTIONS[pagename]))
     context["metatags"] = context.get("metatags", "") + tags
 
 

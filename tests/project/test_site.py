@@ -162,6 +162,20 @@ def test_every_link_within_the_site_leads_somewhere(site: dict[Path, Page]) -> N
     assert {} == named(site, wrong)
 
 
+def test_old_addresses_lead_to_pages_section_by_section(site: dict[Path, Page]) -> None:
+    """A page that was split has a new page for each of its sections."""
+    top = first_page(site).parent
+    moved = {
+        path: re.findall(r'"(?:[\w-]+": ")?([\w/]+)"', page.text.partition("<script>")[2].partition("</script>")[0])
+        for path, page in site.items()
+    }
+    old = {path: pages for path, pages in moved.items() if "This page has moved" in site[path].text}
+
+    assert {"howto_apis.html", "howto_llm.html", "howto_servers.html", "howto_sync.html"} <= {path.name for path in old}
+    assert {} == named(site, {path: [page for page in pages if top / f"{page}.html" not in site] for path, pages in old.items()})
+    assert all(pages for pages in old.values())
+
+
 def test_every_page_leads_to_the_first_page_and_the_source(site: dict[Path, Page]) -> None:
     """Readers come from a search engine, to any page."""
     first = first_page(site)
