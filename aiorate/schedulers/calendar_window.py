@@ -225,7 +225,7 @@ def _checked(rate: Rate) -> Rate:
     if rest or not seconds or (seconds not in (DAY, 7 * DAY) and DAY % seconds):
         written = [repr(str(each)) for each in (rate_per(rate, days * DAY * NS_PER_SECOND) for days in (1, 7)) if each]
         raise ValueError(
-            f"CalendarWindow({str(rate)!r}): the period must be months, or whole seconds that divide a day, a day or a week."
+            f"CalendarWindow({str(rate)!r}): the period must be whole seconds that divide a day, months, a day or a week."
             f" Write {' or '.join(written) or repr('10000/day')}, or SlidingWindow({str(rate)!r}) for windows that begin anywhere."
         )
     return rate

@@ -17,8 +17,11 @@ PAGES = sorted(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_name_the_type_of_the_keys(page: Path) -> None:
-    """Of a lambda, a type checker learns it from ``users: KeyedLimiter[str] = ...`` alone, and asks for an annotation without."""
+    """Of a lambda, a type checker learns it from ``users: KeyedLimiter[str] = ...`` alone, and asks for an annotation without.
+
+    In one line, ``KeyedLimiter[str](...)`` looks like a link of a page.
+    """
     text = page.read_text(encoding="utf-8")
 
     assert not re.findall(r"^ *\w+ = Keyed(?:Limiter|Budget)\(\s*lambda.*", text, flags=re.MULTILINE)
-    assert not re.findall(r"Keyed(?:Limiter|Budget)\[\w+\]\(.*", text)
+    assert not re.findall(r"Keyed(?:Limiter|Budget)\[\w+\]\(.+", text)
