@@ -44,7 +44,7 @@ class Lease(NamesOfLease):
         self._amounts = amounts
         self._limit = limit
         self._on_error = on_error
-        self._entered = False
+        self._entered: bool | None = None  # None: nobody tried
         self._receipt: int | None = None  # while it is held
         self._state: Literal["", "settled", "over"] = ""
         self.waited: float = 0.0
@@ -158,9 +158,13 @@ class Lease(NamesOfLease):
 
     def __del__(self) -> None:
         try:  # not suppress(), which may be gone as the interpreter ends
+            if self._entered is None:
+                from aiorate.mistakes import warn_of_no_block
+
+                warn_of_no_block(self)
             self._end("over")  # entered by hand and never left
-        except AttributeError:
-            return  # a signal handler interrupted its making
+        except (AttributeError, ImportError):
+            return  # a signal handler interrupted its making, or the interpreter ends
 
     def __repr__(self) -> str:
         state = self._state or ("reserved" if self._receipt is not None else "waiting" if self._entered else "not entered")

@@ -19,11 +19,11 @@ HOMES = {
         *("WaitTooLong", "Waited"),
     ),
     "aiorate.http": ("Feedback", "Limiters", "Quota", "blocking_hooks", "hooks", "limit_transport", "read_feedback"),
-    "aiorate.aiohttp": ("cost", "middleware"),
+    "aiorate.aiohttp": ("Limiters", "cost", "middleware"),
     "aiorate.asgi": ("RateLimitMiddleware", "client_address"),
     "aiorate.redis": ("RedisBudget", "RedisLimiter"),
     "aiorate.adaptive": ("AdaptiveRate", "adaptive_of"),
-    "aiorate.otel": ("instrument",),
+    "aiorate.otel": ("Adaptive", "Watched", "instrument"),
     "aiorate.testing": ("ManualClock", "ResetLimiters", "VirtualLoop", "check_scheduler", "reset_limiters", "simulate", "transcript"),
 }
 """Where each public name is."""

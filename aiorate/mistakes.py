@@ -255,6 +255,22 @@ def not_decorated(given: tuple[object, ...], options: Mapping[str, object]) -> T
     return TypeError(_NOT_CALLED)
 
 
+def warn_of_no_block(lease: object) -> None:
+    """Say in the log that a lease was never entered, as Python warns of a coroutine that was never awaited."""
+    from logging import getLogger
+
+    getLogger("aiorate").warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", lease)
+
+
+def permits_meant(given: object) -> str:
+    """The sentence that says what to write for what was given in place of permits; "" if that is unclear."""
+    if isinstance(given, str):
+        return " For a limit for each key, write KeyedLimiter(lambda key: '10/s')."
+    if isinstance(given, _Request):
+        return f" For an HTTP client, {NOT_HOOKS.partition('hook: ')[2]}"
+    return ""
+
+
 def scope_meant(scope: str) -> str:
     """The sentence that says which scope an unknown one probably means; "" if that is unclear."""
     if scope.startswith(("thread", "sync", "multi", "loops")):

@@ -244,8 +244,9 @@ def check_give_back(permits: int, now: int, taken: int | None) -> None:
 def check_permits(call: str, permits: int, most: int | None = None) -> None:
     """Raise TypeError or ValueError unless ``permits`` is an int from 1 to ``most``."""
     if isinstance(permits, bool) or not isinstance(permits, int):
-        key = " For a limit for each key, write KeyedLimiter(lambda key: '10/s')." if isinstance(permits, str) else ""
-        raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.{key}")
+        from aiorate.mistakes import permits_meant
+
+        raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.{permits_meant(permits)}")
     if permits < 1:
         raise ValueError(f"{call}: permits must be 1 or more; {_shown(permits)} was asked for.")
     if most is not None and permits > most:

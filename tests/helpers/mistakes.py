@@ -10,14 +10,18 @@ import inspect
 import io
 import logging
 import shlex
+import textwrap
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiorate.cli import main
 from aiorate.testing import VirtualLoop
 
-__all__ = ["PREAMBLE", "Program", "programs", "run"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["PREAMBLE", "Program", "checked_file", "programs", "run"]
 
 FOLDER = Path(__file__).parents[1] / "mistakes" / "programs"
 
@@ -139,3 +143,14 @@ def _command(line: str) -> str:
     with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
         code = main(shlex.split(line)[4:])
     return f"exit {code}: {printed.getvalue()}"
+
+
+def checked_file(chosen: Iterable[Program]) -> tuple[str, dict[str, range]]:
+    """A file that has each program in a function, for type checkers; and the lines of each program."""
+    lines, places = PREAMBLE.splitlines(), {}
+    for program in chosen:
+        lines.append(f"async def {program.name.replace('-', '_')}() -> None:")
+        begin = len(lines)
+        lines += textwrap.indent(program.source, "    ").splitlines()
+        places[program.name] = range(begin + 1, len(lines) + 1)
+    return "\n".join(lines) + "\n", places
