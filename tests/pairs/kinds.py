@@ -72,6 +72,18 @@ def plain(strategy: Callable[[], Any], **options: Any) -> Callable[[Stage, RealS
     return make
 
 
+def listed(**options: Any) -> Callable[[Stage, RealServer | None], Subject]:
+    """Two limits as a list, each of which limits some requests."""
+
+    def make(stage: Stage, store: RealServer | None) -> Subject:
+        limits = {"bucket": bucket(), "window": noted(aiorate.SlidingWindow, "3/300ms")}
+        limit = limiter(stage, [*limits.values()], **options)
+        levels = {name: Level.of(scheduler) for name, scheduler in limits.items()}
+        return Subject(limit, lambda i: asking(stage, limit), levels, lambda i: tuple(levels), lambda: [limit])
+
+    return make
+
+
 def keyed_by(stage: Stage, **options: Any) -> tuple[KeyedLimiter[str], dict[str, Level]]:
     """A limiter for each of two keys, and their levels."""
     schedulers = {key: bucket() for key in KEYS}
@@ -241,11 +253,13 @@ def redis_budget(stage: Stage, store: RealServer | None) -> Subject:
 
 _OPTIONS_OF_BUDGETS = ("max_wait", "max_waiting")
 _VERBS_OF_BUDGETS = ("pause", "resume", "observe")
+_VERBS_OF_LISTS = tuple(verb for verb in VERBS if verb not in ("set_rate", "apply"))  # a rate is that of a member
 
 KINDS = [
     Kind("plain", plain(bucket)),
     Kind("plain-pool", plain(lambda: noted(TokenPool, "10/s"))),
     Kind("plain-window", plain(lambda: noted(aiorate.SlidingWindow, "3/300ms"))),
+    Kind("list", listed(), verbs=_VERBS_OF_LISTS),
     Kind("keyed", keyed_alone),
     Kind("keyed-shared", keyed_shared),
     Kind("keyed-late", keyed_late),
@@ -257,6 +271,7 @@ KINDS = [
     Kind("budget-three-levels", budget_three_levels, takes=_OPTIONS_OF_BUDGETS, verbs=_VERBS_OF_BUDGETS),
     Kind("process", plain(bucket, scope="process"), "process"),
     Kind("process-pool", plain(lambda: noted(TokenPool, "10/s"), scope="process"), "process"),
+    Kind("process-list", listed(scope="process"), "process", verbs=_VERBS_OF_LISTS),
     Kind("redis", redis(), "redis"),
     Kind("redis-lease", redis(lease=0.2), "redis"),
     Kind("redis-keyed", redis_keyed, "redis"),

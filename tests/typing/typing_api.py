@@ -39,7 +39,7 @@ from aiorate import (
 from aiorate.adaptive import AdaptiveRate
 from aiorate.aiohttp import middleware
 from aiorate.asgi import RateLimitMiddleware, client_address
-from aiorate.http import blocking_hooks, hooks, limit_transport
+from aiorate.http import Feedback, blocking_hooks, hooks, limit_transport
 from aiorate.otel import instrument
 from aiorate.redis import RedisBudget, RedisLimiter
 from aiorate.testing import ManualClock, ResetLimiters, VirtualLoop, check_scheduler, reset_limiters, simulate
@@ -67,6 +67,14 @@ strategies: list[Scheduler] = [
 ]
 clock: Clock = ManualClock()
 limiter = Limiter("100/s", catch_up=0, max_waiting=5, precise=False, clock=clock, name="typed")
+Limiter("1/s", catch_up=timedelta(milliseconds=5))
+limiter.bound(timedelta(minutes=1))
+limiter.pause(timedelta(seconds=1))
+limiter.pause("1s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # seconds or a timedelta
+KeyedLimiter[str](lambda key: "1/s", idle=timedelta(minutes=5))
+ManualClock().advance(timedelta(seconds=1))
+SmoothWarmingUp("1/s", warmup=timedelta(seconds=3))
+assert_type(Feedback(429, pause=timedelta(seconds=1)).pause, float | None)
 for strategy in strategies:
     assert_type(Limiter(strategy), Limiter)
 assert_type(Limiter(["10/s", 500, Rate(5), TokenBucket("500/min", burst=10)]), Limiter)
