@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import inspect
 import io
 import os
@@ -241,6 +242,7 @@ def begin(namespace: dict[str, Any]) -> None:
     """Prepare the names of a page."""
     namespace["__page__"] = Page()
     namespace["__name__"] = "__page__"
+    namespace["__builtins__"] = builtins  # Python 3.12 and later look there for what a subscript such as KeyedLimiter[str] needs
 
 
 def end(namespace: dict[str, Any]) -> None:
