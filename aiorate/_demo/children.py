@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
-__all__ = ["APART", "apart"]
-
-_CREATE_NEW_PROCESS_GROUP = 0x200  # subprocess has the name on Windows only
+__all__ = ["NEW_GROUP", "new_group"]
 
 
-def apart(system: str) -> dict[str, Any]:
-    """The options of a process that does not get its parent's Ctrl-C. Windows ignores ``start_new_session``."""
-    return {"creationflags": _CREATE_NEW_PROCESS_GROUP} if system == "nt" else {"start_new_session": True}
+def new_group(system: str) -> int:
+    """The ``creationflags`` of a process that does not get its parent's Ctrl-C. Windows needs them: it ignores ``start_new_session``."""
+    return 0x200 if system == "nt" else 0  # CREATE_NEW_PROCESS_GROUP, a name that subprocess has on Windows only
 
 
-APART = apart(os.name)
+NEW_GROUP = new_group(os.name)

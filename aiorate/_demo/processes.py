@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aiorate._demo import report
-from aiorate._demo.children import APART
+from aiorate._demo.children import NEW_GROUP
 from aiorate._demo.member import Order, Report
 from aiorate._demo.server import ServerError, fetch_senders, server
 from aiorate._demo.store import NoStore, Store
@@ -193,7 +193,8 @@ async def _members(count: int) -> AsyncIterator[list[Process]]:
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
                     limit=1 << 26,  # a report is one line
-                    **APART,  # Ctrl-C reaches the demo only
+                    start_new_session=True,  # Ctrl-C reaches the demo only
+                    creationflags=NEW_GROUP,
                 )
             )
         yield members

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession, web
 
-from aiorate._demo.children import APART
+from aiorate._demo.children import NEW_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -90,7 +90,8 @@ async def server(port: int = 0) -> AsyncIterator[str]:
         *(sys.executable, "-m", __name__, str(port)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        **APART,  # Ctrl-C reaches the demo only, which then closes the input
+        start_new_session=True,  # Ctrl-C reaches the demo only, which then closes the input
+        creationflags=NEW_GROUP,
     )
     assert process.stdin is not None
     assert process.stdout is not None

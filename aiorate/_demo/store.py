@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from aiorate._demo.children import APART
+from aiorate._demo.children import NEW_GROUP
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -78,7 +78,8 @@ class Store:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            **APART,  # Ctrl-C reaches its parent only, which then stops it
+            start_new_session=True,  # Ctrl-C reaches its parent only, which then stops it
+            creationflags=NEW_GROUP,
         )
         until = time.monotonic() + _LONGEST
         while not self._answers():

@@ -23,7 +23,7 @@ import aiorate
 from aiorate._demo import load as _demo_load
 from aiorate._demo import run as _demo
 from aiorate._demo import server as _demo_server
-from aiorate._demo.children import APART, apart
+from aiorate._demo.children import NEW_GROUP, new_group
 from aiorate._demo.strategies import NAMES, make
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")}
@@ -267,6 +267,6 @@ def test_a_closed_pipe_is_not_an_error() -> None:
 
 def test_ctrl_c_reaches_no_child_process() -> None:
     """Each system has another way for that: Windows ignores the one of POSIX, and the child printed a traceback."""
-    assert apart("nt") == {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)}
-    assert apart("posix") == {"start_new_session": True}
-    assert apart(os.name) == APART
+    assert new_group("nt") == getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)
+    assert new_group("posix") == 0
+    assert new_group(os.name) == NEW_GROUP
