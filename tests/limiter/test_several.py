@@ -91,7 +91,7 @@ async def test_keys_and_what_they_share_hold_their_lists() -> None:
     assert [len([at for at in each if at < 0.5]) for each in granted] == [3, 3]
 
 
-async def test_a_budget_takes_its_amounts_from_all_limits_of_a_dimension() -> None:
+async def test_budget_takes_from_all_limits_of_a_dimension() -> None:
     """Ten tokens at once, a hundred in any minute; what was not used comes back to both."""
     budget = Budget(tokens=[TokenBucket("10/s", burst=50), SlidingWindow("60/min")], requests="100/s")
 

@@ -68,7 +68,7 @@ async def test_a_month_is_as_long_as_the_calendar_makes_it(store: RealServer, ra
 
 @pytest.mark.parametrize("minutes", range(0, 5 * 24 * 60, 611))
 async def test_the_first_days_of_march_know_their_month(store: RealServer, minutes: int) -> None:
-    """The longest month reaches back beyond all of February."""
+    """The longest month is longer than all of February."""
     process = Process(store, CalendarWindow("3/month", "UTC"), skew=at("2027-03-01T00:00") + minutes * 60)
 
     await asyncio.gather(*process.ask(3))

@@ -58,7 +58,7 @@ def walked(rate: str, zone: str, begin: str, end: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("zone", "year"), ODD)
-def test_days_weeks_and_months_begin_when_their_date_is_reached_first(zone: str, year: int) -> None:
+def test_days_weeks_and_months_begin_with_their_date(zone: str, year: int) -> None:
     """Against the plain search, over a year."""
     begin, end = f"{year - 1}-12-15T00:00", f"{year + 1}-01-15T00:00"
 
