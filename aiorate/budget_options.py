@@ -37,9 +37,14 @@ def strategy_of(place: str, limit: Limits) -> Scheduler:
         if isinstance(limit, (list, tuple)):
             return all_of(f"Budget({place})", limit)
 
+        from aiorate.mistakes import dimension_meant
+
         raise TypeError(
-            f"Budget({place}) must be a rate such as '500/min', a strategy, a list of these or a Limiter, not {kind_of(limit)}."
+            f"Budget({place}) must be a rate such as '500/min', a strategy, a list of these or a Limiter, not"
+            f" {kind_of(limit)}.{dimension_meant(kind_of(limit))}"
         ) from error
+    except ValueError as error:
+        raise ValueError(f"Budget({place}): {error}") from None
 
 
 def by_name(limits: object) -> str:

@@ -167,8 +167,8 @@ _OF_AN_ADAPTIVE_RATE = {
 def not_of_an_adaptive_rate(name: str) -> str:
     """What to write instead of an attribute that an AdaptiveRate does not have."""
     if name in _OF_A_KEY or name in {"acquire", "try_acquire", "acquire_blocking", "observe", "lag", "aclose"}:
-        also = "" if name == "acquire" else f", and `adaptive.limiter.{name}`"
-        return f"an AdaptiveRate has no {name}: callers use its limiter, as in `await adaptive.limiter.acquire()`{also}."
+        own = "" if name == "acquire" else f"write `adaptive.limiter.{name}`; "
+        return f"an AdaptiveRate has no {name}: {own}callers use its limiter, as in `await adaptive.limiter.acquire()`."
     if name in _OF_AN_ADAPTIVE_RATE:
         return f"an AdaptiveRate has no {name}: {_OF_AN_ADAPTIVE_RATE[name]}."
     return f"'AdaptiveRate' object has no attribute {name!r}"
@@ -268,6 +268,15 @@ def permits_meant(given: object) -> str:
         return " For a limit for each key, write KeyedLimiter(lambda key: '10/s')."
     if isinstance(given, _Request):
         return f" For an HTTP client, {NOT_HOOKS.partition('hook: ')[2]}"
+    return ""
+
+
+def dimension_meant(kind: str) -> str:
+    """The sentence that says what to write for a thing of that kind in place of a dimension; "" if that is unclear."""
+    if kind == "Budget":
+        return " For a budget that several share, write Budget(requests='500/min', shared=budget)."
+    if kind == "KeyedLimiter":
+        return " Give the limiter of one key, keyed['acme'], or write KeyedBudget(lambda key: Budget(requests='500/min'))."
     return ""
 
 

@@ -70,10 +70,17 @@ _OF_STORES = {
 _LEAVES = "leave it out: max_keys is the most that are kept, and a key that owes nothing is dropped; idle=60 keeps it for 60 seconds"
 _ALL_KEYS = "for a limit that all keys pass too, write shared='100/s'"
 _EACH = "the function makes the limit of a key: KeyedLimiter(lambda key: '10/s'); the key is given at the call: keyed.acquire(key)"
+_EACH_BURST = "the limit of a key may be a strategy: KeyedLimiter(lambda key: TokenBucket('10/s', burst=5))"
+_EACH_BUDGET = "the function makes the budget of a key: KeyedBudget(lambda key: Budget(requests='500/min', tokens='90_000/min'))"
 _OF_KEYS = {
     **dict.fromkeys(("ttl", "expire", "expiry", "maxsize", "max_size", "cache_size", "cleanup_interval", "timeout"), _LEAVES),
     **dict.fromkeys(("global_limit", "total", "overall", "default", "shared_limit", "limiter", "parent"), _ALL_KEYS),
     **dict.fromkeys(("key", "keys", "key_func", "rate", "limit", "default_rate", "identifier"), _EACH),
+    **dict.fromkeys(("burst", "capacity", "max_burst", "burst_size"), _EACH_BURST),
+}
+_OF_KEYED_BUDGETS = {
+    **_OF_KEYS,
+    **dict.fromkeys(("requests", "tokens", "input_tokens", "output_tokens", "rate", "limit", "budget"), _EACH_BUDGET),
 }
 _OF_RANGES = {
     **dict.fromkeys(("min", "minimum", "min_rate", "low", "floor", "start"), "write lowest='1/s'"),
@@ -119,7 +126,7 @@ _HINTS_OF = {
     "SlidingWindow()": _OF_WINDOWS,
     **dict.fromkeys(("RedisLimiter()", "RedisBudget()"), _OF_STORES),
     "KeyedLimiter()": _OF_KEYS,
-    "KeyedBudget()": _OF_KEYS,
+    "KeyedBudget()": _OF_KEYED_BUDGETS,
     "AdaptiveRate()": _OF_RANGES,
     "RateLimitMiddleware()": _OF_SERVERS,
     **dict.fromkeys(("hooks()", "blocking_hooks()", "limit_transport()", "middleware()"), _OF_CLIENTS),

@@ -229,6 +229,8 @@ def _instead_of(limiter: object) -> str:
         )
     if isinstance(limiter, (Rate, Scheduler, str, int, float)):
         return " For one limit for each client, write KeyedLimiter(lambda client: TokenBucket('5/s', burst=10))."
+    if isinstance(limiter, dict):
+        return " For a dict of limiters, write KeyedLimiter(limiters.__getitem__)."
     if callable(limiter):
         return " For a limit for each client, write KeyedLimiter(function)."
     return ""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from aiorate.errors import kind_of
+from aiorate.rate import Rate
 from aiorate.schedulers.compound import Compound
 from aiorate.schedulers.interface import Scheduler, given_twice
 
 if TYPE_CHECKING:
-    from aiorate.rate import Number, Rate
+    from aiorate.rate import Number
 
 __all__ = ["AllOf"]
 
@@ -28,6 +29,8 @@ class AllOf(Compound):
         for member in schedulers:
             if not isinstance(member, Scheduler):
                 unpack = " Write AllOf(*schedulers)." if isinstance(member, (list, tuple)) else ""
+                if isinstance(member, (str, int, float, Rate)):
+                    unpack = " For a list of rates, write Limiter(['10/s', '100/min'])."
                 raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind_of(member)}.{unpack}")
         if given_twice(schedulers):
             raise ValueError("AllOf(): a scheduler given twice would be charged twice. Make two, or give it once.")
