@@ -6,7 +6,7 @@ import re
 
 __all__ = ["meant"]
 
-_NUMBER = r"\d+(?:\.\d+)?"
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _COUNTED = r"\b(?:requests?|reqs?|calls?|permits?|tokens?|times|hits?|messages?|msgs?|quer(?:y|ies)|events?|items?|jobs?)\b"
 _SHORT = {"s": "s", "m": "min", "h": "h", "d": "day"}
 _UNITS = {

@@ -30,12 +30,22 @@ def check_scheduler(factory: Callable[[], Scheduler], *, examples: int = 100) ->
 
     Raises AssertionError, which names the law and shows the shortest history that breaks it.
     """
-    if isinstance(factory, type) or not callable(factory):
+    if not callable(factory) or (isinstance(factory, type) and _needs_arguments(factory)):
         raise TypeError("check_scheduler() takes a function that makes a strategy: check_scheduler(lambda: TokenBucket('10/s', burst=5)).")
     from aiorate.testing.laws import LAWS, run_law
 
     for law in LAWS:
         run_law(law, factory, examples)
+
+
+def _needs_arguments(kind: type) -> bool:
+    from inspect import signature
+
+    try:
+        signature(kind).bind()
+    except TypeError:
+        return True
+    return False
 
 
 if not TYPE_CHECKING:
