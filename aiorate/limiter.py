@@ -369,13 +369,6 @@ class Limiter(NamesOfLimiter):
         dispatcher = self._dispatcher
         check_permits(call, permits, dispatcher.scheduler.max_permits if dispatcher.gate is None else max_permits(dispatcher))
 
-    if not TYPE_CHECKING:
-
-        def __await__(self) -> NoReturn:
-            from aiorate.mistakes import NOT_AWAITABLE
-
-            raise TypeError(NOT_AWAITABLE)
-
     # Changing, for those in line too.
 
     @explained

@@ -291,9 +291,6 @@ def scope_meant(scope: str) -> str:
     return ""
 
 
-NOT_AWAITABLE = "a Limiter cannot be awaited: write `await limiter.acquire()`, or `async with limiter:`."
-
-
 def not_by_assignment(rate: object) -> AttributeError:
     """The error for a rate that is assigned."""
     return AttributeError(f"limiter.rate cannot be assigned. Write limiter.set_rate({rate!r}), which applies to those in line too.")

@@ -11,8 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from inspect import isawaitable
 from pathlib import Path
 from types import ModuleType
 from unittest.mock import Mock
@@ -124,3 +125,9 @@ def test_names_of_others_do_not_exist() -> None:
     assert 5 == Mine("10/s").wait()
     with pytest.raises(AttributeError):
         Mock(spec=limiter).wait()
+
+
+@pytest.mark.parametrize("make", [lambda: aiorate.Limiter("10/s"), lambda: aiorate.KeyedLimiter[str](lambda key: "10/s")])
+def test_a_limiter_is_not_awaitable(make: Callable[[], object]) -> None:
+    """Frameworks await what a provider returns if it is awaitable, so `await limiter` gets Python's own words."""
+    assert not isawaitable(make())
