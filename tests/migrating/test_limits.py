@@ -79,8 +79,9 @@ Steps = Callable[[Row, Both], Coroutine[Any, Any, None]]
 
 
 def rate(row: Row, both: Both) -> None:
-    """Both read the same number in the same time."""
+    """Both read the same number in the same time; a strategy in the right cell has that number too."""
     one, other = both.theirs.call(row.theirs[0]), both.ours.call(row.ours[0])
+    assert [one.amount] * len(row.ours[1:]) == [both.ours.call(code).rate.permits for code in row.ours[1:]]
     assert (one.amount, one.get_expiry() * 1_000_000_000) == (other.permits, other.period_ns)
 
 
