@@ -59,7 +59,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_finish() -> None:
     """Exempt imported modules from garbage collection, so that tests that collect garbage are fast."""
     gc.collect()
-    gc.freeze()
+    if hasattr(gc, "freeze"):  # PyPy has none
+        gc.freeze()
 
 
 @pytest.fixture
