@@ -54,6 +54,7 @@ def missed(checker: str, places: dict[str, range], found: Iterator[int]) -> list
     return [program.source for program in due if not lines.intersection(places[program.name])]
 
 
+@pytest.mark.slow
 def test_mypy_finds_what_cannot_be_told(tmp_path: Path) -> None:
     """One run over all programs, with the settings of a user who has none."""
     pytest.importorskip("mypy", reason="mypy is for those who work on aiorate, not for those who run its tests")
