@@ -21,7 +21,7 @@ from aiorate.http import read_feedback
 
 def workers(store: RealServer, count: int) -> list[Any]:
     """Workers of the program for several workers, and a client for each. Their store is real."""
-    program = program_with("limit_of")
+    program = program_with("def make_app")
     program["STORE"] = store.url
     return [httpx2.AsyncClient(base_url="http://test", transport=httpx2.ASGITransport(program["make_app"]())) for _ in range(count)]
 
