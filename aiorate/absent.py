@@ -48,7 +48,8 @@ _OF_A_LIMITER = {
     **dict.fromkeys(("breach", "time_until_available", "get_wait_time", "wait_time", "time_to_wait"), _LEVEL),
     **dict.fromkeys(("waiting", "granted", "refused", "stats", "metrics", "info", "counts"), _COUNTS),
     **dict.fromkeys(("release", "arelease"), _RELEASE),
-    **dict.fromkeys(("close", "shutdown", "cancel", "dispose"), "write `await limiter.aclose()`"),
+    # Not close(): programs that close whatever has that method ask a class for it, by a Protocol, and would find it. Python says aclose.
+    **dict.fromkeys(("shutdown", "cancel", "dispose"), "write `await limiter.aclose()`"),
     "stop": "write `await limiter.aclose()` to end it, or `limiter.pause(seconds)`",
     "start": "there is nothing to start; after `limiter.pause(seconds)`, write `limiter.resume()`",
     **dict.fromkeys(("clear", "flush"), "write `limiter.reset()`, which starts over"),

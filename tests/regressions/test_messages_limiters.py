@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pytest
 
@@ -117,3 +117,16 @@ def test_second_running_loop_names_scope_process() -> None:
     said = asyncio.run(main())
     assert 2 == len(said)
     assert all("scope='process'" in words and "one limiter per loop" not in words for words in said)
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """As programs write it that close whatever they have opened."""
+
+    def close(self) -> object: ...
+
+
+def test_a_limiter_is_not_taken_for_what_has_close() -> None:
+    """A Protocol looks for the name in the classes, where close() lay with the text of its error."""
+    assert not isinstance(aiorate.Limiter("10/s"), Closable)
+    assert not hasattr(aiorate.Limiter, "close")
