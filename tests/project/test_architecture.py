@@ -63,7 +63,8 @@ waiting.rehearsal waiting.waiters
 waiting.moving totals
 waiting.questions waiting.watch
 waiting.deadlines waiting.gate waiting.changes waiting.granting
-waiting.dispatcher waiting.process.scope waiting.process.blocking
+waiting.dispatcher waiting.process.blocking
+waiting.process.scope
 waiting.entrance
 
 statistics slots decorator kept lease keyed_guard

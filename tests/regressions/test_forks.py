@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 
 import pytest
 from helpers.driving import descriptors
@@ -177,3 +179,15 @@ def test_the_child_keeps_no_descriptor_of_the_parent() -> None:
         return status
 
     assert 0 == asyncio.run(main())
+
+
+def test_blocking_calls_import_nothing_when_threads_run() -> None:
+    """A fork during an import of another thread left the child waiting for that module."""
+    code = (
+        "import sys, aiorate; limiter = aiorate.Limiter('10/s', scope='process'); before = set(sys.modules);"
+        "limiter.acquire_blocking(); print(*(set(sys.modules) - before))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == []

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from aiorate.waiting.line import outcome_of
 from aiorate.waiting.loops import view_here
 from aiorate.waiting.moving import move_to
+
+# Blocking calls import this when they are made. A fork during an import of another thread would leave the child waiting for that module.
+from aiorate.waiting.process import blocking as _blocking  # noqa: F401
 from aiorate.waiting.process.family import Family
 from aiorate.waiting.process.inbox import ProcessTicket
 from aiorate.waiting.process.view import ProcessLoop
