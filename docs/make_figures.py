@@ -235,7 +235,7 @@ async def send_with_semaphore(server: Allowing, seconds: float, jobs: int = 60) 
 
 async def send_with_limiter(server: Allowing, jobs: int = 60) -> None:
     """The same jobs with a limiter, whose period is a tenth longer than the server's."""
-    limiter = aiorate.Limiter("10/1.1s")
+    limiter = aiorate.Limiter(aiorate.TokenBucket("10/1.1s", burst=1))
 
     async def job() -> None:
         answered = False
@@ -249,7 +249,7 @@ async def send_with_limiter(server: Allowing, jobs: int = 60) -> None:
 WAYS: dict[str, tuple[str, Callable[[Allowing], Coroutine[Any, Any, None]]]] = {
     "short": ("Semaphore(10) and sleep(0.1)", lambda server: send_with_semaphore(server, 0.1)),
     "long": ("Semaphore(10) and sleep(1)", lambda server: send_with_semaphore(server, 1)),
-    "aiorate": ('aiorate: Limiter("10/1.1s")', send_with_limiter),
+    "aiorate": ('aiorate: TokenBucket("10/1.1s", burst=1)', send_with_limiter),
 }
 
 
