@@ -1,15 +1,17 @@
 """Names that other libraries give what aiorate names otherwise. Read from an object, each raises AttributeError that says what to write.
 
-They lie in base classes, where a lookup that succeeds never meets them, and dir() of an object leaves them out. ``__getattr__`` would
-cost every attribute of a limiter time on Python 3.11. Knows no limiter.
+A base class has ``__getattr__``, which a lookup that succeeds never meets. On Python 3.11 it would make every attribute of a limiter three
+times as slow. There the names lie in the base class: dir() of an object leaves them out, but help() of the class lists them, and a Protocol
+finds them. Knows no limiter.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Never
+    from typing import Any, Never
 
 __all__ = ["NamesOfLease", "NamesOfLimiter", "NamesOfRate"]
 
@@ -96,8 +98,23 @@ def _present(thing: object) -> list[str]:
     return [name for name in object.__dir__(thing) if not isinstance(getattr_static(thing, name, None), _Absent)]
 
 
-def _base(of: str, names: dict[str, str]) -> type:
-    absent = {name: _Absent(f"a {of} has no {name!r}: {instead}.") for name, instead in names.items()}
+def _texts(of: str, names: dict[str, str]) -> dict[str, str]:
+    return {name: f"a {of} has no {name!r}: {instead}." for name, instead in names.items()}
+
+
+def _looked_up(of: str, names: dict[str, str]) -> type:
+    texts = _texts(of, names)
+
+    def missing(thing: object, name: str) -> Any:
+        if name in texts and not hasattr(type(thing), name):  # a subclass may have it, as a slot or a property that raised
+            raise AttributeError(texts[name])
+        return object.__getattribute__(thing, name)  # which raises
+
+    return type(f"NamesOf{of}", (), {"__slots__": (), "__getattr__": missing})
+
+
+def _in_the_class(of: str, names: dict[str, str]) -> type:
+    absent = {name: _Absent(text) for name, text in _texts(of, names).items()}
     return type(f"NamesOf{of}", (), {"__slots__": (), "__dir__": _present, **absent})
 
 
@@ -119,4 +136,6 @@ if TYPE_CHECKING:
         __slots__ = ()
 
 else:
-    NamesOfLimiter, NamesOfLease, NamesOfRate = _base("Limiter", _OF_A_LIMITER), _base("Lease", _OF_A_LEASE), _base("Rate", _OF_A_RATE)
+    _base = _looked_up if sys.version_info >= (3, 12) else _in_the_class
+    NamesOfLimiter, NamesOfLease = _base("Limiter", _OF_A_LIMITER), _base("Lease", _OF_A_LEASE)
+    NamesOfRate = _in_the_class("Rate", _OF_A_RATE)  # some are looked for in the class: Rate.per_minute(10)

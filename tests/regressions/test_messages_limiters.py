@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
+from unittest.mock import Mock
 
 import pytest
 
@@ -130,3 +132,34 @@ def test_a_limiter_is_not_taken_for_what_has_close() -> None:
     """A Protocol looks for the name in the classes, where close() lay with the text of its error."""
     assert not isinstance(aiorate.Limiter("10/s"), Closable)
     assert not hasattr(aiorate.Limiter, "close")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="on Python 3.11, __getattr__ would slow down every attribute")
+@pytest.mark.parametrize("kind", [aiorate.Limiter, aiorate.Lease])
+def test_help_and_mocks_have_no_names_that_only_explain(kind: type) -> None:
+    """They lay in a base class, so that help() and tab completion listed them, and a mock had them."""
+    assert {name for name in dir(kind) if not hasattr(kind, name)} <= {"__abstractmethods__"}
+    assert not {"release", "consume", "cancel"} & set(dir(kind))
+    assert not hasattr(Mock(spec=kind), "consume")
+
+
+class Level(aiorate.Limiter):
+    """With names that other libraries have."""
+
+    __slots__ = ("wait",)
+
+    @property
+    def level(self) -> object:
+        return self.nothing  # type: ignore[attr-defined]
+
+
+def test_a_subclass_may_have_names_that_only_explain() -> None:
+    """The errors of its attributes are as Python words them."""
+    limiter = Level("10/s")
+
+    with pytest.raises(AttributeError, match="nothing"):
+        limiter.level  # noqa: B018
+    with pytest.raises(AttributeError, match="wait"):
+        limiter.wait  # noqa: B018
+    limiter.wait = 5
+    assert 5 == limiter.wait
