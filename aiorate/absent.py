@@ -106,9 +106,9 @@ def _looked_up(of: str, names: dict[str, str]) -> type:
     texts = _texts(of, names)
 
     def missing(thing: object, name: str) -> Any:
-        if name in texts and not hasattr(type(thing), name):  # a subclass may have it, as a slot or a property that raised
+        if name in texts and not any(name in base.__dict__ for base in type(thing).__mro__):  # a subclass may have it
             raise AttributeError(texts[name])
-        return object.__getattribute__(thing, name)  # which raises
+        return object.__getattribute__(thing, name)  # which raises: a slot without a value, or the error of a property
 
     return type(f"NamesOf{of}", (), {"__slots__": (), "__getattr__": missing})
 
