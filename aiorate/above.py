@@ -105,7 +105,7 @@ class SharedLimiter:
             give_back(self.limit.dispatcher, -permits, receipt.shared, whole=False)
 
     def cap(self, name: str, quota: Left) -> None:
-        changes.cap(self.limit.dispatcher, quota.name, quota.left, quota.size, quota.ns)
+        changes.cap(self.limit.dispatcher, quota.name, quota.left, quota.size, quota.ns, quota.error)
 
     def closed(self) -> str:
         return f"the shared Limiter {self.names[-1]!r} is closed. Reopen it, or create a new Budget."

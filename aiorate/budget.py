@@ -326,7 +326,7 @@ class Budget:
         number, dispatcher = self._names.index(place), self._dispatcher
         if number < self._own:
             now = dispatcher.look()
-            self._dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + dispatcher.timeline.held_for)
+            self._dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + dispatcher.timeline.held_for, quota.error)
             dispatcher.changed()
         elif self._above is not None:
             self._above.cap(place, quota)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate.errors import check_count, kind_of
@@ -38,6 +38,8 @@ class Quota:
     """True if all of ``limit`` is back at ``reset``, and a part of it before. So it is with OpenAI and Anthropic."""
     unit: str = "requests"
     """What is counted: ``requests``, ``tokens``, or the unit of a policy, such as ``content-bytes``."""
+    reset_error: float = field(default=0.0, compare=False, repr=False)
+    """Seconds by which ``reset`` may be too long or too short, 0 or more: 1 or 2 for a date, which is compared with the response's."""
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Quota:
         window: Duration | None = None,
         full_at_reset: bool = False,
         unit: str = "requests",
+        reset_error: Duration = 0.0,
     ) -> None:
         _set(self, "name", name)
         _set(self, "limit", limit)
@@ -56,6 +59,7 @@ class Quota:
         _set(self, "window", _seconds(window))
         _set(self, "full_at_reset", full_at_reset)
         _set(self, "unit", unit)
+        _set(self, "reset_error", _seconds(reset_error))
 
     @property
     def rate(self) -> float | None:
@@ -119,6 +123,8 @@ class Left(NamedTuple):
     """How much the server's bucket holds when it is full, in ``ns`` from now; 0: the quota is a window."""
     ns: int
     """0: the bucket is full, or will be at once, or the time is unknown."""
+    error: int = 0
+    """How many ns too long or too short that may be, of a bucket."""
 
 
 def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
@@ -135,7 +141,7 @@ def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
         ) from None
     try:
         names = [(quota.name, quota.unit) for quota in quotas]
-        told = [(quota.remaining, quota.limit, quota.reset, quota.window, quota.full_at_reset) for quota in quotas]
+        told = [(quota.remaining, quota.limit, quota.reset, quota.window, quota.reset_error, quota.full_at_reset) for quota in quotas]
     except (AttributeError, TypeError):
         raise TypeError(f"{call}: the quotas must be a tuple of aiorate.http.Quota: quotas=(Quota(remaining=5, reset=30),).") from None
     if not isinstance(source, str):
@@ -143,11 +149,12 @@ def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
     for text in (text for both in names for text in both):
         if not isinstance(text, str):
             raise TypeError(f"{call}: the name and the unit of a quota must be text, not {kind_of(text)}.")
-    for remaining, limit, reset, window, _ in told:
+    for remaining, limit, reset, window, error, _ in told:
         for what, count in (("what remains", remaining), ("the limit", limit)):
             if count is not None:
                 check_count(f"{call}: {what} of a quota", count, ", or None (unknown)")
         _ns(f"{call}: the reset of a quota", reset)
+        _ns(f"{call}: the error of a quota's reset", error)
         _ns(f"{call}: the window of a quota", window)
     pause_ns = _ns(f"{call}: the pause", pause)
     return pause_ns, [left for quota in quotas if (left := _left_of(quota, pause)) is not None]
@@ -160,7 +167,8 @@ def _left_of(quota: Quota, pause: float | None) -> Left | None:
         return None
     left, ns = quota.remaining, _ns("reset", quota.reset)
     if quota.full_at_reset:  # without a reset too: it may update an earlier report
-        return Left(quota.name, quota.unit, left, quota.limit, ns) if quota.limit else None
+        error = _ns("reset_error", quota.reset_error)
+        return Left(quota.name, quota.unit, left, quota.limit, ns, error) if quota.limit else None
     if not quota.reset:
         return None
     if not left and quota.unit == "requests" and pause is not None:

@@ -132,7 +132,8 @@ def _read_retry_after(fields: dict[str, str], clock: Clock) -> tuple[float | Non
         milliseconds = numbers(fields.get(name, ""))
         if milliseconds:
             return bounded(max(milliseconds) / 1000), name
-    return latest(fields.get(RETRY_AFTER, ""), clock), "Retry-After"
+    time = latest(fields.get(RETRY_AFTER, ""), clock)
+    return time and time[0], "Retry-After"
 
 
 @runtime_checkable

@@ -79,7 +79,7 @@ def _read_form(form: Fields, full_at_reset: bool, fields: dict[str, str], clock:
     limit = policies[0][0] if policies else None
     remaining = min((whole(number) for number in numbers(fields.pop(form.remaining, ""))), default=None)
     resets = [latest(fields.pop(name, ""), clock) for name in form.resets]
-    reset = next((seconds for seconds in resets if seconds is not None), None)
+    reset, error = next((time for time in resets if time is not None), (None, 0.0))
     level = _LEVEL.fullmatch(fields.pop(form.level, ""))
     if level:
         limit = int(level[2])
@@ -88,7 +88,7 @@ def _read_form(form: Fields, full_at_reset: bool, fields: dict[str, str], clock:
     windows = [policy for policy in policies + _policies(fields.pop(form.policies, "")) if policy[1] is not None]
     own = next((policy for policy in windows if policy[0] == limit), (None, None))
     if limit is not None or remaining is not None or reset:
-        yield Quota(fields.get(form.named_by, form.name), limit, remaining, reset, own[1], full_at_reset, form.unit)
+        yield Quota(fields.get(form.named_by, form.name), limit, remaining, reset, own[1], full_at_reset, form.unit, error)
     for allowed, seconds in windows:
         if (allowed, seconds) != own:
             yield Quota(limit=allowed, window=seconds, unit=form.unit)

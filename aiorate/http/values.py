@@ -54,20 +54,25 @@ def bounded(seconds: float) -> float | None:
     return min(seconds, LONGEST) if seconds >= 1e-9 else 0.0
 
 
-def latest(text: str, clock: Clock) -> float | None:
-    """The latest of the times in the text, in seconds from now, 0 to `LONGEST`; None if no time can be read."""
-    return max((seconds for piece in _PIECE.findall(text) if (seconds := _seconds(piece, clock)) is not None), default=None)
+def latest(text: str, clock: Clock) -> tuple[float, float] | None:
+    """The latest of the times in the text, in seconds from now, 0 to `LONGEST`, and the error; None if no time can be read.
+
+    The error is in seconds: a time to the second and a Date add one each. A duration has none.
+    """
+    return max((time for piece in _PIECE.findall(text) if (time := _time(piece, clock)) is not None), default=None)
 
 
 class Clock:
     """The server's Unix time in seconds: its Date plus the time that the response spent in caches, or the local clock."""
 
-    __slots__ = ("_age", "_date", "_now")
+    __slots__ = ("_age", "_date", "_now", "error")
 
     def __init__(self, date: str, age: float, now: float | None) -> None:
         self._date = date
         self._age = age
         self._now = now
+        self.error: float = 0.0
+        """Seconds by which the time may be wrong, once it was asked for: a Date has whole seconds."""
 
     def now(self) -> float:
         """The time of the response. Its Date is parsed at the first call."""
@@ -76,25 +81,36 @@ class Clock:
             self._date = ""
             if sent is not None:
                 self._now = sent + self._age
+                self.error = 1.0
         if self._now is None:
             self._now = time.time()
         return self._now
 
 
-def _seconds(text: str, clock: Clock) -> float | None:
-    # Seconds from now, in any of the known forms. The past counts as now.
+def _time(text: str, clock: Clock) -> tuple[float, float] | None:
+    # Seconds from now, in any of the known forms, and the error. The past counts as now.
     text = text.strip()
     if _NUMBER.fullmatch(text):
         seconds = float(text)
         if seconds > 1e21:
-            return LONGEST  # after the year 33658 in nanoseconds
+            return LONGEST, 0.0  # after the year 33658 in nanoseconds
         while seconds > 1e12:  # not seconds: 1e12 ms was in 2001
             seconds /= 1000
-        return bounded(seconds - clock.now() if seconds > 1e9 else seconds)
+        return _until(seconds, clock) if seconds > 1e9 else _exactly(seconds)
     if _GO_DURATION.fullmatch(text):
-        return bounded(sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text)))
+        return _exactly(sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text)))
     moment = _moment(text)
-    return None if moment is None else bounded(moment - clock.now())
+    return None if moment is None else _until(moment, clock)
+
+
+def _exactly(seconds: float) -> tuple[float, float] | None:
+    cut = bounded(seconds)
+    return None if cut is None else (cut, 0.0)
+
+
+def _until(moment: float, clock: Clock) -> tuple[float, float] | None:
+    cut = bounded(moment - clock.now())
+    return None if cut is None else (cut, clock.error + moment.is_integer())
 
 
 def _moment(text: str) -> float | None:

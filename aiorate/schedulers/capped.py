@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aiorate.schedulers.compound import Compound
 from aiorate.schedulers.interface import check_ask
-from aiorate.schedulers.server_bucket import ServerBucket
+from aiorate.schedulers.server_bucket import ServerBucket, told_time
 
 if TYPE_CHECKING:
     from aiorate.rate import Number, Rate
@@ -101,23 +101,24 @@ class Capped(Compound):
             windows[closest + 1].absorb(windows.pop(closest))
         return True
 
-    def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int) -> bool:
+    def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> bool:
         """`refill`, if the server's quota of that name has a size, or `lower` until ``ns`` after ``at``."""
-        return self.refill(name, left, size, ns, now, at) if size else self.lower(left, now, at + ns)
+        return self.refill(name, left, size, ns, now, at, error) if size else self.lower(left, now, at + ns)
 
-    def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int) -> bool:
+    def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0) -> bool:
         """Grant at most what the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
 
-        ``at`` is ``now`` in time that no pause holds up. False if that says nothing: the bucket has no size, or is full and is new here.
+        ``full_in`` may be ``error`` ns too long or too short. ``at`` is ``now`` in time that no pause holds up. False if that says
+        nothing: the bucket has no size, or is new here, and is full or may be.
         """
-        if not size or ((full_in <= 0 or left >= size) and name not in self._buckets):
+        if not size or (name not in self._buckets and (left >= size or told_time(full_in, error) <= 0)):
             return False
         if name not in self._buckets and len(self._buckets) >= _MOST_BUCKETS:
             name = next(iter(self._buckets))  # a server that makes up names must not cost memory with each
         if name in self._buckets:
-            self._buckets[name].tell(left, size, full_in, now, at)
+            self._buckets[name].tell(left, size, full_in, now, at, error)
         else:
-            self._buckets[name] = ServerBucket(left, size, full_in, now, at)
+            self._buckets[name] = ServerBucket(left, size, told_time(full_in, error), now, at)
         return True
 
     def ended(self, now: int) -> bool:

@@ -119,12 +119,12 @@ class Dimensions(Compound):
         elif more < 0:
             self.parts[place].give_back(-more, now, taken)
 
-    def cap(self, place: int, name: str, left: int, size: int, ns: int, now: int, at: int) -> None:
+    def cap(self, place: int, name: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> None:
         """Heed what a server said is left of that dimension; see `Capped.heed`."""
         part = self.parts[place]
         if not isinstance(part, Capped) or part.ended(now):
             part = Capped(part.inner if isinstance(part, Capped) else part)
-        if part.heed(name, left, size, ns, now, at):
+        if part.heed(name, left, size, ns, now, at, error):
             self.parts = (*self.parts[:place], part, *self.parts[place + 1 :])
 
     def set_rate(self, rate: Rate, now: int) -> NoReturn:

@@ -14,10 +14,20 @@ from aiorate.schedulers.peaks import Peaks
 if TYPE_CHECKING:
     from aiorate.schedulers.interface import Scheduler
 
-__all__ = ["ServerBucket"]
+__all__ = ["ServerBucket", "told_time"]
 
 _ON_THE_WAY_NS = 5_000_000_000  # requests granted longer ago have reached the server, which has counted them
+_EXACT = 10  # a time tells the rate if it is at least so many times its error
 _LONG = 100  # in times that it takes to fill from empty
+
+
+def told_time(full_in: int, error: int) -> int:
+    """The time itself if it is known within a tenth. Else the shortest that it can be, 0 or less: it may be over.
+
+    A long time means that the bucket is nearly empty, and its rate is known. A short one means that it is nearly full, and a rate that
+    is much too low would cost more than one that is too high.
+    """
+    return full_in if full_in >= _EXACT * error else full_in - error
 
 
 class ServerBucket:
@@ -52,22 +62,33 @@ class ServerBucket:
         self._known = at + _ON_THE_WAY_NS  # from then on, these are all the permits that may be on their way
         self._heed(left, size, size - left, full_in, now)
 
-    def tell(self, left: int, size: int, full_in: int, now: int, at: int) -> None:
+    def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int = 0) -> None:
         """Heed another word of the server. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
 
-        If that tells no rate, because the bucket is full or will be at once, the earlier rate stays.
+        If that tells no rate, because the bucket is full or will be at once, the earlier rate stays. If ``full_in`` is not known within
+        a tenth, the earlier rate stays too, unless that is impossible: then it becomes the nearest that is possible.
         """
         self._advance(at)
         left = min(left, size)
         gain = size - left
         if gain == 0 or full_in <= 0:
             gain, full_in = self._gain, self._full_in
+        elif full_in < _EXACT * error:
+            gain, full_in = self._nearest(gain, full_in - error, full_in + error)
         said = left * full_in
         level = self._level * full_in // self._full_in  # rounded down
         if at >= self._known:
             level = max(level, said - (self._recent + self._earlier) * full_in)
         self._level = min(level, said)
         self._heed(left, size, gain, full_in, now)
+
+    def _nearest(self, gain: int, shortest: int, longest: int) -> tuple[int, int]:
+        """The rate that the bucket has or, if it does not gain that much in the shortest to longest time, the nearer end."""
+        if gain * self._full_in > self._gain * longest:
+            return gain, longest
+        if shortest > 0 and gain * self._full_in < self._gain * shortest:
+            return gain, shortest
+        return self._gain, self._full_in
 
     def _heed(self, left: int, size: int, gain: int, full_in: int, now: int) -> None:
         self._size, self._gain, self._full_in = size, gain, full_in

@@ -85,11 +85,11 @@ def resume(dispatcher: Dispatcher) -> None:
     dispatcher.changed()
 
 
-def cap(dispatcher: Dispatcher, name: str, left: int, size: int, ns: int) -> None:
+def cap(dispatcher: Dispatcher, name: str, left: int, size: int, ns: int, error: int) -> None:
     """Heed what a server said is left of a quota; see `Capped.heed`. ``ns`` runs from now, during a pause too."""
     now, scheduler = dispatcher.look(), dispatcher.scheduler
     capped = scheduler if isinstance(scheduler, Capped) else Capped(scheduler)
-    if capped.heed(name, left, size, ns, now, now + dispatcher.timeline.held_for):
+    if capped.heed(name, left, size, ns, now, now + dispatcher.timeline.held_for, error):
         dispatcher.scheduler = capped
         dispatcher.changed()
 
@@ -159,7 +159,7 @@ def observe(dispatcher: Dispatcher, feedback: Feedback, jitter: int) -> None:
     news = pause_longer(dispatcher, ns, jitter)
     for quota in told:
         if quota.unit == "requests":
-            cap(dispatcher, quota.name, quota.left, quota.size, quota.ns)
+            cap(dispatcher, quota.name, quota.left, quota.size, quota.ns, quota.error)
     tell_of_pause(dispatcher, news, feedback)
 
 
