@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["ServerBucket", "told_time"]
 
 _ON_THE_WAY_NS = 5_000_000_000  # requests granted longer ago have reached the server, which has counted them
-_EXACT = 10  # a time tells the rate if it is at least so many times its error
+_EXACT = 10  # times its error: a time that long tells the rate
 _LONG = 100  # in times that it takes to fill from empty
 
 
