@@ -31,12 +31,11 @@ def strategy_of(place: str, limit: Limits) -> Scheduler:
     """The strategy of a dimension that is not shared."""
     if isinstance(limit, Scheduler):
         return limit
+    if isinstance(limit, (list, tuple)):
+        return all_of(f"Budget({place})", limit)
     try:
-        return TokenPool(limit)  # type: ignore[arg-type]  # a list is no rate
+        return TokenPool(limit)
     except TypeError as error:
-        if isinstance(limit, (list, tuple)):
-            return all_of(f"Budget({place})", limit)
-
         from aiorate.mistakes import dimension_meant
 
         raise TypeError(

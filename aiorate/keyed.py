@@ -227,7 +227,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
 def _adapted(made: object) -> Limiter | None:
     """The limiter of an AdaptiveRate. The module is imported only for what can be neither a rate nor a strategy."""
-    if isinstance(made, (Scheduler, Rate, str, int, float)):
+    if isinstance(made, (Scheduler, Rate, str, int, float, list, tuple)):
         return None
     from aiorate.adaptive import AdaptiveRate
 

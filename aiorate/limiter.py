@@ -618,13 +618,13 @@ def pause_to_ns(seconds: Duration) -> int:
 
 
 def _strategy(rate: Rate | str | Number | Sequence[Limit]) -> Scheduler:
-    try:
-        return TokenPool(rate)  # type: ignore[arg-type]  # a list is no rate
-    except TypeError as error:
-        if isinstance(rate, (list, tuple)):
-            from aiorate.several import all_of
+    if type(rate) is not str and isinstance(rate, (list, tuple)):
+        from aiorate.several import all_of
 
-            return all_of("Limiter()", rate)
+        return all_of("Limiter()", rate)
+    try:
+        return TokenPool(rate)  # type: ignore[arg-type]  # which says what is wrong
+    except TypeError as error:
         from aiorate.mistakes import not_a_rate
 
         raise not_a_rate("Limiter()", rate) from error

@@ -62,7 +62,7 @@ def each_of(call: str, limits: Sequence[object], read: Callable[[object], T]) ->
 def _read(what: str, limit: object, read: Callable[[object], T]) -> T:
     if is_list(limit):
         raise TypeError(f"{what} is a {kind_of(limit)}. {_WRITE}")
-    if isinstance(limit, _Limiting):
+    if not isinstance(limit, (str, Scheduler)) and isinstance(limit, _Limiting):
         raise TypeError(
             f"{what} is a {kind_of(limit)}. {_WRITE} To take from two limiters that stand elsewhere too, write `async with one, other:`,"
             " or let one share the other: KeyedLimiter(lambda key: '10/s', shared=other)."
