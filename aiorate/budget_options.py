@@ -34,7 +34,7 @@ def strategy_of(place: str, limit: Limits) -> Scheduler:
     if isinstance(limit, (list, tuple)):
         return all_of(f"Budget({place})", limit)
     try:
-        return TokenPool(limit)
+        return TokenPool(limit)  # type: ignore[arg-type]  # which says what is wrong
     except TypeError as error:
         from aiorate.mistakes import dimension_meant
 

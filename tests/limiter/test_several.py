@@ -211,6 +211,6 @@ class Dispatched(TokenBucket):
     dispatcher = None
 
 
-async def test_any_strategy_may_stand_in_a_list() -> None:
+async def test_a_strategy_in_a_list_may_have_any_attributes() -> None:
     """Whatever else it has."""
     assert Limiter([Dispatched("1/s", 5)]).try_acquire(5)
