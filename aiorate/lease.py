@@ -119,6 +119,8 @@ class Lease(NamesOfLease):
     def settle(self, *misplaced: Never, **used: int) -> None:
         """Report the actual use: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
 
+        Of a `TokenBucket`, as much comes back as fits into the burst: for long calls choose one that holds what they leave unused.
+
         0 is a legal amount. Raises TypeError and ValueError for anything else than known dimensions and ints of 0 or more, and
         RuntimeError outside the block, where the estimate stands already.
         """

@@ -4,7 +4,7 @@ A budget has a dimension for each. The length of an answer is known only afterwa
 and settles what was used; with ``hooks(budget)`` the budget follows what responses say. The rest is a local server that speaks Anthropic's
 format and has its limits, so that there is something to see; its minute lasts two seconds.
 
-The dimensions are buckets, because a bucket keeps the unused part of estimates until another call needs it; see llm_openai.py.
+The dimensions are buckets, because a bucket keeps the unused part of estimates, as far as its burst has room; see llm_openai.py.
 ``max_wait`` belongs to ``reserve()``: the SDK would retry a refusal of its client, and end with an ``APIConnectionError``.
 
 To call the real API with your key, leave ``base_url`` out, keep ``max_retries=0``, and take your account's limits, per ``"min"``.

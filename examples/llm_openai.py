@@ -5,7 +5,8 @@ A call's usage is not known before its answer, so it reserves an estimate, and s
 local server that speaks OpenAI's format and has its limits, so that there is something to see; its minute lasts two seconds.
 
 The dimensions are buckets, because a bucket keeps the unused part of estimates until another call needs it. A plain rate would
-pace the estimates, and lose the unused parts of calls that overlap. Each bucket holds a fifth of a minute's permits.
+pace the estimates, and lose the unused parts of calls that overlap. Each bucket holds a fifth of a minute's permits, which is enough
+for calls as short as these; the recipe has a rule for longer ones.
 
 To call the real API with your key, leave ``base_url`` out, keep ``max_retries=0``, and take your account's limits, per ``"min"``.
 """
