@@ -115,6 +115,11 @@ class StoreClient:
         return self._task is not None or self._ending
 
     @property
+    def connected(self) -> bool:
+        """Whether the store answered the last call."""
+        return self._answered
+
+    @property
     def used(self) -> bool:
         """Whether it has sessions."""
         return bool(self._attached)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND
 from aiorate.redis.script import Question
+from aiorate.redis.use import RecentUse
 
 if TYPE_CHECKING:
     from aiorate.redis.immediate import Immediate
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Demand", "FairShare"]
 
-_SHORTEST_NS = 1_000_000  # over which use is measured
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _US = 1_000  # ns
 _CYCLES = 4  # a process that has not asked in this many cycles counts as new
@@ -68,7 +68,7 @@ class Demand:
     once half of the slots that came last are gone.
     """
 
-    __slots__ = ("_came", "_horizon", "_measured", "_scheduler", "_share", "_then", "answer_ns", "lease", "slack")
+    __slots__ = ("_came", "_horizon", "_scheduler", "_share", "_then", "_use", "answer_ns", "lease", "slack")
 
     def __init__(self, scheduler: SlotScheduler, lease: int, horizon: int, slack: int) -> None:
         self._scheduler: SlotScheduler = scheduler
@@ -76,7 +76,7 @@ class Demand:
         self.slack: int = slack
         self._share: FairShare = FairShare()
         self._came: int = 0  # how many slots came last
-        self._measured: tuple[int, int] = (0, 0)  # permits spent and the reading, when use was measured last
+        self._use: RecentUse = RecentUse(lease)
         self._then: tuple[int, int] = (0, 0)  # permits waited for and permits spent, when slots were asked for last
         self.answer_ns: int = 0
         """How long an answer of the store takes, smoothed; 0: none was measured."""
@@ -133,7 +133,7 @@ class Demand:
             ready = scheduler.ready(first, now)
         expected = 0
         if self.lease:
-            expected = self._expected(reading)
+            expected = min(self._use.measure(scheduler.spent, first, reading), scheduler.rate.permits_in(self.lease))
             if not waiting:  # a request was refused and does not wait
                 expected = max(expected, scheduler.refused)
         at_once = immediate.ask(line, ready, ready + self._most(first), not expected) if immediate else 0
@@ -155,11 +155,3 @@ class Demand:
     def _most(self, first: int) -> int:
         """How many slots to ask for at once: of a burst, as many as the loop wakes in time. The rest is asked for next."""
         return max(_PORTION, first, *[rate.permits_in(self.horizon) for rate in self._scheduler.rates])
-
-    def _expected(self, reading: int) -> int:
-        """How many permits the next ``lease`` will take, if use goes on as it did since the last question."""
-        scheduler = self._scheduler
-        spent, began = self._measured
-        self._measured = scheduler.spent, reading
-        used, length = scheduler.spent - spent, max(reading - began, _SHORTEST_NS)
-        return min(used * self.lease // length, scheduler.rate.permits_in(self.lease))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["StoreSession"]
 
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
+_CONNECTING_NS = NS_PER_SECOND // 20  # how long aclose() trusts that a store answers which has not answered before
 
 
 class StoreSession(Watcher):
@@ -226,12 +227,17 @@ class StoreSession(Watcher):
         self._closed = True
         self._cancel_timers()
         if client is not None and self._returned is None and self._outage.began is None:
-            unsaid = self._news or (self._sent is not None and self._sent.news)
+            unsaid = self._news or (self._sent is not None and (self._sent.news or self._answer_is_near(client)))
             if unsaid or self._scheduler.returnable(self._dispatcher.timeline.now()):
                 self._returned = place.returned()
                 if not place.wake(client, self):
                     self._settle()
         return client, None if client is None else self._returned
+
+    def _answer_is_near(self, client: StoreClient) -> bool:
+        """Whether the question under way will be answered soon, it seems: permits that come with the answer can go back."""
+        sent = self._sent
+        return sent is not None and (client.connected or self._dispatcher.timeline.read() - sent.at < _CONNECTING_NS)
 
     def _leave(self) -> bool:
         """Have nothing in hand. False if the limiter was started again meanwhile."""

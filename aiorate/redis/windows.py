@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from aiorate.rate import NS_PER_SECOND
 from aiorate.redis.asking import Asked
 from aiorate.redis.failures import BadAnswer
+from aiorate.redis.use import RecentUse
 from aiorate.redis.window_script import WINDOWS, WindowAnswer, WindowQuestion, read_window_answer
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _HOUR_NS = 3_600 * NS_PER_SECOND
 _RECHECK_NS, _RECHECKS = NS_PER_SECOND, 64
 _LONGEST_RECHECK_NS = 60 * NS_PER_SECOND
 _LONGEST_ANSWER_NS = NS_PER_SECOND
-_SHORTEST_NS = 1_000_000  # over which use is measured
 _LATEST = 10**19  # ns of Unix time: the year 2286
 _ENDS = 5  # windows that a question names: one before the present, and some after
 
@@ -45,11 +45,11 @@ class WindowLedger:
         "_answer_ns",
         "_asked",
         "_ends",
-        "_measured",
         "_period",
         "_received",
         "_sent_at",
         "_told",
+        "_use",
         "_value",
         "lease",
         "scheduler",
@@ -68,7 +68,7 @@ class WindowLedger:
         self._ends: list[int] = []  # Unix times in ns, as the last question named them
         self._period: int = 0  # for which those were computed
         self._answer_ns: int = 0
-        self._measured: tuple[int, int] = (0, 0)  # permits spent and the reading, when use was measured last
+        self._use: RecentUse = RecentUse(lease)
         self._told: bool = False  # whether the log was told that calendars differ
 
     @property
@@ -98,7 +98,7 @@ class WindowLedger:
                     at_once = waiting
         expected = 0
         if self.lease and line is not None:
-            expected = self._expected(reading)
+            expected = self._use.measure(scheduler.spent, waiting, reading)
             if not waiting:
                 expected = max(expected, scheduler.refused if scheduler.asking else 0)
         if line is not None and ready and first <= ready:
@@ -192,9 +192,3 @@ class WindowLedger:
                 self.scheduler.calendar.described,
                 answer.ends // 1_000_000,
             )
-
-    def _expected(self, reading: int) -> int:
-        """How many permits the next ``lease`` will take, if use goes on as it did since the last question."""
-        spent, began = self._measured
-        self._measured = self.scheduler.spent, reading
-        return (self.scheduler.spent - spent) * self.lease // max(reading - began, _SHORTEST_NS)

@@ -153,6 +153,7 @@ class QuotaScheduler(Supplied):
         self._hand -= permits
         self._taken += permits
         self.spent += permits
+        self.refused = 0
 
     def _look_later(self, now: int) -> int:
         """When to look again for a request that lacks permits: once the window ends, or the store may have got some back."""

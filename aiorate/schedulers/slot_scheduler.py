@@ -128,6 +128,7 @@ class SlotScheduler(Supplied):
                     run.left -= 1
                     hand.count -= 1
                     self.spent += 1
+                    self.refused = 0
                     if not run.left:
                         hand.drop_first()
                     if hand.count <= self._ask_below:
@@ -277,6 +278,7 @@ class SlotScheduler(Supplied):
     def _grant(self, permits: int, missing: int, now: int) -> None:
         self._in_hand.take(permits - missing, self._lapsed(permits, now), now)
         self.spent += permits
+        self.refused = 0
         if missing:
             (self.fallback or self._next_free).spend(missing, now)
         if self._in_hand.count <= self._ask_below:

@@ -89,7 +89,7 @@ asgi
 
 redis.asking redis.failures redis.address redis.exchange
 redis.scripting
-redis.script redis.window_script redis.booking_script redis.limits
+redis.use redis.script redis.window_script redis.booking_script redis.limits
 redis.connections redis.outage redis.immediate redis.pauses redis.switch redis.demand redis.ledger redis.spare
 redis.options
 redis.slots redis.windows redis.booking_ledger redis.booking_outage

@@ -290,3 +290,22 @@ def test_wrong_arguments_say_what_to_write(store: RealServer) -> None:
         RedisLimiter(store.url, "x", "1/s", scope=None)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="process"):
         RedisLimiter(store.url, "x", "1/s").acquire_blocking()
+
+
+@pytest.mark.parametrize("end", ["pass", "asyncio.run(limiter.aclose())", "os._exit(0)"])
+def test_a_program_of_one_request_uses_one_permit(store: RealServer, end: str) -> None:
+    """It takes none ahead for requests that never come, so it need not be closed."""
+    program(
+        f"""
+from aiorate import CalendarWindow
+from aiorate.redis import RedisLimiter
+
+limiter = RedisLimiter(URL, "x", CalendarWindow("1000/day", "UTC"), lease=0.05, scope="process")
+with limiter:
+    pass
+{end}
+""",
+        URL=store.url,
+    )
+
+    assert [0.0, 1.0] == [float(word) for word in store.send("GET", "aiorate:x").split()[4:6]]
