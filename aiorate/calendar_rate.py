@@ -6,6 +6,7 @@ A month has no fixed length, so this is not a `Rate` to pace by: `aiorate.Calend
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from aiorate.rate import CALENDAR_UNITS, NS_PER_SECOND, RATE_TEXT, Rate, written
@@ -33,21 +34,7 @@ class CalendarRate(Rate):
     @classmethod
     def of(cls, value: Rate | str | Number) -> Rate:
         """As `Rate.of`, of a text such as ``"10000/month"``, ``"10000/3 months"`` or ``"10000/year"`` too."""
-        match = re.fullmatch(RATE_TEXT, value.strip(), re.ASCII | re.IGNORECASE) if isinstance(value, str) else None
-        unit = CALENDAR_UNITS.get((match[3] or "").lower().removesuffix("s")) if match else None
-        if match is None or unit is None:
-            return Rate.of(value)
-        permits, den = written(match[1], "CalendarWindow()")
-        count, count_den = written(match[2] or "1", "CalendarWindow()")
-        months = count * unit.months
-        if permits < 1 or permits % den:
-            raise ValueError(f"CalendarWindow({value!r}): the permits of a {unit.name} must be a whole number of 1 or more.")
-        if months % count_den or months // count_den not in _DAYS:
-            raise ValueError(
-                f"CalendarWindow({value!r}): a window is 1, 2, 3, 4, 6 or 12 months, so that windows begin with the year."
-                f" Write '{match[1]}/month', '{match[1]}/3months' or '{match[1]}/year'."
-            )
-        return CalendarRate(permits // den, months // count_den)
+        return _parsed(value) if isinstance(value, str) else Rate.of(value)
 
     @property
     def shortest_ns(self) -> int:
@@ -74,3 +61,23 @@ class CalendarRate(Rate):
 
     def __repr__(self) -> str:
         return f"CalendarRate({self.permits}, {self.months})"
+
+
+@lru_cache(maxsize=256)
+def _parsed(value: str) -> Rate:
+    """Once for each text, because the limits of all keys have the same few rates."""
+    match = re.fullmatch(RATE_TEXT, value.strip(), re.ASCII | re.IGNORECASE)
+    unit = CALENDAR_UNITS.get((match[3] or "").lower().removesuffix("s")) if match else None
+    if match is None or unit is None:
+        return Rate.of(value)
+    permits, den = written(match[1], "CalendarWindow()")
+    count, count_den = written(match[2] or "1", "CalendarWindow()")
+    months = count * unit.months
+    if permits < 1 or permits % den:
+        raise ValueError(f"CalendarWindow({value!r}): the permits of a {unit.name} must be a whole number of 1 or more.")
+    if months % count_den or months // count_den not in _DAYS:
+        raise ValueError(
+            f"CalendarWindow({value!r}): a window is 1, 2, 3, 4, 6 or 12 months, so that windows begin with the year."
+            f" Write '{match[1]}/month', '{match[1]}/3months' or '{match[1]}/year'."
+        )
+    return CalendarRate(permits // den, months // count_den)
