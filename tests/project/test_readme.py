@@ -48,7 +48,7 @@ def test_commands_of_the_readme_need_python_and_pip_only() -> None:
         assert match[1] in extras
 
 
-@pytest.mark.parametrize("name", ["make_figures", "make_tables"])
+@pytest.mark.parametrize("name", ["make_adaptive", "make_figures", "make_tables"])
 def test_pictures_and_tables_show_the_real_strategies(name: str) -> None:
     """If a strategy changes, so must its picture: python docs/make_figures.py. A figure comes from the benchmarks' file."""
     made = script(name)
