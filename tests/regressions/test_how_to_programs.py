@@ -6,16 +6,19 @@ import ast
 import asyncio
 import builtins
 import re
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+import aiohttp
 import pytest
 from helpers.driving import SECOND
 from helpers.llm import Provider
-from helpers.programs import DOCS, block_with, blocks
+from helpers.programs import DOCS, block_with, blocks, program_with
 
 import aiorate
 from aiorate import Budget, KeyedLimiter, Limiter
+from aiorate.aiohttp import middleware
 from aiorate.http import hooks
 
 
@@ -100,6 +103,49 @@ async def test_the_program_for_github_is_one_budget() -> None:
 
     assert max(sum(begin <= at < begin + 60 for at in written) for begin in written) <= 80
     assert (200, True) == (read, read_in < 20)  # at the rate of their points, not one every 0.8 s
+
+
+@dataclass
+class Answer:
+    """What the retries of the page on aiohttp use of a response."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    released: bool = False
+
+    def release(self) -> None:
+        self.released = True
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_each_attempt_of_aiohttp_takes_a_permit() -> None:
+    """The limiter stands below the retries: each attempt waits for the pause, and gives the connection of the last one back."""
+    program = program_with("async def retry(")
+    limiter: Limiter = program["limiter"]
+    limited: Any = middleware(limiter)
+    answers = [Answer(429, {"Retry-After": "30"}), Answer(503), Answer(200)]
+    sent: list[float] = []
+
+    async def network(request: object) -> Answer:
+        sent.append(asyncio.get_running_loop().time())
+        return answers[len(sent) - 1]
+
+    last = await program["retry"](None, lambda request: limited(request, network))
+
+    assert last is answers[2]
+    assert [True, True, False] == [answer.released for answer in answers]
+    assert (3, True, True) == (limiter.statistics().granted, sent[1] - sent[0] >= 30, sent[2] - sent[1] >= 1)
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_programs_need_fewer_connections_than_clients_have() -> None:
+    """A request takes its permit before its connection: in front of a full pool, those with permits would gather."""
+    places = [int(number) for block in blocks() for number in re.findall(r"(?:Semaphore\(|WORKERS = |workers: int = )(\d+)", block)]
+    connector = aiohttp.TCPConnector()
+
+    assert len(places) >= 3
+    assert max(places) < 100 == connector.limit == import_module("httpx2._config").DEFAULT_LIMITS.max_connections
+    await connector.close()
 
 
 @pytest.mark.parametrize("block", blocks(), ids=lambda block: re.sub(r"\W+", "-", block.splitlines()[-1])[:40])
