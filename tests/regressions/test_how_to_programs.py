@@ -8,6 +8,7 @@ import builtins
 import re
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -66,6 +67,38 @@ async def test_the_program_for_anthropic_uses_most_of_the_limit() -> None:
     used = sum(used["output_tokens"] for _, used in provider.used)
     assert provider.refused == 0
     assert used >= 0.9 * (800 + 8_000 / 60 * seconds)
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+@pytest.mark.parametrize("refusals", [0, 2, 3])
+async def test_the_program_for_openai_asks_up_to_three_times(refusals: int) -> None:
+    """Each time after the pause that the server asked for; then the error goes to the caller."""
+
+    class RateLimitError(Exception):
+        pass
+
+    program = ast.parse(block_with("AsyncOpenAI"))
+    names = ("MAX_TOKENS", "MODEL", "budget")
+    chosen = [node for node in program.body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in names]
+    chosen += [node for node in program.body if isinstance(node, ast.AsyncFunctionDef) and node.name == "ask"]
+    space: dict[str, Any] = {"Budget": Budget, "TokenBucket": aiorate.TokenBucket, "RateLimitError": RateLimitError}
+    exec(compile(ast.Module(list[ast.stmt](chosen), []), str(DOCS), "exec"), space)  # our own page
+    sent: list[float] = []
+
+    async def create(**asked: Any) -> SimpleNamespace:
+        sent.append(asyncio.get_running_loop().time())
+        if len(sent) <= refusals:
+            space["budget"].pause(7)
+            raise RateLimitError
+        choice = SimpleNamespace(message=SimpleNamespace(content="42"))
+        return SimpleNamespace(usage=SimpleNamespace(total_tokens=90), choices=[choice])
+
+    space["client"] = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+    answers = await asyncio.gather(space["ask"]("What is 41 + 1?"), return_exceptions=True)
+
+    assert [round(at - sent[0]) for at in sent] == [0, 7, 14][: refusals + 1]
+    assert ("42" in answers) == (refusals < 3)
+    assert isinstance(answers[0], RateLimitError) == (refusals == 3)
 
 
 def test_programs_for_apis_and_bots_send_evenly() -> None:

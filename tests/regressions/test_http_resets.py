@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import cache
@@ -12,10 +13,10 @@ from math import ceil, floor
 import pytest
 from helpers.transcripts import S
 
-from aiorate import Budget, Rate, TokenBucket
+from aiorate import Budget, KeyedLimiter, Limiter, Rate, TokenBucket
 from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.schedulers.capped import Capped
-from aiorate.testing import VirtualLoop
+from aiorate.testing import ManualClock, VirtualLoop
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OUTPUT = "anthropic-ratelimit-output-tokens"
@@ -181,6 +182,33 @@ def test_a_rough_time_moves_a_rate_that_is_impossible(left: int, full_in: int, l
     assert capped.refill("tokens", left, 60, full_in, 60 * S, 60 * S, S)
 
     assert (left, later) == (capped.left(60 * S), capped.left(61 * S))
+
+
+def rough(left: int, unit: str = "requests") -> Feedback:
+    """``left`` of 60, and full in 5 s, or 4 or 6."""
+    return Feedback(200, quotas=(Quota(unit, 60, left, 5.0, full_at_reset=True, unit=unit, reset_error=1.0),))
+
+
+def test_the_error_of_a_reset_reaches_every_limit() -> None:
+    """20 of 60 in 4 s: 5 per second, not 4. A limiter, a key, a dimension, one that is shared, and one of a shared budget."""
+    clock = ManualClock()
+    fast = TokenBucket("1000/s", burst=1000)
+    limiter, shared = Limiter(deepcopy(fast), clock=clock), Limiter(deepcopy(fast), clock=clock)
+    keyed = KeyedLimiter(lambda key: Limiter(deepcopy(fast), clock=clock))
+    own, above = Budget(tokens=deepcopy(fast), clock=clock), Budget(tokens=deepcopy(fast), clock=clock)
+    with_limiter, with_budget = (
+        Budget(calls=deepcopy(fast), requests=shared, clock=clock),
+        Budget(calls=deepcopy(fast), shared=above, clock=clock),
+    )
+
+    limiter.observe(rough(40))
+    keyed.observe("key", rough(40))
+    own.observe(rough(40, "tokens"))
+    with_limiter.observe(rough(40))
+    with_budget.observe(rough(40, "tokens"))
+
+    assert [limiter.delay(45), keyed["key"].delay(45), own.delay(tokens=45)] == [1.0, 1.0, 1.0]
+    assert [with_limiter.delay(requests=45), with_budget.delay(tokens=45)] == [1.0, 1.0]
 
 
 def test_a_bucket_that_fills_within_a_second_is_used_fully() -> None:
