@@ -31,7 +31,7 @@ WAITS = Histogram("ratelimit_wait_seconds", "Waits of requests that waited.", ["
 
 def observe(waited: Waited) -> None:
     """Called for each request that waited. A name is a label, and a key never should be: each would be another time series."""
-    WAITS.labels(waited.name, waited.limited_by or "rate").observe(waited.seconds)
+    WAITS.labels(waited.name or "", waited.limited_by or "rate").observe(waited.seconds)
 
 
 class Limits:
