@@ -42,7 +42,10 @@ class Statistics:
     charged: int
     """Permits charged."""
     available: int
-    """Whole permits available now, at once: a server reports them as ``RateLimit: r``. 0 while somebody waits, and while paused."""
+    """Whole permits available now, at once: a server reports them as ``RateLimit: r``. 0 while somebody waits, and while paused.
+
+    For a limit in a store: those in hand, and what the store had left when it answered this process last.
+    """
     skipped: int
     """Permits that fell due while somebody waited and the loop was late by more than `catch_up`, and are given up."""
     rate: Rate

@@ -39,13 +39,14 @@ def calendar_of(limit: object, burst: object) -> CalendarWindow | None:
         return None
     if len(limits) > 1:
         raise ValueError(
-            f"RedisLimiter(rate): {calendar!r} must be the only limit. For a rate besides, let a limiter share it:"
-            " KeyedLimiter(lambda key: RedisLimiter(url, f'rate:{key}', '10/s'), shared=RedisLimiter(url, 'quota', CalendarWindow(...)))."
+            f"RedisLimiter(rate): the CalendarWindow of {calendar.described} must be the only limit. For another limit besides, let a"
+            " limiter share it: KeyedLimiter(lambda key: RedisLimiter(url, f'rate:{key}', '10/s'), shared=RedisLimiter(url, 'quota',"
+            " CalendarWindow(...)))."
         )
     if burst is not None:
-        raise ValueError(f"RedisLimiter(burst={burst!r}): {calendar!r} has no burst. All its permits may go at once. Leave burst= out.")
+        raise ValueError(f"RedisLimiter(burst={burst!r}): a CalendarWindow has no burst. All its permits may go at once. Leave burst= out.")
     if calendar.rate.permits > _MOST_PERMITS:
-        raise ValueError(f"RedisLimiter(rate): a store counts at most 10**15 permits of a window, and {calendar!r} has more.")
+        raise ValueError(f"RedisLimiter(rate): a store counts at most 10**15 permits of a window, and {calendar.described} has more.")
     return calendar
 
 

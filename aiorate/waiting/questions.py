@@ -137,7 +137,11 @@ def available(dispatcher: Dispatcher) -> int:
     now = dispatcher.timeline.now()  # which ends a pause that is over
     if dispatcher.is_held:
         return 0
-    own = dispatcher.scheduler.available(now)
+    scheduler = dispatcher.scheduler
+    if dispatcher.watcher.state == "local":
+        own = scheduler.available(now)
+    else:  # a store that processes share has more than is in hand here
+        own = min(left for left, _ in scheduler.standings(now))
     return own if dispatcher.gate is None else min(own, available(dispatcher.gate.shared))
 
 

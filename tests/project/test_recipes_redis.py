@@ -12,6 +12,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import httpx2
+import pytest
 from helpers.driving import LONG, one_loop
 from helpers.programs import block_with, program_with
 from helpers.stores import RealServer
@@ -78,6 +79,22 @@ def test_a_daily_quota_survives_restarts(store: RealServer) -> None:
 
     assert 1000 == sum(int(done) for done in re.findall(r"(\d+) of 350", printed))
     assert "the quota is used up for" in printed
+
+
+@pytest.mark.parametrize(("month", "left"), [("10_000/month", "200 of 300"), ("350/month", "50 of 300")])
+def test_a_day_and_a_month_both_hold(store: RealServer, month: str, left: str) -> None:
+    """Whichever is used up first; and what the program took ahead is back in the store when it ends."""
+    program = block_with("10_000/month").replace("redis://localhost", store.url).replace("10_000/month", month)
+    for _ in range(2):  # again if it ran over midnight in Berlin
+        day = day_in_berlin()
+        printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG, check=True).stdout
+        if day == day_in_berlin():
+            break
+        store.send("FLUSHALL")
+
+    assert f"300 of 300 and {left}\n" in printed
+    used = 300 + int(left.split()[0])
+    assert [used] * 2 == [sum(map(float, store.send("GET", f"aiorate:{name}").split()[4:6])) for name in ("weather:day", "all:month")]
 
 
 def day_in_berlin() -> date:

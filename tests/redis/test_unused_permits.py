@@ -156,3 +156,23 @@ async def test_a_budget_has_back_what_nobody_used(store: RealServer) -> None:
     assert pytest.approx(0.04, abs=0.03) == await reserve(other)
     await other.aclose()
     assert not others()
+
+
+@pytest.mark.parametrize("lease", [0.0, 0.05])
+async def test_statistics_show_what_the_store_has_left(store: RealServer, lease: float) -> None:
+    """Of a window and of a bucket, as the store said last; 0 while the limiter is paused."""
+    window = Process(store, CalendarWindow("1000/day", "UTC"), lease=lease)
+    other = Process(store, CalendarWindow("1000/day", "UTC"))
+    bucket = RedisLimiter(TimedClient(store), "bucket", TokenBucket("1/hour", burst=50), lease=lease)
+    assert (1000, 50) == (window.limiter.statistics().available, bucket.statistics().available)
+    await other.one(600)
+    await window.one()
+    await bucket.acquire(20)
+
+    assert (399, 400) == (window.limiter.statistics().available, other.limiter.statistics().available)
+    assert 30 == bucket.statistics().available
+    bucket.pause(10)
+    assert 0 == bucket.statistics().available
+    await bucket.aclose()
+    await window.stop()
+    await other.stop()
