@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import trio
 from helpers.scripts import script
 
 import aiorate
+from aiorate.testing import VirtualLoop
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "comparison.md").read_text(encoding="utf-8")
@@ -257,3 +259,60 @@ def test_every_row_has_a_cell_for_every_library() -> None:
     assert all(set(cells) == set(MODULES) for cells in CELLS.values())
     assert [] == [row for row, cells in CELLS.items() if cells["aiorate"] in ("no", "-")]
     assert len(CELLS) >= 15
+
+
+# What the page says of single libraries.
+
+
+def test_asynciolimiter_hangs_in_a_second_loop() -> None:
+    """After a first one that ended while the limiter's timer was set."""
+    import asynciolimiter
+
+    limiter = asynciolimiter.StrictLimiter(5)
+
+    async def three() -> None:
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(limiter.wait() for _ in range(3)))
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as first:
+        first.run(three())
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as second, pytest.raises(TimeoutError):
+        second.run(three())
+
+
+def test_pyrate_limiter_makes_each_wait_longer() -> None:
+    """By 50 ms and a millisecond, unless it is told otherwise."""
+    import pyrate_limiter
+
+    assert 50 == signature(pyrate_limiter.Limiter).parameters["buffer_ms"].default
+
+
+def test_periods_of_throttled_are_whole_seconds() -> None:
+    """Half a second fails, and the rest of another is cut off."""
+    from throttled import per_duration
+
+    with pytest.raises(ZeroDivisionError):
+        per_duration(timedelta(seconds=0.5), 10, 10)
+
+    assert 1 == per_duration(timedelta(seconds=1.5), 10, 10).period_sec
+
+
+def test_a_plain_rate_holds_two_permits_after_an_idle_time() -> None:
+    """So its fullest second has one grant more than the rate, as the figure of 1.02 says. A window has none."""
+
+    async def fullest(limiter: aiorate.Limiter) -> int:
+        await limiter.acquire()
+        await asyncio.sleep(2)
+        loop, began = asyncio.get_running_loop(), list[float]()
+
+        async def request() -> None:
+            await limiter.acquire()
+            began.append(loop.time())
+
+        await asyncio.gather(*(request() for _ in range(200)))
+        return max(sum(first <= other < first + 0.995 for other in began) for first in began)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert 51 == runner.run(fullest(aiorate.Limiter("50/s", catch_up=0)))
+        assert 50 == runner.run(fullest(aiorate.Limiter(aiorate.SlidingWindow("50/s"))))
