@@ -94,6 +94,7 @@ OF_EACH: dict[str, Callable[[Any], Any]] = {
     "Limiter.observe(jitter)": lambda d: limiter().observe(PAUSED, jitter=d),
     "Limiter.pause(seconds)": lambda d: limiter().pause(d),
     "Quota(reset)": lambda d: limiter().observe(Feedback(200, quotas=(Quota(remaining=5, reset=d),))),
+    "Quota(reset_error)": lambda d: limiter().observe(Feedback(200, quotas=(Quota(remaining=5, reset=5.0, reset_error=d),))),
     "Quota(window)": lambda d: limiter().observe(Feedback(200, quotas=(Quota(limit=5, window=d),))),
     "Rate(per)": lambda d: Rate(1, per=d),
     "SmoothBursty(max_burst)": lambda d: SmoothBursty("1/s", max_burst=d),
