@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HOMES", "not_in_module"]
 
-HOMES = {
+HOMES: dict[str, tuple[str, ...]] = {
     "aiorate": (
         *("AllOf", "Budget", "BurstCompensation", "BurstRatio", "CalendarWindow", "Clock", "EngineUnavailable", "Event", "KeyedBudget"),
         *("KeyedLimiter", "Lease", "Limiter", "LimiterClosed", "LimiterError", "LineFull", "Rate", "RateSpec", "Scheduler"),
