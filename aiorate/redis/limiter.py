@@ -250,6 +250,8 @@ class RedisLimiter(Limiter):
     async def aclose(self) -> None:
         """Fail the requests in line with `LimiterClosed`, and return slots to the store unless it has assigned later ones since.
 
+        An answer that is on its way is awaited, for half a second at most: what comes with it goes back too.
+
         Once the last limiter of the client or URL is closed, no task, no timer, no thread and no connection that was opened here is left.
         Synchronous code writes ``asyncio.run(limiter.aclose())`` for one with ``scope="process"``.
         """

@@ -85,6 +85,7 @@ def test_a_daily_quota_survives_restarts(store: RealServer) -> None:
 def test_a_day_and_a_month_both_hold(store: RealServer, month: str, left: str) -> None:
     """Whichever is used up first; and what the program took ahead is back in the store when it ends."""
     program = block_with("10_000/month").replace("redis://localhost", store.url).replace("10_000/month", month)
+    printed = ""
     for _ in range(2):  # again if it ran over midnight in Berlin
         day = day_in_berlin()
         printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG, check=True).stdout

@@ -158,6 +158,22 @@ async def test_a_budget_has_back_what_nobody_used(store: RealServer) -> None:
     assert not others()
 
 
+async def test_runs_of_one_reservation_lose_nothing(store: RealServer) -> None:
+    """Each uses its estimate, and books nothing for later ones."""
+    for closes in (True, False) * 5:
+        budget = RedisBudget(TimedClient(store, latency=0.01), "x", tokens=TokenBucket("1/hour", burst=100))
+        async with budget.reserve(tokens=3) as lease:
+            lease.settle(tokens=2)
+        if closes:
+            await budget.aclose()
+        else:
+            await asyncio.sleep(0.2)
+    last = RedisBudget(TimedClient(store), "x", tokens=TokenBucket("1/hour", burst=100))
+    async with asyncio.timeout(1), last.reserve(tokens=80):
+        pass
+    await last.aclose()
+
+
 @pytest.mark.parametrize("lease", [0.0, 0.05])
 async def test_statistics_show_what_the_store_has_left(store: RealServer, lease: float) -> None:
     """Of a window and of a bucket, as the store said last; 0 while the limiter is paused."""
