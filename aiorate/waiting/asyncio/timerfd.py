@@ -178,7 +178,7 @@ if sys.version_info >= (3, 13) and sys.platform == "linux":
     def settime(fd: int, instant: int) -> None:
         os.timerfd_settime_ns(fd, flags=os.TFD_TIMER_ABSTIME, initial=instant)
 
-else:
+else:  # before Python 3.13
     _libc: object = None
 
     def create() -> int:
