@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, ref
 
 from aiorate.errors import kind_of
 from aiorate.events import Event
-from aiorate.explained import explained
+from aiorate.explained import explained, names_explained
 from aiorate.feedback import Feedback
 from aiorate.finder import Finder
 from aiorate.limiter import Limiter
@@ -307,8 +307,4 @@ def _rate(what: str, rate: Rate | str | Number) -> Rate:
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        from aiorate.misnamed import not_in_module
-
-        raise not_in_module(__name__, name)
+    __getattr__ = names_explained(__name__)

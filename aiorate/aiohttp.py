@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aiorate.explained import explained
+from aiorate.explained import explained, names_explained
 from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
 
 if TYPE_CHECKING:
@@ -109,8 +109,4 @@ def _origin(request: ClientRequest) -> str:
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        from aiorate.misnamed import not_in_module
-
-        raise not_in_module(__name__, name)
+    __getattr__ = names_explained(__name__)

@@ -1,4 +1,4 @@
-"""A decorator for calls that are not hot: arguments that do not fit are answered by what to write. Knows no limiter."""
+"""Errors for wrong arguments and for unknown names of a module say what to write. For what is not hot. Knows no limiter."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Never
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["explained"]
+__all__ = ["explained", "names_explained"]
 
 
 def explained(function: F) -> F:
@@ -32,3 +33,14 @@ def explained(function: F) -> F:
         raise error
 
     return cast("F", called)
+
+
+def names_explained(module: str) -> Callable[[str], Never]:
+    """Make the ``__getattr__`` of a module. Not for checkers, which would take any name for one that exists."""
+
+    def missing(name: str) -> Never:
+        from aiorate.misnamed import not_in_module
+
+        raise not_in_module(module, name)
+
+    return missing

@@ -75,9 +75,7 @@ _OTHERS = {
     **dict.fromkeys(("RateLimiterMiddleware", "SlowAPIMiddleware", "LimiterMiddleware", "RateLimitingMiddleware"), _SERVER),
     **dict.fromkeys(("get_remote_address", "get_ipaddr", "remote_address", "client_ip"), "`from aiorate.asgi import client_address`"),
     **dict.fromkeys(("RateLimitTransport", "Transport", "AsyncTransport", "LimitedTransport", "RateLimiterTransport"), _TRANSPORT),
-    **dict.fromkeys(
-        ("event_hooks", "hook", "request_hook"), "`from aiorate.http import hooks`, and AsyncClient(event_hooks=hooks(limiter))"
-    ),
+    **dict.fromkeys(("event_hooks", "hook", "request_hook"), _HOOKS),
     **dict.fromkeys(("TraceConfig", "trace_config", "RateLimitedSession", "ClientSession", "ClientMiddleware"), _AIOHTTP),
     **dict.fromkeys(("AdaptiveLimiter", "AIMD", "AdaptiveRateLimiter", "Adaptive", "AutoLimiter"), _FOUND),
     **dict.fromkeys(("FakeClock", "TestClock", "MockClock", "VirtualClock", "freeze_time", "travel"), _TIME),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, ref
 
 from aiorate.errors import kind_of
+from aiorate.explained import names_explained
 from aiorate.waiting.lock import Lock
 
 if TYPE_CHECKING:
@@ -351,8 +352,4 @@ _MISSING = 'aiorate.otel needs opentelemetry-api: pip install "aiorate[otel]"'
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        from aiorate.misnamed import not_in_module
-
-        raise not_in_module(__name__, name)
+    __getattr__ = names_explained(__name__)

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 
 from aiorate.asgi.address import client_address
 from aiorate.asgi.middleware import RateLimitMiddleware
+from aiorate.explained import names_explained
 
 __all__ = ["RateLimitMiddleware", "client_address"]
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        from aiorate.misnamed import not_in_module
-
-        raise not_in_module(__name__, name)
+    __getattr__ = names_explained(__name__)

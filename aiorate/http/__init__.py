@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.explained import names_explained
 from aiorate.feedback import Feedback, Quota
 from aiorate.http.feedback import read_feedback
 from aiorate.http.hooks import blocking_hooks, hooks
@@ -34,8 +35,4 @@ __all__ = ["Feedback", "Limiters", "Quota", "blocking_hooks", "hooks", "limit_tr
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        from aiorate.misnamed import not_in_module
-
-        raise not_in_module(__name__, name)
+    __getattr__ = names_explained(__name__)

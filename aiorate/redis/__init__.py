@@ -6,6 +6,7 @@
 
 from typing import TYPE_CHECKING
 
+from aiorate.explained import names_explained
 from aiorate.redis.budget import RedisBudget
 from aiorate.redis.limiter import RedisLimiter
 
@@ -13,8 +14,4 @@ __all__ = ["RedisBudget", "RedisLimiter"]
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        from aiorate.misnamed import not_in_module
-
-        raise not_in_module(__name__, name)
+    __getattr__ = names_explained(__name__)

@@ -206,7 +206,7 @@ def _zone(name: str) -> tzinfo:
             from datetime import UTC
 
             return UTC
-        if not available_timezones():  # Windows has none of its own
+        if not available_timezones():  # as on Windows
             raise ValueError(
                 f"CalendarWindow(tz={name!r}): no time zones are installed here. Install them: pip install tzdata. 'UTC' works without."
             ) from error

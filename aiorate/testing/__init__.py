@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate.explained import names_explained
 from aiorate.testing.clock import ManualClock
 from aiorate.testing.loop import VirtualLoop
 from aiorate.testing.resetting import ResetLimiters, reset_limiters
@@ -49,8 +50,4 @@ def _needs_arguments(kind: type) -> bool:
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        from aiorate.misnamed import not_in_module
-
-        raise not_in_module(__name__, name)
+    __getattr__ = names_explained(__name__)
