@@ -22,14 +22,17 @@ SUPPORTED = sys.implementation.name == "cpython" and sys.platform != "win32" and
 
 
 def build_extension(folder: str) -> str:
-    """Compiles into `folder`, with the compiler and the flags that this Python or the environment (CC, CFLAGS) names."""
+    """Compiles into `folder`, with the compiler and the flags that this Python or the environment (CC, CFLAGS) names.
+
+    Without debug information, which would name the folder of the build: the same source makes the same bytes anywhere.
+    """
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         raise FileNotFoundError(f"{headers} has no Python.h")
-    command = build_ext(Distribution({"ext_modules": [Extension("aiorate._meter", [SOURCE])]}))
+    command = build_ext(Distribution({"ext_modules": [Extension("aiorate._meter", [SOURCE], extra_compile_args=["-g0"])]}))
     command.build_lib = command.build_temp = folder
     command.ensure_finalized()
     command.run()

@@ -18,6 +18,7 @@ typedef _PyTime_t PyTime_t;
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION() }
 #endif
+#define SIGNED Py_ASNATIVEBYTES_NATIVE_ENDIAN /* and -1, the default, is an unsigned buffer */
 #define LOCKED(meter, ...) Py_BEGIN_CRITICAL_SECTION(meter); __VA_ARGS__; Py_END_CRITICAL_SECTION()
 
 /* No sum overflows: an instant has 64 bits and `unit` is below 2^62, so their product is at most 2^125. `cost`, `kept` and `due` are
@@ -48,13 +49,13 @@ static bool to_wide(PyObject *object, wide *number) {
     if (!PyLong_Check(object)) return false;
     *number = PyLong_AsLongLongAndOverflow(object, &large);
     if (!large) return true;
-    bool fits = PyLong_AsNativeBytes(object, number, 16, -1) <= 16 && WITHIN(125, *number);
+    bool fits = PyLong_AsNativeBytes(object, number, 16, SIGNED) <= 16 && WITHIN(125, *number);
     PyErr_Clear();
     return fits;
 }
 
 static PyObject *from_wide(wide number) {
-    return number == (long long)number ? PyLong_FromLongLong((long long)number) : PyLong_FromNativeBytes(&number, 16, -1);
+    return number == (long long)number ? PyLong_FromLongLong((long long)number) : PyLong_FromNativeBytes(&number, 16, SIGNED);
 }
 static PyObject *from_last(long long last) { return last == NONE ? Py_NewRef(Py_None) : PyLong_FromLongLong(last); }
 
@@ -66,12 +67,12 @@ static bool take_one(Meter *self, wide now, long long until) {
     bool late = now > self->since;
     wide idle = (late ? self->since * line->unit : ticks) - due;
     if (idle > line->slack) {
-        if (late || __builtin_add_overflow(cut, idle - line->kept, &cut)) return false;
+        if (late || line->kept < 0 || __builtin_add_overflow(cut, idle - line->kept, &cut)) return false;
         due += idle - line->kept;
         idle = line->kept;
     }
     due += line->cost;
-    if (!WITHIN(125, due)) return false;
+    if (!WITHIN(125, due) || self->grabs == LLONG_MAX) return false;
     self->due = due; self->cut = cut;
     self->peak = idle > self->peak ? idle : self->peak;
     self->last = (long long)now; self->grabs++;
@@ -83,7 +84,7 @@ static PyObject *grab(Meter *self, PyObject *const *args, Py_ssize_t count) {
     int trying = count ? PyObject_IsTrue(args[0]) : false, taken = false;
     if (trying < 0) return NULL;
     long long until = trying ? self->try_until : self->until;
-    if (until && self->read == self->monotonic_ns) {
+    if (until && self->read && self->read == self->monotonic_ns) {
         PyTime_t now;
         LOCKED(self, taken = PyTime_MonotonicRaw(&now) == 0 && take_one(self, (wide)now - self->offset, until));
     } else if (until) {
@@ -126,41 +127,46 @@ static PyObject *get_numbers(Meter *self, void *Py_UNUSED(closure)) {
     return numbers ? numbers : Py_BuildValue("iidi", 1, 1, -Py_HUGE_VAL, -1);
 }
 static int set_numbers(Meter *self, PyObject *numbers, void *Py_UNUSED(closure)) {
-    PyObject *unit, *cost, *slack, *kept;
+    PyObject *unit, *cost, *slack, *kept; /* borrowed from the tuple */
     struct line line = {.slack = (wide)1 << 126}; /* more than any idle time: ENDLESS */
-    if (!PyArg_Parse(numbers ? numbers : Py_None, "(OOOO):numbers", &unit, &cost, &slack, &kept)) return -1;
+    if (!numbers || !PyTuple_CheckExact(numbers)) return PyErr_SetString(PyExc_TypeError, "numbers must be a tuple of four."), -1;
+    if (!PyArg_ParseTuple(numbers, "OOOO:numbers", &unit, &cost, &slack, &kept)) return -1;
     line.straight = to_wide(unit, &line.unit) && WITHIN(62, line.unit) && to_wide(cost, &line.cost) && to_wide(kept, &line.kept) &&
-                    line.kept >= 0 && ((PyFloat_Check(slack) && PyFloat_AS_DOUBLE(slack) == Py_HUGE_VAL) || to_wide(slack, &line.slack));
+                    ((PyFloat_Check(slack) && PyFloat_AS_DOUBLE(slack) == Py_HUGE_VAL) || to_wide(slack, &line.slack));
     LOCKED(self, self->line = line; Py_XSETREF(self->numbers, Py_NewRef(numbers)));
     return 0;
 }
 
 static int init(Meter *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"numbers", "due", NULL};
-    PyObject *numbers = NULL, *due = Py_None, *module = PyType_GetModuleByDef(Py_TYPE(self), &definition);
+    PyObject *numbers = NULL, *due = Py_None, *clock, *module = PyType_GetModuleByDef(Py_TYPE(self), &definition);
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO:Meter", names, &numbers, &due)) return -1;
     if ((numbers && set_numbers(self, numbers, NULL) < 0) || set_due(self, due, NULL) < 0) return -1;
-    self->since = 1LL << 62; /* FAR */
-    Py_XDECREF(collect(self, NULL)); /* as if there had been grabs before */
-    Py_XSETREF(self->monotonic_ns, PyObject_GetAttrString(module, "monotonic_ns"));
-    Py_XSETREF(self->read, Py_XNewRef(self->monotonic_ns));
-    return self->read ? 0 : -1;
+    if (!(clock = PyObject_GetAttrString(module, "monotonic_ns"))) return -1;
+    bool real = PyCFunction_Check(clock); /* else a test has put its own in place */
+    self->since = 1LL << 62 /* FAR */; self->last = NONE; self->cut = 0; self->peak = LEAST;
+    LOCKED(self, Py_XSETREF(self->monotonic_ns, real ? Py_NewRef(clock) : NULL); Py_XSETREF(self->read, clock));
+    return 0;
 }
 static PyObject *reduce(Meter *self, PyObject *Py_UNUSED(none)) {
     return Py_BuildValue("O(NN)", Py_TYPE(self), get_numbers(self, NULL), get_due(self, NULL));
 }
 static int traverse(Meter *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->read); /* the other objects lead nowhere */
+    Py_VISIT(Py_TYPE(self)); Py_VISIT(self->read); Py_VISIT(self->monotonic_ns); Py_VISIT(self->numbers); Py_VISIT(self->odd_due);
     return 0;
 }
-static int clear(Meter *self) { Py_CLEAR(self->read); return 0; }
+static int clear(Meter *self) {
+    Py_CLEAR(self->read); Py_CLEAR(self->monotonic_ns); Py_CLEAR(self->numbers); Py_CLEAR(self->odd_due);
+    return 0;
+}
 static void dealloc(Meter *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->read); Py_XDECREF(self->monotonic_ns); Py_XDECREF(self->numbers); Py_XDECREF(self->odd_due);
+    Py_TRASHCAN_BEGIN(self, dealloc)
+    clear(self);
     type->tp_free(self);
     Py_DECREF(type);
+    Py_TRASHCAN_END
 }
 #define METHOD(name, function, flags) {name, (PyCFunction)(void (*)(void))function, flags, NULL}
 #define MEMBER(name, type) {#name, type, offsetof(Meter, name), 0, NULL}
@@ -179,9 +185,9 @@ static PyType_Spec spec = { /* by this name, a pickle can be read where the comp
     "aiorate.meter.Meter", sizeof(Meter), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, type_slots};
 
 static int execute(PyObject *module) {
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL), *time = PyImport_ImportModule("time");
-    PyObject *clock = time ? PyObject_GetAttrString(time, "monotonic_ns") : NULL;
-    bool done = PyModule_AddObjectRef(module, "Meter", type) == 0 && PyModule_AddObjectRef(module, "monotonic_ns", clock) == 0;
+    PyObject *time = PyImport_ImportModule("time"), *clock = time ? PyObject_GetAttrString(time, "monotonic_ns") : NULL;
+    PyObject *type = clock ? PyType_FromModuleAndSpec(module, &spec, NULL) : NULL;
+    bool done = type && PyModule_AddObjectRef(module, "Meter", type) == 0 && PyModule_AddObjectRef(module, "monotonic_ns", clock) == 0;
     Py_XDECREF(type); Py_XDECREF(time); Py_XDECREF(clock);
     return done ? 0 : -1;
 }
