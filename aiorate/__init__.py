@@ -92,9 +92,7 @@ if not TYPE_CHECKING:  # a checker would take any name for one that exists
 
     def __getattr__(name: str) -> object:
         if name not in _WHERE:
-            from aiorate.misnamed import not_in_module
-
-            raise not_in_module(__name__, name)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"aiorate.{_WHERE[name]}"), name)
         globals()[name] = value
         return value

@@ -84,7 +84,7 @@ class SharedLimiter:
 
     @property
     def most(self) -> dict[str, int | None]:
-        return {self.names[-1]: max_permits(self.limit.dispatcher)}
+        return {self.names[-1]: max_permits(self.limit._dispatcher)}
 
     def permits_of(self, permits: int) -> int:
         assert isinstance(permits, Amounts)
@@ -94,18 +94,18 @@ class SharedLimiter:
         return len(self.names) - 1
 
     def available(self, name: str) -> int | None:
-        return available(self.limit.dispatcher) if name == self.names[-1] else None
+        return available(self.limit._dispatcher) if name == self.names[-1] else None
 
     def correct(self, more: dict[str, int], receipt: int) -> None:
         permits = more.get(self.names[-1], 0)
         if permits > 0:
-            changes.charge(self.limit.dispatcher, permits)
+            changes.charge(self.limit._dispatcher, permits)
         elif permits < 0:
             assert isinstance(receipt, Receipt)  # as all have that took permits through a gate
-            give_back(self.limit.dispatcher, -permits, receipt.shared, whole=False)
+            give_back(self.limit._dispatcher, -permits, receipt.shared, whole=False)
 
     def cap(self, name: str, quota: Left) -> None:
-        changes.cap(self.limit.dispatcher, quota.name, quota.left, quota.size, quota.ns, quota.error)
+        changes.cap(self.limit._dispatcher, quota.name, quota.left, quota.size, quota.ns, quota.error)
 
     def closed(self) -> str:
         return f"the shared Limiter {self.names[-1]!r} is closed. Reopen it, or create a new Budget."
@@ -127,35 +127,35 @@ class SharedBudget:
 
     @property
     def most(self) -> dict[str, int | None]:
-        return self.limit.most
+        return self.limit._most
 
     def permits_of(self, permits: int) -> int:
         assert isinstance(permits, Amounts)
-        return self.limit.part(permits, self._places)
+        return self.limit._part(permits, self._places)
 
     def waited_for(self, amounts: Amounts) -> int | None:
         place = None if amounts.above is None else amounts.above.waited_for
         return None if place is None else self._places[place]
 
     def available(self, name: str) -> int | None:
-        return self.limit.available_here(name) if name in self.limit.dimensions else None
+        return self.limit._available_here(name) if name in self.limit.dimensions else None
 
     def correct(self, more: dict[str, int], receipt: int) -> None:
         here = {name: amount for name, amount in more.items() if amount and name in self.limit.dimensions}
         if here:
-            self.limit.correct(here, receipt.shared if isinstance(receipt, Receipt) else receipt)
+            self.limit._correct(here, receipt.shared if isinstance(receipt, Receipt) else receipt)
 
     def cap(self, name: str, quota: Left) -> None:
-        self.limit.cap(name, quota)
+        self.limit._cap(name, quota)
 
     def closed(self) -> str:
-        return self.limit.which_closed()
+        return self.limit._which_closed()
 
     def reason(self, permits: int) -> str:
-        dispatcher = self.limit.dispatcher
+        dispatcher = self.limit._dispatcher
         now = dispatcher.look()
         if dispatcher.line:
             return " in the line of the shared budget"
         if dispatcher.timeline.held_at is not None:
             return " because the shared budget is paused"
-        return self.limit.refusals.reason(self.permits_of(permits), dispatcher, now)
+        return self.limit._refusals.reason(self.permits_of(permits), dispatcher, now)

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary, ref
 
 from aiorate.errors import kind_of
 from aiorate.events import Event
-from aiorate.explained import explained, names_explained
 from aiorate.feedback import Feedback
 from aiorate.finder import Finder
 from aiorate.limiter import Limiter
@@ -21,7 +20,7 @@ from aiorate.waiting import changes
 from aiorate.waiting.deciding import changing
 
 if TYPE_CHECKING:
-    from typing import Never, NoReturn
+    from typing import NoReturn
 
     from aiorate.rate import Duration, Number
     from aiorate.waiting.dispatcher import Dispatcher
@@ -38,34 +37,33 @@ _PERIODS = tuple(seconds * NS_PER_SECOND for seconds in (1, 60, 3_600, 86_400))
 
 
 class AdaptiveRate:
-    """Moves the rate of a `Limiter` between ``lowest`` and ``highest``, as far as a server's answers allow.
+    """Find a server's rate limit from its answers, and follow it when it changes.
 
-    ``lowest`` and ``highest`` are rates: a `Rate`, text such as ``"1/s"``, or a number per second. The search starts at the limiter's
-    rate, brought into that range. ``refused`` is the share of requests, between 0 and 1, that may be refused in order to find out
-    whether the limit has risen: more finds a rise sooner. Callers wait at the limiter, as ever; the HTTP adapters take an AdaptiveRate
-    wherever they take a limiter, and so does the factory of a `KeyedLimiter`.
+    Callers wait at the limiter. The HTTP adapters take an AdaptiveRate wherever they take a limiter, and so does the function of a
+    `KeyedLimiter`.
 
-    One limiter has one AdaptiveRate, which may be called wherever the limiter may: from any thread with ``scope="process"``. An
-    `aiorate.Event` of kind ``rate`` tells of each settled change of more than 10 %.
+    Args:
+        limiter: The `Limiter` whose rate is moved. The search begins at its rate.
+        lowest: The lowest rate to try.
+        highest: The highest rate to try.
+        refused: The share of requests that may be refused in order to find out whether the limit has risen, between 0 and 1.
 
-    Raises TypeError and ValueError for wrong arguments, and for a limiter whose rate it cannot move: one of several rates, or one that
-    processes share. Cannot be copied or pickled.
+    A limiter has one AdaptiveRate at most. Several rates, and a rate that processes share, cannot be moved.
     """
 
     __slots__ = ("__weakref__", "_limiter", "_search")
 
-    @explained
     def __init__(self, limiter: Limiter, lowest: Rate | str | Number, highest: Rate | str | Number, *, refused: Number = 0.02) -> None:
         _check_limiter(limiter)
         least, most = _rate("lowest", lowest), _rate("highest", highest)
         if most.slower_than(least):
             raise ValueError(f"AdaptiveRate(): lowest is {least} and highest is {most}. Give the lower rate first.")
         if least.per_second < _LEAST or most.per_second > _MOST:
-            raise ValueError(f"AdaptiveRate() finds rates from {_LEAST:g} to {_MOST:g} per second; {least} to {most} was given.")
+            raise ValueError(f"AdaptiveRate(lowest={least}, highest={most}): rates must be from {_LEAST:g} to {_MOST:g} per second.")
         num, den = exact(refused, "AdaptiveRate(refused)")
         if not 0 < num < den:
             raise ValueError(
-                f"AdaptiveRate(refused) is a share of the requests, greater than 0 and less than 1, such as 0.02; {refused!r} was given."
+                f"AdaptiveRate(refused={refused!r}) must be a share of the requests, greater than 0 and less than 1, such as 0.02."
             )
         self._limiter = limiter
         self._search = _Search(limiter, least, most, max(num / den, _LEAST_REFUSED))
@@ -80,28 +78,28 @@ class AdaptiveRate:
 
     @property
     def rate(self) -> Rate:
-        """The limiter's rate now. While a server grants nothing, it is that of the questions that find out when it does again."""
+        """The limiter's rate at present."""
         return self._limiter.rate
 
     @property
-    def dispatcher(self) -> Dispatcher:
-        """The limiter's dispatcher; for parts of aiorate that are built upon a limiter."""
-        return self._limiter.dispatcher
+    def _dispatcher(self) -> Dispatcher:
+        return self._limiter._dispatcher
 
     def succeeded(self, *, took: Duration | None = None) -> None:
-        """A server did what a request asked for, or refused it for another reason than its rate.
+        """Say that the server did not refuse a request because of its rate.
 
-        ``took`` is the time from the grant to the answer, in seconds or as a timedelta. Without it, requests that were on their way
-        when the rate changed count as evidence of the new rate. Raises TypeError and ValueError for anything else, and changes
-        nothing then.
+        Args:
+            took: The time from the grant to the answer, in seconds or as a timedelta. It tells requests that were in flight when the rate
+                changed from later ones.
         """
         self._succeeded(None if took is None else duration_to_ns(took, "succeeded(took)"))
 
     def throttled(self, retry_after: Duration | None = None, *, took: Duration | None = None) -> None:
-        """A server refused a request because of its rate.
+        """Say that the server refused a request because of its rate.
 
-        ``retry_after`` is the time for which nothing may be sent, in seconds or as a timedelta, if the server named one: the limiter
-        is paused for it. ``took`` and the errors are those of `succeeded`.
+        Args:
+            retry_after: How long the server asked you to stay away, in seconds or as a timedelta. The limiter is paused for so long.
+            took: See `succeeded`.
         """
         if isinstance(retry_after, str):
             raise TypeError(
@@ -112,16 +110,16 @@ class AdaptiveRate:
         waited = None if took is None else duration_to_ns(took, "throttled(took)")
         self._throttled(Feedback(429, ns_to_seconds(pause), source="Retry-After") if pause else None, pause, waited)
 
-    def reading(self) -> int:
+    def _reading(self) -> int:
         """The reading of the limiter's clock in ns, from which an adapter measures how long an answer took."""
-        return self.dispatcher.timeline.read()
+        return self._dispatcher.timeline.read()
 
-    def heed(self, throttled: bool, feedback: Feedback | None, granted: int) -> None:
+    def _heed(self, throttled: bool, feedback: Feedback | None, granted: int) -> None:
         """What an adapter heard: whether the server throttled, what else it said, and the `reading` at the grant.
 
         The limiter is to observe ``feedback`` after this call.
         """
-        took = max(0, self.reading() - granted)
+        took = max(0, self._reading() - granted)
         if throttled:
             pause = None if feedback is None else feedback.pause
             self._throttled(None, 0 if pause is None else duration_to_ns(pause, "heed(pause)"), took)
@@ -130,44 +128,30 @@ class AdaptiveRate:
 
     @changing
     def _begin(self) -> None:
-        changes.move_rate(self.dispatcher, self._search.applied)
+        changes.move_rate(self._dispatcher, self._search.applied)
 
     @changing
     def _succeeded(self, took: int | None) -> None:
-        now, took = self._search.instant(self.dispatcher, took)
+        now, took = self._search.instant(self._dispatcher, took)
         self._search.finder.succeeded(now, took)
         self._apply()
 
     @changing
     def _throttled(self, feedback: Feedback | None, pause: int, took: int | None) -> None:
-        now, took = self._search.instant(self.dispatcher, took)
+        now, took = self._search.instant(self._dispatcher, took)
         self._search.finder.throttled(now, took, min(pause, _LONGEST))
         if feedback is not None:
-            changes.observe(self.dispatcher, feedback, 0)
+            changes.observe(self._dispatcher, feedback, 0)
         self._apply()
 
     def _apply(self) -> None:
-        search, dispatcher = self._search, self.dispatcher
+        search, dispatcher = self._search, self._dispatcher
         rate = search.changed()
         if rate is not None:
             changes.move_rate(dispatcher, rate)
         settled = search.news()
         if settled is not None:
             dispatcher.notices.tell(Event("rate", dispatcher.notices.name, rate=settled), dispatcher.loop)
-
-    def __getattr__(self, name: str) -> Never:
-        from aiorate.mistakes import not_of_an_adaptive_rate
-
-        raise AttributeError(not_of_an_adaptive_rate(name))
-
-    if not TYPE_CHECKING:
-
-        async def __aenter__(self) -> NoReturn:
-            from aiorate.mistakes import NOT_A_BLOCK_OF_RATES
-
-            raise TypeError(NOT_A_BLOCK_OF_RATES)
-
-        async def __aexit__(self, *exc: object) -> None: ...
 
     def __repr__(self) -> str:
         search = self._search
@@ -178,10 +162,7 @@ class AdaptiveRate:
 
 
 def adaptive_of(limiter: Limiter) -> AdaptiveRate | None:
-    """The AdaptiveRate that moves the limiter's rate; None: it has none. ``adaptive_of(keyed[key])`` finds that of a key.
-
-    Raises TypeError for anything but a Limiter.
-    """
+    """Return the AdaptiveRate that moves a limiter's rate; None if there is none. For a key, ``adaptive_of(keyed[key])``."""
     if not isinstance(limiter, Limiter):
         raise TypeError(f"adaptive_of() takes a Limiter, not {kind_of(limiter)}. For a KeyedLimiter, write adaptive_of(keyed[key]).")
     search = _SEARCHES.get(limiter) if _SEARCHES else None
@@ -209,8 +190,8 @@ class _Search:
             self._check_whole(rate)
         self.finder = Finder(rate.per_second, lowest.per_second, highest.per_second, refused)
         self.applied = self._told = rate if not self._period else self._rounded(rate.per_second)
-        self._last = self._edge = self._begun = limiter.dispatcher.look()
-        self._offset, self._gap = limiter.dispatcher.timeline.offset, 0
+        self._last = self._edge = self._begun = limiter._dispatcher.look()
+        self._offset, self._gap = limiter._dispatcher.timeline.offset, 0
 
     def _check_whole(self, rate: Rate) -> None:
         # A window counts whole permits in its period.
@@ -278,10 +259,8 @@ _SEARCHES: WeakKeyDictionary[Limiter, _Search] = WeakKeyDictionary()
 
 def _check_limiter(limiter: object) -> None:
     if not isinstance(limiter, Limiter):
-        from aiorate.mistakes import not_to_adapt
-
-        raise TypeError(not_to_adapt(limiter, kind_of(limiter)))
-    if limiter.dispatcher.watcher.state != "local":
+        raise TypeError(f"AdaptiveRate() takes a Limiter, not {kind_of(limiter)}: AdaptiveRate(Limiter('10/s'), '1/s', '100/s').")
+    if limiter._dispatcher.watcher.state != "local":
         raise ValueError(
             "AdaptiveRate(): processes share the rate of a RedisLimiter, and each would move it by what it alone hears. Give each process"
             " an AdaptiveRate over a Limiter: those of one server find their shares."
@@ -304,7 +283,3 @@ def _rate(what: str, rate: Rate | str | Number) -> Rate:
         ) from None
     except ValueError as error:
         raise ValueError(f"AdaptiveRate({what}): {error}") from None
-
-
-if not TYPE_CHECKING:
-    __getattr__ = names_explained(__name__)

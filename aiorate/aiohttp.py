@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aiorate.explained import explained, names_explained
 from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ __all__ = ["Limiters", "cost", "middleware"]
 _cost: ContextVar[int] = ContextVar("aiorate.aiohttp.cost")
 
 
-@explained
 def middleware(
     limiter: Limiter | AdaptiveRate | Limiters | Budget,
     key: Callable[[ClientRequest], Hashable] | None = None,
@@ -44,16 +42,15 @@ def middleware(
     max_wait: Duration | None = None,
     feedback: bool = True,
 ) -> ClientMiddlewareType:
-    """A client middleware: the last of ``middlewares=`` of a ``ClientSession``, or of one request, where it replaces the session's.
+    """Return a client middleware. List it last in the ``middlewares=`` of a ``ClientSession``.
 
-    * ``limiter`` is an `aiorate.Limiter`, an `aiorate.adaptive.AdaptiveRate`, or one of them for each key: an `aiorate.KeyedLimiter` or
-      a dict (`Limiters`). An `aiorate.Budget` only observes the responses.
-    * ``key(request)`` names the key. The default is the origin, such as ``"https://api.example.com:443"``.
-    * ``cost(request)`` is the number of permits that a request takes, 1 by default. A request with a cost of 0 is not limited.
-    * ``max_wait`` is the longest wait (seconds or a timedelta). A request that would wait longer fails at once: `aiorate.WaitTooLong`.
-    * ``feedback`` has the limiter observe every response; False turns that off.
-
-    Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.
+    Args:
+        limiter: A `Limiter`, an `aiorate.adaptive.AdaptiveRate`, or one for each key: a `KeyedLimiter` or a dict. A `Budget` only reads the
+            responses.
+        key: A function of the request that returns its key. By default its origin, such as ``"https://api.example.com:443"``.
+        cost: A function of the request that returns its permits. 1 by default; a request that costs 0 is sent at once.
+        max_wait: The longest time a request may wait, in seconds or as a timedelta. `WaitTooLong` if it would be longer.
+        feedback: Whether to apply what responses say about the limit.
     """
     limit: RequestLimit[ClientRequest] = RequestLimit("middleware()", limiter, key, cost, max_wait, _origin, feedback)
 
@@ -86,10 +83,9 @@ class _Middleware:
 
 
 def cost(permits: int) -> AbstractContextManager[None]:
-    """Requests inside the block take that many permits, whatever the middleware's ``cost=`` says. With 0 they are not limited.
+    """Let each request inside the block take that many permits: ``with cost(7): await session.get(url)``.
 
-    ``with cost(7): response = await session.get(url)``. Each hop of a redirect takes as many. Tasks that start inside the
-    block inherit the cost. Raises TypeError unless it is an int, and ValueError if it is below 0.
+    Each hop of a redirect takes as many. With 0, requests are sent at once. Tasks that start inside the block inherit the cost.
     """
     check_cost("cost()", permits)
     return _costing(permits)
@@ -106,7 +102,3 @@ def _costing(permits: int) -> Generator[None, None, None]:
 
 def _origin(request: ClientRequest) -> str:
     return origin(request.url.scheme, request.url.raw_host or "", request.url.port)
-
-
-if not TYPE_CHECKING:
-    __getattr__ = names_explained(__name__)

@@ -11,25 +11,24 @@ from weakref import ref
 
 from aiorate.above import SharedBudget, SharedLimiter
 from aiorate.budget_options import (
-    by_name,
     cannot_be_full,
     check_dimensions,
     check_on_error,
     check_same_scope,
     not_a_budget,
     shared_twice,
-    strategy_of,
 )
 from aiorate.budget_quotas import QuotaNames
 from aiorate.budget_refusals import BudgetRefusals
 from aiorate.errors import LimiterClosed, check_count
 from aiorate.events import Event
 from aiorate.feedback import check_feedback
-from aiorate.lease import Lease, check_named, not_a_reservation
+from aiorate.lease import Lease
 from aiorate.limiter import Limiter, pause_to_ns
 from aiorate.options import check_on_wait, check_options, check_scope
 from aiorate.rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate.schedulers.dimensions import Amounts, Dimensions
+from aiorate.several import strategy_of
 from aiorate.waiting import changes
 from aiorate.waiting.deciding import changing, deciding, looking
 from aiorate.waiting.dispatcher import Dispatcher
@@ -40,7 +39,7 @@ from aiorate.waiting.receipts import drop, give_back, keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Literal, Never, NoReturn
+    from typing import Literal, NoReturn
 
     from aiorate.above import Above
     from aiorate.feedback import Feedback, Left
@@ -59,23 +58,32 @@ __all__ = ["Budget"]
 
 
 class Budget:
-    """Dimensions with a limit each, one line for all, all or nothing: ``Budget(requests="500/min", tokens="200_000/min")``.
+    """Limit several things together, such as requests and tokens.
 
-    A dimension is a rate (for a `TokenPool`), a strategy, a list of these, all of which hold, or a `Limiter`, which several budgets may
-    share; one dimension of a budget may be, without ``max_concurrency`` and ``max_waiting``. ``shared`` is another budget, which several
-    may share, and which may share one in turn, up to 64 in a row: amounts are taken from both, by the names of the dimensions. A name that
-    the shared budget does not have concerns this one alone; one that only the shared budget has may be reserved too, and takes 0 where it
-    is not named. Only the first reservation in line here stands in the shared line. What is settled, refunded or cancelled comes back to
-    both.
+    Reserve an estimate before a call, and settle what it used afterwards::
 
-    ``on_error`` says what happens to a reservation whose block ends with an exception: ``"keep"`` lets the estimate stand, because the
-    server may have counted the call; ``"refund"`` gives it back. ``max_waiting``, ``catch_up``, ``clock`` and ``name`` are
-    as in `Limiter`; ``on_event`` is called with an `aiorate.Event` when a server asks for a pause, or an estimate is lowered to the
-    most that can be granted, and ``on_wait`` with an `aiorate.Waited` for each reservation that waited; see `watch`. Raises TypeError and
-    ValueError for wrong arguments.
+        budget = Budget(requests="500/min", tokens=TokenBucket("200_000/min", burst=50_000))
 
-    ``scope="loop"`` is for one event loop, as for a `Limiter`. ``scope="process"`` is for any number of event loops in any threads, and
-    for synchronous code: ``with budget.reserve(...) as lease:``. What a budget shares has the same scope.
+        async with budget.reserve(tokens=1800) as lease:
+            reply = await call()
+            lease.settle(tokens=reply.tokens)
+
+    A reservation waits until every dimension has its amount, and takes nothing before that.
+
+    Args:
+        shared: Another budget to take from as well, by the names of the dimensions; it may share one in turn. Dimensions that only the
+            shared budget has take 0 unless you name them.
+        on_error: What happens to a reservation whose block raises: ``"keep"`` it, because the server may have counted the call, or
+            ``"refund"`` it.
+        max_waiting: How many callers may queue up; the next one gets `LineFull`. Unlimited by default.
+        catch_up: How many seconds of lost time to make up for when the event loop is late.
+        clock: A different source of time, for tests.
+        name: Shown in logs, metrics and ``repr()``.
+        on_event: Called with an `Event` when a server asks for a pause, or when an estimate is lowered.
+        on_wait: Called with a `Waited` after each wait; see `watch`.
+        scope: ``"loop"`` or ``"process"``, as for a `Limiter`. Everything that it shares needs the same scope.
+        **dimensions: The limits, by name: a rate, a strategy, or a list of these. One of them may be a `Limiter`, which several budgets can
+            share.
     """
 
     __slots__ = (
@@ -90,12 +98,12 @@ class Budget:
         "_on_error",
         "_own",
         "_quotas",
-        "refusals",
+        "_refusals",
     )
 
     def __init__(
         self,
-        *misplaced: Never,
+        *,
         shared: Budget | None = None,
         on_error: OnError = "keep",
         max_waiting: int | None = None,
@@ -107,8 +115,6 @@ class Budget:
         scope: Literal["loop", "process"] = "loop",
         **dimensions: Limiter | Limits,
     ) -> None:
-        if misplaced:
-            raise TypeError(f"Budget() takes dimensions by name. For {misplaced[0]!r}, write {by_name(misplaced[0])}.")
         check_on_error("Budget(on_error)", on_error)
         check_options("Budget", max_waiting, clock, name, on_event, on_wait)
         check_scope("Budget", scope)
@@ -131,7 +137,7 @@ class Budget:
 
             widen([self._dispatcher], name)
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher)
-        self.refusals: BudgetRefusals = BudgetRefusals(self._names, self._dimensions, None)
+        self._refusals = BudgetRefusals(self._names, self._dimensions, None)
         for place, limiter in limiters.items():
             self._share(SharedLimiter(self._names, place, limiter))
         if shared is not None:
@@ -144,7 +150,7 @@ class Budget:
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. Its permits are `Amounts`, in the same order."""
-        return Dimensions(tuple(strategy_of(place, limit) for place, limit in limits.items()))
+        return Dimensions(tuple(strategy_of(f"Budget({place})", limit) for place, limit in limits.items()))
 
     @staticmethod
     def _check_shared(what: str, shared: object, present: Mapping[str, object], process: bool) -> None:
@@ -152,7 +158,7 @@ class Budget:
             raise not_a_budget(what, shared)
         for place, limit in present.items():
             raise shared_twice(what, place, limit)
-        shared.check_shared(what)
+        shared._check_as_shared(what)
         check_same_scope(what, process, shared)
 
     def _share(self, above: Above) -> None:
@@ -160,28 +166,30 @@ class Budget:
         if dispatcher.section is not None:
             from aiorate.waiting.process.scope import family_of, join
 
-            join(family_of(above.limit.dispatcher), dispatcher)
+            join(family_of(above.limit._dispatcher), dispatcher)
         dispatcher.run(self._pass_through, above)
         self._above, self._names = above, above.names
-        self.refusals = BudgetRefusals(self._names, self._dimensions, above)
+        self._refusals = BudgetRefusals(self._names, self._dimensions, above)
 
     def _pass_through(self, above: Above) -> None:
         # By a weak reference, so that the budget of a key that is evicted is freed at once.
-        gate = Gate(above.limit.dispatcher, partial(_decided_above, ref(self)), above.permits_of, above.limit)
+        gate = Gate(above.limit._dispatcher, partial(_decided_above, ref(self)), above.permits_of, above.limit)
         changes.share(self._dispatcher, gate, self._dispatcher.section)
 
     # Asking.
 
-    def reserve(self, *misplaced: Never, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
-        """Amounts to take before a call, for ``async with``; a dimension that is not named takes 1, and 0 takes nothing of it.
+    def reserve(self, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
+        """Return a lease of these amounts, for ``async with``.
 
-        A dimension that only the shared budget has takes 0 where it is not named.
+        Entering it waits until every dimension has its amount, and raises what `Limiter.acquire` raises.
 
-        An amount above the most that can be granted at once is lowered to that. Entering waits in line until every dimension has its
-        amount, for at most ``max_wait`` (seconds, or a timedelta), and raises the errors of `Limiter.acquire`. Raises TypeError and
-        ValueError for unknown dimensions and amounts below 0.
+        Args:
+            max_wait: The longest you are prepared to wait, in seconds or as a timedelta.
+            on_error: ``"keep"`` or ``"refund"``, in place of the budget's.
+            **amounts: How much of each dimension. Dimensions you leave out count as 1. Pass 0 to skip one. An amount above the most that
+            can be
+                granted at once is lowered to that.
         """
-        check_named("reserve", self._names, misplaced)
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
         limit = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
@@ -195,7 +203,7 @@ class Budget:
                     self._dispatcher.post(partial(self._dispatcher.notices.tell, told, self._dispatcher.loop))
         return Lease(self, Amounts(granted), limit, self._on_error if on_error is None else on_error)
 
-    async def enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
+    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
         """Wait for the amounts: the seconds waited, the receipt, and the dimension that was waited for. For `Lease`.
 
         A receipt is held from then on: `end_lease` must follow. ``decide`` replaces `Dispatcher.decide`.
@@ -209,27 +217,27 @@ class Budget:
         if ticket is None:
             return 0.0, now, None
         try:
-            waited, _, receipt = await dispatcher.wait(ticket, amounts, now, limit, self._max_waiting, self.refusals)
+            waited, _, receipt = await dispatcher.wait(ticket, amounts, now, limit, self._max_waiting, self._refusals)
         except BaseException as error:
-            self.end_lease()
+            self._end_lease()
             self._explain(error, amounts)
             raise
-        return ns_to_seconds(waited), receipt, self.refusals.dimension(amounts) if waited else None
+        return ns_to_seconds(waited), receipt, self._refusals.dimension(amounts) if waited else None
 
-    def enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
+    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
         """As `enter`, in a thread without an event loop, which it blocks. Interrupted, the reservation is undone. For `Lease`."""
         from aiorate.waiting.process.blocking import wait_blocking
 
         dispatcher, kept, receipt = self._dispatcher, list[bool](), None
         try:
             dispatcher.run(self._begin, kept)
-            waited, receipt, _ = wait_blocking(dispatcher, amounts, limit, self._max_waiting, None, self.refusals, decide)
-            return ns_to_seconds(waited), receipt, self.refusals.dimension(amounts) if waited else None
+            waited, receipt, _ = wait_blocking(dispatcher, amounts, limit, self._max_waiting, None, self._refusals, decide)
+            return ns_to_seconds(waited), receipt, self._refusals.dimension(amounts) if waited else None
         except BaseException as error:
             if receipt is not None:
                 dispatcher.post(partial(give_back, dispatcher, amounts, receipt))
             elif kept:
-                self.end_lease()
+                self._end_lease()
             self._explain(error, amounts)
             raise
 
@@ -237,7 +245,7 @@ class Budget:
         dispatcher = self._dispatcher
         if not dispatcher.line:
             self._dimensions.waited_for = None
-        answer = decide(amounts, limit, self._max_waiting, self.refusals)
+        answer = decide(amounts, limit, self._max_waiting, self._refusals)
         keep(dispatcher)
         return answer
 
@@ -251,7 +259,7 @@ class Budget:
         """Raise a better error, where that is of a shared limit: it is closed, or allows less at once than when the lease was made."""
         dispatcher = self._dispatcher
         if isinstance(error, LimiterClosed) and not dispatcher.closed and is_closed(dispatcher):
-            raise self.refusals.closed(dispatcher) from None
+            raise self._refusals.closed(dispatcher) from None
         if isinstance(error, ValueError):
             for place, amount, least in zip(self._names, amounts.of, self._lowered(amounts.of), strict=True):
                 if least < amount:
@@ -259,17 +267,17 @@ class Budget:
                         f"reserve({place}={amount}) can no longer be granted: {least} is the most at once now. Reserve again."
                     ) from None
 
-    def check_used(self, used: dict[str, int]) -> None:
+    def _check_used(self, used: dict[str, int]) -> None:
         """Raise TypeError or ValueError for amounts that cannot have been used. For `Lease`."""
         for place, amount in used.items():
             self._check_name("settle", place)
             check_count(f"settle({place})", amount)
 
-    def settle_lease(self, amounts: Amounts, receipt: int, used: dict[str, int]) -> None:
+    def _settle_lease(self, amounts: Amounts, receipt: int, used: dict[str, int]) -> None:
         """Correct the amounts that a lease took. For `Lease`."""
-        self.correct({place: amount - amounts.of[self._names.index(place)] for place, amount in used.items()}, receipt)
+        self._correct({place: amount - amounts.of[self._names.index(place)] for place, amount in used.items()}, receipt)
 
-    def correct(self, more: dict[str, int], receipt: int) -> None:
+    def _correct(self, more: dict[str, int], receipt: int) -> None:
         """Charge how much ``more`` was used than that receipt is for; below 0 it comes back. For budgets that share this one."""
         dispatcher = self._dispatcher
         now = dispatcher.look()
@@ -280,7 +288,7 @@ class Budget:
             self._above.correct(more, receipt)
         dispatcher.changed()
 
-    def end_lease(self) -> None:
+    def _end_lease(self) -> None:
         """A lease has ended: its receipt is no longer needed. Never waits. For `Lease`."""
         if self._dispatcher.section is None:
             drop(self._dispatcher)
@@ -291,20 +299,23 @@ class Budget:
 
     @changing
     def pause(self, seconds: Duration) -> None:
-        """Grant nothing for ``seconds``, a number or a timedelta, as `Limiter.pause` does. What it shares is not paused."""
+        """Let nothing through for this many seconds, or a timedelta; see `Limiter.pause`. What it shares is not paused."""
         changes.pause(self._dispatcher, pause_to_ns(seconds))
 
     @changing
     def resume(self) -> None:
-        """End a pause now, also one that a server asked for."""
+        """End a pause now, whoever began it."""
         changes.resume(self._dispatcher)
 
     @changing
     def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
-        """Heed what a server said; None does nothing. A pause holds all; a quota lowers the dimension of its name, or of its unit.
+        """Apply what a server's response said about the limits; None does nothing.
 
-        ``jitter`` makes a pause longer by a random part of that many seconds (or a timedelta). Raises TypeError and ValueError for anything
-        else, and changes nothing then.
+        A refusal pauses the whole budget. A quota lowers the dimension of its name or, if there is none, of its unit.
+
+        Args:
+            feedback: What the response said, as `aiorate.http.read_feedback` reads it.
+            jitter: Make a pause longer by a random part of this many seconds.
         """
         if feedback is None:
             return
@@ -317,11 +328,11 @@ class Budget:
         for quota in told:
             place = self._quotas.find(quota, names, self._names, dispatcher.notices.name)
             if place is not None:
-                self.cap(place, quota)
+                self._cap(place, quota)
         dispatcher.changed()
         changes.tell_of_pause(dispatcher, news, feedback)
 
-    def cap(self, place: str, quota: Left) -> None:
+    def _cap(self, place: str, quota: Left) -> None:
         """Heed a server's quota of a dimension: of that here, or of the shared one if only that has it. For budgets that share this."""
         number, dispatcher = self._names.index(place), self._dispatcher
         if number < self._own:
@@ -332,7 +343,7 @@ class Budget:
             self._above.cap(place, quota)
 
     async def aclose(self) -> None:
-        """Close: reservations in line fail with `LimiterClosed`. What it shares stays open, and leases may still be settled."""
+        """Close the budget. Callers in the queue get `LimiterClosed`. What it shares stays open, and leases can still be settled."""
         error = LimiterClosed("reserve(): the budget was closed while this reservation was waiting.")
         self._dispatcher.run(changes.shut, self._dispatcher, error)
         await changes.finish(self._dispatcher)
@@ -346,22 +357,22 @@ class Budget:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """The names; those that are only shared come last."""
+        """The names of the dimensions. Those that are only shared come last."""
         return self._names
 
     @property
     @deciding
     def waiting(self) -> int:
-        """How many reservations are in line."""
+        """How many reservations are in the queue."""
         self._dispatcher.look()
         return self._dispatcher.line.count()
 
     def available(self, dimension: str) -> int:
-        """How much of a dimension is available now, whatever the others lack. 0 while somebody waits, while paused, and once closed."""
+        """Return how much of a dimension is available now. 0 while somebody waits, while paused, and once closed."""
         self._check_name("available", dimension)
-        return self._dispatcher.run(self.available_here, dimension)
+        return self._dispatcher.run(self._available_here, dimension)
 
-    def available_here(self, dimension: str) -> int:
+    def _available_here(self, dimension: str) -> int:
         """As `available`, inside the critical section. For budgets that share this one."""
         dispatcher = self._dispatcher
         now = dispatcher.look()
@@ -373,10 +384,7 @@ class Budget:
         return min(amount for amount in (own, shared) if amount is not None)
 
     def delay(self, **amounts: int) -> float:
-        """Seconds that a reservation of these amounts would wait now, the line included; infinite while closed. Changes nothing.
-
-        With a shared Limiter or budget it may be more: a reservation in line here has yet to stand in line there.
-        """
+        """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
         wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
         return self._dispatcher.run(self._wait_of, wanted)
 
@@ -387,9 +395,10 @@ class Budget:
 
     @deciding
     def statistics(self) -> Statistics:
-        """A snapshot of the counters, in reservations: ``granted`` is how many were, ``available`` how many of 1 each there are now.
+        """Return a snapshot of the counters, in reservations.
 
-        Settled amounts are not counted, ``refunded`` and ``charged`` are 0, and ``rate`` is that of the first dimension.
+        ``available`` is how many reservations of 1 each could be made now. Settled amounts are not counted, and ``rate`` is that of the
+        first dimension.
         """
         from aiorate.statistics import snapshot
 
@@ -407,20 +416,18 @@ class Budget:
 
     def _lowered(self, amounts: tuple[int, ...]) -> tuple[int, ...]:
         """The amounts, none above the most that can be granted at once, here and in what is shared."""
-        most = self._dimensions.most if self._above is None else self.most.values()
+        most = self._dimensions.most if self._above is None else self._most.values()
         return tuple([amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True)])
 
     def _check_name(self, call: str, place: str) -> None:
         if place not in self._names:
-            from aiorate.mistakes import not_a_dimension
-
-            raise not_a_dimension(call, place, self._names)
+            raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._names)}.")
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
-        """Have ``on_wait`` called with an `aiorate.Waited` for each reservation that waits from now on, as `Limiter.watch` does.
+        """Call a function after each wait, with a `Waited` whose ``permits`` are the amounts by dimension; see `Limiter.watch`.
 
-        Its ``permits`` are the amounts by dimension, and ``limited_by`` is the dimension. A reservation is told by the budget that was
-        asked, and not by those that it shares. Returns a function that ends that.
+        Returns:
+            A function that ends the calls.
         """
         check_on_wait("watch", on_wait)
         from aiorate.waiting.watch import watch_of
@@ -429,19 +436,14 @@ class Budget:
 
     # For parts of aiorate that are built upon a budget.
 
-    def totals(self) -> Totals:
+    def _totals(self) -> Totals:
         """As `Limiter.totals`, with the amounts reserved and kept of each dimension, before they are settled."""
         from aiorate.totals import totals_of
 
         return totals_of(self._dispatcher, self._names)
 
     @property
-    def dispatcher(self) -> Dispatcher:
-        """The dispatcher, which decides."""
-        return self._dispatcher
-
-    @property
-    def most(self) -> dict[str, int | None]:
+    def _most(self) -> dict[str, int | None]:
         """The largest amount of each dimension that can be granted at once, here and in what is shared; None: any."""
         most = dict(zip(self._names, self._dimensions.most, strict=False))
         if self._above is not None:
@@ -450,18 +452,18 @@ class Budget:
                 most[place] = shared if own is None else own if shared is None else min(own, shared)
         return most
 
-    def part(self, amounts: Amounts, places: tuple[int, ...]) -> Amounts:
+    def _part(self, amounts: Amounts, places: tuple[int, ...]) -> Amounts:
         """What a reservation of a budget that shares this one takes here: its amounts at these places."""
         if not self._dispatcher.line:
             self._dimensions.waited_for = None
         return amounts.part(places)
 
-    def check_shared(self, what: str) -> None:
+    def _check_as_shared(self, what: str) -> None:
         """Raise ValueError, which names it ``what``, if other budgets cannot share it."""
         if self._max_waiting is not None:
             raise cannot_be_full(what, self._max_waiting.most)
 
-    def belong(self, shared: Budget | None) -> None:
+    def _belong(self, shared: Budget | None) -> None:
         """From now on it is the budget of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
         if self._of_key:
             raise ValueError("the budget belongs to another key already: make one for each key.")
@@ -471,7 +473,7 @@ class Budget:
             self._share(SharedBudget(self._names, shared))
         self._of_key = True
 
-    def which_closed(self) -> str:
+    def _which_closed(self) -> str:
         """Which budget or Limiter is closed, of this one and those that it shares, and what to do, as a sentence."""
         if self._dispatcher.closed or self._above is None:
             name = self._dispatcher.notices.name
@@ -479,7 +481,7 @@ class Budget:
             return f"the shared budget {named} is closed. Create a new one, and the budgets that share it."
         return self._above.closed()
 
-    def decided_above(self) -> None:
+    def _decided_above(self) -> None:
         """Called when what is shared has decided about the first in line, which waited for it."""
         first = self._dispatcher.line.first()
         if first is not None and self._above is not None:
@@ -487,16 +489,6 @@ class Budget:
             assert isinstance(amounts, Amounts)
             self._dimensions.waited_for = self._above.waited_for(amounts)
         self._dispatcher.serve_if_alive()
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Never:
-            from aiorate.mistakes import not_of_a_budget
-
-            raise AttributeError(not_of_a_budget(name), name=name, obj=self)
-
-        __enter__ = __aenter__ = not_a_reservation
-        __exit__ = __aexit__ = not_a_reservation
 
     @looking
     def __repr__(self) -> str:
@@ -516,4 +508,4 @@ def _decided_above(budget: ref[Budget]) -> None:
     """Tell a budget that what it shares has decided, if it is still there. A task that waits holds it."""
     there = budget()
     if there is not None:
-        there.decided_above()
+        there._decided_above()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
     from types import TracebackType
-    from typing import NoReturn
 
     from aiorate.limiter import Limiter
 
@@ -62,18 +61,17 @@ def limited(weighted: Weighted, function: F) -> F:
         return cast("F", call)
     kinds = (type, staticmethod)  # a static method of a coroutine function does not look like one
     if not callable(function) or isinstance(function, kinds) or inspect.iscoroutinefunction(type(function).__call__):
-        application = callable(function) and not isinstance(function, kinds)
-        hint = " To limit an ASGI application, write app.add_middleware(RateLimitMiddleware, limiter=limiter)." if application else ""
         named = getattr(function, "__name__", None) or type(function).__name__
-        raise TypeError(f"@limiter decorates functions, not {named!r}: put it right above `async def` or `def`.{hint}")
+        raise TypeError(f"@limiter decorates functions, not {named!r}: put it right above `async def` or `def`.")
     return _plain(weighted, function)
 
 
 def _plain(weighted: Weighted, function: F) -> F:
     if not weighted.blocks:
-        from aiorate.mistakes import not_for_plain_functions
-
-        raise not_for_plain_functions(getattr(function, "__name__", function))
+        raise RuntimeError(
+            f"@limiter: {getattr(function, '__name__', function)!r} is a plain function, which would block its thread, and this limiter is"
+            " for one event loop. Write `async def`, or create the limiter with scope='process'."
+        )
     if inspect.isgeneratorfunction(function):
 
         @functools.wraps(function)
@@ -99,11 +97,11 @@ class Weighted:
     def __init__(self, limiter: Limiter, permits: int) -> None:
         self._limiter = limiter
         self._permits = permits
-        self.leave: Callable[[], None] = limiter.leave
+        self.leave: Callable[[], None] = limiter._leave
 
     async def __aenter__(self) -> float:
         """Acquire the permits; the target is the seconds waited."""
-        return await self._limiter.enter(self._permits)
+        return await self._limiter._enter(self._permits)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the place, if there is a limit of concurrency. Permits are used up by starting."""
@@ -111,21 +109,16 @@ class Weighted:
 
     def __enter__(self) -> float:
         """As ``async with``, for synchronous code: blocks. Needs ``scope="process"``, and raises as `aiorate.Limiter.__enter__` does."""
-        return self._limiter.enter_blocking(self._permits)
+        return self._limiter._enter_blocking(self._permits)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the place, if there is a limit of concurrency, in any thread."""
-        self._limiter.leave_blocking()
+        self._limiter._leave_blocking()
 
     @property
     def blocks(self) -> bool:
         """Whether synchronous code may use it."""
-        return self._limiter.dispatcher.section is not None
-
-    def __await__(self) -> NoReturn:
-        from aiorate.mistakes import NOT_AWAITED
-
-        raise TypeError(NOT_AWAITED)
+        return self._limiter._dispatcher.section is not None
 
     def __call__(self, function: F) -> F:
         """Decorate a function, as `aiorate.Limiter.__call__` does: each call acquires the permits first."""

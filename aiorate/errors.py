@@ -12,7 +12,7 @@ A call that raises has changed nothing.
 
 from __future__ import annotations
 
-__all__ = ["EngineUnavailable", "LimiterClosed", "LimiterError", "LineFull", "WaitTooLong", "check_count", "kind_of"]
+__all__ = ["EngineUnavailable", "LimiterClosed", "LimiterError", "LineFull", "WaitTooLong", "called", "check_count", "kind_of"]
 
 
 class LimiterError(Exception):
@@ -50,8 +50,18 @@ class EngineUnavailable(LimiterError, ConnectionError):
 
 
 def kind_of(value: object) -> str:
-    """What an error says was given: the name of the value's type; of a class, "the class" and its name."""
+    """The name of the value's type, for an error; of a class, "the class" and its name."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def called(what: str, value: object) -> str:
+    """A call as it was written, for an error: of ``"Limiter(catch_up)"`` and -1, ``"Limiter(catch_up=-1)"``; of ``"acquire()"`` and 0,
+    ``"acquire(0)"``."""
+    huge = isinstance(value, int) and abs(value) >= 10**30
+    shown = f"an int of {value.bit_length()} bits" if isinstance(value, int) and huge else repr(value)[:80]
+    if not what.endswith(")"):
+        return f"{what}: {shown}"
+    return f"{what[:-1]}{'' if what.endswith('()') else '='}{shown})"
 
 
 def check_count(what: str, count: object, also: str = "", *, least: int = 0) -> None:
@@ -62,4 +72,4 @@ def check_count(what: str, count: object, also: str = "", *, least: int = 0) -> 
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"{what} must be an int of {least} or more{also}, not {kind_of(count)}.")
     if count < least:
-        raise ValueError(f"{what} must be {least} or more{also}; {count} was given.")
+        raise ValueError(f"{called(what, count)} must be {least} or more{also}.")

@@ -9,7 +9,6 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate.errors import LimiterClosed, kind_of
-from aiorate.explained import explained
 from aiorate.keyed_base import Keyed, refuse_keyed
 from aiorate.limiter import Limiter
 from aiorate.options import check_scope
@@ -20,7 +19,7 @@ from aiorate.waiting.gate import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from typing import Literal, Never, TypeGuard
+    from typing import Literal, TypeGuard
 
     from aiorate.adaptive import AdaptiveRate
     from aiorate.events import Event
@@ -36,38 +35,33 @@ __all__ = ["KeyedLimiter"]
 K = TypeVar("K", bound="Hashable")
 
 _REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for keys that are rarely used; shorter frees their memory sooner
-_OPTIONS = ("shared", "max_keys", "idle", "weight", "name", "on_event", "on_wait", "scope")
-_OF_EACH_KEY = ("catch_up", "max_waiting", "precise", "clock", "max_concurrency")
 
 
 class KeyedLimiter(Keyed[K, Limiter]):
-    """A limiter for each key, made when the key is first used, and evicted when it owes nothing.
+    """A limiter for each key: for each host, user or chat.
 
-    ``users: KeyedLimiter[str] = KeyedLimiter(lambda user: "1/s")`` tells type checkers the type of the keys, and so of the functions'
-    argument. ``factory(key)`` makes the limit of a key: a `Limiter`, a strategy such as ``TokenBucket("1/s", 5)``, a rate such as
-    ``"1/s"``, a list of these, all of which hold, or an `aiorate.adaptive.AdaptiveRate`, whose limiter it is then. ``shared`` is a limit
-    that all keys pass too: 30/s in all and 1/s per chat. It is a `Limiter`, a strategy, a rate or a list of these, or a function of the key
-    that returns a `Limiter`, or None: ``shared=lambda user: teams[user.team]``. The function is called once for each key that is kept. The
-    `Limiter` may be that of a key of another KeyedLimiter, and so share a limit in turn, up to 64 in a row; it is kept while a key that
-    shares it is kept. A busy key does not delay others: only the first request of each key stands in the shared line, and only once the
-    key's limit lets it pass. A refund or charge to a key applies to all limits that it passes.
+    Your function returns the limit for a key, and is called the first time the key is seen::
 
-    Keys that wait for a shared limit take turns in permits, not requests. ``weight`` is a function of the key that returns its share, a
-    whole number of at least 1, relative to that of other keys; without it, all shares are equal. It is called once for each key that is
-    kept. Requests that ask the shared limit directly have one line of weight 1.
+        hosts: KeyedLimiter[str] = KeyedLimiter(lambda host: "2/s")
 
-    A key is evicted when it is found to owe nothing; it is limited no sooner for that than if it had been kept. Two keys are checked for
-    each new key. Keys that were used again stay for as many uses as there are keys, and are checked then, two for each use. A key is kept
-    if its rate was changed, while it is paused or in debt, and while somebody holds its limiter. ``max_keys`` bounds how many are kept at
-    once as far as that allows. ``idle`` keeps a key for that many seconds (or a timedelta) after it was found unused; the default is none,
-    and ten minutes if the factory returns AdaptiveRates, whose rates are forgotten with their keys. Raises TypeError and ValueError for
-    wrong arguments. ``on_event`` is called with an `aiorate.Event` for each evicted key, and for events of the limiters that are made here
-    from a rate or a strategy. ``on_wait`` is called with an `aiorate.Waited` for each request of any key that waited; see `watch`. ``name``
-    is for all keys, and appears there, in metrics and in ``repr()``.
+        async with hosts("a.example"):
+            await fetch()
 
-    ``scope="loop"`` is for one event loop, as for a `Limiter`. ``scope="process"`` is for any number of event loops in any threads, and
-    for synchronous code: `acquire_blocking`, and ``with keyed(key):``. Limiters that ``factory`` and ``shared`` return have the same scope.
-    Their functions are called in the thread that first needs the key, outside of every lock that a request takes.
+    Keys need not be registered or removed. Each new key looks at two older ones and drops them if nobody waits for them and their limits
+    have fully recovered. A key whose rate was changed, that is paused or in debt, or that you hold, stays.
+
+    Args:
+        factory: A function of the key that returns its limit: a rate, a strategy, a list of these, a `Limiter`, or an
+            `aiorate.adaptive.AdaptiveRate`.
+        shared: A limit that all keys go through as well: a rate, a strategy, a list of these, or a `Limiter`. Or a function of the key that
+            returns a `Limiter`, or None; that one may share a limit in turn. Keys take turns there, so a busy key does not delay others.
+        weight: A function of the key that returns its share of the shared limit, a whole number of 1 or more. Equal shares by default.
+        max_keys: How many keys to keep, as far as unused ones can be dropped.
+        idle: How many seconds to keep a key after its last use, or a timedelta. By default not at all, or ten minutes for adaptive rates.
+        name: Shown in logs, metrics and ``repr()``, for all keys.
+        on_event: Called with an `Event` when a key is dropped, and for events of limiters that were made from a rate or a strategy.
+        on_wait: Called with a `Waited` after each wait for any key; see `watch`.
+        scope: ``"loop"`` or ``"process"``, as for a `Limiter`. Everything that keys share needs the same scope.
     """
 
     __slots__ = ("_owns_shared", "_weight")
@@ -75,7 +69,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
     _NAME = "KeyedLimiter"
     _WANTED = "a Limiter, a strategy, a rate such as '10/s' or a list of these"
 
-    @explained
     def __init__(
         self,
         factory: Callable[[K], Limiter | AdaptiveRate | Limits],
@@ -88,17 +81,11 @@ class KeyedLimiter(Keyed[K, Limiter]):
         on_event: Callable[[Event], object] | None = None,
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
-        **unknown: Never,
     ) -> None:
-        if unknown:
-            from aiorate.wrong_arguments import unknown_keyed_options
-
-            raise unknown_keyed_options(unknown, _OPTIONS, _OF_EACH_KEY)
         if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)) or _is_of_aiorate(factory):
-            hint = " For a dict of limits, write KeyedLimiter(limits.__getitem__)." if isinstance(factory, dict) else ""
             raise TypeError(
                 f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
-                f" each key needs a separate limit.{hint}"
+                " each key needs a separate limit."
             )
         refuse_keyed("KeyedLimiter(shared)", shared)
         check_scope("KeyedLimiter", scope)
@@ -114,7 +101,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
     def _make(self, key: K) -> Limiter:
         weight = 1 if self._weight is None else self._ask_weight(self._weight, key)
         limiter = super()._make(key)
-        gate = limiter.dispatcher.gate
+        gate = limiter._dispatcher.gate
         if gate is not None:
             gate.weigh(weight)
         return limiter
@@ -154,50 +141,43 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     def _check_limiter(self, what: str, shared: Limiter, process: bool) -> None:
         self._check_scope_of_shared(what, process, shared)
-        shared.check_shared(what, "the limiters that the factory makes")
+        shared._check_as_shared(what, "the limiters that the factory makes")
 
     def _join(self, member: Limiter, shared: Limiter | None) -> None:
         if self._guard is not None:
-            self._guard.join(member.dispatcher, None if shared is None else shared.dispatcher)
-        member.dispatcher.run(_share, member.dispatcher, shared)
+            self._guard.join(member._dispatcher, None if shared is None else shared._dispatcher)
+        member._dispatcher.run(_share, member._dispatcher, shared)
 
     def _closed_member(self) -> Limiter:
         closed = _Closed()
         if self._guard is not None:
-            self._guard.join(closed.dispatcher, None)
+            self._guard.join(closed._dispatcher, None)
         return closed
 
     # Asking.
 
     async def acquire(self, key: K, permits: int = 1, *, max_wait: Duration | None = None) -> float:
-        """Wait in the key's line until it, and the shared limit, grant the permits; returns the seconds waited.
+        """Wait until it is the key's turn, at its own limit and at the shared one, and take the permits; see `Limiter.acquire`.
 
-        Raises the errors of `Limiter.acquire` and of the factory, and TypeError for a key that cannot be hashed. With a shared limit,
-        the estimate counts the requests that would be served first now. Others may come in between; ``max_wait`` bounds the wait all the
-        same.
+        Raises:
+            TypeError: The key is not hashable.
         """
         return await self[key].acquire(permits, max_wait=max_wait)
 
     def acquire_blocking(self, key: K, permits: int = 1, *, max_wait: Duration | None = None) -> float:
-        """As `acquire`, for synchronous code in any thread: blocks until the permits are granted; returns the seconds waited.
-
-        Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop is running, which it would block.
-        """
+        """Wait in synchronous code, for a KeyedLimiter with ``scope="process"``; see `Limiter.acquire_blocking`."""
         if self._guard is None:
-            from aiorate.mistakes import NO_KEYS_FOR_THREADS
-
-            raise RuntimeError(NO_KEYS_FOR_THREADS)
+            raise RuntimeError("acquire_blocking() needs a KeyedLimiter with scope='process'. In a coroutine, await acquire(key).")
         return self[key].acquire_blocking(permits, max_wait=max_wait)
 
     def try_acquire(self, key: K, permits: int = 1) -> bool:
-        """Take the permits, of the key and the shared limit, if both have them at once; never waits."""
+        """Take the permits, of the key and of the shared limit, if both have them right now. Never waits."""
         return self[key].try_acquire(permits)
 
     def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
-        """Heed what a server said of a key, as `Limiter.observe` does: it pauses that key for everybody.
+        """Apply what a server's response said about a key; see `Limiter.observe`. Only that key is paused.
 
-        Where nothing remains of a quota named ``global``, such as Discord's over all routes, the limit that the key shares is paused,
-        if there is one. Does nothing when closed.
+        If nothing is left of a quota named ``global``, such as Discord's over all routes, the shared limit is paused too.
         """
         if feedback is None or self._closed is not None:
             return
@@ -206,7 +186,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         check_feedback("observe()", feedback)
         everywhere = tuple(quota for quota in feedback.quotas if quota.name == "global")
         limiter = self[key]
-        gate = limiter.dispatcher.gate
+        gate = limiter._dispatcher.gate
         if gate is not None and any(quota.remaining == 0 for quota in everywhere):
             told = Feedback(feedback.status, feedback.pause, everywhere, feedback.source)
             gate.shared.run(changes.observe, gate.shared, told, duration_to_ns(jitter, "observe(jitter)"))
@@ -215,11 +195,11 @@ class KeyedLimiter(Keyed[K, Limiter]):
         limiter.observe(feedback, jitter=jitter)
 
     def __call__(self, key: K) -> Limiter:
-        """The key's limiter: ``async with keyed(key):``, and ``with keyed(key):`` with ``scope="process"``."""
+        """Return the key's limiter, for ``async with keyed(key):``."""
         return self[key]
 
     async def aclose(self) -> None:
-        """Close the limiter of every key, and add no more keys. A shared limit that was made elsewhere stays open."""
+        """Close the limiter of every key. A shared limit that you made yourself stays open."""
         await super().aclose()
         if self._owns_shared and self._shared is not None:
             await self._shared.aclose()
@@ -235,7 +215,7 @@ def _adapted(made: object) -> Limiter | None:
 
 
 def _share(dispatcher: Dispatcher, shared: Limiter | None) -> None:
-    gate = None if shared is None else Gate(shared.dispatcher, owner=shared)
+    gate = None if shared is None else Gate(shared._dispatcher, owner=shared)
     changes.share(dispatcher, gate, dispatcher.section)
 
 
@@ -263,10 +243,7 @@ def _make_shared(limit: object, on_event: Callable[[Event], object] | None, scop
     try:
         return Limiter(limit, name="shared", on_event=on_event, scope=scope)  # type: ignore[arg-type]  # it checks
     except TypeError as error:
-        hint = " For a dict of limiters, write shared=limiters.get." if isinstance(limit, dict) else ""
-        if _adapted(limit) is not None:
-            hint = " Write shared=adaptive.limiter."
-        raise TypeError(f"KeyedLimiter(shared): {error}{hint}") from error
+        raise TypeError(f"KeyedLimiter(shared): {error}") from error
 
 
 def _is_of_aiorate(factory: object) -> bool:
@@ -286,7 +263,7 @@ class _Closed(Limiter):
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.dispatcher.closed = True
+        self._dispatcher.closed = True
 
     async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         try:
@@ -297,10 +274,10 @@ class _Closed(Limiter):
     def try_acquire(self, permits: int = 1) -> bool:
         raise _closed_error()
 
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None, timeout: None = None) -> float:
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         raise _closed_error()
 
-    def enter_blocking(self, permits: int) -> float:
+    def _enter_blocking(self, permits: int) -> float:
         raise _closed_error()
 
     def apply(self, spec: RateSpec | str) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from logging import DEBUG, getLogger
 from threading import get_ident
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
 from weakref import ref
 
 from aiorate.errors import check_count, kind_of
@@ -25,7 +25,7 @@ from aiorate.waiting.questions import is_rested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from typing import ClassVar, Literal, Never, NoReturn
+    from typing import ClassVar, Literal, NoReturn
 
     from aiorate.keyed_guard import Guard
     from aiorate.rate import Duration
@@ -42,17 +42,23 @@ class Member(Protocol):
     """What is kept for a key."""
 
     @property
-    def dispatcher(self) -> Dispatcher:
-        """The dispatcher of its line."""
-        ...
+    def _dispatcher(self) -> Dispatcher: ...
 
-    def totals(self) -> Totals:
+    def _totals(self) -> Totals:
         """What it has granted and refused."""
         ...
 
     async def aclose(self) -> None:
         """Fail the requests in line, and grant nothing from now on."""
         ...
+
+
+@runtime_checkable
+class _Request(Protocol):
+    """What requests of HTTP clients and servers have. None equals another."""
+
+    url: Any
+    headers: Any
 
 
 K = TypeVar("K", bound="Hashable")
@@ -120,7 +126,7 @@ class Keyed(Generic[K, V]):
         if scope == "process":
             from aiorate.keyed_guard import Guard
 
-            self._guard = Guard(None if shared is None else shared.dispatcher)
+            self._guard = Guard(None if shared is None else shared._dispatcher)
             self._guard.lookups.on_fork = partial(_after_fork, ref(self))
         self._watch: Watch | None = None
         if on_wait is not None:
@@ -146,9 +152,9 @@ class Keyed(Generic[K, V]):
 
     def _check_scope_of(self, member: HasDispatcher) -> None:
         """Raise ValueError if a limiter or budget that a factory returned has another scope."""
-        if self._guard is not None and member.dispatcher.section is None:
+        if self._guard is not None and member._dispatcher.section is None:
             raise ValueError(f"its scope is one event loop, and that of the {self._NAME} the process. Make one with scope='process'.")
-        if self._guard is None and member.dispatcher.section is not None:
+        if self._guard is None and member._dispatcher.section is not None:
             raise ValueError(
                 f"its scope is the process, and that of the {self._NAME} one event loop. Make one with scope='loop', or create the"
                 f" {self._NAME} with scope='process'."
@@ -156,9 +162,9 @@ class Keyed(Generic[K, V]):
 
     def _check_scope_of_shared(self, what: str, process: bool, shared: HasDispatcher) -> None:
         """Raise ValueError, which names it ``what``, if a limit that keys share has another scope."""
-        if process and shared.dispatcher.section is None:
+        if process and shared._dispatcher.section is None:
             raise ValueError(f"{what}: this has scope='loop', and the {self._NAME} scope='process'. Create this with scope='process' too.")
-        if not process and shared.dispatcher.section is not None:
+        if not process and shared._dispatcher.section is not None:
             raise ValueError(
                 f"{what}: a {self._NAME} is for one event loop, and this has scope='process'. Use scope='loop', or create the {self._NAME}"
                 " with scope='process'."
@@ -167,10 +173,7 @@ class Keyed(Generic[K, V]):
     # Looking.
 
     def __getitem__(self, key: K) -> V:
-        """The key's member. It is not evicted while other code holds it.
-
-        Once closed, further keys have one that refuses with `LimiterClosed`.
-        """
+        """Return what is kept for the key, and make it if the key is new. It is not dropped while you hold it."""
         kept = self._kept
         member: V | None
         try:
@@ -190,17 +193,17 @@ class Keyed(Generic[K, V]):
 
     @property
     def scope(self) -> Literal["loop", "process"]:
-        """Whether it is for one event loop, or for all loops and threads of the process."""
+        """``"loop"`` or ``"process"``."""
         return "loop" if self._guard is None else "process"
 
     @property
     def name(self) -> str | None:
-        """The name for all keys, in ``repr()``, `aiorate.Waited` and metrics."""
+        """The name that it was given."""
         return self._name
 
     @property
     def shared(self) -> V | None:
-        """The limit that all keys pass: to look at it, pause all keys, or change its rate. None if a function of the key names it."""
+        """The limit that all keys share, for example to pause all of them. None if there is none, or if a function of the key names it."""
         return self._shared
 
     def __len__(self) -> int:
@@ -208,11 +211,11 @@ class Keyed(Generic[K, V]):
         return len(self._kept)
 
     def __iter__(self) -> Iterator[K]:
-        """The keys that are kept."""
+        """Iterate over the keys that are kept."""
         return iter(self._run(list, self._kept))
 
     def __contains__(self, key: object) -> bool:
-        """Whether the key is kept. Does not add it."""
+        """Whether the key is kept. Does not make it."""
         return key in self._kept
 
     def __repr__(self) -> str:
@@ -223,28 +226,13 @@ class Keyed(Generic[K, V]):
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {self._NAME} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Never:
-            from aiorate.mistakes import not_of_keyed
-
-            raise AttributeError(not_of_keyed(self._NAME, name), name=name, obj=self)
-
-        def __setitem__(self, key: object, value: object) -> NoReturn:
-            from aiorate.mistakes import NOT_ASSIGNED
-
-            raise TypeError(NOT_ASSIGNED)
-
-        def __delitem__(self, key: object) -> NoReturn:
-            self[key] = None
-
     # Watching.
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
-        """Have ``on_wait`` called with an `aiorate.Waited` for each request of any key that waits from now on, as `Limiter.watch` does.
+        """Call a function after each wait for any key, with a `Waited`; see `Limiter.watch`.
 
-        Functions that a key's limiter or budget has are called first. Returns a function that ends that. For the first one, all keys
-        are visited once.
+        Returns:
+            A function that ends the calls.
         """
         check_on_wait("watch", on_wait)
         return self._run(self._watched).add(on_wait)
@@ -262,14 +250,14 @@ class Keyed(Generic[K, V]):
         if self._watch is not None and member is not None:
             from aiorate.waiting.watch import join
 
-            join(member.dispatcher, self._watch, key)
+            join(member._dispatcher, self._watch, key)
 
-    def totals(self) -> Totals:
+    def _totals(self) -> Totals:
         """As `Limiter.totals`, the sum of all keys: those that were evicted count if it was watched then."""
         watch = self._watch
         total = Totals({}, 0, 0) if watch is None else watch.past  # first: a key that is evicted meanwhile may be missing, and not twice
         for member in self._run(self._members):
-            total += member.totals()
+            total += member._totals()
         return total
 
     def _members(self) -> list[V]:
@@ -284,14 +272,18 @@ class Keyed(Generic[K, V]):
 
     # Keeping.
 
-    def begin_again(self) -> None:
+    def _begin_again(self) -> None:
         """In a child process, after a fork: threads that were making keys are in the parent."""
         self._making.clear()
         if self._guard is not None:
             self._guard.begin_again()
 
     def evict(self) -> int:
-        """Drop every key that owes nothing, now, also those that ``idle`` would keep; returns how many."""
+        """Drop all unused keys now, also those that ``idle`` would keep.
+
+        Returns:
+            How many were dropped.
+        """
         keys, dropped = list(self), 0
         while keys:
             kept = [key for key in keys if not self._evict(key)]
@@ -302,11 +294,11 @@ class Keyed(Generic[K, V]):
         return dropped
 
     def forget(self) -> None:
-        """Drop every key, whatever it owes, and also if it is in use: its next request makes another limit. For tests."""
+        """Drop every key, whatever it owes and whether or not it is in use. For tests."""
         self._run(self._forget)
 
     def _forget(self) -> None:
-        forgotten = [] if self._watch is None else [member.totals().past for member in self._members()]
+        forgotten = [] if self._watch is None else [member._totals().past for member in self._members()]
         self._kept = Kept()
         self._seen = {}
         if self._watch is not None:
@@ -318,22 +310,8 @@ class Keyed(Generic[K, V]):
             self._kept.shrink()
             self._seen = dict(self._seen)
 
-    async def __aenter__(self) -> NoReturn:
-        from aiorate.mistakes import NO_KEY
-
-        raise TypeError(NO_KEY[self._NAME])
-
-    async def __aexit__(self, *exc: object) -> None: ...
-
-    def __enter__(self) -> NoReturn:
-        from aiorate.mistakes import NO_KEY
-
-        raise TypeError(NO_KEY[self._NAME])
-
-    def __exit__(self, *exc: object) -> None: ...
-
     async def aclose(self) -> None:
-        """Close what is kept for every key, and add no more keys. A shared limit that was made elsewhere stays open."""
+        """Close what is kept for every key. A shared limit that you made yourself stays open."""
         for member in self._run(self._close, self._closed_member()):
             await member.aclose()
         if self._guard is not None:
@@ -373,10 +351,11 @@ class Keyed(Generic[K, V]):
         if self._closed is not None:
             return self._closed
         if not isinstance(key, (str, tuple, int)):
-            from aiorate.mistakes import REQUEST_AS_KEY, is_request
-
-            if is_request(key):
-                raise TypeError(f"{self._NAME}: {REQUEST_AS_KEY}")
+            if isinstance(key, _Request) and hash(key) == object.__hash__(key):
+                raise TypeError(
+                    f"{self._NAME}: a request cannot be a key, because every request would get a limit of its own. Use what the limit is"
+                    " for, such as request.client.host or request.url.host."
+                )
             if isinstance(key, CoroutineType):
                 key.close()  # or Python would also warn that it was never awaited
                 raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
@@ -424,8 +403,8 @@ class Keyed(Generic[K, V]):
         """Say so in the log if the first two keys have one name in a store, and so one limit."""
         first = next(iter(self._kept), None)
         other = None if first is None else self._kept.get(first)
-        name = member.dispatcher.notices.name
-        if other is not None and member.dispatcher.watcher.state != "local" and other.dispatcher.notices.name == name:
+        name = member._dispatcher.notices.name
+        if other is not None and member._dispatcher.watcher.state != "local" and other._dispatcher.notices.name == name:
             _logger.warning(
                 "%s: the limits of %r and %r have one name in the store, %r, and are one limit. For a limit for each key, put the key into"
                 " the name: RedisLimiter(url, f'search:{key}', '10/s'). For one limit for all keys, write shared=.",
@@ -493,7 +472,7 @@ class Keyed(Generic[K, V]):
 
     def _section_of(self, key: K) -> Section | None:
         member = self._kept.get(key)
-        return None if member is None else member.dispatcher.section
+        return None if member is None else member._dispatcher.section
 
     def _try_to_evict(self, key: K, idle: int | None, evicted: list[bool]) -> None:
         """In the section of the key, where nothing can be granted to it meanwhile. While another thread looks keys up, it stays."""
@@ -504,7 +483,7 @@ class Keyed(Generic[K, V]):
         member = self._kept.get(key)
         if member is None:  # evicted meanwhile, by an on_event of another eviction
             return False
-        dispatcher = member.dispatcher
+        dispatcher = member._dispatcher
         try:
             rested = is_rested(dispatcher)
         except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
@@ -521,7 +500,7 @@ class Keyed(Generic[K, V]):
                 return False
         # A caller may still hold the member. If it survives removal from the dict, keep it.
         there = ref(member)
-        counted = None if self._watch is None else member.totals().past
+        counted = None if self._watch is None else member._totals().past
         try:
             self._kept.drop(key)
             in_use = not _OWNED_BY_THREADS or sys.getrefcount(member) > _references()
@@ -561,7 +540,7 @@ def _references() -> int:
 def _after_fork(keyed: ref[Keyed[Any, Any]]) -> None:
     there = keyed()
     if there is not None:
-        there.begin_again()
+        there._begin_again()
 
 
 def refuse_keyed(what: str, shared: object) -> None:

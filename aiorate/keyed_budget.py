@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 from aiorate.budget import Budget
 from aiorate.budget_options import not_a_budget
 from aiorate.errors import LimiterClosed, kind_of
-from aiorate.explained import explained
 from aiorate.keyed_base import Keyed, refuse_keyed
 from aiorate.limiter import Limiter
 from aiorate.options import check_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from typing import Literal, Never, NoReturn
+    from typing import Literal, NoReturn
 
     from aiorate.events import Event
     from aiorate.feedback import Feedback
@@ -29,22 +28,23 @@ __all__ = ["KeyedBudget"]
 
 K = TypeVar("K", bound="Hashable")
 
-_OPTIONS = ("shared", "max_keys", "idle", "name", "on_event", "on_wait", "scope")
-_OF_EACH_KEY = ("on_error", "max_waiting", "catch_up", "clock")
-
 
 class KeyedBudget(Keyed[K, Budget]):
-    """A budget for each key, made when the key is first used, and evicted when it owes nothing.
+    """A budget for each key: for each user, team or account.
 
-    ``factory(key)`` makes the `Budget` of a key. ``shared`` is a `Budget` that all keys share, or a function of the key that returns
-    one, or None: ``shared=lambda user: teams[user.team]``, where ``teams`` is a KeyedBudget too. It is as ``shared`` of each key's
-    budget: amounts are taken by the names of the dimensions, and a busy key delays no other. The function is called once for each key
-    that is kept, and what it returned is kept while such a key is kept.
+    Your function returns the `Budget` of a key, and is called the first time the key is seen. Keys are dropped when they are unused, as by
+    a `KeyedLimiter`.
 
-    A key is kept while it owes anything or is paused, while a lease of it is open, and while somebody holds its budget; ``max_keys``
-    and ``idle`` are as in `KeyedLimiter`. ``on_event`` is called with an `aiorate.Event` for each evicted key; each budget has its own.
-    ``on_wait`` is called with an `aiorate.Waited` for each reservation of any key that waited, and ``name`` is for all keys, as there.
-    Raises TypeError and ValueError for wrong arguments. ``scope`` is as in `KeyedLimiter`, and that of all budgets.
+    Args:
+        factory: A function of the key that returns its `Budget`.
+        shared: A `Budget` that all keys go through as well, or a function of the key that returns one, or None. Amounts are taken from
+            both, by the names of the dimensions.
+        max_keys: How many keys to keep, as far as unused ones can be dropped.
+        idle: How many seconds to keep a key after its last use, or a timedelta. By default not at all.
+        name: Shown in logs, metrics and ``repr()``, for all keys.
+        on_event: Called with an `Event` when a key is dropped.
+        on_wait: Called with a `Waited` after each wait for any key; see `watch`.
+        scope: ``"loop"`` or ``"process"``, as for a `Limiter`.
     """
 
     __slots__ = ()
@@ -52,7 +52,6 @@ class KeyedBudget(Keyed[K, Budget]):
     _NAME = "KeyedBudget"
     _WANTED = "a Budget, such as Budget(requests='500/min')"
 
-    @explained
     def __init__(
         self,
         factory: Callable[[K], Budget],
@@ -64,12 +63,7 @@ class KeyedBudget(Keyed[K, Budget]):
         on_event: Callable[[Event], object] | None = None,
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
-        **unknown: Never,
     ) -> None:
-        if unknown:
-            from aiorate.wrong_arguments import unknown_options_of_budgets
-
-            raise unknown_options_of_budgets(unknown, _OPTIONS, _OF_EACH_KEY)
         if not callable(factory) or isinstance(factory, type):
             raise TypeError(
                 "KeyedBudget(factory) must be a function of the key, such as lambda key: Budget(requests='500/min', tokens='90_000/min'),"
@@ -106,29 +100,24 @@ class KeyedBudget(Keyed[K, Budget]):
 
     def _check_budget(self, what: str, shared: Budget, process: bool) -> None:
         self._check_scope_of_shared(what, process, shared)
-        shared.check_shared(what)
+        shared._check_as_shared(what)
 
     def _join(self, member: Budget, shared: Budget | None) -> None:
         if self._guard is not None and shared is None:
-            self._guard.join(member.dispatcher, None)
-        member.belong(shared)
+            self._guard.join(member._dispatcher, None)
+        member._belong(shared)
 
     def _closed_member(self) -> Budget:
         return _Closed()
 
     # Asking.
 
-    def reserve(
-        self, key: K, /, *misplaced: Never, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int
-    ) -> Lease:
-        """Reserve amounts of the key's budget, and of those that it shares: as `Budget.reserve`.
-
-        Raises its errors, those of the factory and of ``shared``, and TypeError for a key that cannot be hashed.
-        """
-        return self[key].reserve(*misplaced, max_wait=max_wait, on_error=on_error, **amounts)
+    def reserve(self, key: K, /, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
+        """Reserve amounts for a key, of its budget and of those it shares; see `Budget.reserve`."""
+        return self[key].reserve(max_wait=max_wait, on_error=on_error, **amounts)
 
     def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
-        """Heed what a server said of a key, as `Budget.observe` does: a pause is for that key only. Does nothing when closed."""
+        """Apply what a server's response said about a key; see `Budget.observe`. Only that key is paused."""
         if feedback is not None and self._closed is None:
             self[key].observe(feedback, jitter=jitter)
 
@@ -141,7 +130,7 @@ class _Closed(Budget):
     def __init__(self) -> None:
         super().__init__(requests=1)
 
-    def reserve(self, *misplaced: object, **options: object) -> NoReturn:
+    def reserve(self, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> NoReturn:
         raise LimiterClosed(_CLOSED)
 
 

@@ -6,35 +6,32 @@ Knows nothing of limits, of lines or of time: the budget takes the amounts and c
 from __future__ import annotations
 
 from functools import partial
+from logging import getLogger
 from typing import TYPE_CHECKING
-
-from aiorate.absent import NamesOfLease
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Literal, Never, NoReturn
+    from typing import Literal, NoReturn
 
     from aiorate.budget import Budget
     from aiorate.schedulers.dimensions import Amounts
 
     OnError = Literal["keep", "refund"]
 
-__all__ = ["Lease", "check_named", "not_a_reservation"]
+__all__ = ["Lease"]
 
 
-def not_a_reservation(*args: object) -> Never:
-    """Raise the error for a Budget or a reservation that is awaited, or entered in another way than ``async with``."""
-    from aiorate.mistakes import NOT_A_RESERVATION
+class Lease:
+    """What a call has reserved of a budget.
 
-    raise TypeError(NOT_A_RESERVATION)
+    ::
 
+        async with budget.reserve(tokens=1800) as lease:
+            ...
+            lease.settle(tokens=412)
 
-class Lease(NamesOfLease):
-    """What a call reserved: ``async with budget.reserve(tokens=1800) as lease: ...; lease.settle(tokens=used)``.
-
-    With ``scope="process"``, a plain ``with`` reserves in synchronous code, and any thread may settle.
-
-    The first of `settle` and `refund` counts, and others do nothing. Unsettled at the end of its block, the estimate stands.
+    The first call of `settle` or `refund` counts, later ones do nothing. Without either, the estimate becomes final at the end of the
+    block.
     """
 
     __slots__ = ("_amounts", "_budget", "_entered", "_limit", "_on_error", "_receipt", "_state", "limited_by", "waited")
@@ -63,42 +60,40 @@ class Lease(NamesOfLease):
             raise RuntimeError(_TWICE)
         self._entered = True
         try:
-            self.waited, self._receipt, self.limited_by = await self._budget.enter(self._amounts, self._limit)
+            self.waited, self._receipt, self.limited_by = await self._budget._enter(self._amounts, self._limit)
         except BaseException:
             self._entered = False  # nothing was spent, and it may be tried again
             raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """With an exception and ``on_error="refund"``, give everything back. Otherwise the estimate stands if it was not settled."""
+        """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
         self._leave(error)
 
     def __enter__(self) -> Lease:
-        """As ``async with``, for synchronous code in any thread: blocks until every dimension has its amount. Needs ``scope="process"``.
-
-        RuntimeError without it, and in a thread whose event loop is running, which it would block.
-        """
-        if self._budget.dispatcher.section is None:
-            from aiorate.mistakes import NOT_A_BLOCK_OF_BUDGETS
-
-            raise RuntimeError(NOT_A_BLOCK_OF_BUDGETS)
+        """Wait in synchronous code, for a budget with ``scope="process"``."""
+        if self._budget._dispatcher.section is None:
+            raise RuntimeError(
+                "`with` blocks its thread, and this budget is for one event loop: write `async with budget.reserve(...)`, or create the"
+                " budget with scope='process'."
+            )
         if self._entered:
             raise RuntimeError(_TWICE)
         self._entered = True
         try:
-            self.waited, self._receipt, self.limited_by = self._budget.enter_blocking(self._amounts, self._limit)
+            self.waited, self._receipt, self.limited_by = self._budget._enter_blocking(self._amounts, self._limit)
         except BaseException:
             self._entered = False
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """As with ``async with``."""
+        """The same as at the end of ``async with``."""
         self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
         refunded = error is not None and self._on_error == "refund" and not self._state
-        section = self._budget.dispatcher.section
+        section = self._budget._dispatcher.section
         if section is None:
             try:
                 if refunded:
@@ -113,35 +108,27 @@ class Lease(NamesOfLease):
             self._state = self._state or "over"
             section.post(partial(self._end, "over"))
 
-    if not TYPE_CHECKING:
-        __await__ = __call__ = not_a_reservation
+    def settle(self, **used: int) -> None:
+        """Say what was really used. Less is given back, and more is charged. Dimensions you leave out stay as reserved.
 
-    def settle(self, *misplaced: Never, **used: int) -> None:
-        """Report the actual use: less comes back at once, more is owed by later calls. Dimensions not named stay as reserved.
+        Call it inside the block. A bucket takes back as much as it has room for.
 
-        Of a `TokenBucket`, as much comes back as fits into the burst: for long calls choose one that holds what they leave unused.
-
-        0 is a legal amount. Raises TypeError and ValueError for anything else than known dimensions and ints of 0 or more, and
-        RuntimeError outside the block, where the estimate stands already.
+        Raises:
+            RuntimeError: The block has not begun, or has ended.
         """
-        check_named("settle", self._budget.dimensions, misplaced)
         if self._state == "settled":
             return
         if self._receipt is None or self._state:
             raise RuntimeError(f"settle(): {_OVER if self._state else _NOT_ENTERED}")
-        self._budget.check_used(used)
-        section = self._budget.dispatcher.section
+        self._budget._check_used(used)
+        section = self._budget._dispatcher.section
         if section is None:
             self._settle(used)
         else:
             section.command(partial(self._settle, used))
 
-    def refund(self, *misplaced: Never, **amounts: Never) -> None:
-        """Give everything back: the call was not made. Raises TypeError for amounts: `settle` is for a part."""
-        if misplaced or amounts:
-            from aiorate.mistakes import NOT_IN_PART
-
-            raise TypeError(NOT_IN_PART)
+    def refund(self) -> None:
+        """Give everything back, because the call was not made."""
         self.settle(**dict.fromkeys(self._budget.dimensions, 0))
 
     def _settle(self, used: dict[str, int]) -> None:
@@ -149,21 +136,19 @@ class Lease(NamesOfLease):
         if receipt is not None:  # else another thread has settled it
             self._state = "settled"
             try:
-                self._budget.settle_lease(self._amounts, receipt, used)
+                self._budget._settle_lease(self._amounts, receipt, used)
             finally:
-                self._budget.end_lease()
+                self._budget._end_lease()
 
     def _end(self, state: Literal["settled", "over"]) -> None:
         if self._receipt is not None:
             self._receipt, self._state = None, state
-            self._budget.end_lease()
+            self._budget._end_lease()
 
     def __del__(self) -> None:
         try:  # not suppress(), which may be gone as the interpreter ends
             if self._entered is None:
-                from aiorate.mistakes import warn_of_no_block
-
-                warn_of_no_block(self)
+                _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
             self._end("over")  # entered by hand and never left
         except (AttributeError, ImportError):
             return  # a signal handler interrupted its making, or the interpreter ends
@@ -176,13 +161,7 @@ class Lease(NamesOfLease):
         raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
 
 
-def check_named(call: str, names: tuple[str, ...], misplaced: tuple[object, ...]) -> None:
-    """Raise TypeError for amounts that were given without their names."""
-    if misplaced:
-        from aiorate.mistakes import not_by_name
-
-        raise not_by_name(call, misplaced[0], names)
-
+_logger = getLogger("aiorate")
 
 _TWICE = "a lease can be entered only once. Call reserve() again for each call."
 _NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."

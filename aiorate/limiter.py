@@ -6,15 +6,13 @@ belongs to the class that users look up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar
 
-from aiorate.absent import NamesOfLimiter
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, check_count
-from aiorate.explained import explained
 from aiorate.options import check_on_wait, check_options, check_scope
 from aiorate.rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate.schedulers.interface import Scheduler, check_permits
-from aiorate.schedulers.token_pool import TokenPool
+from aiorate.several import strategy_of
 from aiorate.waiting import changes
 from aiorate.waiting.deciding import changing, deciding, looking
 from aiorate.waiting.dispatcher import TURN, Dispatcher
@@ -27,15 +25,15 @@ from aiorate.waiting.timeline import NOT_ASKED
 from aiorate.waiting.watcher import UNWATCHED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable
     from types import TracebackType
-    from typing import Any, Literal, Never, NoReturn
+    from typing import Any, Literal, NoReturn
 
     from aiorate.decorator import Weighted
     from aiorate.events import Event
     from aiorate.feedback import Feedback
     from aiorate.rate import Duration, Number
-    from aiorate.several import Limit, Limits
+    from aiorate.several import Limits
     from aiorate.slots import Slot, SlotCount
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
@@ -48,72 +46,66 @@ if TYPE_CHECKING:
 
 __all__ = ["Limiter", "pause_to_ns"]
 
-_CATCH_UP, _CATCH_UP_NS = 0.02, 20_000_000  # the default, not to be read digit by digit for every limiter
-_LOOP: Literal["loop"] = "loop"  # compared by identity; an equal text takes the longer way
-_NO_RATE = ""  # compared by identity: none was given
-_OPTIONS = ("catch_up", "max_waiting", "precise", "clock", "name", "max_concurrency", "on_event", "on_wait", "scope")
 _wait_blocking: Callable[..., tuple[int, int, int | None]] | None = None  # once it is needed
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
-class Limiter(NamesOfLimiter):
-    """Grants permits at a rate, in the order asked, to the coroutines of one event loop, or to all of a process.
+class Limiter:
+    """Limit how often something happens, first come, first served.
 
-    ``rate_or_scheduler`` is a strategy such as ``TokenBucket("10/s", burst=20)``, or a rate (a `Rate`, text such as ``"100/s"``, or a
-    number per second) for a `TokenPool`, or a list of these, all of which hold: `AllOf`. ``catch_up`` is how many seconds (or a timedelta)
-    a late event loop may make up for at once; permits missed before that are skipped and counted. ``max_waiting`` is the largest number of
-    requests in line. ``precise`` wakes waiters within tens of microseconds by a kernel timer (Linux) instead of the loop's, which are a
-    millisecond coarse; elsewhere it changes nothing. ``clock`` is for tests; ``name`` appears in the filler task's name and in ``repr()``.
+    Callers wait in a queue and are let through at ``rate``::
 
-    ``max_concurrency`` is how many callers may be inside ``async with`` (or a decorated function) at a time; the place is taken before
-    the permit, so that no permit is spent while waiting for it. Without it, leaving ``async with`` does nothing. ``on_event`` is called
-    with an `aiorate.Event` when a server asks for a pause or permits are skipped; both are logged under ``aiorate`` too. ``on_wait`` is
-    called with an `aiorate.Waited` for each request that waited; see `watch`.
+        limiter = Limiter("100/s")
 
-    ``scope="loop"`` is for one event loop: the limiter may be made without one, and used in one after the other, but not in two at a
-    time, and not from other threads. ``scope="process"`` is one budget, and one line, for any number of event loops in any threads
-    (asyncio, uvloop, trio) and for synchronous code, which calls `acquire_blocking`; every call may come from any thread then, and
-    ``on_event`` is called in whichever thread decided. Cannot be copied or pickled: share it.
+        async with limiter:
+            await send()
+
+    Create one limiter for each thing that has a limit, at import time if you like, and share it. A limiter that nobody is waiting for
+    has no task, timer or thread.
+
+    Args:
+        rate: How fast to go: text such as ``"100/s"`` or ``"500/min"``, a number per second, or a `Rate`. To allow bursts, pass a strategy
+            such as ``TokenBucket("10/s", burst=20)``. If several limits apply at once, pass a list of them.
+        catch_up: How many seconds of lost time to make up for when the event loop is late. Permits missed before that are skipped, and
+            counted in ``statistics().skipped``.
+        max_waiting: How many callers may queue up; the next one gets `LineFull`. Unlimited by default.
+        max_concurrency: How many ``async with`` blocks or decorated calls may run at once. A caller waits for a free place first and for
+            its permit second, so it never holds a permit that it cannot use yet. Unlimited by default.
+        precise: Wake callers within tens of microseconds, instead of about a millisecond. Linux only; has no effect elsewhere.
+        scope: ``"loop"`` if the limiter is used in one event loop at a time. ``"process"`` shares it between all threads and event loops,
+            synchronous code included; see `acquire_blocking`.
+        clock: A different source of time, for tests.
+        name: Shown in logs, metrics and ``repr()``.
+        on_event: Called with an `Event` when a server asks for a pause, or when permits are skipped.
+        on_wait: Called with a `Waited` after each wait; see `watch`.
+
+    A limiter cannot be copied or pickled, because the copy would grant the same permits again.
     """
 
     __slots__ = ("__weakref__", "_dispatcher", "_entrance", "_max_waiting", "_meter")
 
     def __init__(
         self,
-        rate_or_scheduler: Limits = _NO_RATE,
-        *misplaced: Never,
-        catch_up: Duration = _CATCH_UP,
+        rate: Limits,
+        *,
+        catch_up: Duration = 0.02,
         max_waiting: int | None = None,
+        max_concurrency: int | None = None,
         precise: bool = False,
+        scope: Literal["loop", "process"] = "loop",
         clock: Clock | None = None,
         name: str | None = None,
-        max_concurrency: int | None = None,
         on_event: Callable[[Event], object] | None = None,
         on_wait: Callable[[Waited], object] | None = None,
-        scope: Literal["loop", "process"] = _LOOP,
-        **unknown: Never,
     ) -> None:
-        if unknown or rate_or_scheduler is _NO_RATE:
-            from aiorate.wrong_arguments import unknown_options
-
-            raise unknown_options("Limiter()", unknown, _OPTIONS)
-        if misplaced:
-            from aiorate.wrong_arguments import more_than_a_rate
-
-            raise more_than_a_rate(rate_or_scheduler, misplaced[0])
-        if isinstance(rate_or_scheduler, type):
-            from aiorate.mistakes import not_the_class
-
-            raise not_the_class("Limiter", rate_or_scheduler)
-        scheduler = rate_or_scheduler if isinstance(rate_or_scheduler, Scheduler) else _strategy(rate_or_scheduler)
+        scheduler = rate if isinstance(rate, Scheduler) else strategy_of("Limiter()", rate)
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
             check_options("Limiter", max_waiting, clock, name, on_event, on_wait)
         if not isinstance(precise, bool):
             raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
-        if scope is not _LOOP:
+        if scope != "loop":
             self._check_scope(scope)
-        ns = _CATCH_UP_NS if catch_up is _CATCH_UP else duration_to_ns(catch_up, "Limiter(catch_up)")
-        self._dispatcher = Dispatcher(scheduler, ns, precise, clock, name)
+        self._dispatcher = Dispatcher(scheduler, duration_to_ns(catch_up, "Limiter(catch_up)"), precise, clock, name)
         self._dispatcher.notices.on_event = on_event
         self._meter = self._dispatcher.meter
         self._entrance: Entrance | None = None
@@ -124,7 +116,7 @@ class Limiter(NamesOfLimiter):
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher, places)
         if self._entrance is not None:
             self._entrance.most = self._max_waiting
-        if scope is not _LOOP and scope != _LOOP:
+        if scope != "loop":
             from aiorate.waiting.process.scope import widen
 
             widen([self._dispatcher] if places is None else [places, self._dispatcher], name)
@@ -133,18 +125,29 @@ class Limiter(NamesOfLimiter):
 
     def _check_scope(self, scope: str) -> None:
         check_scope("Limiter", scope)
-        if scope != _LOOP and type(self) is not Limiter:
+        if type(self) is not Limiter:
             raise TypeError(f"{type(self).__name__}: a subclass of Limiter cannot have scope={scope!r}. Wrap a Limiter instead.")
 
     # Asking.
 
     async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
-        """Wait in line until the permits are granted; returns the seconds waited, 0.0 if none.
+        """Wait until it is your turn, and take the permits.
 
-        Raises `WaitTooLong` at once if it would take longer than ``max_wait`` (seconds, or a timedelta), and after ``max_wait`` if it
-        is not granted by then, as when a pause comes in between; `LineFull` if ``max_waiting`` are waiting, `LimiterClosed`; nothing
-        is spent then. ValueError if ``permits`` can never be granted. Cancelled while waiting, or granted but not yet run: nothing is
-        spent, and the next in line moves up at once.
+        If the task is cancelled while it waits, or this raises, nothing is spent and the next caller moves up.
+
+        Args:
+            permits: How many to take, all at once. Nobody who asked later is served first, even if they ask for fewer.
+            max_wait: The longest you are prepared to wait, in seconds or as a timedelta. By default, as long as it takes.
+
+        Returns:
+            The seconds spent waiting, or 0.0 if there was no need to wait.
+
+        Raises:
+            WaitTooLong: It would take longer than ``max_wait``. Raised at once if that is certain now, otherwise when ``max_wait`` is
+                over, for example because the limiter was paused in the meantime.
+            LineFull: ``max_waiting`` callers are in the queue already.
+            LimiterClosed: The limiter was closed.
+            ValueError: The limiter can never grant that many permits at once.
         """
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
         if permits is not _ONE:
@@ -178,7 +181,11 @@ class Limiter(NamesOfLimiter):
         return waited / NS_PER_SECOND
 
     def try_acquire(self, permits: int = 1) -> bool:
-        """Take the permits if they are available at once and nobody is in line; never waits."""
+        """Take the permits if they are available right now, without waiting.
+
+        Returns:
+            Whether they were taken. False if somebody is waiting already: nobody overtakes the queue.
+        """
         if permits is not _ONE:
             self._check("try_acquire()", permits)
         elif self._meter.grab(True):
@@ -202,22 +209,18 @@ class Limiter(NamesOfLimiter):
         if is_closed(dispatcher):
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
         if shares_on_demand(dispatcher):
-            from aiorate.mistakes import NO_LEASE
-
-            raise RuntimeError(f"try_acquire(): {NO_LEASE}")
+            raise ACQUIRE.no_lease("try_acquire()")
         dispatcher.counters.refused += 1
         return False
 
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None, timeout: None = None) -> float:
-        """As `acquire`, for synchronous code in any thread: blocks until the permits are granted; returns the seconds waited.
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
+        """Wait in synchronous code, in any thread: the same as `acquire`, for a limiter with ``scope="process"``.
 
-        Needs ``scope="process"``. RuntimeError without it, and in a thread whose event loop is running, which it would block.
-        Interrupted while waiting, as by Ctrl-C, nothing is spent.
+        If Ctrl-C interrupts the wait, nothing is spent.
+
+        Raises:
+            RuntimeError: The limiter has the scope of one event loop, or an event loop is running in this thread and would be blocked.
         """
-        if timeout is not None:
-            from aiorate.mistakes import NO_TIMEOUT
-
-            raise TypeError(NO_TIMEOUT)
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
@@ -226,27 +229,24 @@ class Limiter(NamesOfLimiter):
         return waited / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
-        """Acquire one permit; the target is the seconds waited. With ``max_concurrency``, take a place first."""
+        """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
         if self._entrance is None and self._meter.grab():
             return 0.0
-        return await self.enter(1)
+        return await self._enter(1)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave the place, if there is a limit of concurrency. A permit is used up by starting."""
-        self.leave()
+        """Free the place, if there is a ``max_concurrency``. You do not get the permit back: you pay for starting."""
+        self._leave()
 
     def __enter__(self) -> float:
-        """As ``async with``, for synchronous code in any thread: blocks until the permit is granted. Needs ``scope="process"``.
-
-        RuntimeError without it, and in a thread whose event loop is running, which it would block.
-        """
-        return self.enter_blocking(1)
+        """Acquire one permit in synchronous code, for a limiter with ``scope="process"``. ``as waited`` gets the seconds spent waiting."""
+        return self._enter_blocking(1)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave the place, if there is a limit of concurrency, in any thread."""
-        self.leave_blocking()
+        """Free the place, if there is a ``max_concurrency``."""
+        self._leave_blocking()
 
-    async def enter(self, permits: int) -> float:
+    async def _enter(self, permits: int) -> float:
         """Take a place, if there is a limit of concurrency, and then the permits; returns the seconds waited for both.
 
         Cancelled or refused meanwhile, the place is left again. `leave` must follow.
@@ -257,7 +257,7 @@ class Limiter(NamesOfLimiter):
         self._check("acquire()", permits)
         return ns_to_seconds(await entrance.enter(permits))
 
-    async def enter_at_once(self) -> bool:
+    async def _enter_at_once(self) -> bool:
         """As `enter` for one permit, and never waits: False unless a place and a permit are free now. A store is asked once.
 
         `leave` must follow True.
@@ -285,12 +285,13 @@ class Limiter(NamesOfLimiter):
             return False
         return True
 
-    def enter_blocking(self, permits: int) -> float:
+    def _enter_blocking(self, permits: int) -> float:
         """As `enter`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""
         if self._dispatcher.section is None:
-            from aiorate.mistakes import NOT_A_BLOCK
-
-            raise RuntimeError(NOT_A_BLOCK)
+            raise RuntimeError(
+                "`with` blocks its thread, and this limiter is for one event loop: write `async with limiter:`, or create the limiter with"
+                " scope='process'."
+            )
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         wait = _wait_blocking or _blocking_wait()
@@ -300,7 +301,7 @@ class Limiter(NamesOfLimiter):
             waited = self._entrance.enter_blocking(permits, wait)
         return waited / NS_PER_SECOND  # not by a function: a signal handler could raise at its call, and the place would stay taken
 
-    def leave_blocking(self) -> None:
+    def _leave_blocking(self) -> None:
         """As `leave`, also if a signal handler interrupts it."""
         left: list[bool] = []
         try:
@@ -311,43 +312,33 @@ class Limiter(NamesOfLimiter):
                 self._entrance.leave(left)
             raise
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Leave the place that `enter` took: the next request waiting for it has it at once."""
         if self._entrance is not None:
             self._entrance.leave()
 
     def of(self, permits: int) -> Weighted:
-        """Take ``permits`` at once: ``async with limiter.of(5):``, or ``@limiter.of(5)``; for threads, ``with limiter.of(5):``."""
+        """Take several permits in one step: ``async with limiter.of(5):``, or ``@limiter.of(5)`` above a function."""
         self._check("of()", permits)
         from aiorate.decorator import Weighted
 
         return Weighted(self, permits)
 
-    @overload
-    def __call__(self, function: F) -> F: ...
+    def __call__(self, function: F) -> F:
+        """Decorate a function, so that every call acquires a permit first.
 
-    @overload
-    def __call__(self) -> Never: ...
-
-    def __call__(self, function: Callable[..., Any] | None = None, *misplaced: object, **options: object) -> Any:
-        """Decorate a function: each call acquires one permit first.
-
-        A coroutine function, an async generator function, or, with ``scope="process"``, a plain function or generator function, which
-        then blocks. RuntimeError for a plain one without that scope.
+        Works on coroutine functions and async generator functions, and keeps their signature and types. With ``scope="process"``, plain
+        functions and generator functions work too: they block.
         """
-        if misplaced or options or not callable(function):
-            from aiorate.mistakes import not_decorated
-
-            raise not_decorated((function, *misplaced), options)
         from aiorate.decorator import Weighted, limited
 
         return limited(Weighted(self, 1), function)
 
     async def slots(self) -> AsyncGenerator[Slot, None]:
-        """Pace an open loop: yields one slot after the other, each with the time at which it was meant to start.
+        """Yield one `Slot` after the other at the limiter's rate, for work that should start on schedule.
 
-        A slot stands in line from the moment the one before it was granted, so a slow body is made up for, up to
-        ``catch_up``; earlier slots are skipped, which shows as a gap in ``index`` and in ``statistics().skipped``.
+        If the body of the loop is slow, the next slots come at once, up to ``catch_up`` seconds' worth. Older ones are skipped, which shows
+        as a gap in ``slot.index``, and are counted in ``statistics().skipped``.
         """
         from aiorate.slots import SlotCount
 
@@ -371,53 +362,52 @@ class Limiter(NamesOfLimiter):
 
     # Changing, for those in line too.
 
-    @explained
     @changing
     def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
-        """Change the rate at once, for those in line too; what is stored or owed is kept as the strategy says.
+        """Change the rate, for callers that are already waiting too.
 
-        A window keeps its period: 90 per second is 5400 in a window of one minute (`SlidingWindow.set_rate` says more). ``member`` is the
-        index of the one to change of several, in an `AllOf` or a list. Requests in line that are now larger than can be granted fail with a
-        ValueError.
+        What is stored or owed stays. A window keeps its period: 90 per second is 5400 in a window of one minute.
+
+        Args:
+            rate: The new rate.
+            member: If the limiter was made from a list of limits, the index of the one to change, counted from 0.
+
+        Waiting requests that are now larger than the limiter can ever grant fail with a ValueError.
         """
-        if isinstance(rate, (Scheduler, Limiter, type(None))):
-            from aiorate.mistakes import not_to_set
-
-            raise not_to_set(rate)
         changes.set_rate(self._dispatcher, rate, member)
 
     @changing
     def pause(self, seconds: Duration) -> None:
-        """Grant nothing for ``seconds``, a number or a timedelta.
+        """Let nothing through for this many seconds, or a timedelta.
 
-        Pauses merge by the later end; afterwards the line goes on where it was held up. Raises TypeError for text: a header such as
-        ``Retry-After`` is read by `aiorate.http.read_feedback`, for `observe`.
+        If pauses overlap, the latest end wins. Afterwards the queue goes on where it stopped; paused time is neither saved up nor owed.
         """
         changes.pause(self._dispatcher, pause_to_ns(seconds))
 
     @changing
     def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
-        """Heed what a server said, as `aiorate.http.read_feedback` reads it from a response; None does nothing.
+        """Apply what a server's response said about the limit, as `aiorate.http.read_feedback` reads it. None does nothing.
 
-        A pause holds everybody in line, and merges with others by the later end. Of a quota of requests, at most the remaining ones are
-        granted until its reset, and at most what its policy allows. Where the quota is full at its reset, at most the remaining ones
-        are granted now, and the rest as it comes back, until the server says more. So it only ever lowers what is available. ``jitter``
-        makes a pause longer by a random part of that many seconds, for when many clients would come back at once. Raises TypeError and
-        ValueError for anything else, and changes nothing then.
+        A refusal pauses the limiter. A quota limits what is let through until it is reset. A server can only make a limiter slower than you
+        made it.
+
+        Args:
+            feedback: What the response said.
+            jitter: Make a pause longer by a random part of this many seconds, so that many clients do not come back together.
         """
         if feedback is not None:
             changes.observe(self._dispatcher, feedback, duration_to_ns(jitter, "observe(jitter)"))
 
     @changing
     def resume(self) -> None:
-        """End a pause now, also one that a server asked for."""
+        """End a pause now, whoever began it."""
         changes.resume(self._dispatcher)
 
     @changing
     def refund(self, permits: int) -> None:
-        """Give permits back after the fact, never above capacity: those in line may move up. 0 does nothing.
+        """Give back permits that you did not use. Callers in the queue may move up.
 
-        A limit shared with others gets them back too.
+        A limit never gets more than it can hold. Limits that this one shares get the permits back too. 0 does nothing.
         """
         if _is_none("refund()", permits):
             return
@@ -425,9 +415,9 @@ class Limiter(NamesOfLimiter):
 
     @changing
     def charge(self, permits: int) -> None:
-        """Take permits after the fact: a debt that those in line and later callers wait for. 0 does nothing.
+        """Take permits that you have already used. Later callers wait until they are paid for.
 
-        A limit shared with others owes them too.
+        There may be more of them than any request can ask for. Limits that this one shares are charged too. 0 does nothing.
         """
         if _is_none("charge()", permits):
             return
@@ -435,7 +425,7 @@ class Limiter(NamesOfLimiter):
 
     @changing
     def reset(self) -> None:
-        """Start over: as full or as empty as the strategy starts, no debt, no pause, counters at 0. Those in line stay in line."""
+        """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
         self._dispatcher.look()
         changes.reset(self._dispatcher)
         if self._entrance is not None:
@@ -443,10 +433,10 @@ class Limiter(NamesOfLimiter):
 
     @changing
     def apply(self, spec: RateSpec | str) -> None:
-        """Apply rate, burst ratio and verb of a `RateSpec` (or its text); pools and schedules keep what they hold.
+        """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.
 
-        ``start`` ends a stop (and reopens a closed limiter), ``stop`` grants nothing until then, ``restart`` also empties pools
-        and forgets a backlog, ``configure`` does neither. The ratio is for strategies that have one: TokenPool, BurstRatio.
+        ``start`` ends a stop and reopens a closed limiter, ``stop`` lets nothing through until then, ``restart`` also forgets a backlog,
+        and ``configure`` only changes the numbers. The burst ratio is for strategies that have one: `TokenPool` and `BurstRatio`.
         """
         from aiorate.spec import RateSpec
 
@@ -458,7 +448,7 @@ class Limiter(NamesOfLimiter):
             self._entrance.places.closed = False
 
     async def aclose(self) -> None:
-        """Close the limiter: requests in line fail with `LimiterClosed`; no task and no timer stays."""
+        """Close the limiter. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns."""
         error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
         self._dispatcher.run(self._shut, error)
         await changes.finish(self._dispatcher)
@@ -478,34 +468,26 @@ class Limiter(NamesOfLimiter):
     @property
     @looking
     def rate(self) -> Rate:
-        """The rate in force."""
+        """The rate at present."""
         return self._dispatcher.scheduler.rate
-
-    @rate.setter
-    def rate(self, rate: Never) -> None:
-        from aiorate.mistakes import not_by_assignment
-
-        raise not_by_assignment(rate)
 
     @property
     @looking
     def scheduler(self) -> Scheduler:
-        """The strategy, to look at; change it through the limiter."""
+        """The strategy, to look at. To change it, use the limiter."""
         return self._dispatcher.strategy
 
     @property
     @deciding
     def lag(self) -> float:
-        """Seconds behind schedule: the wait time of a load test."""
+        """How many seconds the limiter is behind its schedule."""
         return ns_to_seconds(self._dispatcher.scheduler.lag(self._dispatcher.look()))
 
     @deciding
     def delay(self, permits: int = 1) -> float:
-        """Seconds that a request made now would wait, the line included; infinite while stopped. Changes nothing.
+        """Return how many seconds a request made now would have to wait; infinite if the limiter is stopped or closed.
 
-        In a line of more than 32 that has just changed, those behind the first 32 may count by the sum of their permits: that is exact
-        where each asks for one, and may be too short for large requests in a window, or where several limits hold at once. With
-        ``max_concurrency`` it is the wait of a request that has its place: when a place becomes free is unknown.
+        Everybody in the queue counts. With ``max_concurrency``, it is the wait of a request that has its place already.
         """
         self._check("delay()", permits)
         wait = estimate(self._dispatcher, permits, self._dispatcher.look())
@@ -513,41 +495,41 @@ class Limiter(NamesOfLimiter):
 
     @looking
     def bound(self, seconds: Duration, largest: int = 1) -> int | None:
-        """The guarantee: the most permits granted in any window of ``seconds``, if no request is for more than ``largest``.
+        """Return the most permits that any window of this length can hold, whatever happens; None if there is no bound.
 
-        ``seconds`` is a number or a timedelta. None: no bound. A strategy that makes up for lateness is bounded as for a window longer by
-        ``catch_up``.
+        Args:
+            seconds: The length of the window, in seconds or as a timedelta.
+            largest: The largest number of permits that any one request asks for.
         """
         check_permits("bound(largest)", largest)
         window = duration_to_ns(seconds, "bound(seconds)")
         if window < 1:
-            raise ValueError(f"bound(seconds) must be greater than 0; {seconds!r} was given.")
+            raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
         return self._dispatcher.scheduler.bound_when_late(window, largest, self._dispatcher.catch_up.limit)
 
     @deciding
     def statistics(self) -> Statistics:
-        """A snapshot of the counters."""
+        """Return a snapshot of the counters."""
         from aiorate.statistics import snapshot
 
         self._dispatcher.look()
         return snapshot(self._dispatcher, None if self._entrance is None else self._entrance.places)
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
-        """Have ``on_wait`` called with an `aiorate.Waited` for each request that waits from now on; returns a function that ends that.
+        """Call a function after each wait, with a `Waited`.
 
-        It is called once for each request that waited and was granted, in the task or thread that asked, just before that goes on; in
-        whatever way it was asked. Not for requests that were granted at once, refused or closed, nor for those that were cancelled, even
-        if they had been granted: their permits are given back. A request for a key is told by that key's limiter and its KeyedLimiter,
-        and not by the limits that they share. Nobody waits for the limiter while the function runs, and it may call the limiter.
-        An exception in it is logged under ``aiorate``, and the request goes on. Functions are called in the order in which they were
-        added, ``on_wait=`` of the constructor first. Raises TypeError for anything but a plain function.
+        It is called in the task or thread that waited, just before that goes on, so keep it short. It is not called for requests that went
+        straight through, were refused, or were cancelled. If it raises, that is logged, and the request goes on.
+
+        Returns:
+            A function that ends the calls.
         """
         check_on_wait("watch", on_wait)
         from aiorate.waiting.watch import watch_of
 
         return self._dispatcher.run(watch_of, self._dispatcher).add(on_wait)
 
-    def totals(self) -> Totals:
+    def _totals(self) -> Totals:
         """What was granted and refused since it was made, and how many wait: for parts of aiorate that are built upon a limiter.
 
         May be called in any thread: it reads plain numbers, and changes nothing.
@@ -557,16 +539,11 @@ class Limiter(NamesOfLimiter):
         return totals_of(self._dispatcher, (), None if self._entrance is None else self._entrance.places)
 
     @property
-    def dispatcher(self) -> Dispatcher:
-        """The dispatcher, which decides; for parts of aiorate that are built upon a limiter."""
-        return self._dispatcher
-
-    @property
-    def places(self) -> Dispatcher | None:
+    def _places(self) -> Dispatcher | None:
         """The dispatcher of the places of ``max_concurrency``, for parts of aiorate; None: there is no limit of concurrency."""
         return None if self._entrance is None else self._entrance.places
 
-    def check_shared(self, what: str, instead: str) -> None:
+    def _check_as_shared(self, what: str, instead: str) -> None:
         """Raise ValueError if the limiter has options that do not hold for permits taken through others.
 
         The error names ``instead`` as the place for ``max_waiting``.
@@ -615,19 +592,6 @@ def pause_to_ns(seconds: Duration) -> int:
             " observe(aiorate.http.read_feedback(status, headers))."
         )
     return duration_to_ns(seconds, "pause()")
-
-
-def _strategy(rate: Rate | str | Number | Sequence[Limit]) -> Scheduler:
-    if type(rate) is not str and isinstance(rate, (list, tuple)):
-        from aiorate.several import all_of
-
-        return all_of("Limiter()", rate)
-    try:
-        return TokenPool(rate)  # type: ignore[arg-type]  # which says what is wrong
-    except TypeError as error:
-        from aiorate.mistakes import not_a_rate
-
-        raise not_a_rate("Limiter()", rate) from error
 
 
 def _is_none(call: str, permits: int) -> bool:

@@ -62,7 +62,7 @@ class PureMeter:
         self.peak: int = _LEAST
         """The most ticks that such a grab found idle."""
 
-    def grab(self, trying: bool = False) -> bool:
+    def grab(self, trying: bool = False, /) -> bool:
         """Take one permit if it is due and the meter is open. Does what the scheduler's ``take(1, now, since)`` does.
 
         ``trying``: for a caller that cannot wait.

@@ -27,9 +27,7 @@ def check_scope(of: str, scope: object) -> None:
     if not isinstance(scope, str):
         raise TypeError(f"{of}(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
     if scope not in ("loop", "process"):
-        from aiorate.mistakes import scope_meant
-
-        raise ValueError(f"{of}(scope) must be 'loop' or 'process'; {scope!r} was given.{scope_meant(scope)}")
+        raise ValueError(f"{of}(scope={scope!r}) must be 'loop' or 'process'.")
 
 
 def check_on_wait(call: str, on_wait: object) -> None:

@@ -1,4 +1,4 @@
-"""OpenTelemetry: metrics of limiters, and a span for each request that waited. Needs ``pip install "aiorate[otel]"``, the API alone.
+"""OpenTelemetry: metrics of limiters, and a span for each request that waited. Needs ``pip install "aiorate-limiter[otel]"``.
 
 >>> undo = instrument(limiter)
 
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, ref
 
 from aiorate.errors import kind_of
-from aiorate.explained import names_explained
 from aiorate.waiting.lock import Lock
 
 if TYPE_CHECKING:
@@ -44,14 +43,14 @@ _OWN_WORDS = ("max_concurrency", "pause")
 
 @runtime_checkable
 class Watched(Protocol):
-    """What can be instrumented: limiters and budgets, with keys or without, of one process or of many."""
+    """What can be instrumented: limiters and budgets of every kind."""
 
     @property
     def name(self) -> str | None:
         """The value of the attribute ``aiorate.limiter.name``, if it has one."""
         ...
 
-    def totals(self) -> Totals:
+    def _totals(self) -> Totals:
         """What it has granted and refused, and how many wait; may be asked in any thread."""
         ...
 
@@ -62,7 +61,7 @@ class Watched(Protocol):
 
 @runtime_checkable
 class Adaptive(Protocol):
-    """What moves the rate of a limiter, such as an ``AdaptiveRate``: its limiter is instrumented."""
+    """Something that moves the rate of a limiter, such as an ``AdaptiveRate``. Its limiter is instrumented."""
 
     @property
     def limiter(self) -> Watched:
@@ -73,27 +72,30 @@ class Adaptive(Protocol):
 def instrument(
     *limiters: Watched | Adaptive, meter_provider: MeterProvider | None = None, tracer_provider: TracerProvider | None = None
 ) -> Callable[[], None]:
-    """Report limiters to OpenTelemetry; returns a function that undoes it.
+    """Report limiters and budgets to OpenTelemetry, by metrics and by a span for each wait.
 
-    Takes limiters and budgets of every kind. The providers are the global ones unless they are given. The metrics are
+    The metrics are
 
-    * ``aiorate.permits`` ({permit}), a counter of permits granted and kept. Permits that come back are deducted from later ones, because a
-      counter never falls. Of a budget it counts the amounts reserved, with the dimension as the attribute ``aiorate.dimension``;
+    * ``aiorate.permits`` ({permit}), a counter of permits granted and kept. Permits that come back are taken off later ones, because a
+      counter never falls. Of a budget it counts the amounts reserved, by ``aiorate.dimension``;
     * ``aiorate.refusals`` ({request}), a counter of requests refused by `try_acquire`, ``max_wait`` or ``max_waiting``;
-    * ``aiorate.waiting`` ({request}), how many requests are in line;
-    * ``aiorate.wait.duration`` (s), a histogram of the waits of requests that waited. Its count is the number of these requests.
+    * ``aiorate.waiting`` ({request}), how many requests are in the queue;
+    * ``aiorate.wait.duration`` (s), a histogram of the waits of requests that waited.
 
-    Each request that waited is a span ``aiorate.wait`` as well, from when it asked until it went on, in the context of its caller. Both
-    have the attribute ``aiorate.limited_by`` where `Waited.limited_by` says more than that it was the limiter's own rate; limits that
-    are shared are ``shared``, whatever their names.
+    The name of a limiter is the attribute ``aiorate.limiter.name``. Limiters of one name are one series, and so is a `KeyedLimiter`: keys
+    are never attributes. Spans and waits have ``aiorate.limited_by`` if they waited for more than the limiter's own rate. A limiter that
+    is garbage-collected is no longer reported.
 
-    The name of a limiter is the attribute ``aiorate.limiter.name``, and limiters of one name are one series: their sum. A `KeyedLimiter` is
-    the sum of its keys, those that were evicted included; keys are never attributes. A limiter that is given twice counts once. A limiter
-    that is garbage-collected is forgotten. Raises TypeError for anything else, and ImportError without opentelemetry-api;
-    nothing is reported then.
+    Args:
+        *limiters: Limiters, budgets and adaptive rates of every kind.
+        meter_provider: For metrics. By default the global one.
+        tracer_provider: For spans. By default the global one.
+
+    Returns:
+        A function that undoes it.
     """
     if not limiters:
-        raise TypeError("instrument() takes limiters, and none was given. Write instrument(limiter).")
+        raise TypeError("instrument() needs a limiter: instrument(limiter).")
     watched = list({id(each): each for each in map(_watched, limiters)}.values())
     sinks = _meters(meter_provider).sink, _spans(tracer_provider)
     ends: list[Callable[[], None]] = []
@@ -132,7 +134,7 @@ class _Counts:
         self.refusals = self.waiting = 0
 
     def read(self, limiter: Watched) -> None:
-        totals = limiter.totals()
+        totals = limiter._totals()
         for dimension, permits in totals.granted.items():
             self.permits[dimension] = max(permits, self.permits.get(dimension, 0))
         self.refusals, self.waiting = max(totals.refused, self.refusals), totals.waiting
@@ -342,14 +344,10 @@ def _version() -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("aiorate")
+        return version("aiorate-limiter")
     except PackageNotFoundError:
         return None
 
 
 _PLACEHOLDERS = ("opentelemetry.metrics", "opentelemetry.trace")
-_MISSING = 'aiorate.otel needs opentelemetry-api: pip install "aiorate[otel]"'
-
-
-if not TYPE_CHECKING:
-    __getattr__ = names_explained(__name__)
+_MISSING = 'aiorate.otel needs opentelemetry-api: pip install "aiorate-limiter[otel]"'

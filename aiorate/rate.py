@@ -11,8 +11,7 @@ from functools import lru_cache
 from math import gcd, lcm
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from aiorate.absent import NamesOfRate
-from aiorate.explained import explained
+from aiorate.errors import called
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -63,7 +62,7 @@ _NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
 RATE_TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
 
 
-class Rate(NamesOfRate):
+class Rate:
     """A number of permits per period, kept exactly.
 
     ``permits`` is an int, float, Decimal or Fraction. ``per`` is a number of seconds of the same types, or a timedelta. A float is
@@ -84,7 +83,6 @@ class Rate(NamesOfRate):
     is_whole: bool
     """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
 
-    @explained
     def __init__(self, permits: Number, per: Duration = 1) -> None:
         if isinstance(permits, str):
             raise TypeError(f"Rate(permits) must be an int, float, Decimal or Fraction, not text. Write Rate.parse({permits[:80]!r}).")
@@ -92,7 +90,7 @@ class Rate(NamesOfRate):
         t, t_den = _seconds(per)
         for value, name in ((n, "permits"), (t, "per")):
             if value <= 0:
-                raise ValueError(f"Rate({name}=...) must be greater than 0; {permits!r} per {per!r} s was given.")
+                raise ValueError(f"Rate({permits!r}, per={per!r}): {name} must be greater than 0.")
         self._keep(n, n_den, t * NS_PER_SECOND, t_den)
 
     @classmethod
@@ -114,10 +112,6 @@ class Rate(NamesOfRate):
                 hint = f": a {no_unit.name} has no fixed length"
                 days = no_unit.days * (int(match[2]) if (match[2] or "").isdigit() else 1)
                 write = f"'{match[1]}/{days}day', or CalendarWindow('{match[1]}/{match[2] or ''}{no_unit.name}', 'UTC')"
-            if not hint:
-                from aiorate.not_rates import meant
-
-                write = meant(text[:80]) or write
             raise ValueError(f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write {write}.")
         n, n_den = written(match[1], "Rate.parse()")
         count, count_den = written(match[2] or "1", "Rate.parse()")
@@ -232,8 +226,7 @@ def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         if abs(value) >= 10**MOST_DIGITS:
-            bits = value.bit_length()
-            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}; an int of {bits} bits was given.")
+            raise ValueError(f"{called(what, value)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
         return value, 1
     if isinstance(value, float) and abs(value) < _WHOLE_FLOATS and value.is_integer():
         return int(value), 1
@@ -242,13 +235,14 @@ def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
 
     if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
         raise TypeError(f"{what} must be an int, float, Decimal or Fraction{also}, not {type(value).__name__}.")
+    given = value
     if isinstance(value, float):
         value = Decimal(float.__repr__(value))
     if isinstance(value, Decimal):
         if not value.is_finite():
-            raise ValueError(f"{what} must be a finite number{also}; {value} was given.")
+            raise ValueError(f"{called(what, given)} must be a finite number{also}.")
         if value and abs(value.adjusted()) > MOST_DIGITS:
-            raise ValueError(f"{what} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}; {value:.3e} was given.")
+            raise ValueError(f"{called(what, given)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
     return value.as_integer_ratio()
 
 
@@ -312,7 +306,7 @@ def duration_to_ns(value: Duration, what: str, also: str = "") -> int:
             return nearest
     num, den = exact_seconds(value, what, also)
     if num < 0:
-        raise ValueError(f"{what} must be 0 seconds or more{also and ', or '}{also}; {value!r} was given.")
+        raise ValueError(f"{called(what, value)} must be 0 seconds or more{also and ', or '}{also}.")
     return (2 * num * NS_PER_SECOND + den) // (2 * den)
 
 

@@ -1,53 +1,52 @@
-"""Limits written as a list, all of which hold: the same list wherever a rate or a strategy is taken. Knows no clock and no loop."""
+"""What users write for a limit: a rate, a strategy, or a list of these, all of which hold."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, TypeVar
 
 from aiorate.errors import kind_of
-from aiorate.schedulers.all_of import AllOf
 from aiorate.schedulers.interface import Scheduler
-from aiorate.schedulers.token_pool import TokenPool
+from aiorate.schedulers.token_pool import PlainPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeGuard
 
     from aiorate.rate import Number, Rate
 
     Limit = Scheduler | Rate | str | Number
     Limits = Limit | Sequence[Limit]  # a list or a tuple
 
-__all__ = ["all_of", "each_of", "is_list"]
+__all__ = ["each_of", "is_list", "strategy_of"]
 
 T = TypeVar("T")
 _WRITE = "Write one list of rates and strategies: ['10/s', '500/min']."
 
 
-@runtime_checkable
-class _Limiting(Protocol):
-    """A Limiter or a Budget, which hold what a list is to hold."""
-
-    @property
-    def dispatcher(self) -> object:
-        """What decides."""
-        ...
-
-
-def is_list(limits: object) -> bool:
+def is_list(limits: object) -> TypeGuard[Sequence[object]]:
     """Whether several limits were given: a list or a tuple."""
     return isinstance(limits, (list, tuple))
 
 
-def all_of(call: str, limits: Sequence[object]) -> AllOf:
-    """The strategy of a list of rates and strategies. A rate is a `TokenPool`, as it is alone.
+def strategy_of(call: str, limit: object) -> Scheduler:
+    """The strategy of a rate, a strategy, or a list of these.
 
-    Raises TypeError or ValueError that begins with ``call`` and names the limit that is wrong.
+    Raises TypeError or ValueError that begins with ``call``.
     """
-    return AllOf(*each_of(call, limits, _strategy))
+    if isinstance(limit, Scheduler):
+        return limit
+    if is_list(limit):
+        from aiorate.schedulers.all_of import AllOf
+
+        return AllOf(*each_of(call, limit, lambda each: strategy_of(call, each)))
+    try:
+        return PlainPool(limit)  # type: ignore[arg-type]  # which says what is wrong
+    except TypeError:
+        raise TypeError(f"{call} takes a rate such as '100/s', a strategy, or a list of these, not {kind_of(limit)}.") from None
 
 
 def each_of(call: str, limits: Sequence[object], read: Callable[[object], T]) -> list[T]:
-    """What ``read`` makes of each limit. Raises TypeError or ValueError, as `all_of` does, for an empty list and for what it refuses."""
+    """What ``read`` makes of each limit. Raises TypeError or ValueError, for an empty list and for what it refuses."""
     if not limits:
         raise ValueError(f"{call} takes one limit, or a list of one or more. {_WRITE}")
     if len(limits) == 2 and all(type(limit) in (int, float) for limit in limits):
@@ -62,23 +61,7 @@ def each_of(call: str, limits: Sequence[object], read: Callable[[object], T]) ->
 def _read(what: str, limit: object, read: Callable[[object], T]) -> T:
     if is_list(limit):
         raise TypeError(f"{what} is a {kind_of(limit)}. {_WRITE}")
-    if not isinstance(limit, (str, Scheduler)) and isinstance(limit, _Limiting):
-        raise TypeError(
-            f"{what} is a {kind_of(limit)}. {_WRITE} To take from two limiters that stand elsewhere too, write `async with one, other:`,"
-            " or let one share the other: KeyedLimiter(lambda key: '10/s', shared=other)."
-        )
     try:
         return read(limit)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from error
-
-
-def _strategy(limit: object) -> Scheduler:
-    if isinstance(limit, Scheduler):
-        return limit
-    if isinstance(limit, type):
-        raise TypeError(f"pass a strategy with its rate, such as {limit.__name__}('10/s'), not the class.")
-    try:
-        return TokenPool(limit)  # type: ignore[arg-type]  # which says what is wrong
-    except TypeError:
-        raise TypeError(f"a limit is a rate such as '100/s', or a strategy, not {kind_of(limit)}.") from None

@@ -21,10 +21,12 @@ _RATIO = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?"
 
 
 class RateSpec:
-    """A rate with a burst ratio and a verb, in the notation of the EngineBlock and nosqlbench limiters.
+    """A rate, a burst ratio and a verb, in the notation of the EngineBlock and nosqlbench limiters.
 
-    ``burst_ratio`` (1 or more) says how many times the rate a limiter may run at while it is behind schedule. ``verb`` says what
-    else `Limiter.apply` does: ``configure``, ``start``, ``stop`` or ``restart``.
+    Args:
+        rate: The rate.
+        burst_ratio: How many times the rate to run at while behind schedule, 1 or more.
+        verb: What else `Limiter.apply` does: ``configure``, ``start``, ``stop`` or ``restart``.
     """
 
     __slots__ = ("burst_ratio", "rate", "verb")

@@ -5,14 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from aiorate.asgi.address import client_address
 from aiorate.asgi.middleware import RateLimitMiddleware
-from aiorate.explained import names_explained
 
 __all__ = ["RateLimitMiddleware", "client_address"]
-
-
-if not TYPE_CHECKING:
-    __getattr__ = names_explained(__name__)

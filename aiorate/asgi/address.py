@@ -16,12 +16,11 @@ _NETWORK = 64  # bits: a provider gives all the rest to one customer
 
 
 def client_address(scope: Mapping[str, Any]) -> str:
-    """The address of the client, as the server saw it: ``"192.0.2.7"``, or of IPv6 its network, ``"2001:db8:1:2::/64"``.
+    """Return the client's address, as the server saw it: ``"192.0.2.7"``, or the network ``"2001:db8:1:2::/64"`` for IPv6.
 
-    One customer of a provider has 2**64 addresses of IPv6 or more, so a limit for each address would not be a limit. An IPv4 address
-    that is mapped to IPv6 is the IPv4 address; loopback and link-local addresses stay as they are. Where the server knows no client, as
-    behind a Unix socket, the key is ``""``: all those requests share a limit. Headers of proxies are not read, because any client may
-    send them.
+    A customer of a provider has 2**64 addresses of IPv6 or more, so a limit for each of them would not be a limit. An IPv4 address mapped
+    to IPv6 counts as the IPv4 address. Headers of proxies are not read, because any client can send them. Without an address, as behind a
+    Unix socket, the key is ``""``.
     """
     client = scope.get("client")
     host: object = client[0] if client else ""

@@ -16,7 +16,6 @@ from aiorate.asgi.address import client_address
 from aiorate.asgi.fields import refused
 from aiorate.asgi.policies import Policies
 from aiorate.errors import LimiterError, kind_of
-from aiorate.explained import explained
 from aiorate.keyed import KeyedLimiter
 from aiorate.limiter import Limiter
 
@@ -42,22 +41,19 @@ _OF_THE_SCOPE = (
 
 
 class RateLimitMiddleware:
-    """Let HTTP requests through to ``app``, or answer 429, as ``limiter`` says. Every answer tells the client what it has left.
+    """Let HTTP requests through to an ASGI application, or answer 429.
 
-    ``limiter`` is a `Limiter` or a `KeyedLimiter` of any scope, or a `RedisLimiter`. ``key`` is a function of the ASGI scope, plain or
-    async, that names the client; None means that the request is not limited. The default is `client_address`. With a `Limiter`, which
-    is one limit for all, the key decides only that. A request takes one permit, and never waits for it. With ``max_concurrency`` it
-    holds its place until the application returns.
+    A refused request gets 429 with Retry-After and a body of application/problem+json. Every answer gets RateLimit-Policy and RateLimit, so
+    clients can slow down before they are refused. No request ever waits. Web sockets and lifespan events pass untouched.
 
-    A refused request is answered with 429, Retry-After, and a body of application/problem+json. The answers of all limited requests
-    have RateLimit-Policy and RateLimit, as things stand when the answer begins, in addition to those that the application sets.
+    Args:
+        app: The application.
+        limiter: A `KeyedLimiter`, a `Limiter` for all clients together, or a `RedisLimiter`.
+        key: A function of the ASGI scope, plain or async, that names the client; None means that the request is not limited. By default
+            `client_address`.
+        dry_run: Let everything through, and count in `would_refuse` what would have been refused.
 
-    ``dry_run`` lets every request through and sends no fields, counts those that would not be let through in `would_refuse`, and logs
-    that number at most once a second. An error of the limiter counts, and one of the key function is still an error.
-
-    Web sockets, lifespan events and other scopes pass untouched, and so does all that the application receives and sends, except for
-    the fields in its ``http.response.start``. Errors of the key function and of the limiter, such as `LimiterClosed`, are errors of the
-    application: the request is not let through. Raises TypeError for wrong arguments.
+    Errors of the key function and of the limiter are errors of the application: the request is not let through.
     """
 
     __slots__ = (
@@ -74,7 +70,6 @@ class RateLimitMiddleware:
         "would_refuse",
     )
 
-    @explained
     def __init__(
         self,
         app: App,
@@ -127,11 +122,11 @@ class RateLimitMiddleware:
         try:
             await self.app(scope, receive, send)
         finally:
-            limiter.leave()
+            limiter._leave()
 
     async def _enter(self, limiter: Limiter) -> bool:
         try:
-            return await limiter.enter_at_once()
+            return await limiter._enter_at_once()
         except LimiterError:  # closed, or without its store
             if not self.dry_run:
                 raise
@@ -162,7 +157,7 @@ class RateLimitMiddleware:
 
     def _count(self, limiter: Limiter) -> None:
         self.would_refuse += 1
-        now = limiter.dispatcher.timeline.read()
+        now = limiter._dispatcher.timeline.read()
         if self._logged_at is None or not 0 <= now - self._logged_at < _SECOND:
             self._logged_at = now
             _logger.warning("dry run: requests that would have been refused until now: %d", self.would_refuse)
@@ -205,7 +200,7 @@ def _with_fields(send: Send, limiter: Limiter, policies: Policies) -> Send:
 def _check(app: object, limiter: object, key: object, dry_run: object) -> None:
     call = "RateLimitMiddleware(app, limiter)"
     if isinstance(app, (Limiter, KeyedLimiter)):
-        raise TypeError(f"{call}: the application comes first, and then the limiter. Both were given the other way round.")
+        raise TypeError(f"{call}: the application comes first, and then the limiter.")
     if not callable(app):
         raise TypeError(f"{call}: app must be an ASGI application, a callable of scope, receive and send, not {kind_of(app)}.")
     if not isinstance(limiter, (Limiter, KeyedLimiter)):

@@ -74,9 +74,9 @@ class Policies:
     )
 
     def __init__(self, limiter: Limiter, name: str) -> None:
-        self._dispatcher: Dispatcher = limiter.dispatcher
-        self._meter: Meter = limiter.dispatcher.meter
-        self._places: Dispatcher | None = limiter.places
+        self._dispatcher: Dispatcher = limiter._dispatcher
+        self._meter: Meter = limiter._dispatcher.meter
+        self._places: Dispatcher | None = limiter._places
         self.grab: Callable[[], bool] | None = self._meter.grab if self._places is None else None
         """Takes a permit that lies ready, or does nothing; None: a request that is let through must hold a place."""
         self._name = name

@@ -22,9 +22,6 @@ No timeout of the client covers the wait. An error of the limiter reaches the ca
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from aiorate.explained import names_explained
 from aiorate.feedback import Feedback, Quota
 from aiorate.http.feedback import read_feedback
 from aiorate.http.hooks import blocking_hooks, hooks
@@ -32,7 +29,3 @@ from aiorate.http.requests import Limiters
 from aiorate.http.transport import limit_transport
 
 __all__ = ["Feedback", "Limiters", "Quota", "blocking_hooks", "hooks", "limit_transport", "read_feedback"]
-
-
-if not TYPE_CHECKING:
-    __getattr__ = names_explained(__name__)

@@ -39,28 +39,25 @@ _READ = _TELLING | {"date", "age"} | {name for profile in PROFILES for name, _ i
 
 
 def read_feedback(status: int, headers: Headers, *, now: float | None = None) -> Feedback | None:
-    """Read what the response says of the server's limits; None if it says nothing.
+    """Read what a response says about the server's limits. None if it says nothing.
 
-    ``headers`` is a mapping of any client, with names in any case, or pairs of name and value; text, bytes or numbers. A field that comes
-    several times counts with the later end and the smaller remainder. Unreadable values are ignored: no header raises. Raises
-    TypeError if the status is not an int, and for an object without headers in it, such as the response itself.
+    Args:
+        status: The status of the response.
+        headers: Its headers: a mapping, with names in any case, or pairs of name and value. Headers that cannot be read are ignored.
+        now: The Unix time in seconds, for responses without a ``Date``. By default the wall clock.
 
-    ``now`` is the Unix time in seconds of the local wall clock, `time.time` by default. It is used only where a header holds a
-    date or a time since the epoch and the response has no Date; nothing is paced by it.
-
-    The pause, in this order:
+    The pause is found in this order:
 
     1. Retry-After wins, in seconds or as a date (RFC 9110, section 10.2.3), on statuses that throttle, and wherever rule 2 pauses.
-       Those statuses are 429 (RFC 6585), 503, 529 (Anthropic: overloaded), and a 403 that has Retry-After or nothing remaining
-       (GitHub). Of ``retry-after-ms`` and Retry-After the first counts, as in OpenAI's client.
-    2. A quota of requests with nothing remaining pauses until its reset, on any status: ``r=0;t=30`` (draft 11, section 7).
-       If the reset says when the quota is full (OpenAI, Anthropic), one request is back after ``reset / limit``.
-       A quota of tokens, bytes or concurrent requests does not pause.
+       These are 429 (RFC 6585), 503, 529 (Anthropic: overloaded), and a 403 that has Retry-After or nothing remaining (GitHub). If there
+       is ``retry-after-ms`` too, the first of the two counts, as in OpenAI's client.
+    2. A quota of requests with nothing remaining pauses until its reset, on any status: ``r=0;t=30`` (draft 11, section 7). If the
+       reset says when the quota is full (OpenAI, Anthropic), one request is back after ``reset / limit``. Quotas of tokens, bytes or
+       concurrent requests do not pause.
     3. A status that throttles and names no time pauses for 1 s; GitHub's 429 and 403 for 60 s.
 
-    RateLimit and RateLimit-Policy of draft 11 are read with http-sf, which the extras ``httpx``, ``aiohttp`` and ``http`` of aiorate
-    install. Without it they are ignored, and the first of them is logged. All other forms need nothing. Quotas of a response from a
-    cache, one with a positive Age, are ignored (draft 11, section 7.3).
+    The RateLimit fields of draft 11 need http-sf, which the extras install. Quotas of a cached response, one with a positive Age, are
+    ignored (draft 11, section 7.3).
     """
     if not isinstance(status, int):
         raise TypeError(f"read_feedback(status, headers): the status must be an int such as 429, not {kind_of(status)}.")

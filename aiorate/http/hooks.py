@@ -6,7 +6,6 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, currentframe
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from aiorate.explained import explained
 from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 from aiorate.waiting.loops import running_loop
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["blocking_hooks", "hooks"]
 
 
-@explained
 def hooks(
     limiter: Limiter | AdaptiveRate | Limiters | Budget,
     key: Callable[[Any], Hashable] | None = None,
@@ -30,11 +28,17 @@ def hooks(
     max_wait: Duration | None = None,
     feedback: bool = True,
 ) -> dict[str, list[Callable[..., Any]]]:
-    """The ``event_hooks=`` of an ``AsyncClient`` of httpx2 or httpx.
+    """Return the ``event_hooks=`` of an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``.
 
-    Each call returns a new dict, so you may add other hooks. A hook before the limiter's runs before the wait. The limiter observes
-    every response, unless ``feedback`` is False; a hook after the limiter's sees it already paused, if the response asks for that.
-    Raises TypeError for an argument of a wrong type, and ValueError for a negative ``max_wait``.
+    Every request waits for its permits before it takes a connection. Each call returns a new dict, so you can append hooks of your own.
+
+    Args:
+        limiter: A `Limiter`, an `aiorate.adaptive.AdaptiveRate`, or one for each key: a `KeyedLimiter` or a dict. A `Budget` only reads the
+            responses.
+        key: A function of the request that returns its key. By default its origin, such as ``"https://api.example.com:443"``.
+        cost: A function of the request that returns its permits. 1 by default; a request that costs 0 is sent at once.
+        max_wait: The longest time a request may wait, in seconds or as a timedelta. `WaitTooLong` if it would be longer.
+        feedback: Whether to apply what responses say about the limit.
     """
     limit: RequestLimit[Any] = RequestLimit("hooks()", limiter, key, cost, max_wait, origin_of, feedback)
     observers = _Observers()
@@ -57,7 +61,6 @@ def hooks(
     return {"request": [wait_for_permits], "response": [observe]} if feedback else {"request": [wait_for_permits]}
 
 
-@explained
 def blocking_hooks(
     limiter: Limiter | AdaptiveRate | Limiters | Budget,
     key: Callable[[Any], Hashable] | None = None,
@@ -66,10 +69,17 @@ def blocking_hooks(
     max_wait: Duration | None = None,
     feedback: bool = True,
 ) -> dict[str, list[Callable[..., Any]]]:
-    """The ``event_hooks=`` of a synchronous ``Client`` of httpx2 or httpx, which any number of threads may share.
+    """Return the ``event_hooks=`` of a synchronous ``httpx.Client`` or ``httpx2.Client``, which threads can share.
 
-    As `hooks`, but the thread of a request blocks until the permits are granted. Each limiter has ``scope="process"``; RuntimeError for
-    one of a loop, and for a request in a thread whose event loop is running.
+    The limiter needs ``scope="process"``. A request in a thread whose event loop is running raises RuntimeError.
+
+    Args:
+        limiter: A `Limiter`, an `aiorate.adaptive.AdaptiveRate`, or one for each key: a `KeyedLimiter` or a dict. A `Budget` only reads the
+            responses.
+        key: A function of the request that returns its key. By default its origin, such as ``"https://api.example.com:443"``.
+        cost: A function of the request that returns its permits. 1 by default; a request that costs 0 is sent at once.
+        max_wait: The longest time a request may wait, in seconds or as a timedelta. `WaitTooLong` if it would be longer.
+        feedback: Whether to apply what responses say about the limit.
     """
     limit: RequestLimit[Any] = RequestLimit("blocking_hooks()", limiter, key, cost, max_wait, origin_of, feedback)
     limit.check_blocking()

@@ -167,7 +167,7 @@ def _structured_list() -> Callable[[bytes], object] | None:
     except ImportError:
         _logger.warning(
             "a server sent RateLimit or RateLimit-Policy of draft 11, which cannot be read without http-sf."
-            ' Install it: pip install "aiorate[http]"'
+            ' Install it: pip install "aiorate-limiter[http]"'
         )
         return None
     return lambda text: parse(text, tltype="list")

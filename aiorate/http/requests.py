@@ -82,7 +82,7 @@ class RequestLimit(Generic[R]):
                 self._check_learns(self._only)
             if key is not None:
                 raise TypeError(
-                    f"{call}: key= chooses among limiters, but only one was given. Leave key= out, or pass one limiter for each key:"
+                    f"{call}: key= chooses among limiters, and there is only one. Leave key= out, or pass one limiter for each key:"
                     " a dict, or anything else that gives a Limiter for limiters[key]."
                 )
         elif isinstance(limiter, Limiters) and not isinstance(limiter, (Sequence, type)):
@@ -106,7 +106,7 @@ class RequestLimit(Generic[R]):
         """Raise RuntimeError if the limiter is for one event loop, and so cannot limit synchronous code."""
         limiter, limiters = self._only or self._budget, self._limiters
         narrow = (
-            limiters.scope == "loop" if isinstance(limiters, KeyedLimiter) else limiter is not None and limiter.dispatcher.section is None
+            limiters.scope == "loop" if isinstance(limiters, KeyedLimiter) else limiter is not None and limiter._dispatcher.section is None
         )
         if narrow:
             raise RuntimeError(
@@ -140,7 +140,7 @@ class RequestLimit(Generic[R]):
             if limiter is not None:
                 self._check_learns(limiter)
             return None
-        return partial(_tell, heed) if adaptive is None else partial(_learn, adaptive, adaptive.reading(), heed)
+        return partial(_tell, heed) if adaptive is None else partial(_learn, adaptive, adaptive._reading(), heed)
 
     def _check_learns(self, limiter: Limiter) -> None:
         if adaptive_of(limiter) is not None:
@@ -199,9 +199,9 @@ def _learn(adaptive: AdaptiveRate, granted: int, heed: Heed, status: int, header
     feedback = read_feedback(status, headers)
     if throttles(status, feedback):
         feedback = named_by_server(feedback)
-        adaptive.heed(True, feedback, granted)
+        adaptive._heed(True, feedback, granted)
     elif status < 500:
-        adaptive.heed(False, feedback, granted)
+        adaptive._heed(False, feedback, granted)
     heed(feedback)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiorate.explained import explained
 from aiorate.http.requests import RequestLimit, origin_of, overrides_of
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ AnyTransport = TypeVar(
 )
 
 
-@explained
 def limit_transport(
     inner: AnyTransport,
     limiter: Limiter | AdaptiveRate | Limiters | Budget,
@@ -38,16 +36,20 @@ def limit_transport(
     max_wait: Duration | None = None,
     feedback: bool = True,
 ) -> AnyTransport:
-    """A transport that waits for permits before it hands a request to ``inner``. It also opens and closes ``inner``.
+    """Return a transport that waits for permits before it passes a request to ``inner``.
 
-    The limiter belongs innermost, so that each attempt of a retry takes permits:
-    ``RetryTransport(limit_transport(AsyncHTTPTransport(), limiter))``. A client with a custom transport ignores its options
-    ``limits=``, ``http2=`` and its proxies: pass them to ``inner``. The limiter observes every response, that of each attempt of a
-    retry too, unless ``feedback`` is False.
+    Put it below a transport that retries, so that every attempt takes a permit:
+    ``RetryTransport(limit_transport(AsyncHTTPTransport(), limiter))``. A client with its own transport ignores its ``limits=``,
+    ``http2=`` and proxies, so pass those to ``inner``. With a synchronous ``inner``, the limiter needs ``scope="process"``.
 
-    The result is an ``AsyncBaseTransport`` of the package that ``inner`` is from, httpx2 or httpx, and not of the class of
-    ``inner``; for a synchronous ``inner`` it is a ``BaseTransport``, which blocks the thread of a request, and the limiter must have
-    ``scope="process"`` (RuntimeError otherwise). Raises TypeError if ``inner`` is not a transport.
+    Args:
+        inner: A transport of httpx or httpx2. It is opened and closed together with the result.
+        limiter: A `Limiter`, an `aiorate.adaptive.AdaptiveRate`, or one for each key: a `KeyedLimiter` or a dict. A `Budget` only reads the
+            responses.
+        key: A function of the request that returns its key. By default its origin, such as ``"https://api.example.com:443"``.
+        cost: A function of the request that returns its permits. 1 by default; a request that costs 0 is sent at once.
+        max_wait: The longest time a request may wait, in seconds or as a timedelta. `WaitTooLong` if it would be longer.
+        feedback: Whether to apply what responses say about the limit.
     """
     if isinstance(inner, type):
         raise TypeError(f"limit_transport() takes a transport, not the class {inner.__name__}. Write {inner.__name__}().")

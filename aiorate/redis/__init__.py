@@ -4,14 +4,7 @@
 >>> await limiter.acquire()       # or: async with limiter: ...
 """
 
-from typing import TYPE_CHECKING
-
-from aiorate.explained import names_explained
 from aiorate.redis.budget import RedisBudget
 from aiorate.redis.limiter import RedisLimiter
 
 __all__ = ["RedisBudget", "RedisLimiter"]
-
-
-if not TYPE_CHECKING:
-    __getattr__ = names_explained(__name__)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from aiorate.budget import Budget
+from aiorate.budget_options import check_names
 from aiorate.errors import kind_of
-from aiorate.explained import explained
 from aiorate.limiter import Limiter
 from aiorate.options import check_scope
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns
@@ -31,7 +31,7 @@ from aiorate.waiting.questions import shares_on_demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Literal, Never
+    from typing import Any, Literal
 
     from aiorate.budget import Decide
     from aiorate.events import Event
@@ -45,44 +45,37 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisBudget"]
 
-_OF_OTHERS = ("burst", "rate", "rates", "precise", "max_concurrency", "catch_up", "timeout", "max_wait", "key", "url")
-
 
 class RedisBudget(Budget):
-    """One budget for all processes that give the same name, through Redis or Valkey: ``requests="500/min", tokens="200_000/min"``.
+    """One budget for all processes that use the same name, through Redis or Valkey.
 
-    ``client_or_url`` and ``name`` are as in `RedisLimiter`, and the key in the store is ``aiorate:{name}``. A dimension is a rate or a
-    `TokenBucket`. Of a rate nothing is saved up: an amount of any size is granted, and later ones wait until it has passed, so estimates
-    are not lowered. A bucket starts full, and an amount above its burst is lowered to it, as in `Budget`. ``shared`` is a Budget or
-    RedisBudget from which every reservation takes too, as in `Budget`; its key is another one, and the process asks for both.
+    It has all the calls of a `Budget`. A dimension is a rate or a `TokenBucket`. Of a rate nothing is saved up: an amount of any size is
+    granted, and later ones wait until it has been paid for. A bucket starts full, and larger amounts are lowered to its burst.
 
-    The store books reservations by its own clock, each for the first instant at which all dimensions have its amount. Let R be the rate
-    of a dimension, n the largest amount, b the burst (of a rate: n), and W any window in seconds. What all processes together reserve
-    in it, less what comes back in it or was about to, is at most ``b + R * (W + max(slack, lease, 0.5 * n / R))``, where W grows by as
-    much as answers take longer to one process than to another. In the long run the use never exceeds R. Permits that come back serve the
-    next bookings of all processes. A process with a short line hears of them within 0.3 seconds. With a long one it has bookings already,
-    and those stay as they are.
+    The store books reservations by its own clock. With the rate R of a dimension, the largest amount n and the burst b (of a rate: n), all
+    processes together reserve at most ``b + R * (w + max(slack, lease, 0.5 * n / R))`` in any window of w seconds, apart from what comes
+    back.
 
-    ``horizon`` is how far ahead, in seconds, all processes together aim to book at most; the time of 12 reservations if that is shorter.
-    A process that dies wastes a part of that, and its open estimates stand. A lower horizon means more calls to the store at low rates.
-    ``slack`` is how many seconds a booking may be used late, 0.001 or more, and ``lease`` the same: the longer one counts.
-    ``on_unavailable``, ``local_share`` and ``grace`` are as in `RedisLimiter`: under ``"local"`` this process has ``local_share`` of each
-    dimension, and what it reserved is charged afterwards. When the store loses its state, at most what was booked ahead is granted a
-    second time, and a burst once more where no process remembers.
+    Args:
+        client_or_url: See `RedisLimiter`.
+        name: Processes with the same name share the budget. The key in the store is ``aiorate:{name}``.
+        shared: A Budget or RedisBudget to take from as well, by the names of the dimensions.
+        lease: How many seconds late a booking may be used; the longer of this and ``slack`` counts.
+        horizon: How many seconds ahead all processes together aim to book at most.
+        slack: How many seconds late a booking may be used, 0.001 or more.
+        on_unavailable: See `RedisLimiter`; the same for ``local_share``, ``grace`` and ``scope``.
+        **dimensions: The limits, by name: rates or buckets.
 
-    `pause`, `observe` and `resume` are for all processes. A quota from a response is kept by the process that received it. The other
-    arguments are those of `Budget`. For asyncio and uvloop, or with ``scope="process"`` for any loops and threads of the process, through
-    one connection in one thread, as `RedisLimiter`. Raises TypeError and ValueError for wrong arguments.
+    The other arguments are those of `Budget`. Durations may be timedeltas.
     """
 
     __slots__ = ("_booked", "_counts", "_late", "_ledger", "_limits", "_pairs", "_session")
 
-    @explained
     def __init__(
         self,
         client_or_url: Any,
         name: str,
-        *misplaced: Never,
+        *,
         shared: Budget | None = None,
         lease: Duration = 0.0,
         horizon: Duration = 2.0,
@@ -98,17 +91,10 @@ class RedisBudget(Budget):
         scope: Literal["loop", "process"] = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
-        if misplaced:
-            raise TypeError(
-                f"RedisBudget() takes a client or URL, a name, and dimensions by name, not {misplaced[0]!r}. Write"
-                " RedisBudget(url, name, requests='500/min', tokens='200_000/min')."
-            )
         check_scope("RedisBudget", scope)
         check_source(client_or_url, alone=scope == "process")
         check_name("RedisBudget", name)
-        for option in _OF_OTHERS:
-            if option in dimensions:
-                raise TypeError(f"RedisBudget({option}): {_hint(option)} If it is a dimension, give it another name.")
+        check_names("RedisBudget", dimensions)
         late = max(lateness_of("RedisBudget", slack, lease))
         ahead = horizon_of("RedisBudget", horizon, 2.0)
         share = share_of("RedisBudget", on_unavailable, local_share)
@@ -155,30 +141,30 @@ class RedisBudget(Budget):
 
     @property
     def key(self) -> str:
-        """The key in the store: text, written again by every call, and gone soon after the last."""
+        """The key in the store."""
         return self._session.key
 
-    async def enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
-        """As `Budget.enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
+    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
+        """As `Budget._enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
         if not self._asks_once(limit):
-            return await super().enter(amounts, limit, decide)
+            return await super()._enter(amounts, limit, decide)
         once = AskOnce(self._dispatcher, self._session, limit or 0, "reserve")
 
         def decided(*asked: Any) -> Answer:
             return once.decide(*asked, None, None, True)  # as if the loop had just turned: it does until the answer is here
 
         try:
-            return await super().enter(amounts, None, decided)
+            return await super()._enter(amounts, None, decided)
         finally:
             once.forget()
 
-    def enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
-        """As `Budget.enter_blocking`. A short ``limit`` is as in `enter`."""
+    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
+        """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
         if not self._asks_once(limit):
-            return super().enter_blocking(amounts, limit, decide)
+            return super()._enter_blocking(amounts, limit, decide)
         once = AskOnce(self._dispatcher, self._session, limit or 0, "reserve")
         try:
-            return super().enter_blocking(amounts, None, once.decide)
+            return super()._enter_blocking(amounts, None, once.decide)
         finally:
             once.forget()
 
@@ -186,15 +172,11 @@ class RedisBudget(Budget):
         return limit is not None and (not limit or limit < self._session.answer_ns) and not shares_on_demand(self._dispatcher)
 
     def resume(self) -> None:
-        """End a pause, for all processes. A key whose value has become unreadable starts again as new."""
+        """End a pause, for all processes."""
         super().resume()
 
     async def aclose(self) -> None:
-        """Close: reservations in line fail with `LimiterClosed`, and what is booked goes back to the store.
-
-        Once the last limit of the client or URL is closed, no task, timer, thread or connection that was opened here is left.
-        Synchronous code writes ``asyncio.run(budget.aclose())`` for one with ``scope="process"``.
-        """
+        """Close the budget, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`."""
         await super().aclose()
         self._dispatcher.run(self._ledger.close)
         await self._session.aclose()
@@ -256,14 +238,6 @@ def _differing(source: object, name: str, limits: dict[str, tuple[Rate, int | No
 
 def _identity(source: object) -> object:
     return source if isinstance(source, str) else id(source)  # a budget keeps its client, so its id is that of no other
-
-
-def _hint(place: str) -> str:
-    from aiorate.mistakes import NOT_DIMENSIONS
-
-    if place in NOT_DIMENSIONS:
-        return f"{NOT_DIMENSIONS[place]}."
-    return "this is an option of something else, and not of RedisBudget."
 
 
 _named: WeakValueDictionary[tuple[object, str], RedisBudget] = WeakValueDictionary()

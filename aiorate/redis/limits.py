@@ -64,7 +64,7 @@ def rates_of(limit: OneLimit | Sequence[OneLimit], burst: int | Sequence[int] | 
         )
     bursts: list[int] = list(burst) if isinstance(burst, (list, tuple)) else [burst] * len(rates)  # type: ignore[list-item]
     if len(bursts) != len(rates):
-        raise ValueError(f"RedisLimiter(burst) must be one int, or as many as there are rates: {len(bursts)} were given for {len(rates)}.")
+        raise ValueError(f"RedisLimiter(burst={burst!r}) must be one int, or one for each of the {len(rates)} rates.")
     for each in bursts:
         check_permits("RedisLimiter(burst)", each)
     return rates, bursts

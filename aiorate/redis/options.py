@@ -36,7 +36,7 @@ def lateness_of(call: str, slack: Duration, lease: Duration) -> tuple[int, int]:
     at_most, leased = duration_to_ns(slack, f"{call}(slack)"), duration_to_ns(lease, f"{call}(lease)")
     if max(at_most, leased) < _SHORTEST_SLACK_NS:
         raise ValueError(
-            f"{call}(slack) must be at least 0.001 seconds; {slack!r} was given. No event loop uses a permit at its very instant. 0.005 is"
+            f"{call}(slack={slack!r}) must be at least 0.001 seconds, because no event loop uses a permit at its very instant. 0.005 is"
             " the default."
         )
     return at_most, leased
@@ -46,7 +46,7 @@ def horizon_of(call: str, horizon: Duration, default: float) -> int:
     """The horizon in ns. Raises TypeError and ValueError unless it is more than 0."""
     ahead = duration_to_ns(horizon, f"{call}(horizon)")
     if ahead < 1:
-        raise ValueError(f"{call}(horizon) must be more than 0 seconds; {horizon!r} was given. {default} is the default.")
+        raise ValueError(f"{call}(horizon={horizon!r}) must be more than 0 seconds. {default} is the default.")
     return ahead
 
 
@@ -62,5 +62,5 @@ def share_of(call: str, policy: str, share: Number | None) -> Fraction:
     if policy != "local":
         raise ValueError(f"{call}(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
     if not 0 < part <= 1:
-        raise ValueError(f"{call}(local_share) must be more than 0 and at most 1; {share!r} was given.")
+        raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
     return part

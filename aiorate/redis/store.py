@@ -125,7 +125,7 @@ def _library(url: str) -> Any:
         import valkey.asyncio as other
     except ImportError:
         raise ImportError(
-            "RedisLimiter() with a URL needs redis-py: pip install 'aiorate[redis]'. For valkey:// URLs, valkey-py."
+            "RedisLimiter() with a URL needs redis-py: pip install 'aiorate-limiter[redis]'. For valkey:// URLs, valkey-py."
         ) from None
     return other
 

@@ -16,9 +16,12 @@ __all__ = ["AllOf"]
 
 
 class AllOf(Compound):
-    """All or nothing: a request that one member refuses is taken from none.
+    """Apply several limits at once, all or nothing. A list of limits makes one.
 
-    ``members`` are the schedulers in the order given, all different objects. The guarantee is the least of theirs.
+    A request is granted when every member grants it. If one refuses, none of them is charged. The guarantee is the lowest of theirs.
+
+    Args:
+        *schedulers: The strategies, all different objects.
     """
 
     __slots__ = ()

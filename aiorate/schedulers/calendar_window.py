@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.calendar_rate import CalendarRate
-from aiorate.explained import explained
 from aiorate.rate import NS_PER_SECOND, Rate
 from aiorate.schedulers.calendar_edges import DAY, edge_after, month_after
 from aiorate.schedulers.interface import check_give_back, check_instant, check_optional, check_permits, check_window
@@ -25,20 +24,21 @@ _HOUR = 3_600 * NS_PER_SECOND
 
 
 class CalendarWindow(Window):
-    """At most n permits per window of the calendar in the time zone ``tz``: per hour, per day from midnight, per week, month or year.
+    """Allow n permits per hour, day, week, month or year of a time zone.
 
-    The period is whole seconds that divide a day, a day, a week, which begins on Monday, or 1, 2, 3, 4, 6 or 12 months, as in
-    ``"10000/month"``, ``"10000/3months"`` and ``"10000/year"``; such windows begin on the first of a month at midnight. A month has no
-    fixed length: where one is needed, as for `rate`, it is that of the longest. ``tz`` is a name such as
-    ``"Europe/Berlin"`` or a tzinfo. A day with a change of the clocks is an hour shorter or longer. ``origin`` is the Unix time in
-    ns of the instant 0; None reads the wall clock once, at construction, for instants of ``time.monotonic_ns``. After the n permits
-    of one window, n more may follow at once in the next.
+    The count returns to 0 when the next window begins, so up to 2 n can go around that instant. Weeks begin on Monday, months and years
+    on the first at midnight. A day on which the clocks change is an hour shorter or longer.
+
+    Args:
+        rate: Whole permits in a period of the calendar: ``"1000/day"``, ``"100000/month"``, ``"5000/3 months"``.
+        tz: The time zone: a name such as ``"Europe/Berlin"``, or a tzinfo.
+        origin: The Unix time of the instant 0, in ns. By default the wall clock is read once.
+        start: When the schedule begins, in ns. By default with the first request.
     """
 
     __slots__ = ("_began", "_ends", "_opens", "_origin", "_tz", "_used")
     rate: Rate
 
-    @explained
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
         from datetime import tzinfo as tzinfo_type  # imported here, so that importing this module stays fast
 

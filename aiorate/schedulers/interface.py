@@ -28,10 +28,11 @@ from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
+from aiorate.errors import called
 from aiorate.rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from aiorate.meter import Meter
     from aiorate.rate import Number
@@ -244,21 +245,13 @@ def check_give_back(permits: int, now: int, taken: int | None) -> None:
 def check_permits(call: str, permits: int, most: int | None = None) -> None:
     """Raise TypeError or ValueError unless ``permits`` is an int from 1 to ``most``."""
     if isinstance(permits, bool) or not isinstance(permits, int):
-        from aiorate.mistakes import permits_meant
-
-        raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.{permits_meant(permits)}")
+        raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.")
     if permits < 1:
-        raise ValueError(f"{call}: permits must be 1 or more; {_shown(permits)} was asked for.")
+        raise ValueError(f"{called(call, permits)}: permits must be 1 or more.")
     if most is not None and permits > most:
         raise ValueError(
-            f"{call}: {_shown(permits)} permits can never be granted: {_shown(most)} is the most at once here."
-            " Ask for fewer, or make a limiter that allows more at once."
+            f"{called(call, permits)}: this limiter never grants more than {most} permits at once. Ask for fewer, or raise its burst."
         )
-
-
-def _shown(number: int) -> str:
-    """The number as text, or its size if the text would fill the screen or exceed int's limit of digits."""
-    return str(number) if abs(number) < 10**30 else f"an int of {number.bit_length()} bits"
 
 
 def check_instant(what: str, instant: int) -> None:
@@ -276,22 +269,15 @@ def check_optional(what: str, instant: int | None) -> None:
 def check_ns(call: str, ns: int, least: int = 0) -> None:
     """Raise TypeError or ValueError unless ``ns`` is an int of ``least`` or more."""
     if isinstance(ns, bool) or not isinstance(ns, int):
-        raise TypeError(f"{call} takes whole ns, an int, not {type(ns).__name__}.")
+        raise TypeError(f"{call} must be whole ns, an int, not {type(ns).__name__}.")
     if ns < least:
-        raise ValueError(f"{call} takes {least} ns or more; {_shown(ns)} was given.")
+        raise ValueError(f"{called(call, ns)} must be {least} ns or more.")
 
 
 def check_window(window: int, largest: int) -> None:
     """Raise TypeError or ValueError for wrong arguments of `Scheduler.bound`."""
     check_ns("bound(window)", window, least=1)
     check_permits("bound(largest)", largest)
-
-
-def wrong_arguments(strategy: str, rate: object, misplaced: tuple[object, ...], unknown: Mapping[str, object]) -> TypeError:
-    """The error for arguments that the strategy does not have."""
-    from aiorate.wrong_arguments import wrong_of_strategy  # only a mistake needs it
-
-    return wrong_of_strategy(strategy, rate, misplaced, unknown)
 
 
 def booked_from(due: int, since: int, unit: int) -> int:

@@ -7,14 +7,11 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from aiorate.explained import explained
 from aiorate.rate import Rate
-from aiorate.schedulers.interface import Scheduler, check_give_back, check_optional, check_permits, check_window, wrong_arguments
+from aiorate.schedulers.interface import Scheduler, check_give_back, check_optional, check_permits, check_window
 from aiorate.schedulers.window import Window, in_period, whole_rate
 
 if TYPE_CHECKING:
-    from typing import Never
-
     from aiorate.rate import Number
 
 __all__ = ["SlidingWindow"]
@@ -24,23 +21,21 @@ _instant, _total = itemgetter(0), itemgetter(1)
 
 
 class SlidingWindow(Window):
-    """At most n permits in any window of one period, wherever it begins. After an idle period, n are granted at once.
+    """Allow n permits in any window of the period, wherever it begins.
 
-    So a server's windows hold at most n as well, wherever they begin. The exact promise costs a log, with an entry for each
-    instant of a grant and at most n entries.
+    After a quiet spell, all n go at once. The window counts the rate as you write it: ``"100/min"`` is 100 in any minute. A rate that is
+    not whole in its period counts in the shortest period in which it is: 0.5 per second is 1 in any 2 s. The price of the exact promise
+    is a log of up to n instants.
 
-    The period is that of the rate as it is written: ``"100/min"`` is 100 in any minute. A number that is not whole in the period
-    written counts in the shortest period in which it is: 0.5 per second is 1 in any 2 s. ValueError if that is longer than 24 h, as
-    for ``100 / 60``, a float of 17 digits.
+    Args:
+        rate: Whole permits in a period, such as ``"100/min"``.
+        start: When the schedule begins, in ns. By default with the first request.
     """
 
     __slots__ = ("_first", "_gone", "_log", "_total")
     rate: Rate
 
-    @explained
-    def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
-        if misplaced or unknown:
-            raise wrong_arguments("SlidingWindow", rate, misplaced, unknown)
+    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_optional("start", start)
         self.rate = whole_rate(Rate.of(rate), "SlidingWindow")
         # An entry for each instant of grants: the instant, and the number of permits granted up to then, the first ever included.

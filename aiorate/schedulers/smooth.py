@@ -13,14 +13,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from aiorate.explained import explained
 from aiorate.rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, exact_seconds, ns_to_seconds
-from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window, wrong_arguments
+from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window
 from aiorate.schedulers.undo import Undoing
 
 if TYPE_CHECKING:
-    from typing import Never
-
     from aiorate.rate import Duration, Number
 
 __all__ = ["SmoothBursty", "SmoothWarmingUp"]
@@ -144,12 +141,16 @@ class _Smooth(Undoing):
 
 
 class SmoothBursty(_Smooth):
-    """Store unused permits, up to ``max_stored``, and grant them at once. Guava's SmoothBursty.
+    """Save up unused permits and let them go at once, like Guava's SmoothBursty.
 
-    The store is empty at first: a burst must be earned. A request pays later: one of any size starts at once if nothing is owed,
-    and the next one waits for it. So after a long idle time, one permit more than the store passes at one instant. Stored permits
-    are free. Instead of ``max_stored``, ``max_burst`` is the time that fills the store, in seconds or as a timedelta, as Guava names it;
-    the default is 1 s. Fractions of a permit are kept.
+    The store is empty at first. A request pays later: one of any size starts at once if nothing is owed, and the next one waits for it. So
+    after a long quiet spell, one permit more than the store holds can pass at one instant.
+
+    Args:
+        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
+        max_burst: How much time fills the store, in seconds or as a timedelta. 1 s by default.
+        max_stored: How many permits the store holds, in place of ``max_burst``.
+        start: When the schedule begins, in ns. By default with the first request.
     """
 
     __slots__ = ("_max_burst", "_max_stored")
@@ -161,10 +162,7 @@ class SmoothBursty(_Smooth):
         max_stored: Number | None = None,
         *,
         start: int | None = None,
-        **unknown: Never,
     ) -> None:
-        if unknown:
-            raise wrong_arguments("SmoothBursty", rate, (), unknown)
         check_optional("start", start)
         if max_burst is not None and max_stored is not None:
             raise ValueError("SmoothBursty() takes max_burst (seconds) or max_stored (permits), not both.")
@@ -214,10 +212,9 @@ class SmoothBursty(_Smooth):
 
 
 class SmoothWarmingUp(_Smooth):
-    """Start slowly and warm up to the rate; cool down while idle. Guava's SmoothWarmingUp.
+    """Start slowly and warm up to the rate, like Guava's SmoothWarmingUp.
 
-    For servers that must fill caches or pools before they bear the full rate. ``warmup`` is the time from cold to warm under load, in
-    seconds or as a timedelta. ``cold_factor`` (1 or more) is the cold interval divided by the warm one. Starts cold.
+    For servers that must fill caches or pools before they can bear the full rate. It starts cold, and cools down again while idle.
 
     The price of a stored permit depends on the level x of the store (interval I, cold interval c I)::
 
@@ -228,12 +225,17 @@ class SmoothWarmingUp(_Smooth):
               0    threshold  max     threshold = warmup / 2I,  max = threshold + 2 warmup / (I + cI)
 
     A cost is the difference of the areas up to two levels, each rounded once, so splitting a request does not change the total.
+
+    Args:
+        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
+        warmup: How long it takes from cold to warm under load, in seconds or as a timedelta.
+        cold_factor: The cold interval divided by the warm one, 1 or more.
+        start: When the schedule begins, in ns. By default with the first request.
     """
 
     __slots__ = ("_cold_factor", "_earn", "_warmup")
     _starts_full: bool = True
 
-    @explained
     def __init__(self, rate: Rate | str | Number, warmup: Duration, cold_factor: Number = 3.0, *, start: int | None = None) -> None:
         check_optional("start", start)
         num, den = exact_seconds(warmup, "SmoothWarmingUp(warmup)")

@@ -14,15 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.explained import explained
 from aiorate.meter import ENDLESS, NO_LINE, Meter
 from aiorate.rate import Rate, as_float, ceil_div, exact, ns_to_seconds, ratio_of
-from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window, wrong_arguments
+from aiorate.schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window
 from aiorate.schedulers.metered import Metered
 
 if TYPE_CHECKING:
-    from typing import Never
-
     from aiorate.rate import Number
 
 __all__ = ["BurstCompensation", "BurstRatio", "TicksAccumulator"]
@@ -42,9 +39,7 @@ class _Accumulator(Metered):
     _cost: int
     """The ticks of a permit."""
 
-    def __init__(self, rate: Rate | str | Number, *misplaced: Never, start: int | None = None, **unknown: Never) -> None:
-        if misplaced or unknown:
-            raise wrong_arguments(type(self).__name__, rate, misplaced, unknown)
+    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         self._setup(Rate.of(rate), start)
 
     def _setup(self, rate: Rate, start: int | None) -> None:
@@ -166,10 +161,14 @@ class _Accumulator(Metered):
 
 
 class TicksAccumulator(_Accumulator):
-    """Keep to the schedule on average: make up for all missed time, at once and without a bound.
+    """Keep to a schedule, and make up for all missed time at once.
 
-    The k-th permit is due at ``start + k / rate``, after any history. Right for load generators that must reach a mean.
-    Wrong where a quota is enforced, because all permits that a pause held up follow it at once.
+    The k-th permit is due at ``start + k / rate``, whatever happened before. Use it for load generators that must reach a mean rate, and
+    not for quotas: everything that was missed follows at once, without a bound.
+
+    Args:
+        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
+        start: When the schedule begins, in ns. By default with the first request.
     """
 
     __slots__ = ()
@@ -189,18 +188,21 @@ class TicksAccumulator(_Accumulator):
 
 
 class BurstCompensation(_Accumulator):
-    """A ticks accumulator that gives up a fraction, ``strictness``, of the missed time.
+    """Keep to a schedule, and give up a fraction of the time that was missed.
 
-    A late request, whose slot was due before ``since``, moves the schedule:
-    ``next = due + strictness x (since - due) + cost``. With strictness 1 no two permits are closer than the interval, and unused
-    time is lost. With 0 nothing is given up, as in the plain accumulator.
+    A late request, whose slot was due before it came, moves the schedule: ``next = due + strictness x (since - due) + cost``. With
+    strictness 1 no two permits are ever closer than the interval. With 0 nothing is given up.
 
-    Unlike the original's, strictness is a real number from 0 to 1 and not a power of two, and every late request counts.
+    Unlike in the EngineBlock limiter that it is from, strictness is any number from 0 to 1, and every late request counts.
+
+    Args:
+        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
+        strictness: The fraction of missed time to give up, from 0 to 1.
+        start: When the schedule begins, in ns. By default with the first request.
     """
 
     __slots__ = ("_spilled", "_strictness")
 
-    @explained
     def __init__(self, rate: Rate | str | Number, strictness: Number = 1.0, *, start: int | None = None) -> None:
         num, den = self._strictness = exact(strictness, "BurstCompensation(strictness)")
         if not 0 <= num <= den:
@@ -275,17 +277,21 @@ class BurstCompensation(_Accumulator):
 
 
 class BurstRatio(_Accumulator):
-    """Catch up at ``ratio`` times the rate after a delay, never ahead of the plain schedule.
+    """Keep to a schedule, and catch up at ``ratio`` times the rate after a delay.
 
-    There are two schedules: the ideal one, at the plain rate, and the paced one, which keeps permits ``1 / (ratio x rate)`` apart.
-    A request starts at the later of the two. A delay of G is made up for within ``G / (ratio - 1)``. With ratio 1 it is never made
-    up for, and stays as lag. The dynamic limiter of EngineBlock, without its grace operations, which let requests start early.
+    There are two schedules: the ideal one, at the plain rate, and the paced one, which keeps permits ``1 / (ratio x rate)`` apart. A
+    request starts at the later of the two, so never ahead of the ideal one. A delay of G is made up for within ``G / (ratio - 1)``. This
+    is the dynamic limiter of EngineBlock, without its grace operations, which let requests start early.
+
+    Args:
+        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
+        ratio: How many times the rate to catch up at, 1 or more.
+        start: When the schedule begins, in ns. By default with the first request.
     """
 
     __slots__ = ("_paced", "_ratio")
     rate: Rate
 
-    @explained
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
         self._ratio = ratio_of(ratio, "BurstRatio(ratio")
         rate = Rate.of(rate)

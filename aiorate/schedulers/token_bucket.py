@@ -11,27 +11,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.explained import explained
 from aiorate.meter import Meter
 from aiorate.rate import Rate, ceil_div
-from aiorate.schedulers.interface import check_ask, check_give_back, check_optional, check_permits, check_window, wrong_arguments
+from aiorate.schedulers.interface import check_ask, check_give_back, check_optional, check_permits, check_window
 from aiorate.schedulers.metered import Metered
 from aiorate.schedulers.peaks import Peaks
 
 if TYPE_CHECKING:
-    from typing import Never
-
     from aiorate.rate import Number
 
 __all__ = ["TokenBucket"]
 
 
 class TokenBucket(Metered):
-    """Pay now: up to ``burst`` permits at once, then one per interval.
+    """Allow bursts of up to ``burst``, then a steady rate.
 
-    ``burst`` and ``initial`` are whole numbers of permits. The bucket starts with ``initial``, by default full. Any window holds at
-    most ``burst + rate x window``: a full bucket and the permits that flow in. If ``burst`` is a period's worth of permits, that is
-    nearly twice the rate in the first period. A request for more than ``burst`` can never be granted.
+    A bucket that holds permits and refills at the rate. A request takes its permits out, or waits for them. Any window holds at most
+    ``burst + rate x window``; if the bucket holds a whole period's permits, that is nearly twice the rate in the first period.
+
+    Args:
+        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
+        burst: How many permits the bucket holds. A request for more can never be granted.
+        initial: How many permits are in it at first. Full by default.
+        start: When the schedule begins, in ns. By default with the first request.
     """
 
     __slots__ = ("_brim", "_cost", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits")
@@ -40,12 +42,7 @@ class TokenBucket(Metered):
     """Size of the bucket in permits."""
     _brim: int
 
-    @explained
-    def __init__(
-        self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None, **unknown: Never
-    ) -> None:
-        if unknown:
-            raise wrong_arguments("TokenBucket", rate, (), unknown)
+    def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
         check_optional("start", start)
         check_permits("TokenBucket(burst)", burst)
         if initial is not None:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from aiorate.meter import NO_LINE, Meter
 from aiorate.rate import Rate, as_float, ceil_div, duration_to_ns, ns_to_seconds, ratio_of
-from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_optional, check_permits, check_window, wrong_arguments
+from aiorate.schedulers.interface import check_ask, check_give_back, check_ns, check_optional, check_permits, check_window
 from aiorate.schedulers.metered import Metered
 from aiorate.schedulers.peaks import Peaks
 
 if TYPE_CHECKING:
     from datetime import timedelta
-    from typing import Never
+    from typing import ClassVar
 
     from aiorate.rate import Number
 
@@ -30,21 +30,26 @@ _LEAST_POOL_NS = 1_000_000
 
 
 class TokenPool(Metered):
-    """Pay now from a pool of two permits or 1 ms of them, whichever is more, times ``burst_ratio``.
+    """Keep an even pace, from a pool of two permits or 1 ms of them, whichever is more.
 
-    ``burst_ratio`` is the fastest rate divided by the plain rate (1 or more): while there is a backlog, permits come at
-    ``burst_ratio x rate``. With 1 the backlog is only counted. For a number of permits at once, use `TokenBucket`.
+    The pool starts with one permit. Time that finds the pool full becomes a backlog, `waiting`. With a ``burst_ratio`` above 1 the backlog
+    returns, so the limiter catches up at ``burst_ratio`` times the rate. A request larger than the pool is granted when the pool is full,
+    and the rest is owed: later requests wait for it.
 
-    ``pool`` sets the size of the active pool, in whole ns as in the original, or as a timedelta. The pool starts with one permit. A
-    request larger than the pool is granted when the pool is full, and the rest is owed: later requests wait for it.
+    `refill`, `take_up_to`, `restart`, `apply` and the integers `active`, `waiting`, `max_active` and `max_over_active` are those of the
+    EngineBlock and nosqlbench token pools, in ns. Drive a pool either by them or by a limiter, not by both.
 
-    `refill`, `take_up_to`, `restart`, `apply` and the whole numbers `active`, `waiting`, `max_active` and `max_over_active` are the
-    original's, in ns. `take` and `peek` refill the pool themselves, as a filler of infinite frequency would. Use one pool in one of
-    the two ways only.
+    Args:
+        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
+        burst_ratio: How many times the rate to run at while there is a backlog, 1 or more.
+        pool: The size of the pool, as a timedelta or in whole ns.
+        start: When the schedule begins, in ns. By default with the first request.
     """
 
     __slots__ = ("_cost", "_earlier", "_first", "_full", "_last", "_over", "_peaks", "_pool", "_ratio", "_unit", "_w")
     rate: Rate
+    _stored: ClassVar[int] = 2
+    """The permits that the active pool holds, unless 1 ms holds more."""
 
     def __init__(
         self,
@@ -53,10 +58,7 @@ class TokenPool(Metered):
         pool: int | timedelta | None = None,
         *,
         start: int | None = None,
-        **unknown: Never,
     ) -> None:
-        if unknown:
-            raise wrong_arguments("TokenPool", rate, (), unknown)
         check_optional("start", start)
         if pool is not None and not isinstance(pool, int):
             pool = _pool_ns(pool)
@@ -82,11 +84,13 @@ class TokenPool(Metered):
         if den > 1:
             unit, cost = unit * den, cost * den
         self._unit, self._cost = unit, cost
-        # max_active is truncated if a permit is a fraction of a ns, but two whole permits must still fit in.
-        full = self._full = self._pool * unit if self._pool else max(_LEAST_POOL_NS * unit, 2 * cost)
+        # max_active is truncated if a permit is a fraction of a ns, but whole permits must still fit in.
+        full = self._full = self._pool * unit if self._pool else max(_LEAST_POOL_NS * unit, self._stored * cost)
         self._over = full // den * num if num > den else full
         self.forget_takes()
-        self.line.numbers = (unit, cost, full - cost, full - cost) if full == self._over and cost < full else NO_LINE
+        # A pool of one permit is full when that is due, and a permit that is due within the ns is on time, as in booked_from().
+        slack = full - cost or unit - 1
+        self.line.numbers = (unit, cost, slack, full - cost) if full == self._over and cost <= full else NO_LINE
 
     def _pools(self) -> tuple[int, int, int]:
         """The instant up to which they are refilled, 0 before the first, and the active (with burst) and waiting tokens then."""
@@ -121,7 +125,7 @@ class TokenPool(Metered):
     @property
     def max_active(self) -> int:
         """Size of the active pool, in ns."""
-        return self._pool or max(_LEAST_POOL_NS, 2 * self.rate.interval_ns)
+        return self._pool or max(_LEAST_POOL_NS, self._stored * self.rate.interval_ns)
 
     @property
     def max_over_active(self) -> int:
@@ -453,6 +457,14 @@ class TokenPool(Metered):
         # In permits and seconds, after the latest call.
         available, lag = as_float(self._pools()[1], self._cost), ns_to_seconds(self.waiting)
         return f"TokenPool({str(self.rate)!r}, burst_ratio={self.burst_ratio:g}, available={available:g}, lag={lag:g})"
+
+
+class PlainPool(TokenPool):
+    """The pool of a plain rate, as in ``Limiter("9/s")``. It stores one permit, or 1 ms of them, so that a server that allows 10 a second
+    never sees more than 10."""
+
+    __slots__ = ()
+    _stored = 1
 
 
 def _pool_ns(pool: object) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.explained import names_explained
 from aiorate.testing.clock import ManualClock
 from aiorate.testing.loop import VirtualLoop
 from aiorate.testing.resetting import ResetLimiters, reset_limiters
@@ -47,7 +46,3 @@ def _needs_arguments(kind: type) -> bool:
     except TypeError:
         return True
     return False
-
-
-if not TYPE_CHECKING:
-    __getattr__ = names_explained(__name__)

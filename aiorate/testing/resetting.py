@@ -83,7 +83,7 @@ def _reset_keys(keyed: KeyedLimiter[Any] | KeyedBudget[Any], done: set[Dispatche
 def _reset(limit: Limiter | Budget, done: set[Dispatcher]) -> None:
     """Reset a limit, after those that it shares: requests in line take from these at once."""
     # A Limiter resets the counters of its places too.
-    _reset_line(limit.dispatcher, limit.reset if isinstance(limit, Limiter) else partial(_start_over, limit.dispatcher), done)
+    _reset_line(limit._dispatcher, limit.reset if isinstance(limit, Limiter) else partial(_start_over, limit._dispatcher), done)
 
 
 def _reset_line(dispatcher: Dispatcher, reset: Callable[[], None], done: set[Dispatcher]) -> None:

@@ -22,7 +22,7 @@ class AskingMeter(PureMeter):
         super().__init__()
         self._scheduler = scheduler
 
-    def grab(self, trying: bool = False) -> bool:
+    def grab(self, trying: bool = False, /) -> bool:
         """Take one permit if the scheduler grants it and the meter is open."""
         until = self.try_until if trying else self.until
         if not until:

@@ -17,9 +17,7 @@ class HasDispatcher(Protocol):
     """A limiter or a budget."""
 
     @property
-    def dispatcher(self) -> Dispatcher:
-        """The dispatcher, which decides."""
-        ...
+    def _dispatcher(self) -> Dispatcher: ...
 
 
 P = ParamSpec("P")
@@ -32,7 +30,7 @@ def changing(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[
 
     @wraps(method)
     def change(self: S, /, *args: P.args, **options: P.kwargs) -> None:
-        section = self.dispatcher.section
+        section = self._dispatcher.section
         if section is None:
             method(self, *args, **options)
         else:
@@ -46,7 +44,7 @@ def deciding(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, 
 
     @wraps(method)
     def decide(self: S, /, *args: P.args, **options: P.kwargs) -> T:
-        section = self.dispatcher.section
+        section = self._dispatcher.section
         return method(self, *args, **options) if section is None else section.run(method, self, *args, **options)
 
     return decide
@@ -57,7 +55,7 @@ def looking(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P
 
     @wraps(method)
     def look(self: S, /, *args: P.args, **options: P.kwargs) -> T:
-        section = self.dispatcher.section
+        section = self._dispatcher.section
         if section is None:
             return method(self, *args, **options)
         return section.look(partial(method, self, *args, **options))

@@ -75,11 +75,12 @@ class Refusals:
             seconds,
         )
 
-    def no_lease(self) -> RuntimeError:
+    def no_lease(self, call: str | None = None) -> RuntimeError:
         """The request may not wait, and the store is asked only for requests that do."""
-        from aiorate.mistakes import NO_LEASE
-
-        return RuntimeError(f"{self._call}(max_wait=0): {NO_LEASE}")
+        return RuntimeError(
+            f"{call or f'{self._call}(max_wait=0)'}: a shared RedisLimiter without a lease has permits only for requests that wait. Create"
+            " it with a lease, such as RedisLimiter(..., lease=0.05), or give the store time to answer, such as max_wait=0.1."
+        )
 
 
 ACQUIRE = Refusals("acquire")

@@ -156,7 +156,7 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
             if not task.cancelled():
                 task.exception()
         else:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # asyncio's
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's
     loop.run_until_complete(loop.shutdown_asyncgens())
 
 

@@ -116,7 +116,7 @@ def _throttled(url: str, rate: float, options: dict[str, Any]) -> Calls:
 
     async def close() -> None:
         # Its client is one of a pool that outlives it.
-        await store._backend.get_client().connection_pool.disconnect()  # noqa: SLF001  # there is no other way
+        await store._backend.get_client().connection_pool.disconnect()  # there is no other way
 
     return Calls(acquire, close=close, limiter=limiter)
 

@@ -93,7 +93,7 @@ class BudgetLevels:
         try:
             self.calls.append(Call(self, budget, {name: self.dice.choice((0, 1, 1, 2, 3, 9)) for name in names}))
         except aiorate.LimiterClosed:
-            assert budget.dispatcher.closed
+            assert budget._dispatcher.closed
 
     def note(self, call: Call) -> None:
         for budget in self.path(call.budget):
@@ -128,8 +128,8 @@ class BudgetLevels:
     def at_rest(self) -> bool:
         """True if no call has left a timer, a place in line, a wake-up or a receipt."""
         return self.clock.timers == 0 and all(
-            not budget.dispatcher.line
-            and budget.dispatcher.waiters.resuming == budget.dispatcher.counters.returnable == 0
-            and not budget.dispatcher.scheduler.receipts
+            not budget._dispatcher.line
+            and budget._dispatcher.waiters.resuming == budget._dispatcher.counters.returnable == 0
+            and not budget._dispatcher.scheduler.receipts
             for budget in self.all
         )

@@ -110,5 +110,6 @@ def most_permits(grants: list[tuple[int, int]], window: int) -> int:
 def at_rest(limiters: list[aiorate.Limiter], clock: ManualClock) -> bool:
     """True if no request has left a timer, a place in line, a wake-up or a receipt."""
     return clock.timers == 0 and all(
-        not limiter.dispatcher.line and limiter.dispatcher.waiters.resuming == 0 and not limiter.scheduler.receipts for limiter in limiters
+        not limiter._dispatcher.line and limiter._dispatcher.waiters.resuming == 0 and not limiter.scheduler.receipts
+        for limiter in limiters
     )

@@ -45,6 +45,6 @@ class Inside:
 def forget(tasks: list[Any]) -> None:
     """Let tasks of a closed loop be collected, without asyncio's log record."""
     for task in tasks:
-        task._log_destroy_pending = False  # noqa: SLF001  # the flag that asyncio itself uses
+        task._log_destroy_pending = False  # the flag that asyncio itself uses
     tasks.clear()
     gc.collect()

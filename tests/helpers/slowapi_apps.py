@@ -87,7 +87,7 @@ class Both:
         key = "" if options.startswith("key_func") else "key_func=get_remote_address, "
         app = self.theirs.names["app"] = fastapi.FastAPI()
         app.state.limiter = self.theirs.names["limiter"] = self.theirs.call(f"Limiter({key}{options})")
-        app.add_exception_handler(RateLimitExceeded, slowapi._rate_limit_exceeded_handler)  # type: ignore[arg-type]  # noqa: SLF001  # as its users
+        app.add_exception_handler(RateLimitExceeded, slowapi._rate_limit_exceeded_handler)  # type: ignore[arg-type]  # as its users
         if middleware:
             app.add_middleware(SlowAPIMiddleware)
 

@@ -111,7 +111,7 @@ def play() -> None:
     asyncio.ProactorEventLoop = Proactor  # type: ignore[misc,assignment]
     unix: Any = asyncio.unix_events
     policy = getattr(unix, "_DefaultEventLoopPolicy", None) or unix.DefaultEventLoopPolicy  # the private name since Python 3.14
-    policy._loop_factory = Proactor  # noqa: SLF001
+    policy._loop_factory = Proactor
 
 
 def pytest_addoption(pluginmanager: Any) -> None:

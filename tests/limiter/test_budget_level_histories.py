@@ -65,7 +65,7 @@ async def test_four_levels_of_budgets_keep_all_bounds(seed: int) -> None:
     assert all(call.task.done() for call in levels.calls)
     for call in levels.calls:
         error = None if call.task.cancelled() else call.task.exception()
-        closed = any(budget.dispatcher.closed for budget in levels.path(call.budget))
+        closed = any(budget._dispatcher.closed for budget in levels.path(call.budget))
         assert error is None or (closed and isinstance(error, aiorate.LimiterClosed)) or (call.fails and isinstance(error, OSError))
     assert levels.at_rest
     assert levels.check_bounds() > 1_000

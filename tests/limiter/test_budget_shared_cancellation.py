@@ -170,7 +170,7 @@ async def test_waiters_cancelled_while_they_yield_are_undone(shared_in_real_time
     assert 0 < inside < 10
     assert inside == sum(not task.cancelled() for task in tasks)
     assert (50 - inside, 100 - inside) == (budget.available("own"), budget.available("tokens"))
-    assert (shared.statistics().granted, shared.dispatcher.waiters.resuming) == (inside, 0)
+    assert (shared.statistics().granted, shared._dispatcher.waiters.resuming) == (inside, 0)
     assert (own.receipts, shared.scheduler.receipts) == (False, False)
 
 
@@ -199,7 +199,7 @@ async def test_a_waiter_that_left_the_shared_line_may_be_cancelled(shared_in_rea
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert [False, True, False] == [task.cancelled() for task in tasks]
-    assert (shared.statistics().granted, shared.dispatcher.waiters.resuming) == (2, 0)
+    assert (shared.statistics().granted, shared._dispatcher.waiters.resuming) == (2, 0)
     assert (budget.available("own"), budget.available("tokens")) == (48, 98)
 
 

@@ -136,7 +136,7 @@ async def test_a_child_process_begins_with_all_places_free() -> None:
         child = os.fork()
         if not child:
             try:
-                asyncio._set_running_loop(None)  # noqa: SLF001  # asyncio's own
+                asyncio._set_running_loop(None)  # asyncio's own
                 asyncio.new_event_loop().run_until_complete(enter())
             except BaseException:
                 os._exit(1)

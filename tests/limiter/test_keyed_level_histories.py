@@ -56,7 +56,7 @@ async def test_four_levels_keep_all_bounds_and_grant_everybody(seed: int) -> Non
     for task, limiter in levels.tasks.items():
         if not task.cancelled() and task.exception() is not None:
             assert isinstance(task.exception(), aiorate.LimiterClosed)
-            assert any(each.dispatcher.closed for each in levels.path(limiter))
+            assert any(each._dispatcher.closed for each in levels.path(limiter))
     assert at_rest(levels.all, clock)
     for limiter in levels.all:
         statistics = limiter.statistics()

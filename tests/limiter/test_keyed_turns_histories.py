@@ -112,7 +112,7 @@ class World:
             places = [arrival.place for arrival in self.granted if arrival.key == key]
             assert places == sorted(places)
         for limiter in (self.top, self.shared, *(self.at(key) for key in KEYS)):
-            dispatcher = limiter.dispatcher
+            dispatcher = limiter._dispatcher
             assert (len(dispatcher.line), dispatcher.waiters.resuming, dispatcher.counters.returnable) == (0, 0, 0)
         permits, seen = sum(arrival.permits for arrival in self.granted), self.top.statistics()
         assert seen.granted <= permits <= seen.granted + seen.refunded

@@ -63,7 +63,7 @@ def test_turns_go_on_after_an_interrupt(action: str, error: type[BaseException])
 
             assert all(isinstance(waited, float) for waited in outcomes), interrupt.where
             for limiter in (case.shared, case.keyed["a"], case.keyed["bbb"]):
-                dispatcher = limiter.dispatcher
+                dispatcher = limiter._dispatcher
                 assert (len(dispatcher.line), dispatcher.waiters.resuming) == (0, 0), interrupt.where
             case.clock.advance(1)
             assert case.shared.try_acquire(3), interrupt.where

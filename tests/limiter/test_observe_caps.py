@@ -154,14 +154,14 @@ async def test_the_meter_is_open_again_after_the_reset() -> None:
     limiter = Limiter(TokenBucket("100/s", burst=100))
     await limiter.acquire()
     limiter.observe(remaining(50, 0.3))
-    assert limiter.dispatcher.scheduler is not limiter.scheduler
+    assert limiter._dispatcher.scheduler is not limiter.scheduler
 
     await asyncio.sleep(0.31)
     await limiter.acquire()
     limiter.delay()  # notices the end of the cap; so does any call 5 ms after the last
 
-    assert limiter.dispatcher.scheduler is limiter.scheduler
-    assert limiter.dispatcher.meter.until > 0
+    assert limiter._dispatcher.scheduler is limiter.scheduler
+    assert limiter._dispatcher.meter.until > 0
 
 
 async def test_an_idle_limiter_sets_no_timer_for_feedback() -> None:

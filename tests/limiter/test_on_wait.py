@@ -371,4 +371,4 @@ async def test_a_limiter_that_nobody_watches_is_no_heavier() -> None:
     keyed = KeyedLimiter(lambda key: "1/s")
     limiters = [Limiter("1/s"), keyed["ann"], keyed["bob"]]
 
-    assert 1 == len({id(limiter.dispatcher.extras) for limiter in limiters})
+    assert 1 == len({id(limiter._dispatcher.extras) for limiter in limiters})

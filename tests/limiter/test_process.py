@@ -321,7 +321,7 @@ def test_a_fork_empties_the_line_and_keeps_the_budget() -> None:
     with LoopThread() as thread:
         thread.start(limiter.acquire)
         waiting(limiter, 1)
-        limiter.dispatcher.waiters.driver.loop.section.reset()
+        limiter._dispatcher.waiters.driver.loop.section.reset()
 
         assert 0 == limiter.statistics().waiting
         assert not limiter.try_acquire()

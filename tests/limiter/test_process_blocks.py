@@ -99,7 +99,7 @@ def test_a_place_may_be_left_in_another_thread() -> None:
     call_in_thread(lambda: limiter.__exit__(None, None, None))
 
     assert 0.0 == late.result(LONG)
-    limiter.leave()
+    limiter._leave()
     assert "0 of 1 places" in repr(limiter)
 
 
@@ -146,7 +146,7 @@ def test_waiting_for_a_place_counts_from_the_request() -> None:
     late = in_thread(lambda: entered(limiter))
     waiting(limiter, 1)
     clock.advance(0.05)
-    limiter.leave()
+    limiter._leave()
     waiting(limiter, 1)
     clock.advance(0.05)
     assert 0.1 == pytest.approx(late.result(LONG))
@@ -162,7 +162,7 @@ def test_a_wait_for_a_place_alone_counts_too() -> None:
     late = in_thread(lambda: entered(limiter))
     waiting(limiter, 1)
     clock.advance(5)
-    limiter.leave()
+    limiter._leave()
 
     assert 5.0 == late.result(LONG)
     assert 5.0 == limiter.statistics().waited_max

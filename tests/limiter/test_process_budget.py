@@ -174,7 +174,7 @@ def test_a_lease_that_is_collected_in_a_thread_stands() -> None:
     call_in_thread(enter)
 
     assert 60 == budget.available("tokens")
-    assert 0 == budget.dispatcher.counters.returnable
+    assert 0 == budget._dispatcher.counters.returnable
 
 
 @EACH_KIND
@@ -195,7 +195,7 @@ def test_a_cancelled_reservation_lets_threads_move_up(kind: str) -> None:
         clock.advance(0.1)
 
         assert 0.1 == pytest.approx(behind.result(LONG).waited)
-    assert 0 == budget.dispatcher.counters.returnable
+    assert 0 == budget._dispatcher.counters.returnable
 
 
 # Shared limits.
@@ -216,7 +216,7 @@ def test_budgets_that_share_decide_in_one_section(shared: Callable[[ManualClock]
     """Both bounds hold for threads and loops together, and what was not used comes back to both."""
     clock = ManualClock()
     above, (first, second) = shared(clock)
-    assert 1 == len({each.dispatcher.section for each in (above, first, second)})
+    assert 1 == len({each._dispatcher.section for each in (above, first, second)})
     with first.reserve(requests=8) as lease, LoopThread() as loop:
         task = loop.start(lambda: awaited(second, requests=5))
         in_line(second, 1)
@@ -274,7 +274,7 @@ def test_in_a_thread_whose_loop_runs_it_is_an_error(run: str) -> None:
     else:
         asyncio.run(main())
     assert 9 == budget.available("requests")
-    assert 0 == budget.dispatcher.counters.returnable
+    assert 0 == budget._dispatcher.counters.returnable
 
 
 @pytest.mark.parametrize(("scope", "kind"), [("thread", ValueError), (None, TypeError), (1, TypeError)])
@@ -313,7 +313,7 @@ in_line(budget, 2)
 
 
 def child():
-    print(budget.waiting, team.waiting, team.available("tokens"), budget.dispatcher.counters.returnable)
+    print(budget.waiting, team.waiting, team.available("tokens"), budget._dispatcher.counters.returnable)
     budget.pause(0.01)
     with budget.reserve(tokens=0) as other:
         print(other.waited > 0)

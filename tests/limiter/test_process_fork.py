@@ -98,7 +98,7 @@ asyncio.run(main())
 
 
 def test_a_place_left_during_a_fork_is_free_after_it() -> None:
-    """leave() does not block, and no task gets in during a fork: without a check afterwards the next would wait beside a free place."""
+    """Leaving does not block, and no task gets in during a fork: without a check afterwards the next would wait beside a free place."""
     printed = program("""
 def leave():
     thread = threading.Thread(target=left.pop())
@@ -108,10 +108,10 @@ left = []
 os.register_at_fork(after_in_parent=leave)  # before the limiters' own
 async def main():
     limiter = aiorate.Limiter(aiorate.TokenBucket("100/s", burst=2), scope="process", max_concurrency=1)
-    await limiter.enter(1)
-    second = asyncio.create_task(limiter.enter(1))
+    await limiter._enter(1)
+    second = asyncio.create_task(limiter._enter(1))
     await asyncio.sleep(0)
-    left.append(limiter.leave)
+    left.append(limiter._leave)
     process = os.fork()
     if process == 0:
         os._exit(0)

@@ -89,8 +89,8 @@ def test_a_family_has_one_section_and_one_timekeeper() -> None:
         waiting(users[key], 1)
     limiters = [users[key] for key in keys] + [teams["a"], teams["b"], orgs["acme"]]
 
-    assert 1 == len({limiter.dispatcher.section for limiter in limiters})
-    assert 1 == len({id(limiter.dispatcher.loop) for limiter in limiters})
+    assert 1 == len({limiter._dispatcher.section for limiter in limiters})
+    assert 1 == len({id(limiter._dispatcher.loop) for limiter in limiters})
     for key in keys:
         users[key].refund(1)
     for future in asked:
@@ -306,7 +306,7 @@ def test_a_coroutine_collected_in_a_decision_leaves_every_line() -> None:
         assert limiters[0].try_acquire()
         thread.call(abandon)
 
-    assert [0, 0, 0, 0] == [len(limiter.dispatcher.line) for limiter in (*limiters, shared)]
-    assert [0, 0, 0, 0] == [limiter.dispatcher.counters.returnable for limiter in (*limiters, shared)]
+    assert [0, 0, 0, 0] == [len(limiter._dispatcher.line) for limiter in (*limiters, shared)]
+    assert [0, 0, 0, 0] == [limiter._dispatcher.counters.returnable for limiter in (*limiters, shared)]
     clock.advance(1)
     assert [True, False] == [keyed.try_acquire("a"), keyed.try_acquire("b")]

@@ -122,7 +122,7 @@ def test_evicted_keys_leave_no_trace() -> None:
             keyed.acquire_blocking(key)
     threading.Event().wait(0.02)  # more than a tick of any clock
     keyed.evict()
-    loop = shared.dispatcher.loop
+    loop = shared._dispatcher.loop
     assert loop is not None
 
     assert len(keyed) <= 1

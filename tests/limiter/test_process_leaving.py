@@ -134,7 +134,7 @@ def test_an_interrupt_while_joining_leaves_nobody_in_line() -> None:
 def test_an_unused_ticket_leaves_no_trace() -> None:
     """Interrupted before it joins the line, a request spends nothing and does not count as cancelled."""
     limiter = made(ManualClock())
-    dispatcher = limiter.dispatcher
+    dispatcher = limiter._dispatcher
     assert dispatcher.loop is not None
     driver = dispatcher.loop.make_driver(dispatcher)
 

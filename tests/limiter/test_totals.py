@@ -27,19 +27,19 @@ async def test_totals_survive_a_reset_and_an_eviction(told: list[Waited]) -> Non
         keyed.try_acquire("ann")
     async with budgets.reserve("ann", tokens=30):
         pass
-    before = [each.totals() for each in (limiter, keyed, budgets)]
+    before = [each._totals() for each in (limiter, keyed, budgets)]
 
     limiter.reset()
     await asyncio.sleep(10)
     assert keyed.evict() == budgets.evict() == 1
 
     assert [{None: 10}, {None: 10}, {"tokens": 30}] == [total.granted for total in before]
-    assert before == [each.totals() for each in (limiter, keyed, budgets)]
+    assert before == [each._totals() for each in (limiter, keyed, budgets)]
     assert (limiter.statistics().granted, len(keyed)) == (0, 0)
     assert limiter.try_acquire()
     assert keyed.try_acquire("ann")
-    assert [{None: 11}, {None: 11}] == [each.totals().granted for each in (limiter, keyed)]
-    assert limiter.totals().refused == keyed.totals().refused == 2
+    assert [{None: 11}, {None: 11}] == [each._totals().granted for each in (limiter, keyed)]
+    assert limiter._totals().refused == keyed._totals().refused == 2
 
 
 async def test_totals_survive_forgotten_keys(told: list[Waited]) -> None:
@@ -50,9 +50,9 @@ async def test_totals_survive_forgotten_keys(told: list[Waited]) -> None:
 
     keyed.forget()
 
-    assert (len(keyed), keyed.totals().granted) == (0, {None: 3})
+    assert (len(keyed), keyed._totals().granted) == (0, {None: 3})
     assert keyed.try_acquire("ann")
-    assert {None: 4} == keyed.totals().granted
+    assert {None: 4} == keyed._totals().granted
 
 
 async def test_totals_count_those_who_wait(told: list[Waited]) -> None:
@@ -68,7 +68,7 @@ async def test_totals_count_those_who_wait(told: list[Waited]) -> None:
     tasks += [asyncio.ensure_future(keyed.acquire(key)) for key in "aabbb"]
     await asyncio.sleep(0.1)
 
-    assert (2, 3) == (limiter.totals().waiting, keyed.totals().waiting)
+    assert (2, 3) == (limiter._totals().waiting, keyed._totals().waiting)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -42,7 +42,7 @@ class Story:
     def ready(self) -> aiorate.Limiter:
         """The limiter, whose next call asks the dispatcher if the meter has to be shut."""
         if self.shut:
-            self.limiter.dispatcher.meter.until = self.limiter.dispatcher.meter.try_until = 0
+            self.limiter._dispatcher.meter.until = self.limiter._dispatcher.meter.try_until = 0
         return self.limiter
 
     async def grab(self, times: int = 6, step: int = MS // 3) -> None:
@@ -65,7 +65,7 @@ class Story:
 
     def look(self) -> None:
         scheduler = self.ready().scheduler
-        now = self.machine.instant - self.limiter.dispatcher.timeline.offset
+        now = self.machine.instant - self.limiter._dispatcher.timeline.offset
         pool = [scheduler.active, scheduler.waiting] if isinstance(scheduler, aiorate.TokenPool) else []
         ticks = scheduler.ticks if isinstance(scheduler, aiorate.TicksAccumulator | aiorate.BurstCompensation) else None
         self.outcomes += [pool, ticks, scheduler.spilled, scheduler.stock(now), scheduler.lag(now), scheduler.peek(1, now)]
@@ -228,7 +228,7 @@ async def tell(kind: str, happening: str, machine: Machine, shut: bool) -> tuple
     await story.pass_time(13 * MS)
     await story.grab(15)
     story.look()
-    return story.outcomes, limiter.dispatcher.meter.grabs
+    return story.outcomes, limiter._dispatcher.meter.grabs
 
 
 @pytest.mark.parametrize(("kind", "happening"), PAIRS)

@@ -30,7 +30,7 @@ FIRST: dict[str, Callable[[aiorate.Limiter], object]] = {
 
 def shut(limiter: aiorate.Limiter) -> None:
     """Have the next call ask the dispatcher and the scheduler."""
-    meter = limiter.dispatcher.meter
+    meter = limiter._dispatcher.meter
     meter.until = meter.try_until = 0
 
 

@@ -33,7 +33,7 @@ async def opened(limiter: aiorate.Limiter) -> aiorate.Limiter:
     """The limiter after five permits, some of them from the meter."""
     for _ in range(5):
         assert await at_once(limiter)
-    assert 0 < limiter.dispatcher.meter.grabs
+    assert 0 < limiter._dispatcher.meter.grabs
     return limiter
 
 
@@ -210,7 +210,7 @@ def test_a_second_running_loop_soon_gets_its_error() -> None:
 async def test_a_limiter_with_an_open_meter_is_freed_at_once(machine: Machine) -> None:
     """It leaves no task, no timer and no cycle."""
     limiter = await opened(aiorate.Limiter(aiorate.TokenBucket("10/s", burst=20)))
-    gone = weakref.ref(limiter.dispatcher)
+    gone = weakref.ref(limiter._dispatcher)
     gc.disable()
     try:
         del limiter

@@ -75,7 +75,7 @@ def extensions(wheel: Path) -> list[str]:
 
 
 def test_only_a_wheel_with_an_extension_is_for_one_platform(tmp_path: Path) -> None:
-    """Whether this machine can compile it or not: an installer goes by the tag."""
+    """Whether this machine can compile it or not: an installer goes by the tag. The extension does not name the folder of the build."""
     path, lines = build(tmp_path)
 
     compiled = extensions(path)
@@ -83,6 +83,7 @@ def test_only_a_wheel_with_an_extension_is_for_one_platform(tmp_path: Path) -> N
 
     assert path.name.endswith("-py3-none-any.whl") == (compiled == [])
     assert len(compiled) + len(warnings) == CAN_BE_COMPILED
+    assert not [name for name in compiled if os.fsencode(ROOT) in ZipFile(path).read(name)]
 
 
 def test_without_a_compiler_a_build_warns_in_one_line(tmp_path: Path) -> None:

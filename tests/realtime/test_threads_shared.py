@@ -148,7 +148,7 @@ def test_a_budget_of_threads_loops_and_signals_loses_nothing() -> None:
     assert interrupts > 100
     kept_within(bucket, lambda seconds: bucket.bound(round((seconds + 0.02) * SECOND), 3))
     ready(lambda: [budget.available(name) for name in budget.dimensions], [50, 5000])
-    assert (0, 0) == (budget.waiting, budget.dispatcher.waiters.resuming)
+    assert (0, 0) == (budget.waiting, budget._dispatcher.waiters.resuming)
     asyncio.run(budget.aclose())
     no_thread("busy budget")
 
@@ -164,7 +164,7 @@ def test_keys_of_threads_loops_and_signals_lose_nothing() -> None:
     assert interrupts > 100
     kept_within(bucket, lambda seconds: shared.bound(seconds, 3))
     ready(lambda: [shared.statistics().available], [50])
-    assert (0, 0) == (shared.statistics().waiting, shared.dispatcher.waiters.resuming)
+    assert (0, 0) == (shared.statistics().waiting, shared._dispatcher.waiters.resuming)
     keyed.evict()
     assert [0] * len(keyed) == [keyed[key].statistics().waiting for key in keyed]
     asyncio.run(keyed.aclose())

@@ -215,7 +215,7 @@ async def test_a_process_that_dies_holds_nobody_up_for_long(store: RealServer) -
     await granted(dead, tokens=20)
     large = asyncio.create_task(granted(dead, tokens=20))
     await asyncio.sleep(0.1)
-    dead.dispatcher.watcher.client.release(dead.dispatcher.watcher)  # type: ignore[attr-defined]  # it never asks again
+    dead._dispatcher.watcher.client.release(dead._dispatcher.watcher)  # type: ignore[attr-defined]  # it never asks again
     begin = now()
 
     assert await granted(other, tokens=1) - begin <= 2.0

@@ -163,7 +163,7 @@ async def test_a_loop_that_stood_still_sends_no_burst(store: RealServer) -> None
     process = Process(store, "1000/s", horizon=0.1)
     process.load(200)
     await asyncio.sleep(0.05)
-    asyncio.get_running_loop()._jump(0.2)  # type: ignore[attr-defined]  # noqa: SLF001  # time passes, and nothing runs
+    asyncio.get_running_loop()._jump(0.2)  # type: ignore[attr-defined]  # time passes, and nothing runs
     before = len(process.granted)
     await asyncio.sleep(0.001)
 

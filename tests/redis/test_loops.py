@@ -48,7 +48,7 @@ def test_the_task_of_a_closed_loop_is_collected_silently(store: RealServer) -> N
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         for task in tasks + asking:  # nobody has to hear of it
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     async def go_on() -> float:
         waiting = asyncio.create_task(limiter.acquire())

@@ -115,7 +115,7 @@ async def test_a_pause_over_before_it_is_told_ends_no_other(store: RealServer) -
     long.limiter.pause(3)
     await asyncio.sleep(0.01)
     short.limiter.pause(0.001)
-    asyncio.get_running_loop()._jump(0.002)  # type: ignore[attr-defined]  # noqa: SLF001  # time passes, and nothing runs
+    asyncio.get_running_loop()._jump(0.002)  # type: ignore[attr-defined]  # time passes, and nothing runs
     await asyncio.sleep(0.01)
     await third.one()
 

@@ -277,26 +277,26 @@ async def test_arrival_at_a_full_line_for_places_does_not_walk_it() -> None:
     clock = ManualClock()
     waiting = 5_000
     limiter = Limiter("1000/s", clock=clock, max_concurrency=1, max_waiting=waiting)
-    await limiter.enter(1)
+    await limiter._enter(1)
     arrivals = 0
 
     async def enter() -> None:
         nonlocal arrivals
-        await limiter.enter(1)
+        await limiter._enter(1)
         arrivals += 1
-        limiter.leave()
+        limiter._leave()
 
     tasks = [asyncio.ensure_future(enter()) for _ in range(waiting)]
     await turns(3)
-    calls = sum(cost(lambda: refused(limiter.enter(1))) for _ in range(100))
+    calls = sum(cost(lambda: refused(limiter._enter(1))) for _ in range(100))
 
     assert 100 * 200 + 3 * waiting > calls  # a part of the line for each, and all of it a few times
     with pytest.raises(LineFull):
-        await limiter.enter(1)
+        await limiter._enter(1)
     for task in tasks[::2]:
         task.cancel()
     await turns(3)
     assert waiting // 2 == limiter.statistics().waiting
-    limiter.leave()
+    limiter._leave()
     await clock.run(10)
     assert waiting // 2 == arrivals

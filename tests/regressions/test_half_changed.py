@@ -178,4 +178,4 @@ async def test_an_error_of_give_back_reaches_no_other_limit() -> None:
         await task
 
     assert shared.statistics().available == 4
-    assert 0 == shared.dispatcher.counters.returnable == keyed["a"].dispatcher.counters.returnable
+    assert 0 == shared._dispatcher.counters.returnable == keyed["a"]._dispatcher.counters.returnable

@@ -111,15 +111,15 @@ async def test_feedback_ends_when_it_can_lower_nothing() -> None:
     """The limiter's own rate is the lower one, and once the server's bucket is full only the strategy counts."""
     crowd = crowd_of(TokenBucket("1/s", burst=5))
     crowd.limiter.observe(said(2, 10, 4))
-    assert crowd.limiter.dispatcher.scheduler is not crowd.limiter.scheduler
+    assert crowd.limiter._dispatcher.scheduler is not crowd.limiter.scheduler
 
     await crowd.clock.run(3.9)
     crowd.limiter.delay()
-    assert crowd.limiter.dispatcher.scheduler is not crowd.limiter.scheduler
+    assert crowd.limiter._dispatcher.scheduler is not crowd.limiter.scheduler
     await crowd.clock.run(0.1)
     crowd.limiter.delay()
 
-    assert crowd.limiter.dispatcher.scheduler is crowd.limiter.scheduler
+    assert crowd.limiter._dispatcher.scheduler is crowd.limiter.scheduler
 
 
 async def test_feedback_of_a_lower_limit_holds_until_the_next() -> None:

@@ -94,7 +94,7 @@ def test_nobody_waits_for_ever_after_an_interrupt(strategy: str, action: str, er
 
             case.settle()
             outcomes = list(case.outcomes())
-            dispatcher = case.limiter.dispatcher
+            dispatcher = case.limiter._dispatcher
 
             assert all(isinstance(waited, float) for waited in outcomes), interrupt.where
             assert (0, 0, 0) == (len(dispatcher.line), dispatcher.waiters.resuming, case.limiter.statistics().waiting), interrupt.where

@@ -76,7 +76,7 @@ class OfBudget(Case):
         return [wait, wait]
 
     def dispatchers(self) -> list[Dispatcher]:
-        return [self.budget.dispatcher]
+        return [self.budget._dispatcher]
 
     def ready(self) -> list[int]:
         return [self.budget.available(name) for name in self.budget.dimensions]
@@ -92,7 +92,7 @@ class OfSharedBudget(OfBudget):
         self.budget = Budget(**own, shared=self.team, scope="process", clock=self.clock)  # type: ignore[arg-type]
 
     def dispatchers(self) -> list[Dispatcher]:
-        return [self.budget.dispatcher, self.team.dispatcher]
+        return [self.budget._dispatcher, self.team._dispatcher]
 
     def ready(self) -> list[int]:
         return [*super().ready(), self.team.available("tokens")]
@@ -114,7 +114,7 @@ class OfKeys(Case):
         return [limiter.acquire for limiter in self.limiters]
 
     def dispatchers(self) -> list[Dispatcher]:
-        return [limiter.dispatcher for limiter in (*self.limiters, self.shared)]
+        return [limiter._dispatcher for limiter in (*self.limiters, self.shared)]
 
     def ready(self) -> list[int]:
         return [limiter.statistics().available for limiter in (*self.limiters, self.shared)]
@@ -139,7 +139,7 @@ class OfPlaces(Case):
         return [wait, wait]
 
     def dispatchers(self) -> list[Dispatcher]:
-        return [self.limiter.dispatcher]
+        return [self.limiter._dispatcher]
 
     def ready(self) -> list[int]:
         places = int(repr(self.limiter).partition(" of 2 places")[0].rpartition(" ")[2])
@@ -206,7 +206,7 @@ def test_nothing_is_lost_by_an_interrupt(action: str, busy: bool, error: type[Ba
             case, interrupt = make(thread, busy), Interrupt(instant, error)
             full = [10, 100] if make is OfBudget else [10, 100, 100] if make is OfSharedBudget else [2, 2, 3] if make is OfKeys else [3, 2]
             interrupted = interrupt.run(lambda case=case: act(case))
-            if interrupt.where.endswith(("call in __exit__", "call in leave_blocking")):
+            if interrupt.where.endswith(("call in __exit__", "call in _leave_blocking")):
                 continue  # before the first instruction that could leave the place
 
             case.settle()
@@ -237,6 +237,6 @@ def test_every_task_of_a_closed_loop_is_forgotten_by_all_limits() -> None:
     assert keyed.try_acquire("c")
     assert [0, 0, 0] == [limiter.statistics().waiting for limiter in (shared, keyed["a"], keyed["b"])]
     for task in kept:
-        task._log_destroy_pending = False  # noqa: SLF001  # the flag that asyncio itself uses
+        task._log_destroy_pending = False  # the flag that asyncio itself uses
     with suppress(asyncio.CancelledError, aiorate.LimiterClosed):
         kept.clear()

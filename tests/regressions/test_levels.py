@@ -80,7 +80,7 @@ def test_finalizer_that_ends_the_request_in_turn_harms_no_other(end: str, grants
         assert buckets[level].finalizer is None
         for limiter in limiters:
             assert limiter.statistics().granted == 2
-            assert limiter.dispatcher.counters.returnable == limiter.dispatcher.waiters.resuming == 0
+            assert limiter._dispatcher.counters.returnable == limiter._dispatcher.waiters.resuming == 0
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main())

@@ -97,13 +97,13 @@ async def test_max_waiting_counts_waits_for_places_and_permits() -> None:
     """The sum of both is exact in a short line, and a cancelled task makes room before it has run."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("1/s", burst=2), clock=clock, max_concurrency=3, max_waiting=3)
-    tasks = [asyncio.ensure_future(limiter.enter(1)) for _ in range(5)]
+    tasks = [asyncio.ensure_future(limiter._enter(1)) for _ in range(5)]
     await turns(3)
     assert 3 == limiter.statistics().waiting
     with pytest.raises(LineFull):
-        await limiter.enter(1)
+        await limiter._enter(1)
     tasks[4].cancel()
-    late = asyncio.ensure_future(limiter.enter(1))
+    late = asyncio.ensure_future(limiter._enter(1))
     await turns(3)
     assert 3 == limiter.statistics().waiting
     for task in (*tasks, late):

@@ -65,15 +65,15 @@ async def test_a_line_for_places_sets_no_timer() -> None:
     for scope in ("loop", "process"):
         clock = ManualClock()
         limiter = Limiter("1000/s", max_concurrency=1, clock=clock, scope=scope)  # type: ignore[arg-type]
-        await limiter.enter(1)
-        task = asyncio.ensure_future(limiter.enter(1))
+        await limiter._enter(1)
+        task = asyncio.ensure_future(limiter._enter(1))
         await turns(3)
         assert 0 == clock.timers
-        limiter.leave()
+        limiter._leave()
         await clock.run(0.01)
         assert task.done()
         assert clock.now() == SECOND // 100
-        limiter.leave()
+        limiter._leave()
 
 
 @pytest.mark.parametrize("run", [asyncio.run, trio.run])

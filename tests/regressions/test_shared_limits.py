@@ -46,7 +46,7 @@ def test_three_levels_go_on_after_a_thousand_waits(kind: str) -> None:
                     pass
 
             await asyncio.gather(*(call() for _ in range(3_000)))
-        assert 0 == top.dispatcher.waiters.resuming == tenant.dispatcher.waiters.resuming
+        assert 0 == top._dispatcher.waiters.resuming == tenant._dispatcher.waiters.resuming
         assert 3_000 == top.statistics().granted == tenant.statistics().granted
         return loop.time()
 
@@ -69,7 +69,7 @@ class Tower:
 
     @property
     def available(self) -> list[int]:
-        return [limiter.dispatcher.scheduler.available(self.clock.now()) for limiter in self.levels]
+        return [limiter._dispatcher.scheduler.available(self.clock.now()) for limiter in self.levels]
 
     @property
     def at_rest(self) -> bool:
@@ -82,7 +82,7 @@ class Tower:
 async def test_a_cancelled_request_gives_back_at_all_levels(held_up: int, when: str) -> None:
     """Whichever level it waited for, and also just after its grant."""
     tower = Tower()
-    tower.levels[held_up].dispatcher.scheduler.take(10, SECOND)
+    tower.levels[held_up]._dispatcher.scheduler.take(10, SECOND)
     waiting = asyncio.ensure_future(tower.user.acquire(4))
     await turns(3)
     assert [10] * held_up + [0] + [10] * (3 - held_up) == tower.available
@@ -111,7 +111,7 @@ async def test_a_grant_without_a_wait_leaves_no_receipt_at_any_level() -> None:
     await tower.clock.run(1)
 
     assert 0.2 == waiting.result()
-    assert [6] * 4 == [limiter.dispatcher.granted - 6 for limiter in tower.levels]
+    assert [6] * 4 == [limiter._dispatcher.granted - 6 for limiter in tower.levels]
     assert tower.at_rest
 
 
@@ -223,7 +223,7 @@ def test_next_event_loop_begins_without_a_line_of_budgets(first: int) -> None:
     loop.run_until_complete(asyncio.gather(*calls.tasks.values(), return_exceptions=True))
     loop.close()
     assert [0] * 3 == [budget.waiting for budget in levels]
-    assert not any(budget.dispatcher.scheduler.receipts for budget in levels)
+    assert not any(budget._dispatcher.scheduler.receipts for budget in levels)
 
 
 @one_loop

@@ -100,7 +100,7 @@ async def late_loop(store: RealServer, rate: str, stall: float, seconds: float, 
 
     async def block() -> None:
         while True:
-            loop._jump(stall)  # noqa: SLF001  # time passes, and nothing runs
+            loop._jump(stall)  # time passes, and nothing runs
             await asyncio.sleep(0.001)
 
     tasks = [asyncio.create_task(worker()) for _ in range(10)] + [asyncio.create_task(block())]

@@ -82,7 +82,9 @@ assert_type(Limiter(("10/s", SlidingWindow("500/min")), scope="process"), Limite
 assert_type(Limiter([TokenBucket("10/s", burst=5), SlidingWindow("100/min")]), Limiter)
 Limiter([limiter, limiter])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # rates and strategies
 Limiter({"10/s", "500/min"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a set has no order for member=
-Limiter(100, 60)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # Rate(100, 60) is meant
+Limiter()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # a rate is missing
+Limiter(100, 60)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # Rate(100, 60) is meant
+Limiter("10/s", burst=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # a burst belongs to a strategy
 Limiter(TokenBucket)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a class has no rate yet
 
 

@@ -24,14 +24,14 @@ def made(name: str | None = None, clock: ManualClock | None = None, burst: int =
 def together(*limiters: aiorate.Limiter) -> None:
     """Have them all decide in the section of the first."""
     for limiter in limiters[1:]:
-        join(family_of(limiters[0].dispatcher), limiter.dispatcher)
+        join(family_of(limiters[0]._dispatcher), limiter._dispatcher)
 
 
 def test_a_family_has_one_section_and_one_timekeeper() -> None:
     """However many of its limiters have waiters."""
     limiters = [made("of a family") for _ in range(5)]
     together(*limiters)
-    assert 1 == len({limiter.dispatcher.section for limiter in limiters})
+    assert 1 == len({limiter._dispatcher.section for limiter in limiters})
     for limiter in limiters:
         assert limiter.try_acquire()
     asked = [in_thread(limiter.acquire_blocking) for limiter in limiters]
@@ -51,7 +51,7 @@ def test_a_limiter_of_one_loop_may_join() -> None:
     together(first, new)
 
     assert 0.0 == new.acquire_blocking()
-    assert first.dispatcher.section is new.dispatcher.section
+    assert first._dispatcher.section is new._dispatcher.section
 
 
 def test_places_join_with_their_limiter() -> None:
@@ -59,7 +59,7 @@ def test_places_join_with_their_limiter() -> None:
     first = made()
     second = aiorate.Limiter("1/h", scope="process", max_concurrency=1)
     together(first, second)
-    family = family_of(first.dispatcher)
+    family = family_of(first._dispatcher)
 
     assert family is not None
     assert 3 == len(family.dispatchers)
@@ -72,7 +72,7 @@ def test_a_limiter_in_use_joins_no_other_family() -> None:
     with pytest.raises(ValueError, match="in use already"):
         together(first, used)
 
-    assert first.dispatcher.section is not used.dispatcher.section
+    assert first._dispatcher.section is not used._dispatcher.section
 
 
 def test_a_retired_driver_leaves_no_trace() -> None:
@@ -85,8 +85,8 @@ def test_a_retired_driver_leaves_no_trace() -> None:
     waiting(key, 1)
     key.refund(1)
     thread.join(LONG)
-    changes.dismiss(key.dispatcher)
-    gone = weakref.ref(key.dispatcher)
+    changes.dismiss(key._dispatcher)
+    gone = weakref.ref(key._dispatcher)
     del key
 
     assert gone() is None
@@ -107,7 +107,7 @@ def test_a_closed_loop_is_found_for_the_whole_family() -> None:
         thread.stop()
     assert not limiters[0].try_acquire()
 
-    assert [0, 0, 0] == [len(limiter.dispatcher.line) for limiter in limiters]
+    assert [0, 0, 0] == [len(limiter._dispatcher.line) for limiter in limiters]
     forget(kept)
 
 
@@ -115,4 +115,4 @@ def test_limiters_of_two_families_do_not_share() -> None:
     """A decision would need two sections, and threads could wait for each other."""
     first, second = made(), made()
     with pytest.raises(ValueError, match="scope"):
-        changes.share(second.dispatcher, Gate(first.dispatcher), first.dispatcher.section)
+        changes.share(second._dispatcher, Gate(first._dispatcher), first._dispatcher.section)

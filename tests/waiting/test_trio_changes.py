@@ -236,8 +236,8 @@ def test_an_error_in_a_callback_does_not_end_the_run(caplog: pytest.LogCaptureFi
     async def main() -> None:
         limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=10))
         await limiter.acquire()
-        assert limiter.dispatcher.loop is not None
-        limiter.dispatcher.loop.call_soon(lambda: print(1 // 0))
+        assert limiter._dispatcher.loop is not None
+        limiter._dispatcher.loop.call_soon(lambda: print(1 // 0))
         await settled()
         await limiter.acquire()
 

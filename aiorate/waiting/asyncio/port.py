@@ -25,7 +25,7 @@ class AsyncioPort:
         return self._native.is_closed()
 
     def post(self, callback: Callable[[], None]) -> None:
-        if asyncio._get_running_loop() is self._native:  # noqa: SLF001  # None outside a loop
+        if asyncio._get_running_loop() is self._native:  # None outside a loop
             self._native.call_soon(callback)
         else:
             self._native.call_soon_threadsafe(callback)

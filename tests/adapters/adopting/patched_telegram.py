@@ -173,7 +173,7 @@ def test_silent_groups_are_dropped() -> None:
         for group in range(1, 3001):
             await server.send(-group)
             await asyncio.sleep(1)
-        return len(limiter._group_limiters)  # noqa: SLF001  # nothing else tells
+        return len(limiter._group_limiters)  # nothing else tells
 
     assert run(main) < 10
 
