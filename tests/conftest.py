@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], Any]]:
-    """asyncio and uvloop for every asynchronous test; a mark may ask for one of them, or for another loop.
+    """The loop of asyncio, or of ``AIORATE_TEST_LOOP=uvloop``; a mark may ask for others, as a test does whose subject is the loop.
 
-    ``pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])``
+    ``pytestmark = pytest.mark.asyncio(loop_factories=["asyncio", "uvloop"])``, or ``["virtual"]``
     """
-    factories: dict[str, Callable[[], Any]] = dict(FACTORIES)
     mark = item.get_closest_marker("asyncio")
     if mark is not None and "loop_factories" in mark.kwargs:
-        factories |= {"virtual": VirtualLoop, "leaping": LeapingLoop}
-    return factories
+        return {**FACTORIES, "virtual": VirtualLoop, "leaping": LeapingLoop}
+    name = os.environ.get("AIORATE_TEST_LOOP", "asyncio")
+    return {name: FACTORIES[name]}
 
 
 def pytest_configure() -> None:
