@@ -6,6 +6,7 @@ Knows nothing of commands or outages. Permits that came back go with the next qu
 from __future__ import annotations
 
 import os
+from itertools import islice
 from math import ceil
 from random import getrandbits
 from typing import TYPE_CHECKING
@@ -176,7 +177,7 @@ class BookingLedger:
         """Ask for the requests in line that have no booking, unless those in hand last for a while."""
         bookings = self.scheduler
         most = max(min(_MOST, MOST_NUMBERS // len(bookings.rates)), 1)
-        waiting = [(ticket, permits) for ticket, permits, _ in line.head(most) if not ticket.cancelled()]
+        waiting = [(ticket, permits) for ticket, permits, _ in islice(line, most) if not ticket.cancelled()]
         lacking = bookings.uncovered([permits for _, permits in waiting], now)
         last = bookings.last_start()
         if not lacking or (last is not None and last - now > bookings.ask_before and len(lacking) < len(waiting)):

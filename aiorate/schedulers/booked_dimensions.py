@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.bookings import Bookings
@@ -42,7 +41,7 @@ class StoreDimension(Scheduler):
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         return now
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         return now
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
@@ -104,9 +103,9 @@ class BookedDimensions(Dimensions):
             permits.waited_for = self.waited_for
         return at
 
-    def peek(self, permits: int, now: int) -> int:
-        at = super().peek(permits, now)
-        return at if at > now else self.bookings.peek(permits, now)
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        at = super().peek(permits, now, ahead)
+        return at if at > now else self.bookings.peek(permits, now, ahead)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)
@@ -119,10 +118,6 @@ class BookedDimensions(Dimensions):
     def charge(self, permits: int, now: int) -> None:
         super().charge(permits, now)
         self.bookings.charge(permits, now)
-
-    def take_ahead(self, permits: int, now: int) -> None:
-        super().take_ahead(permits, now)
-        self.bookings.take_ahead(permits, now)
 
     def last(self, permits: int, now: int) -> int | None:
         place = super().last(permits, now)
@@ -147,9 +142,3 @@ class BookedDimensions(Dimensions):
     def reset(self, now: int) -> None:
         """Raises RuntimeError: the store knows of all grants, for all processes."""
         self.bookings.reset(now)
-
-    def rehearse(self) -> BookedDimensions:
-        twin = BookedDimensions(self.bookings.rates, [None] * len(self.parts), 0)
-        twin.parts = tuple([part.rehearse() for part in self.parts])
-        twin.bookings = deepcopy(self.bookings)
-        return twin

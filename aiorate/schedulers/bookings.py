@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aiorate.schedulers.interface import NOBODY_KNOWS, check_permits
 from aiorate.schedulers.levels import Levels, amounts_of
-from aiorate.schedulers.supplied import Supplied
+from aiorate.schedulers.supplied import Supplied, peek_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -188,7 +188,9 @@ class Bookings(Supplied):
             self.want(now)
         return booking.start
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        if ahead:
+            return peek_behind(self, permits, now, ahead)
         amounts = amounts_of(permits, len(self.rates))
         if not any(amounts):
             return now

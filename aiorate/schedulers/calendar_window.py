@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["CalendarWindow"]
 
 _HOUR = 3_600 * NS_PER_SECOND
+_ONE_BY_ONE = 32  # edges of windows found one after the other: one on a day on which the clocks change may be near
 
 
 class CalendarWindow(Window):
@@ -105,7 +106,7 @@ class CalendarWindow(Window):
         else:
             windows = -(-over // n)
             self._used = over - (windows - 1) * n
-            at = self._ends if windows == 1 else self._edge(windows - 1)
+            at = self._edge(self._ends, windows - 1)
             self._began, self._ends = at, self._edge_after(at)
         self._opens = at if at > now else None
 
@@ -153,11 +154,15 @@ class CalendarWindow(Window):
             shortest = max(shortest - change, _HOUR)  # the least that a change of the clocks leaves
         return self.rate.permits * (1 + -(-window // shortest))
 
-    def _earliest(self, permits: int, now: int) -> int:
+    def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
         if self._last is None:
             self._last = now
-        at = max(self._last, now, now if self._opens is None else self._opens)
-        return at if self._ends is None or at >= self._ends or self._used + permits <= self.rate.permits else self._ends
+        at, n = max(self._last, now, now if self._opens is None else self._opens), self.rate.permits
+        used, ends = (0, None) if self._ends is None or at >= self._ends else (self._used, self._ends)
+        windows = -(-(used + ahead + permits) // n) - 1  # that are used up before
+        if windows < 1:
+            return at
+        return self._edge(self._edge_after(at) if ends is None else ends, windows - 1)
 
     def _with_period(self, rate: Rate) -> Rate:
         """The rate in the period of the windows now; as written if it is whole only there."""
@@ -179,17 +184,21 @@ class CalendarWindow(Window):
             return instant + rate.period_ns  # the calendar ends with the year 9999
         return edge * NS_PER_SECOND - self._origin
 
-    def _edge(self, windows: int) -> int:
-        """The end of that many windows after the present one."""
-        assert self._ends is not None
+    def _edge(self, ends: int, windows: int) -> int:
+        """The end of that many windows after the one that ends at ``ends``."""
         period = self.rate.period_ns
+        if windows < 1:
+            return ends
         if not isinstance(self.rate, CalendarRate):
-            # From the middle of the window before, which is inside that window whatever the clocks were changed by.
-            return self._edge_after(self._ends + (windows - 1) * period + period // 2)
+            near = min(windows, _ONE_BY_ONE)
+            for _ in range(near):
+                ends = self._edge_after(ends)
+            # Of windows far ahead, from the middle of the one before, which is inside it whatever the clocks were changed by.
+            return ends if near == windows else self._edge_after(ends + (windows - near - 1) * period + period // 2)
         try:
-            edge = month_after((self._origin + self._ends) // NS_PER_SECOND, self._tz, windows * self.rate.months)
+            edge = month_after((self._origin + ends) // NS_PER_SECOND, self._tz, windows * self.rate.months)
         except (OverflowError, OSError, ValueError):
-            return self._ends + windows * period
+            return ends + windows * period
         return edge * NS_PER_SECOND - self._origin
 
     def __repr__(self) -> str:

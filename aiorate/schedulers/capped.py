@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -39,9 +38,9 @@ class _Window:
         if earlier._began >= self._began:
             self._began, self._at_once = earlier._began, earlier._at_once
 
-    def due(self, permits: int, now: int) -> int:
+    def due(self, permits: int, now: int, ahead: int = 0) -> int:
         """The end of the window if it has fewer left, else ``now``."""
-        return self.until if permits > self.left and now < self.until else now
+        return self.until if ahead + permits > self.left and now < self.until else now
 
     def take(self, permits: int, now: int) -> None:
         """Count permits that were granted."""
@@ -149,8 +148,8 @@ class Capped(Compound):
                 quota.take(permits, now)
         return at
 
-    def peek(self, permits: int, now: int) -> int:
-        at, allowed = self.inner.peek(permits, now), max([quota.due(permits, now) for quota in self._quotas()], default=now)
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        at, allowed = self.inner.peek(permits, now, ahead), max([quota.due(permits, now, ahead) for quota in self._quotas()], default=now)
         return max(allowed, at) if allowed > now else at
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
@@ -177,23 +176,6 @@ class Capped(Compound):
         super().reset(now)
         self._windows.clear()
         self._buckets.clear()
-
-    def rehearse(self) -> Scheduler:
-        """A rehearsal of the other, with as much left."""
-        return deepcopy(self, {id(self.inner): self.inner.rehearse()})
-
-    def take_ahead(self, permits: int, now: int) -> None:
-        """From the other, what is left now; the rest when the last window that forbids it has ended. From the buckets, on credit."""
-        at = max([window.due(permits, now) for window in self._windows], default=now)
-        at_once = permits if at <= now else max(0, min(permits, *(window.left for window in self._windows if now < window.until)))
-        if at_once:
-            self.inner.take_ahead(at_once, now)
-        if permits > at_once:
-            self.inner.take_ahead(permits - at_once, at)
-        for window in self._windows:
-            window.take(permits, at)
-        for bucket in self._buckets.values():
-            bucket.take(permits, now)
 
     def shift(self, ns: int) -> None:
         """Move as the other does; the server's quotas do not wait for a pause here."""

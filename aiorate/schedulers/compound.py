@@ -79,9 +79,12 @@ class Compound(Scheduler):
         # ``since`` does not decide whether a request is granted, so peek() at all parts is enough.
         return max([part.take(amount, now, since) for part, amount in shares], default=now)
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.max_permits)
-        return self.due(self.shares(permits), now)
+        if not ahead:
+            return self.due(self.shares(permits), now)
+        before = dict(self.shares(ahead))
+        return max([part.peek(amount, now, before.get(part, 0)) for part, amount in self.shares(permits)], default=now)
 
     def due(self, shares: list[tuple[Scheduler, int]], now: int) -> int:
         """The latest instant that a part names."""
@@ -98,11 +101,6 @@ class Compound(Scheduler):
         check_permits("charge()", permits)
         for part, amount in self.shares(permits):
             part.charge(amount, now)
-
-    def take_ahead(self, permits: int, now: int) -> None:
-        """From every part its amount."""
-        for part, amount in self.shares(permits):
-            part.take_ahead(amount, now)
 
     def shift(self, ns: int) -> None:
         """Have every part follow a pause of ``ns``."""

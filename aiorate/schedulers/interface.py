@@ -18,14 +18,14 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 8.  No drift: the k-th grant under load is due at exactly its share of the schedule, after a thousand million grants too.
 9.  The permits that `Scheduler.stock` counts are granted, at that instant or any later one, as long as nothing else is taken.
 10. A charge delays later requests as a take does where the take is due, and by no less where it is not.
-11. A rehearsal answers what the scheduler would, and nothing that is taken from it is taken from the scheduler.
+11. With ``ahead``, `Scheduler.peek` names no instant later than the one at which the request would be granted, if the permits ahead of it
+    were taken before, each as soon as it is due; and that very instant where permits lie on a straight line.
 12. A grab of the scheduler's meter, if it has one, does what a take of one permit does, or nothing.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from aiorate.errors import called
@@ -85,8 +85,12 @@ class Scheduler(ABC):
         """
 
     @abstractmethod
-    def peek(self, permits: int, now: int) -> int:
-        """The answer that `take` would give. Changes nothing."""
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        """The answer that `take` would give. Changes nothing.
+
+        With ``ahead``, that many permits are taken before, each as soon as it is due. The answer is exact where permits lie on a straight
+        line, as in pools, buckets and the ticks accumulator, and never later than the truth elsewhere. It costs the same for any ``ahead``.
+        """
 
     @abstractmethod
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
@@ -177,18 +181,6 @@ class Scheduler(ABC):
         By default: whether the largest request would be granted now or, if `max_permits` is None, one of a single permit.
         """
         return self.peek(1 if self.max_permits is None else self.max_permits, now) <= now
-
-    def rehearse(self) -> Scheduler:
-        """A scheduler that grants what this one would, to foretell grants. Only its `peek`, `take`, `take_ahead` and `shift` are used.
-
-        It changes nothing here. It may ignore later takes here that repeat its own. This default is a deep copy. A strategy with a
-        long state defines a cheaper one.
-        """
-        return deepcopy(self, {id(member): member.rehearse() for member in self.members})
-
-    def take_ahead(self, permits: int, now: int) -> None:
-        """In a rehearsal: take the permits of a whole line, each as soon as it is due. The default is a `charge`."""
-        self.charge(permits, now)
 
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""

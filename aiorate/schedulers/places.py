@@ -40,11 +40,11 @@ class Places(Scheduler):
             self.used += permits
         return at
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         assert self.max_permits is not None
         if self._process != os.getpid():
             self._process, self.used, self.holder = os.getpid(), 0, None
-        return now if self.used + permits <= self.max_permits else NOBODY_KNOWS
+        return now if self.used + ahead + permits <= self.max_permits else NOBODY_KNOWS
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Free that many places."""

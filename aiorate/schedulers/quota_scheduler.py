@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.interface import NOBODY_KNOWS, check_ask, check_give_back, check_permits
-from aiorate.schedulers.supplied import Supplied, check_charge, standing_of
+from aiorate.schedulers.supplied import Supplied, check_charge, peek_behind, standing_of
 from aiorate.schedulers.windows_ahead import WindowsAhead
 
 if TYPE_CHECKING:
@@ -160,8 +160,10 @@ class QuotaScheduler(Supplied):
         until = None if self.asking else self.nothing_until(now)
         return self.look_again_at(now) if until is None else until
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.rate.permits)
+        if ahead:
+            return peek_behind(self, permits, now, ahead)
         ready = self.ready(permits, now)
         if permits <= ready:
             return now

@@ -108,9 +108,9 @@ class ServerBucket:
             self._earlier = self._recent if now - self._since < 2 * _ON_THE_WAY_NS else 0
             self._recent, self._since = 0, now
 
-    def due(self, permits: int, now: int) -> int:
+    def due(self, permits: int, now: int, ahead: int = 0) -> int:
         """The instant, ``now`` or later, at which it holds that many. More than its size goes from a full bucket, and the rest is owed."""
-        missing = min(permits, self._size) * self._full_in - self._level
+        missing = (ahead + min(permits, self._size)) * self._full_in - self._level
         return max(now, self._at + ceil_div(missing, self._gain)) if missing > 0 else now
 
     def take(self, permits: int, now: int) -> None:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate
-from aiorate.schedulers.interface import Scheduler, check_give_back, check_optional, check_permits, check_window
+from aiorate.schedulers.interface import check_give_back, check_optional, check_permits, check_window
 from aiorate.schedulers.window import Window, in_period, whole_rate
 
 if TYPE_CHECKING:
@@ -104,12 +104,6 @@ class SlidingWindow(Window):
         log += new
         self._log, self._first, self._gone, self._total, self._last = log, first, gone, total, latest
 
-    def rehearse(self) -> Scheduler:
-        """A rehearsal that reads the log here, and keeps another for later grants."""
-        if type(self) is not SlidingWindow:
-            return super().rehearse()
-        return _Ahead(self.rate, self._log, self._first, self._gone, self._total, self._last)
-
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period: 90 per second is 5400 in a window of one minute.
 
@@ -155,16 +149,23 @@ class SlidingWindow(Window):
             first += 1
         self._first, self._gone = first, gone
         if first > _MANY_GONE and 2 * first >= len(log):
-            self._log, self._first = log[first:], 0  # a new list, because a rehearsal may read the old one
+            del log[:first]
+            self._first = 0
 
-    def _earliest(self, permits: int, now: int) -> int:
+    def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
         if self._last is None:
             self._last = now
         # No grant before the latest one: where the clock went back, older entries are gone.
-        last = self._total + permits - self.rate.permits  # the number of the last permit that must have left the window
+        n, period, earliest = self.rate.permits, self.rate.period_ns, max(now, self._last)
+        last = self._total + ahead + permits - n  # the number of the last permit that must have left the window
         if last <= self._gone:
             return self._last
-        return max(self._granted_at(last) + self.rate.period_ns, self._last)
+        if last <= self._total:
+            return max(self._granted_at(last) + period, self._last)
+        # It is one of those ahead, each of which comes a period after the n-th before it.
+        rounds = -(-(last - self._total) // n)
+        last -= rounds * n
+        return (earliest if last <= self._gone else max(self._granted_at(last) + period, earliest)) + rounds * period
 
     def _granted_at(self, number: int) -> int:
         """When the permit of that number was granted. It must still count."""
@@ -176,44 +177,3 @@ class SlidingWindow(Window):
     def __repr__(self) -> str:
         return f"SlidingWindow({str(self.rate)!r}, used={self._total - self._gone})"
 
-
-class _Ahead(SlidingWindow):
-    """A rehearsal: the log of another window, which it only reads, and after that a log of the permits granted here."""
-
-    __slots__ = ("_before", "_begin", "_end", "_repeats", "_split")
-
-    def __init__(self, rate: Rate, log: list[tuple[int, int]], first: int, gone: int, total: int, last: int | None) -> None:
-        self.rate, self._last = rate, last
-        self._log, self._first = [], 0
-        self._gone = gone
-        self._total = self._split = total
-        self._before, self._begin, self._end = log, first, len(log)  # the other's log may grow
-        self._repeats: list[tuple[int, int, int]] = []  # permits taken ahead: after this number, up to that, not before an instant
-
-    def take_ahead(self, permits: int, now: int) -> None:
-        """As `charge`, in one step: instants that follow from the log need no entry."""
-        now = now if self._last is None else max(now, self._last)
-        self._repeats.append((self._total, self._total + permits, now))
-        self._last = self._granted_at(self._total + permits)
-        self._total += permits
-        self._log.append((self._last, self._total))
-
-    def _granted_at(self, number: int) -> int:
-        for begin, end, now in reversed(self._repeats):
-            if begin < number <= end:  # a period after the n-th before it, or now
-                rounds = -(-(number - begin) // self.rate.permits)
-                before = number - rounds * self.rate.permits
-                at = now if before <= self._gone else max(self._granted_at(before) + self.rate.period_ns, now)
-                return at + (rounds - 1) * self.rate.period_ns
-        if number > self._split:
-            return super()._granted_at(number)
-        place = bisect_left(self._before, number, self._begin, self._end, key=_total)
-        return self._before[min(place, self._end - 1)][0]  # the last entries may have been given back
-
-    def _forget(self, now: int) -> None:
-        """Drop the first half of what was granted here once no question can reach it, so that a kept rehearsal stays small."""
-        half, asked = len(self._log) // 2, self._total - self.rate.permits
-        if half > _MANY_GONE and self._log[half - 1][1] <= asked and not self._repeats:
-            self._log = self._log[half:]
-        if self._split <= asked and not self._repeats:
-            self._before = []

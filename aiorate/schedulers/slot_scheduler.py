@@ -13,7 +13,7 @@ from aiorate.schedulers.interface import NOBODY_KNOWS, check_ask, check_give_bac
 from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.slot_run import lapse_of, runs_of
 from aiorate.schedulers.slots_in_hand import SlotsInHand
-from aiorate.schedulers.supplied import MOST_NS, Fallback, Supplied, check_charge, standing_of
+from aiorate.schedulers.supplied import MOST_NS, Fallback, Supplied, check_charge, peek_behind, standing_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,8 +154,10 @@ class SlotScheduler(Supplied):
             self._grant(permits, missing, now)
         return at
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now)
+        if ahead:
+            return peek_behind(self, permits, now, ahead)
         at, missing = self._due(permits, now)
         if not missing:
             return at

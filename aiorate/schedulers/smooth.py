@@ -71,9 +71,13 @@ class _Smooth(Undoing):
             self.note_take((now, due, stored, since, permits), joins=free == due)
         return max(at, since)
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now)
-        return max(now, ceil_div(self._due(now), self.rate.permits))
+        due = self._due(now)
+        if ahead:
+            free, stored, _ = self._synced(due, self._stored, now)
+            due = free + self._priced(stored, ahead)[1]
+        return max(now, ceil_div(due, self.rate.permits))
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
         _, due, stored, since, _ = record

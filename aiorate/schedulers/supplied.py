@@ -5,6 +5,7 @@ Knows nothing of stores, loops or waiters: a `Link` is told when permits are wan
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Protocol
 
 from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler
@@ -115,6 +116,10 @@ class Supplied(Scheduler):
         """Give up all permits in hand: they belong to another process."""
         raise NotImplementedError
 
+    def take_ahead(self, permits: int, now: int) -> None:
+        """In a copy: take the permits of a whole line, each as soon as it is due."""
+        raise NotImplementedError
+
     def reset(self, now: int) -> None:
         """Raises RuntimeError: the store knows of all grants, for all processes."""
         raise RuntimeError("reset(): other processes share this limit and remember it. Use another name.")
@@ -122,6 +127,13 @@ class Supplied(Scheduler):
     def look_again_at(self, now: int) -> int:
         """When to look again for a request that lacks permits. If more are on their way, their arrival is told."""
         return now + _LOOK_AGAIN_NS if self.asked_at is None else NOBODY_KNOWS
+
+
+def peek_behind(scheduler: Supplied, permits: int, now: int, ahead: int) -> int:
+    """`Scheduler.peek` behind a line: a copy of what is in hand, and of the estimate of what comes after it, serves that line first."""
+    twin = deepcopy(scheduler)
+    twin.take_ahead(ahead, now)
+    return twin.peek(permits, now)
 
 
 def check_charge(permits: int, rate: Rate) -> None:

@@ -79,9 +79,12 @@ class _Accumulator(Metered):
 
     metered_take = take
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now)
-        return ceil_div(self._due(now), self._unit)
+        slot = self._due(now)
+        if ahead:
+            slot += self._given_up(slot, now) + ahead * self._cost
+        return ceil_div(slot, self._unit)
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
         _, slot, base, _ = record
@@ -147,6 +150,10 @@ class _Accumulator(Metered):
     def _base(self, slot: int, since: int) -> int:
         """The beginning of a slot for a request in line since ``since``."""
         return slot
+
+    def _given_up(self, slot: int, since: int) -> int:
+        """The ticks by which `_base` moves the slot."""
+        return 0
 
     def _regain(self, ticks: int) -> None:
         """Undo the loss of ``ticks``, because their slot was given back."""
@@ -262,12 +269,14 @@ class BurstCompensation(_Accumulator):
         return (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
 
     def _base(self, slot: int, since: int) -> int:
-        num, den = self._strictness
-        gap = booked_from(slot, since, self._unit) - slot
-        # Rounded up: the schedule never gains a fraction of a tick.
-        closed = -(-gap * num // den)
+        closed = self._given_up(slot, since)
         self._spilled += closed
         return slot + closed
+
+    def _given_up(self, slot: int, since: int) -> int:
+        num, den = self._strictness
+        # Rounded up: the schedule never gains a fraction of a tick.
+        return -(-(booked_from(slot, since, self._unit) - slot) * num // den)
 
     def _regain(self, ticks: int) -> None:
         self._spilled -= ticks
@@ -328,10 +337,14 @@ class BurstRatio(_Accumulator):
     def _numbers(self, rate: Rate) -> tuple[int, int, float, int]:
         return NO_LINE
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now)
-        ideal = self._due(now)
-        at = ceil_div(max(ideal, self._paced), self._unit)
+        ideal, paced = self._due(now), self._paced
+        if ahead:
+            num, den = self._ratio
+            paced = booked_from(max(ideal, paced), now, self._unit) + ahead * self._cost * den
+            ideal += ahead * self._cost * num
+        at = ceil_div(max(ideal, paced), self._unit)
         return at if at > now else ceil_div(ideal, self._unit)
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:

@@ -114,9 +114,15 @@ class TokenBucket(Metered):
 
     metered_take = take
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.burst)
-        return max(now, ceil_div(self._due(now) + (permits - 1) * self._cost, self._unit))
+        due = self._due(now)
+        if ahead:
+            found = now * self._unit - due + self._cost
+            if found >= self._brim:  # what does not fit is lost when the first of them is taken
+                due += found - self._brim + self._unit
+            due += ahead * self._cost
+        return max(now, ceil_div(due + (permits - 1) * self._cost, self._unit))
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put permits back as far as there is room; by receipt, as far as there was room for them at every take since."""

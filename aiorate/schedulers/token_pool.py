@@ -268,9 +268,16 @@ class TokenPool(Metered):
         self._last, self._w, line.due = last, w, begun + permits * cost
         return last
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now)
-        return self._plan(permits, now, now)[0]
+        at = self._plan(permits, now, now)[0]
+        if not ahead:
+            return at
+        last, a, w = self._pools()
+        a, w = self._refilled(a, w, max(now - last, 0) * self._unit)
+        need = ahead * self._cost + min(permits * self._cost, self._full)
+        fresh = self._fresh_for(a, w, need) if need > a else 0
+        return max(at, max(now, last) + ceil_div(fresh, self._unit))
 
     def _plan(self, permits: int, now: int, since: int) -> tuple[int, int, int, int]:
         """The instant of the request, and the pools at that instant: the instant of their refill, active, waiting."""

@@ -32,8 +32,8 @@ class Window(Scheduler):
         return self.rate.permits
 
     @abstractmethod
-    def _earliest(self, permits: int, now: int) -> int:
-        """The first instant that has room for that many permits."""
+    def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
+        """The first instant that has room for that many permits, after those ``ahead`` of them."""
 
     @abstractmethod
     def _enter(self, permits: int, now: int) -> None:
@@ -47,9 +47,9 @@ class Window(Scheduler):
         self._enter(permits, now)
         return max(at, now if since is None or since > now else since)
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.rate.permits)
-        return max(self._earliest(permits, now), now)
+        return max(self._earliest(permits, now, ahead), now)
 
     def lag(self, now: int) -> int:
         """0: a window has no schedule."""

@@ -265,8 +265,6 @@ class Dispatcher:
             self.waiters = Waiters.of(self, self.loop)
         waiters = self.waiters
         comes_first = waiters.line.join(ticket, permits, since)
-        if waiters.estimate.kept:
-            waiters.estimate.joined(permits, since, self.catch_up.limit)
         if waiters.head is None:
             self.meter.until = self.meter.try_until = 0
             if at == NOT_ASKED:
@@ -410,7 +408,6 @@ class Dispatcher:
             self._await_head(request[0], waiters.due, again)
         elif waiters is not NOBODY:
             waiters.head = None
-            waiters.estimate.emptied()
             waiters.driver.arm(None)
         if waiters.head is None:
             self.open_meter()
@@ -508,7 +505,6 @@ class Dispatcher:
 
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
-        self.waiters.estimate.forget()
         self.catch_up.late = None
         self.serve()
 

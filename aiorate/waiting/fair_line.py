@@ -5,8 +5,6 @@ Those callers are one flow of weight 1, in order of arrival. Knows nothing of ra
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.dimensions import Amounts
@@ -19,11 +17,9 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.line import Request, Ticket
 
-    Rehearsed = tuple[Ticket | None, int, int]  # as a Request; without a ticket: many requests, or a new one
+__all__ = ["AnyLine", "FairLine", "amount_of"]
 
-__all__ = ["AnyLine", "FairLine", "Order", "amount_of"]
-
-_ONE_BY_ONE = 32  # requests of each kind that a rehearsal looks at
+_COUNTED = 256  # requests of other lines that a question counts
 
 
 def amount_of(permits: int) -> int:
@@ -81,11 +77,6 @@ class FairLine:
                 self._stand()
             else:
                 self._permits -= request[1]
-
-    def head(self, most: int) -> list[Request]:
-        """The first requests, at most ``most``."""
-        order = self.order(None, most).all()
-        return [(ticket, permits, since) for ticket, permits, since in islice(order, max(most, 0)) if ticket is not None]
 
     def join(self, ticket: Ticket, permits: int, since: int) -> bool:
         """Add a request. Returns whether it may be the next to serve."""
@@ -149,24 +140,22 @@ class FairLine:
         """Nobody waits, and no request comes at once: what was served until now counts no longer."""
         self._queue.forget()
 
-    def order(self, flow: Flow | None, most: int = _ONE_BY_ONE) -> Order:
-        """The order of service, for a rehearsal of requests of that flow; None: of a direct caller. It names ``most`` of each kind."""
-        queue, copies = self._queue.rehearse(most)
-        for known in (self._flow, flow):
-            if known is not None and known not in copies:
-                copies[known] = queue.copy_of(known, self._queue)
-        direct, rest = copies[self._flow], self._permits
-        for each, (_, permits, _) in queue.requests():
-            if each is not direct:
-                rest -= permits
-        head = self._line.head(most)
-        if direct.number and not (head and head[0][0] is self._first):
-            queue.leave(direct)  # cancelled
-        chain: list[Rehearsed] = [*head]
-        more = self._line.rest(head)
-        if more:
-            chain.append((None, more, 0))
-        return Order(queue, direct, direct if flow is None else copies[flow], chain, rest)
+    @property
+    def own_total(self) -> int:
+        """The permits of the direct callers that wait."""
+        return self._line.total
+
+    def before(self, flow: Flow | None) -> int:
+        """The permits of requests of other lines that are served before the next of that line; None: of the direct callers.
+
+        At most those of the first `_COUNTED` are counted, so that a question costs the same however many stand here.
+        """
+        mine = self._flow if flow is None else flow
+        permits = 0
+        for request in self._queue.before(mine, _COUNTED):
+            if not request[0].done():
+                permits += request[1]
+        return permits
 
     @property
     def _passes(self) -> int:
@@ -187,91 +176,6 @@ class FairLine:
             self._permits += permits
             self._queue.join(ticket.flow, amount_of(permits), (ticket, permits, since))
         self._stand()
-
-
-class Order:
-    """The requests in a fair line in the order in which they are going to be served, as far as that is known now."""
-
-    __slots__ = ("_chain", "_direct", "_mine", "_queue", "_rest")
-
-    def __init__(self, queue: FairQueue[Rehearsed], direct: Flow, mine: Flow, chain: list[Rehearsed], rest: int) -> None:
-        self._queue = queue
-        self._direct = direct
-        self._mine = mine
-        self._chain = deque(chain)  # of direct callers
-        self._rest = rest  # the permits of passes that are not looked at one by one
-        if not direct.number:
-            self._next()
-
-    @property
-    def stands(self) -> bool:
-        """Whether a request of the line below stands here."""
-        return self._mine is not self._direct and self._mine.number > 0
-
-    def next(self) -> Rehearsed | None:
-        """What is served next if the line below asks for nothing; None: nothing is, or its own request. `skip` has it served."""
-        found = self._queue.first()
-        return None if found is None or (found[0] is self._mine and self._mine is not self._direct) else found[1]
-
-    def skip(self) -> None:
-        """What is next is served."""
-        found = self._queue.first()
-        assert found is not None  # it was named just now
-        self._serve(found[0])
-
-    def standing(self) -> Iterator[Rehearsed]:
-        """What is served until the request of the line below that stands here is served, which comes last."""
-        yield from self._until(None)
-
-    def before(self, permits: int) -> Iterator[Rehearsed]:
-        """What is served before the flow's next request, of that many permits."""
-        mine = None, permits, 0
-        if self._mine is self._direct:
-            self._chain.append(mine)
-            if not self._direct.number:
-                self._next()
-        else:
-            if self._mine.number:  # which the new one passes
-                self._queue.leave(self._mine)
-            self._queue.join(self._mine, amount_of(permits), mine)
-        yield from self._until(mine)
-
-    def all(self) -> Iterator[Rehearsed]:
-        """What is served if no other request joins."""
-        yield from self._until((None, 0, 0))
-
-    def _until(self, mine: Rehearsed | None) -> Iterator[Rehearsed]:
-        while True:
-            found = self._queue.first()
-            if found is None:
-                return
-            flow, request = found
-            share = self._queue.share(flow)
-            self._serve(flow)
-            if request is mine:
-                yield from self._others(share - amount_of(request[1]))
-                return
-            yield request
-            if mine is None and flow is self._mine:
-                return
-
-    def _serve(self, flow: Flow) -> None:
-        self._queue.grant(flow)
-        if flow is self._direct:
-            self._chain.popleft()
-            self._next()
-
-    def _others(self, share: int) -> Iterator[Rehearsed]:
-        """Where many stand in line: as many of the others as get ``share`` permits."""
-        if self._rest and not self._queue.length:
-            ahead = self._rest if amount_of(self._rest) <= share or isinstance(self._rest, Amounts) else max(share, 0)
-            self._rest -= ahead
-            yield None, ahead, 0
-
-    def _next(self) -> None:
-        """The next of the direct callers stands in the queue."""
-        if self._chain:
-            self._queue.join(self._direct, amount_of(self._chain[0][1]), self._chain[0])
 
 
 AnyLine = Line | FairLine

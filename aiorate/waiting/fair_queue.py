@@ -12,12 +12,7 @@ Whole numbers only. Knows nothing of rates, time, lines or how a waiter is woken
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from itertools import islice
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+from typing import Generic, TypeVar
 
 __all__ = ["FairQueue", "Flow"]
 
@@ -148,38 +143,16 @@ class FairQueue(Generic[R]):
         """All requests here, in no order."""
         return [(flow, request) for _, _, number, flow, request in self._ready + self._early if flow.number == number]
 
-    def rehearse(self, most: int) -> tuple[FairQueue[Any], dict[Flow, Flow]]:
-        """Return a copy with the ``most`` requests that are first by either order, and the copies of their flows."""
-        twin: FairQueue[Any] = FairQueue()
-        twin._time, twin._weights, twin._count, twin._largest = self._time, self._weights, self._count, self._largest
-        flows: dict[Flow, Flow] = {}
-        for entries in (self._ready, self._early):
-            for _, order, number, flow, request in _least(entries, most):
-                if flow.number == number:
-                    flows[flow] = copy = twin.copy_of(flow, self)
-                    copy.number, copy.order, copy.cost = number, order, flow.cost
-                    twin.length += 1
-                    twin._put(copy, request)
-        for served, number, flow in _least(self._ahead, most):
-            if flow not in flows and flow.period is self._period and flow.served == served and not flow.number:
-                flows[flow] = copy = twin.copy_of(flow, self)
-                twin._ahead.append((served, number, copy))
-        for flow in islice(self._idle, most):
-            if flow not in flows:
-                flows[flow] = copy = twin.copy_of(flow, self)
-                twin._idle[copy] = None
-        return twin, flows
-
-    def copy_of(self, flow: Flow, queue: FairQueue[Any]) -> Flow:
-        """A copy of the flow of the ``queue`` of which this one is a copy."""
-        copy = Flow(flow.weight)
-        if flow.period is queue._period:
-            copy.period, copy.served, copy.order = self._period, flow.served, flow.order
-        return copy
-
-    def share(self, flow: Flow) -> int:
-        """The permits that all flows together would be served until the request of this one is finished, if each got its share."""
-        return max(0, (self._finish(flow) - self._time) * self._weights // _SCALE)
+    def before(self, flow: Flow, most: int) -> list[R]:
+        """The requests that are served before the flow's next, among the first ``most`` that are eligible, in no order."""
+        since = self._time if flow.period is not self._period else max(flow.served, self._time)
+        finish = since + self._largest * _SCALE // flow.weight
+        order = (finish, flow.order) if flow.number else (finish + 1, 0)
+        return [
+            request
+            for end, place, number, each, request in self._ready[:most]
+            if each is not flow and each.number == number and (end, place) < order
+        ]
 
     def _finish(self, flow: Flow) -> int:
         return flow.served + self._largest * _SCALE // flow.weight
@@ -237,16 +210,3 @@ class FairQueue(Generic[R]):
             _, order, number, flow, request = heappop(early)
             if flow.number == number:
                 heappush(self._ready, (self._finish(flow), order, number, flow, request))
-
-
-def _least(heap: Sequence[R], most: int) -> list[R]:
-    """The least entries of a heap, in order, without looking at the others."""
-    found: list[R] = []
-    places = [(heap[0], 0)] if heap else []
-    while places and len(found) < most:
-        entry, place = heappop(places)
-        found.append(entry)
-        for child in (2 * place + 1, 2 * place + 2):
-            if child < len(heap):
-                heappush(places, (heap[child], child))
-    return found

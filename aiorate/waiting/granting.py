@@ -107,7 +107,6 @@ def grant(dispatcher: Dispatcher, request: Request | None, now: int) -> Request 
             give_back_shared(gate, permits, passed)
     if spilled is not None:
         skip(dispatcher, scheduler.spilled - spilled)
-        waiters.estimate.forget()
     return request
 
 

@@ -89,32 +89,6 @@ class Line:
         self._countable = 0
         return sum(not ticket.cancelled() for ticket, _, _ in self)
 
-    def head(self, most: int) -> list[Request]:
-        """The first requests, at most ``most``."""
-        found: list[Request] = []
-        if most < 1 or self.first() is None:  # which drops the requests before it that have left
-            return found
-        entries = iter(self._queue)
-        left = most + _SMALL
-        for request in zip(entries, entries, entries, strict=True):
-            ticket: Ticket = request[0]  # type: ignore[assignment]
-            left -= 1
-            if not (ticket.done() or (self._absent and ticket in self._absent)):
-                found.append(request)  # type: ignore[arg-type]
-                if len(found) == most:
-                    return found
-            elif left < 1:  # too many holes
-                self._keep([entry for request in self for entry in request])
-                return self.head(most)
-        return found
-
-    def rest(self, head: list[Request]) -> int:
-        """The permits of all waiting requests, less those in ``head``."""
-        rest = self.total
-        for _, permits, _ in head:
-            rest -= permits
-        return rest
-
     def __bool__(self) -> bool:
         return bool(self._queue) and self.first() is not None
 

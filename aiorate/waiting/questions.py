@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.schedulers.interface import NOBODY_KNOWS
-from aiorate.waiting.estimate import ahead
 from aiorate.waiting.fair_line import FairLine
 from aiorate.waiting.moving import find_loop
-from aiorate.waiting.rehearsal import wait_in_line, wait_of_first
 
 if TYPE_CHECKING:
     from aiorate.waiting.dispatcher import Dispatcher
@@ -71,64 +69,67 @@ def look_from_top(dispatcher: Dispatcher) -> None:
 
 
 def estimate(dispatcher: Dispatcher, permits: int, now: int, below: Gate | None = None) -> int | None:
-    """Nanoseconds until a request made now would be granted, the line included; None: unknown.
+    """Nanoseconds until a request made now would be granted, those in line included, or less; None: unknown.
 
-    ``below`` is the gate through which it comes, if another line's request is asked about.
+    It is exact in a line of its own where permits lie on a straight line. Where lines share a limit, those that are not there yet may
+    come before it: then it takes longer. ``below`` is the gate through which it comes, if another line's request is asked about.
     """
-    timeline, line = dispatcher.timeline, dispatcher.line
-    if line and (dispatcher.gate is not None or isinstance(line, FairLine)):
-        return wait_in_line(dispatcher, permits, below)
-    scheduler = dispatcher.scheduler
-    if line and not isinstance(line, FairLine):
-        instant = dispatcher.waiters.estimate.instant(scheduler, timeline, line, permits, now, dispatcher.catch_up.limit)
-    else:
-        instant = max((ahead(scheduler, timeline) if timeline.pause_length else scheduler).peek(permits, now), now)
-    if instant >= NOBODY_KNOWS:
-        return None
-    wait = 0
-    if instant != now or timeline.held_at is not None:
-        reading = timeline.reading_at(instant)
-        if reading is None:
-            return None
-        wait = max(0, reading - timeline.read())
-    shared = shared_wait(dispatcher, permits)
-    if shared is None:
-        return None
-    if wait and shared and _stands_above(dispatcher):  # others may be served until this one stands there
-        return wait_in_line(dispatcher, permits, below)
-    return max(wait, shared)
-
-
-def _stands_above(dispatcher: Dispatcher) -> bool:
-    """Whether a request stands in the line of a limit that this one shares."""
-    shared = None if dispatcher.gate is None else dispatcher.gate.shared
-    return shared is not None and (bool(shared.line) or _stands_above(shared))
+    return _wait(dispatcher, permits, now, _in_line(dispatcher), below)
 
 
 def shared_wait(dispatcher: Dispatcher, permits: int) -> int | None:
-    """Nanoseconds until the shared limit, if there is one, would grant them to a limiter whose own line is empty; None: unknown."""
-    if dispatcher.gate is None:
-        return 0
+    """Nanoseconds until the shared limit, if there is one, would grant them to the first in line here, or less; None: unknown."""
     gate = dispatcher.gate
-    shared, permits = gate.shared, gate.permits_of(permits)
-    if not permits:
+    if gate is None or not (above := gate.permits_of(permits)):
         return 0
-    return None if is_closed(shared) else estimate(shared, permits, shared.look(), gate)
+    return None if is_closed(gate.shared) else _wait(gate.shared, above, gate.shared.look(), 0, gate)
 
 
 def next_reading(dispatcher: Dispatcher) -> int | None:
-    """What the clock reads when the first in line is granted; None: unknown, as before a stopped limiter is started."""
+    """What the clock reads when the first in line is granted, or less; None: unknown, as before a stopped limiter is started."""
     timeline, waiters = dispatcher.timeline, dispatcher.waiters
-    if dispatcher.gate is not None:
-        wait = wait_of_first(dispatcher)
-        return None if wait is None else timeline.read() + wait
     request = waiters.line.first()
     assert request is not None
-    due = waiters.due
-    if due is None:
-        scheduler, now = dispatcher.scheduler, timeline.now()
-        due = max((ahead(scheduler, timeline) if timeline.pause_length else scheduler).peek(request[1], now), now)
-    return None if due >= NOBODY_KNOWS else timeline.reading_at(due)
+    if dispatcher.gate is None and waiters.due is not None:
+        return None if waiters.due >= NOBODY_KNOWS else timeline.reading_at(waiters.due)
+    wait = _wait(dispatcher, request[1], timeline.now(), 0, None)
+    return None if wait is None else timeline.read() + wait
+
+
+def _in_line(dispatcher: Dispatcher) -> int:
+    """The permits of those who wait in this line, and not in another one for a limit that is shared."""
+    line = dispatcher.line
+    return line.own_total if isinstance(line, FairLine) else line.total
+
+
+def _wait(dispatcher: Dispatcher, permits: int, now: int, ahead: int, below: Gate | None) -> int | None:
+    """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
+    timeline, line, gate = dispatcher.timeline, dispatcher.line, dispatcher.gate
+    if isinstance(line, FairLine):
+        ahead += line.before(None if below is None else below.flow)
+    at = max(_peek(dispatcher, permits, now, ahead), now)
+    reading = None if at >= NOBODY_KNOWS else timeline.reading_at(at)
+    if reading is None:
+        return None
+    wait = max(0, reading - timeline.read()) if at != now or timeline.held_at is not None else 0
+    if gate is None or not (above := gate.permits_of(permits)):
+        return wait
+    if is_closed(gate.shared):
+        return None
+    there = _wait(gate.shared, above, gate.shared.look(), gate.permits_of(ahead) if ahead else 0, gate)
+    return None if there is None else max(wait, there)
+
+
+def _peek(dispatcher: Dispatcher, permits: int, now: int, ahead: int) -> int:
+    """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
+    scheduler, pause = dispatcher.scheduler, dispatcher.timeline.pause_length
+    if not pause:
+        return scheduler.peek(permits, now, ahead)
+    scheduler.shift(pause)
+    try:
+        return scheduler.peek(permits, now, ahead)
+    finally:
+        scheduler.shift(-pause)
 
 
 def available(dispatcher: Dispatcher) -> int:

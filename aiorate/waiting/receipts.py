@@ -72,7 +72,6 @@ def give_back(dispatcher: Dispatcher, permits: int, receipt: int, waiters: Waite
             _forget(dispatcher, waiters)
         if gate is not None:
             give_back_shared(gate, permits, receipt, whole)
-        dispatcher.waiters.estimate.departed()
         dispatcher.serve_if_alive()
 
 

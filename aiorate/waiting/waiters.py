@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.waiting.estimate import Estimate
 from aiorate.waiting.fair_line import FairLine
 from aiorate.waiting.line import Line
 
@@ -20,16 +19,15 @@ __all__ = ["NOBODY", "Waiters"]
 
 
 class Waiters:
-    """A line, the driver that wakes the requests in it, their deadlines, and an estimate for the next one."""
+    """A line, the driver that wakes the requests in it, and their deadlines."""
 
-    __slots__ = ("deadlines", "driver", "due", "estimate", "granting", "head", "interrupted", "line", "loop", "resuming")
+    __slots__ = ("deadlines", "driver", "due", "granting", "head", "interrupted", "line", "loop", "resuming")
 
     driver: Driver
     loop: EventLoop
 
     def __init__(self) -> None:
         self.line: AnyLine = Line()
-        self.estimate: Estimate = Estimate()
         self.deadlines: Deadlines | None = None
         """Of the requests with a ``max_wait``; None: there were none."""
         self.head: Ticket | None = None
@@ -55,7 +53,6 @@ class Waiters:
     def leave(self, ticket: Ticket, permits: int) -> None:
         """Remove a request that was not granted."""
         self.line.leave(ticket, permits)
-        self.estimate.departed()
         if self.deadlines is not None:
             self.deadlines.leave(ticket, len(self.line))
 
@@ -66,7 +63,6 @@ class Waiters:
             request[0].set_result(again(error))
             request = self.line.pop_first()
         self.head = None
-        self.estimate.forget()
 
     def disband(self) -> None:
         """The loop is no longer used: every request still waiting fails, if its loop can still wake it."""
