@@ -118,7 +118,7 @@ class Weighted:
     @property
     def blocks(self) -> bool:
         """Whether synchronous code may use it."""
-        return self._limiter._dispatcher.section is not None
+        return self._limiter._node.tree.threads
 
     def __call__(self, function: F) -> F:
         """Decorate a function, as `aiorate.Limiter.__call__` does: each call acquires the permits first."""

@@ -6,20 +6,21 @@ belongs to the class that users look up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from threading import current_thread
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from weakref import ref
 
 from aiorate.errors import LimiterClosed, LineFull, WaitTooLong, check_count
 from aiorate.options import check_on_wait, check_options, check_scope
 from aiorate.rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate.schedulers.interface import Scheduler, check_permits
+from aiorate.schedulers.places import Places
 from aiorate.several import strategy_of
 from aiorate.waiting import changes
-from aiorate.waiting.deciding import changing, deciding, looking
-from aiorate.waiting.dispatcher import TURN, Dispatcher
-from aiorate.waiting.entrance import Entrance
+from aiorate.waiting.loops import running_task
 from aiorate.waiting.max_waiting import MaxWaiting
-from aiorate.waiting.moving import find_loop
-from aiorate.waiting.questions import estimate, is_closed, max_permits, shares_on_demand
+from aiorate.waiting.node import TURN, Node
 from aiorate.waiting.refusals import ACQUIRE, CLOSED
 from aiorate.waiting.timeline import NOT_ASKED
 from aiorate.waiting.watcher import UNWATCHED
@@ -40,13 +41,14 @@ if TYPE_CHECKING:
     from aiorate.totals import Totals
     from aiorate.waited import Waited
     from aiorate.waiting.clock import Clock
-    from aiorate.waiting.line import Ticket
+    from aiorate.waiting.tree import Tree
 
     F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = ["Limiter", "pause_to_ns"]
 
-_wait_blocking: Callable[..., tuple[int, int, int | None]] | None = None  # once it is needed
+P = ParamSpec("P")
+
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
@@ -82,7 +84,7 @@ class Limiter:
     A limiter cannot be copied or pickled, because the copy would grant the same permits again.
     """
 
-    __slots__ = ("__weakref__", "_dispatcher", "_entrance", "_max_waiting", "_meter")
+    __slots__ = ("__weakref__", "_max_waiting", "_meter", "_node", "_places")
 
     def __init__(
         self,
@@ -105,21 +107,20 @@ class Limiter:
             raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
         if scope != "loop":
             self._check_scope(scope)
-        self._dispatcher = Dispatcher(scheduler, duration_to_ns(catch_up, "Limiter(catch_up)"), precise, clock, name)
-        self._dispatcher.notices.on_event = on_event
-        self._meter = self._dispatcher.meter
-        self._entrance: Entrance | None = None
+        tree: Tree | None = None
+        if scope != "loop":
+            from aiorate.waiting.threads import ThreadTree
+
+            tree = ThreadTree(clock, precise)
+        self._node = Node(scheduler, duration_to_ns(catch_up, "Limiter(catch_up)"), precise, clock, name, tree)
+        self._node.notices.on_event = on_event
+        self._meter = self._node.meter
+        self._places: Node | None = None
         if max_concurrency is not None:
             check_count("Limiter(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
-            self._entrance = Entrance(max_concurrency, self._dispatcher, clock)
-        places = None if self._entrance is None else self._entrance.places
-        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher, places)
-        if self._entrance is not None:
-            self._entrance.most = self._max_waiting
-        if scope != "loop":
-            from aiorate.waiting.process.scope import widen
-
-            widen([self._dispatcher] if places is None else [places, self._dispatcher], name)
+            self._places = Node(Places(max_concurrency), 0, clock=clock)
+            self._places.share(self._node)
+        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node, self._places)
         if on_wait is not None:
             self.watch(on_wait)
 
@@ -154,31 +155,15 @@ class Limiter:
             self._check("acquire()", permits)
         elif self._meter.grab():
             return 0.0
-        dispatcher = self._dispatcher
-        section = None if dispatcher.loop is None else dispatcher.loop.section
-        if section is None:  # as Dispatcher.ask(), without another call
-            ticket, at, now = dispatcher.decide(permits, limit, self._max_waiting)
-        else:
-            ticket, at, now = section.run(dispatcher.decide, permits, limit, self._max_waiting)
+        return await self._acquire(self._node, permits, limit) / NS_PER_SECOND
+
+    async def _acquire(self, node: Node, permits: int, limit: int | None = None) -> int:
+        """Wait in the line of that node; returns the ns waited."""
+        tree, most = node.tree, self._max_waiting
+        ticket, _, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE, None, False)
         if ticket is None:
-            return 0.0
-        if ticket is TURN and dispatcher.loop is not None:
-            await dispatcher.loop.turn()
-            ticket, at, now = dispatcher.run(dispatcher.decide, permits, limit, self._max_waiting, ACQUIRE, None, None, True)
-            if ticket is None:
-                return 0.0
-        waiters = dispatcher.waiters
-        # As Dispatcher.wait(), without another coroutine.
-        try:
-            while not ticket.done():
-                await waiters.driver.wait(ticket)
-            if (waiters.resuming > 1 or at != NOT_ASKED) and waiters.loop.starved():
-                await waiters.loop.turn()
-        except BaseException:
-            dispatcher.leave(waiters, ticket, permits)
-            raise
-        waited, at, now = dispatcher.resume(waiters, ticket, now, permits)
-        return waited / NS_PER_SECOND
+            return 0
+        return (await node.wait(ticket, permits, asked, limit, most))[0]
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are available right now, without waiting.
@@ -190,27 +175,17 @@ class Limiter:
             self._check("try_acquire()", permits)
         elif self._meter.grab(True):
             return True
-        loop = self._dispatcher.loop
-        if loop is not None and loop.section is not None:
-            return loop.section.run(self._try, permits)
-        at, now = self._dispatcher.take(permits)
-        return at <= now or self._refuse_try()
-
-    def _try(self, permits: int) -> bool:
-        dispatcher = self._dispatcher
-        at, now = dispatcher.take(permits)
-        if at > now and dispatcher.loop is not None and dispatcher.loop.clear_closed():
-            at, now = dispatcher.take(permits)
-        return at <= now or self._refuse_try()
+        node = self._node
+        return node.tree.run(node.take, permits) is not None or self._refuse_try()
 
     def _refuse_try(self) -> bool:
-        dispatcher = self._dispatcher
-        find_loop(dispatcher)  # raises if another running loop uses the limiter
-        if is_closed(dispatcher):
+        node = self._node
+        node.tree.here(node)  # raises if another running loop uses the limiter
+        if node.shut:
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
-        if shares_on_demand(dispatcher):
+        if node.above_on_demand:
             raise ACQUIRE.no_lease("try_acquire()")
-        dispatcher.counters.refused += 1
+        node.counters.refused += 1
         return False
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
@@ -224,13 +199,13 @@ class Limiter:
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        wait = _wait_blocking or _blocking_wait()
-        waited, _, _ = wait(self._dispatcher, permits, limit, self._max_waiting)
-        return waited / NS_PER_SECOND
+        from aiorate.waiting.threads import wait_blocking
+
+        return wait_blocking(self._node, permits, limit, self._max_waiting)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
-        if self._entrance is None and self._meter.grab():
+        if self._places is None and self._meter.grab():
             return 0.0
         return await self._enter(1)
 
@@ -244,78 +219,89 @@ class Limiter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Free the place, if there is a ``max_concurrency``."""
-        self._leave_blocking()
+        self._leave()
 
     async def _enter(self, permits: int) -> float:
-        """Take a place, if there is a limit of concurrency, and then the permits; returns the seconds waited for both.
-
-        Cancelled or refused meanwhile, the place is left again. `leave` must follow.
-        """
-        entrance = self._entrance
-        if entrance is None:
+        """Take the permits, and a place if there is a limit of concurrency; returns the seconds waited for both. `_leave` must follow."""
+        places = self._places
+        if places is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        return ns_to_seconds(await entrance.enter(permits))
+        self._check_holder(places)
+        waited = await self._acquire(places, permits)
+        self._hold(places)
+        return waited / NS_PER_SECOND
+
+    def _check_holder(self, places: Node) -> None:
+        """Raise RuntimeError if the running task holds the only place: it would wait for itself for ever."""
+        scheduler = places.scheduler
+        holder = scheduler.holder if isinstance(scheduler, Places) else None
+        if holder is None:
+            return
+        task = running_task()
+        if task is not None and holder() is task:
+            raise RuntimeError(
+                "async with limiter: this task is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
+                " for another permit inside, await limiter.acquire()."
+            )
+        if task is None and holder() is current_thread():
+            raise RuntimeError(
+                "with limiter: this thread is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
+                " for another permit inside, call limiter.acquire_blocking()."
+            )
+
+    def _hold(self, places: Node) -> None:
+        """Note which task or thread holds the only place; one of several may be left by another."""
+        scheduler = places.scheduler
+        if isinstance(scheduler, Places) and scheduler.size == 1:
+            scheduler.holder = ref(running_task() or current_thread())
 
     async def _enter_at_once(self) -> bool:
-        """As `enter` for one permit, and never waits: False unless a place and a permit are free now. A store is asked once.
+        """As `_enter` for one permit, and never waits: False unless a place and a permit are free now. A store is asked once.
 
-        `leave` must follow True.
+        `_leave` must follow True.
         """
-        entrance = self._entrance
-        if entrance is None:
-            return self.try_acquire() if self._dispatcher.watcher is UNWATCHED else await self._ask_once()
-        if entrance.try_enter():
-            entered = False
-            try:
-                entered = await self._ask_once()
-            finally:
-                if not entered:
-                    entrance.leave()
-            return entered
-        if is_closed(self._dispatcher):
-            return await self._ask_once()  # which raises
-        self._dispatcher.counters.refused += 1
-        return False
-
-    async def _ask_once(self) -> bool:
+        node, places = self._node, self._places
+        if places is None and node.watcher is UNWATCHED:
+            return self.try_acquire()
         try:
-            await self.acquire(max_wait=0)
+            if places is None:
+                await self.acquire(max_wait=0)
+            elif node.watcher is UNWATCHED:
+                if node.tree.run(places.take, 1) is None:
+                    return self._refuse_try()
+                self._hold(places)
+            else:
+                await self._acquire(places, 1, 0)
+                self._hold(places)
         except (WaitTooLong, LineFull):
             return False
         return True
 
     def _enter_blocking(self, permits: int) -> float:
-        """As `enter`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""
-        if self._dispatcher.section is None:
+        """As `_enter`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""
+        if not self._node.tree.threads:
             raise RuntimeError(
                 "`with` blocks its thread, and this limiter is for one event loop: write `async with limiter:`, or create the limiter with"
                 " scope='process'."
             )
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
-        wait = _wait_blocking or _blocking_wait()
-        if self._entrance is None:
-            waited, _, _ = wait(self._dispatcher, permits, None, self._max_waiting)
-        else:
-            waited = self._entrance.enter_blocking(permits, wait)
-        return waited / NS_PER_SECOND  # not by a function: a signal handler could raise at its call, and the place would stay taken
+        from aiorate.waiting.threads import wait_blocking
 
-    def _leave_blocking(self) -> None:
-        """As `leave`, also if a signal handler interrupts it."""
-        left: list[bool] = []
-        try:
-            if self._entrance is not None:
-                self._entrance.leave(left)
-        except BaseException:
-            if self._entrance is not None:
-                self._entrance.leave(left)
-            raise
+        places = self._places
+        if places is not None:
+            self._check_holder(places)
+        waited = wait_blocking(places or self._node, permits, None, self._max_waiting)[0]
+        if places is not None:
+            self._hold(places)
+        return waited / NS_PER_SECOND
 
     def _leave(self) -> None:
-        """Leave the place that `enter` took: the next request waiting for it has it at once."""
-        if self._entrance is not None:
-            self._entrance.leave()
+        """Leave the place that `_enter` took: the next request waiting for it has it at once."""
+        places = self._places
+        if places is not None:
+            places.tree.post(partial(_free, places))
 
     def of(self, permits: int) -> Weighted:
         """Take several permits in one step: ``async with limiter.of(5):``, or ``@limiter.of(5)`` above a function."""
@@ -342,27 +328,22 @@ class Limiter:
         """
         from aiorate.slots import SlotCount
 
-        dispatcher, count = self._dispatcher, SlotCount(self._dispatcher)
+        node, count = self._node, SlotCount(self._node)
         while True:
-            since, ticket, at, asked = dispatcher.run(self._ask_for_slot, count)
+            since = node.tree.run(count.open)
+            ticket, at, asked, _ = node.tree.ask(node, 1, None, self._max_waiting, ACQUIRE, since, False)
+            if at != NOT_ASKED:
+                node.tree.run(count.granted_at_once)
             if ticket is not None:
-                _, at, _ = await dispatcher.wait(ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
-            yield dispatcher.run(count.slot, at)
-
-    def _ask_for_slot(self, count: SlotCount) -> tuple[int, Ticket | None, int, int]:
-        since = count.open()
-        ticket, at, asked = self._dispatcher.decide(1, None, self._max_waiting, ACQUIRE, since)
-        if at != NOT_ASKED:
-            count.granted_at_once()
-        return since, ticket, at, asked
+                _, at, _ = await node.wait(ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
+            yield node.tree.run(count.slot, at)
 
     def _check(self, call: str, permits: int) -> None:
-        dispatcher = self._dispatcher
-        check_permits(call, permits, dispatcher.scheduler.max_permits if dispatcher.gate is None else max_permits(dispatcher))
+        node = self._node
+        check_permits(call, permits, node.scheduler.max_permits if node.above is None else node.max_permits)
 
     # Changing, for those in line too.
 
-    @changing
     def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
         """Change the rate, for callers that are already waiting too.
 
@@ -374,17 +355,15 @@ class Limiter:
 
         Waiting requests that are now larger than the limiter can ever grant fail with a ValueError.
         """
-        changes.set_rate(self._dispatcher, rate, member)
+        self._change(changes.set_rate, self._node, rate, member)
 
-    @changing
     def pause(self, seconds: Duration) -> None:
         """Let nothing through for this many seconds, or a timedelta.
 
         If pauses overlap, the latest end wins. Afterwards the queue goes on where it stopped; paused time is neither saved up nor owed.
         """
-        changes.pause(self._dispatcher, pause_to_ns(seconds))
+        self._change(changes.pause, self._node, pause_to_ns(seconds))
 
-    @changing
     def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about the limit, as `aiorate.http.read_feedback` reads it. None does nothing.
 
@@ -396,14 +375,12 @@ class Limiter:
             jitter: Make a pause longer by a random part of this many seconds, so that many clients do not come back together.
         """
         if feedback is not None:
-            changes.observe(self._dispatcher, feedback, duration_to_ns(jitter, "observe(jitter)"))
+            self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"))
 
-    @changing
     def resume(self) -> None:
         """End a pause now, whoever began it."""
-        changes.resume(self._dispatcher)
+        self._change(changes.resume, self._node)
 
-    @changing
     def refund(self, permits: int) -> None:
         """Give back permits that you did not use. Callers in the queue may move up.
 
@@ -411,9 +388,8 @@ class Limiter:
         """
         if _is_none("refund()", permits):
             return
-        changes.refund(self._dispatcher, permits)
+        self._change(changes.refund, self._node, permits)
 
-    @changing
     def charge(self, permits: int) -> None:
         """Take permits that you have already used. Later callers wait until they are paid for.
 
@@ -421,17 +397,18 @@ class Limiter:
         """
         if _is_none("charge()", permits):
             return
-        changes.charge(self._dispatcher, permits)
+        self._change(changes.charge, self._node, permits)
 
-    @changing
     def reset(self) -> None:
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
-        self._dispatcher.look()
-        changes.reset(self._dispatcher)
-        if self._entrance is not None:
-            self._entrance.places.counters.clear()
+        self._change(self._reset)
 
-    @changing
+    def _reset(self) -> None:
+        self._node.look_now()
+        changes.reset(self._node)
+        if self._places is not None:
+            self._places.counters.clear()
+
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.
 
@@ -443,57 +420,58 @@ class Limiter:
         new = RateSpec.parse(spec) if isinstance(spec, str) else spec
         if not isinstance(new, RateSpec):
             raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")
-        changes.apply(self._dispatcher, new)
-        if self._entrance is not None and not self._dispatcher.closed:
-            self._entrance.places.closed = False
+        self._change(changes.apply, self._node, new)
+        if self._places is not None and not self._node.closed:
+            self._places.closed = False
 
     async def aclose(self) -> None:
         """Close the limiter. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns."""
         error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
-        self._dispatcher.run(self._shut, error)
-        await changes.finish(self._dispatcher)
+        self._node.tree.run(self._shut, error)
+        await self._node.finish()
 
     def _shut(self, error: LimiterClosed) -> None:
-        if self._entrance is not None:
-            changes.shut(self._entrance.places, error)
-        changes.shut(self._dispatcher, error)
+        if self._places is not None:
+            self._places.close(error)
+        self._node.close(error)
+
+    def _change(self, change: Callable[P, object], *args: P.args, **options: P.kwargs) -> None:
+        """Change something, one thread at a time; in a finalizer that interrupted a decision, right after that."""
+        self._node.tree.change(partial(change, *args, **options))
 
     # Looking.
 
     @property
     def name(self) -> str | None:
         """The name that it was given."""
-        return self._dispatcher.notices.name
+        return self._node.notices.name
 
     @property
-    @looking
     def rate(self) -> Rate:
         """The rate at present."""
-        return self._dispatcher.scheduler.rate
+        return self._node.scheduler.rate
 
     @property
-    @looking
     def scheduler(self) -> Scheduler:
         """The strategy, to look at. To change it, use the limiter."""
-        return self._dispatcher.strategy
+        return self._node.strategy
 
     @property
-    @deciding
     def lag(self) -> float:
         """How many seconds the limiter is behind its schedule."""
-        return ns_to_seconds(self._dispatcher.scheduler.lag(self._dispatcher.look()))
+        node = self._node
+        return ns_to_seconds(node.tree.run(lambda: node.scheduler.lag(node.look_now())))
 
-    @deciding
     def delay(self, permits: int = 1) -> float:
         """Return how many seconds a request made now would have to wait; infinite if the limiter is stopped or closed.
 
         Everybody in the queue counts. With ``max_concurrency``, it is the wait of a request that has its place already.
         """
         self._check("delay()", permits)
-        wait = estimate(self._dispatcher, permits, self._dispatcher.look())
-        return float("inf") if wait is None or is_closed(self._dispatcher) else ns_to_seconds(wait)
+        node = self._node
+        wait = node.tree.run(lambda: node.wait_for(permits, node.look_now()))
+        return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
 
-    @looking
     def bound(self, seconds: Duration, largest: int = 1) -> int | None:
         """Return the most permits that any window of this length can hold, whatever happens; None if there is no bound.
 
@@ -505,15 +483,13 @@ class Limiter:
         window = duration_to_ns(seconds, "bound(seconds)")
         if window < 1:
             raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
-        return self._dispatcher.scheduler.bound_when_late(window, largest, self._dispatcher.catch_up.limit)
+        return self._node.scheduler.bound_when_late(window, largest, self._node.catch_up.limit)
 
-    @deciding
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters."""
         from aiorate.statistics import snapshot
 
-        self._dispatcher.look()
-        return snapshot(self._dispatcher, None if self._entrance is None else self._entrance.places)
+        return self._node.tree.run(snapshot, self._node, self._places)
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
         """Call a function after each wait, with a `Waited`.
@@ -527,7 +503,7 @@ class Limiter:
         check_on_wait("watch", on_wait)
         from aiorate.waiting.watch import watch_of
 
-        return self._dispatcher.run(watch_of, self._dispatcher).add(on_wait)
+        return watch_of(self._places or self._node, self._node).add(on_wait)
 
     def _totals(self) -> Totals:
         """What was granted and refused since it was made, and how many wait: for parts of aiorate that are built upon a limiter.
@@ -536,20 +512,15 @@ class Limiter:
         """
         from aiorate.totals import totals_of
 
-        return totals_of(self._dispatcher, (), None if self._entrance is None else self._entrance.places)
-
-    @property
-    def _places(self) -> Dispatcher | None:
-        """The dispatcher of the places of ``max_concurrency``, for parts of aiorate; None: there is no limit of concurrency."""
-        return None if self._entrance is None else self._entrance.places
+        return totals_of(self._node, (), self._places)
 
     def _check_as_shared(self, what: str, instead: str) -> None:
         """Raise ValueError if the limiter has options that do not hold for permits taken through others.
 
         The error names ``instead`` as the place for ``max_waiting``.
         """
-        if self._entrance is not None:
-            places = self._entrance.places.scheduler.max_permits
+        if self._places is not None:
+            places = getattr(self._places.scheduler, "size", None)
             raise ValueError(
                 f"{what}: a shared limiter cannot have max_concurrency={places}; only its permits are shared. Leave it out, and put"
                 f" `async with asyncio.Semaphore({places}):` around the calls, the same Semaphore for all."
@@ -560,28 +531,24 @@ class Limiter:
                 f" Leave it out, and give max_waiting to {instead}."
             )
 
-    @looking
     def __repr__(self) -> str:
-        dispatcher = self._dispatcher
-        name = f" {dispatcher.notices.name!r}" if dispatcher.notices.name else ""
-        timeline = dispatcher.timeline
-        state = ", closed" if dispatcher.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
-        waiting, places = len(dispatcher.line), ""
-        if self._entrance is not None:
-            waiting += len(self._entrance.places.line)
-            places = f", {self._entrance.places.scheduler!r}"
-        return f"<Limiter{name} {dispatcher.scheduler!r}{places}, {waiting} waiting{state}>"
+        node = self._node
+        name = f" {node.notices.name!r}" if node.notices.name else ""
+        timeline = node.timeline
+        state = ", closed" if node.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
+        waiting, places = len(node.line), ""
+        if self._places is not None:
+            waiting += len(self._places.line)
+            places = f", {self._places.scheduler!r}"
+        return f"<Limiter{name} {node.scheduler!r}{places}, {waiting} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or create another.")
 
 
-def _blocking_wait() -> Callable[..., tuple[int, int, int | None]]:
-    global _wait_blocking
-    from aiorate.waiting.process.blocking import wait_blocking
-
-    _wait_blocking = wait_blocking  # an import statement would cost each call 0.5 us
-    return wait_blocking
+def _free(places: Node) -> None:
+    places.scheduler.give_back(1, 0)
+    places.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
 
 
 def pause_to_ns(seconds: Duration) -> int:

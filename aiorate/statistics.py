@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate.rate import ns_to_seconds
-from aiorate.waiting.questions import available, next_reading
 
 if TYPE_CHECKING:
     from aiorate.rate import Rate
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
 
 __all__ = ["Statistics", "snapshot"]
 
@@ -58,30 +57,31 @@ class Statistics:
     """``local``; of a limit that processes share, ``shared``, or ``degraded`` while its store does not answer."""
 
 
-def snapshot(dispatcher: Dispatcher, places: Dispatcher | None = None) -> Statistics:
+def snapshot(node: Node, places: Node | None = None) -> Statistics:
     """The counters as they are now. ``places`` is the line of requests that wait for a place."""
-    counters, timeline = dispatcher.counters, dispatcher.timeline
+    node.look_now()
+    counters, timeline = node.counters, node.timeline
     paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
     next_at: float | None = None
-    if dispatcher.line:
-        reading = next_reading(dispatcher)
+    if node.first() is not None:
+        reading = node.next_reading()
         next_at = float("inf") if reading is None else ns_to_seconds(reading)
     return Statistics(
-        granted=dispatcher.granted - counters.given_back,
+        granted=node.granted - counters.given_back,
         refused=counters.refused,
         cancelled=counters.cancelled + (0 if places is None else places.counters.cancelled),
         refunded=counters.refunded,
-        waiting=dispatcher.line.count() + (0 if places is None else places.line.count()),
+        waiting=node.waiting + (0 if places is None else places.line.count() - (places.standing is not None)),
         waited_total=ns_to_seconds(counters.waited_total),
         waited_max=ns_to_seconds(counters.waited_max),
         waited_p50=ns_to_seconds(counters.percentile(50)),
         waited_p90=ns_to_seconds(counters.percentile(90)),
         waited_p99=ns_to_seconds(counters.percentile(99)),
         charged=counters.charged,
-        available=available(dispatcher),
+        available=node.available(),
         skipped=counters.skipped,
-        rate=dispatcher.scheduler.rate,
+        rate=node.scheduler.rate,
         paused_until=float("inf") if timeline.stopped else paused_until,
         next_at=next_at,
-        state=dispatcher.watcher.state,
+        state=node.watcher.state,
     )

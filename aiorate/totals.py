@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aiorate.schedulers.dimensions import Amounts
 
 if TYPE_CHECKING:
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
 
 __all__ = ["Totals", "totals_of"]
 
@@ -40,15 +40,15 @@ class Totals:
         return Totals(granted, self.refused + other.refused, self.waiting + other.waiting)
 
 
-def totals_of(dispatcher: Dispatcher, dimensions: tuple[str, ...] = (), places: Dispatcher | None = None) -> Totals:
+def totals_of(node: Node, dimensions: tuple[str, ...] = (), places: Node | None = None) -> Totals:
     """The totals of one limiter, or of a budget of these dimensions. ``places`` is the line of requests that wait for a place."""
-    watch, counters = dispatcher.extras.watch, dispatcher.counters
+    watch, counters = node.extras.watch, node.counters
     past = None if watch is None else watch.past  # first: what is added to it was taken off the counters before
-    kept = dispatcher.granted - counters.given_back
+    kept = node.granted - counters.given_back
     granted: dict[str | None, int] = {None: int(kept)}
     if dimensions:
         amounts = kept.of if isinstance(kept, Amounts) else (0,) * len(dimensions)
         granted = dict(zip(dimensions, amounts, strict=False))
-    waiting = max(len(dispatcher.line), 0) + (0 if places is None else max(len(places.line), 0))
+    waiting = max(len(node.line), 0) + (0 if places is None else max(len(places.line), 0))
     now = Totals(granted, counters.refused, waiting)
     return now if past is None else past + now

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from aiorate.rate import Rate
-from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back
+from aiorate.schedulers.interface import NOBODY_KNOWS, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +20,13 @@ class Places(Scheduler):
     In a child process after a fork all places are free, because their holders are in the parent and leave there.
     """
 
-    __slots__ = ("_process", "holder", "max_permits", "rate", "used")
+    __slots__ = ("_process", "holder", "rate", "size", "used")
 
     books_since: bool = False
+    max_permits: int | None = None  # a request takes one place, whatever it takes of the limit above
 
     def __init__(self, size: int) -> None:
-        self.max_permits: int | None = size
+        self.size: int = size
         self.rate: Rate = Rate(size)  # without meaning, but every scheduler has one
         self.used: int = 0
         self.holder: Callable[[], object | None] | None = None
@@ -34,23 +35,20 @@ class Places(Scheduler):
         self.receipts = True
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        check_ask("take()", permits, now, since, self.max_permits)
         at = self.peek(permits, now)
         if at <= now:
-            self.used += permits
+            self.used += 1
         return at
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        assert self.max_permits is not None
         if self._process != os.getpid():
             self._process, self.used, self.holder = os.getpid(), 0, None
-        return now if self.used + ahead + permits <= self.max_permits else NOBODY_KNOWS
+        return now if self.used < self.size and not ahead else NOBODY_KNOWS
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Free that many places."""
-        check_give_back(permits, now, taken)
+        """Free the place."""
         self.holder = None
-        self.used = max(0, self.used - permits)
+        self.used = max(0, self.used - 1)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Refused: places have a number, not a rate."""
@@ -64,4 +62,4 @@ class Places(Scheduler):
         return None
 
     def __repr__(self) -> str:
-        return f"{self.used} of {self.max_permits} places taken"
+        return f"{self.used} of {self.size} places taken"

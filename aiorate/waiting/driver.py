@@ -1,10 +1,8 @@
-"""The Driver protocol: wakes the requests in line, and the dispatcher when the first of them is due.
+"""The Driver protocol: wakes the requests of one line.
 
-A driver knows neither how a rate is computed nor which request is next. It is told when to look, and has the dispatcher look then.
-Four drivers: the `Alarm` and the `Filler` for asyncio, one for trio, and one for ``scope="process"``.
-
-A driver makes tickets (`aiorate.waiting.line.Ticket`). A ticket's ``done()`` may become true later than its ``set_result()``: when its
-waiter may resume. `Driver.arm` is called from inside `Dispatcher.serve`, `Driver.leave` for undecided tickets only.
+A driver knows neither how a rate is computed nor which request is next. Three drivers: the `Alarm` and the `Filler` for asyncio, and one
+for trio. It makes tickets (`aiorate.waiting.line.Ticket`). A ticket's ``done()`` may become true later than its ``set_result()``: when its
+waiter may resume.
 """
 
 from __future__ import annotations
@@ -16,12 +14,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aiorate.waiting.line import Ticket
+    from aiorate.waiting.node import Node
 
 __all__ = ["Driver"]
 
 
 class Driver(Protocol):
-    """Wakes the waiters that hold tickets, and the dispatcher when the first in line is due."""
+    """Wakes the waiters that hold tickets."""
 
     def ticket(self, permits: int) -> Ticket:
         """Make a ticket for a request that joins the line. Its `set_result` wakes the waiter."""
@@ -35,18 +34,14 @@ class Driver(Protocol):
         """Forget a ticket whose request leaves the line undecided: its task was cancelled."""
         ...
 
-    def release(self, ticket: Any) -> bool:
-        """Forget a ticket whose waiter goes on or has left. False if it was forgotten before, which only ``scope="process"`` can tell."""
-        ...
-
-    def arm(self, reading: int | None) -> None:
-        """Have the dispatcher look when the clock reads ``reading`` ns; None: nothing to wait for, or for an unknown time."""
+    def ring(self, node: Node) -> None:
+        """The first in line is due: have the node look, now or in a task of its own."""
         ...
 
     def retire(self) -> None:
-        """Cancel the timer and decide nothing from now on: the limiter has moved to another event loop."""
+        """Decide nothing from now on: the limiter has moved to another event loop."""
         ...
 
     async def aclose(self) -> None:
-        """Return once no task and no timer is left. Every request in line has failed before."""
+        """Return once no task is left. Every request in line has failed before."""
         ...

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Grant", "Line", "Noted", "Outcome", "Request", "Ticket", "outcome_of"]
+    from aiorate.waiting.node import Node
 
-# For when the request was scheduled, the instant of the grant (its receipt), and the clock's reading then.
-Grant = tuple[int, int, int]
+__all__ = ["Grant", "Line", "Outcome", "Request", "Taken", "Ticket", "outcome_of"]
+
+# What a request took: of each limit from its own up, the permits, and the instant at which it took them.
+Taken = tuple[tuple["Node", int, int], ...]
+# For when the request was scheduled, what it took, the clock's reading then, and what it waited for last; see `Waited.limited_by`.
+Grant = tuple[int, Taken, int, str | None]
 # An error is a result, not an exception: asyncio logs "exception was never retrieved" for abandoned futures.
 Outcome = Grant | BaseException
 _SMALL = 32
@@ -44,7 +48,6 @@ class Ticket(Protocol):
         ...
 
 
-Noted = Ticket | Grant  # what a thread that may be interrupted knows of its request: the ticket, or that it was granted at once
 Request = tuple[Ticket, int, int]  # its permits, and the instant since when it stands in line
 
 
@@ -63,11 +66,13 @@ class Line:
     takes 17 to 36 % longer, because garbage collection looks at each of them again and again.
     """
 
-    __slots__ = ("_absent", "_countable", "_gone", "_queue", "total")
+    __slots__ = ("_absent", "_countable", "_gone", "_queue", "left", "total")
 
     def __init__(self) -> None:
         self.total: int = 0
         """The permits of all waiting requests."""
+        self.left: int = 0
+        """How often a request has left that was not served."""
         self._queue: deque[Ticket | int] = deque()
         self._countable = _FIRST
         self._gone = 0  # requests in the queue that have left, less those that were popped and have yet to leave
@@ -111,11 +116,10 @@ class Line:
             self._absent.discard(ticket)
         return None
 
-    def join(self, ticket: Ticket, permits: int, since: int) -> bool:
-        """Add a request at the end. False: it passes no other."""
+    def join(self, ticket: Ticket, permits: int, since: int) -> None:
+        """Add a request at the end."""
         self._queue.extend((ticket, permits, since))
         self.total += permits
-        return False
 
     def pop_first(self) -> Request | None:
         """Remove the first request; returns the next."""
@@ -128,8 +132,13 @@ class Line:
             return queue[0], queue[1], queue[2]  # type: ignore[return-value]  # as in first(), for most
         return self.first()
 
+    def has_left(self, ticket: Ticket) -> bool:
+        """Whether a request has left whose ticket was not decided."""
+        return bool(self._absent) and ticket in self._absent
+
     def leave(self, ticket: Ticket, permits: int) -> None:
         """Remove a request that was not served."""
+        self.left += 1
         self.total -= permits
         self._countable += _AT_ONCE
         if not ticket.done():
@@ -149,14 +158,6 @@ class Line:
         self._gone += len(tickets)
         self._keep([])
         return tickets
-
-    def recount(self) -> None:
-        """Count again, after an interrupt: a request may have been decided and not removed."""
-        self._keep([entry for request in self for entry in request])
-        self._gone = 0
-        self.total = 0
-        for _, permits, _ in self:
-            self.total += permits
 
     def _keep(self, entries: list[Ticket | int]) -> None:
         self._gone -= (len(self._queue) - len(entries)) // 3

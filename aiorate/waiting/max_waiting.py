@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
     from aiorate.waiting.refusals import Refusals
 
 __all__ = ["Admission", "MaxWaiting"]
@@ -20,26 +20,16 @@ class Admission(Protocol):
 
 
 class MaxWaiting:
-    """At most ``most`` requests wait in the line of the dispatcher and in that of ``places``, from where they go on to the first."""
+    """At most ``most`` requests wait in the line of the node and in that of its ``places``."""
 
-    __slots__ = ("_dispatcher", "_places", "most")
+    __slots__ = ("_nodes", "most")
 
-    def __init__(self, most: int, dispatcher: Dispatcher, places: Dispatcher | None = None) -> None:
+    def __init__(self, most: int, node: Node, places: Node | None = None) -> None:
         self.most: int = most
-        self._dispatcher = dispatcher
-        self._places = places
+        self._nodes = (node,) if places is None else (node, places)
 
     def check(self, permits: int, refusals: Refusals) -> None:
         """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
-        if self._reached():
-            self._dispatcher.counters.refused += 1
+        if sum(len(node.line) for node in self._nodes) >= self.most and sum(node.line.count() for node in self._nodes) >= self.most:
+            self._nodes[0].counters.refused += 1
             raise refusals.full(permits, self.most)
-
-    def _reached(self) -> bool:
-        line, places = self._dispatcher.line, self._places
-        if places is None:
-            return len(line) >= self.most and line.count() >= self.most
-        resuming = places.waiters.resuming
-        if len(line) + len(places.line) + resuming < self.most:
-            return False
-        return line.count() + places.line.count() + resuming >= self.most

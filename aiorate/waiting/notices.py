@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate.events import Event
-    from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.view import EventLoop
+    from aiorate.waiting.node import Node
+    from aiorate.waiting.tree import Tree
 
 __all__ = ["Notices", "skip"]
 
@@ -25,37 +25,34 @@ class Notices:
         self.on_event: Callable[[Event], object] | None = None
         self._skipped = 0  # permits of which no event has told yet
 
-    def tell(self, event: Event, loop: EventLoop | None) -> None:
-        """Log the event and call ``on_event``: after the critical section if there is one, because the callback may use the limiter."""
+    def tell(self, event: Event, tree: Tree) -> None:
+        """Log the event and call ``on_event``, once no decision is half made: the callback may use the limiter."""
         from aiorate.events import emit
 
-        if loop is None or loop.section is None:
-            emit(event, self.on_event)
-        else:
-            loop.section.after(partial(emit, event, self.on_event))
+        tree.after(partial(emit, event, self.on_event))
 
-    def skipped(self, permits: int, loop: EventLoop | None) -> None:
+    def skipped(self, permits: int, tree: Tree) -> None:
         """Tell of skipped permits in the next iteration of the loop: the callback may change the limiter, which is deciding now."""
-        if not self._skipped and loop is not None:
-            loop.call_soon(partial(self._tell_of_skipped, loop))
+        if not self._skipped and tree.loop is not None:
+            tree.loop.call_soon(partial(self._tell_of_skipped, tree))
         self._skipped += permits
 
     def forget(self) -> None:
         """Drop the permits skipped until now, of which no event has told."""
         self._skipped = 0
 
-    def _tell_of_skipped(self, loop: EventLoop) -> None:
+    def _tell_of_skipped(self, tree: Tree) -> None:
         permits, self._skipped = self._skipped, 0
         if permits:
             from aiorate.events import Event
 
-            self.tell(Event("skipped", self.name, permits=permits), loop)
+            self.tell(Event("skipped", self.name, permits=permits), tree)
 
 
-def skip(dispatcher: Dispatcher, ns: int) -> None:
+def skip(node: Node, ns: int) -> None:
     """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it."""
-    counters = dispatcher.counters
-    permits, counters.unused = dispatcher.scheduler.rate.permits_and_rest(ns, counters.unused)
+    counters = node.counters
+    permits, counters.unused = node.scheduler.rate.permits_and_rest(ns, counters.unused)
     counters.skipped += permits
     if permits:
-        dispatcher.notices.skipped(permits, dispatcher.loop)
+        node.notices.skipped(permits, node.tree)

@@ -34,6 +34,3 @@ class OneLoop:
 
     def room(self, resuming: int) -> int:
         return self.turnstile.room(resuming)
-
-    def clear_closed(self) -> bool:
-        return False

@@ -1,6 +1,6 @@
 """The EventLoop protocol: the view that a limiter has of the event loop that runs its callers.
 
-Three families of views: `aiorate.waiting.asyncio`, `aiorate.waiting.trio`, and `aiorate.waiting.process` for ``scope="process"``.
+Three of them: of asyncio, of trio, and of all loops and threads of a process, for ``scope="process"``.
 A limiter whose own clock and timers are the loop's shares the view with all others of that loop.
 """
 
@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiorate.waiting.clock import Handle, ReadClock
-    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.driver import Driver
-    from aiorate.waiting.process.section import Section
+    from aiorate.waiting.node import Node
 
 __all__ = ["EventLoop"]
 
@@ -41,11 +40,6 @@ class EventLoop(Protocol):
     @property
     def read(self) -> ReadClock:
         """Reads the clock that callers on this loop go by, in ns."""
-        ...
-
-    @property
-    def section(self) -> Section | None:
-        """The critical section, where the view stands for many loops and threads; None: it stands for one loop."""
         ...
 
     @property
@@ -90,10 +84,6 @@ class EventLoop(Protocol):
         """How many more tasks a line may wake in this iteration, after ``resuming`` that it woke and that have not gone on yet."""
         ...
 
-    def clear_closed(self) -> bool:
-        """Have the requests of closed loops leave the lines, where the view stands for many loops. True if there were any."""
-        ...
-
-    def make_driver(self, dispatcher: Dispatcher) -> Driver:
-        """Make the driver that wakes the requests in that dispatcher's line."""
+    def make_driver(self, node: Node) -> Driver:
+        """Make the driver that wakes the requests in that node's line."""
         ...

@@ -1,20 +1,14 @@
-"""The Alarm: a future for each waiter, and one timer, set for the first in line. No task, no lock.
-
-Every decision is one synchronous step, so there is nothing to lock. Knows nothing of rates or HTTP.
-"""
+"""The Alarm: a future for each waiter. No task, no lock: every decision is one synchronous step, so there is nothing to lock."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.waiting.timer import Timer
-
 if TYPE_CHECKING:
     import asyncio
 
-    from aiorate.waiting.asyncio.view import AsyncioLoop
-    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Outcome
+    from aiorate.waiting.node import Node
 
 __all__ = ["Alarm"]
 
@@ -22,11 +16,10 @@ __all__ = ["Alarm"]
 class Alarm:
     """The driver of all strategies except the token pool, on asyncio. A ticket is the future that its waiter awaits."""
 
-    __slots__ = ("_loop", "_timer")
+    __slots__ = ("_loop",)
 
-    def __init__(self, dispatcher: Dispatcher, loop: AsyncioLoop) -> None:
-        self._timer = Timer(loop, dispatcher.serve)
-        self._loop = loop.native
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
 
     def ticket(self, permits: int) -> asyncio.Future[Outcome]:
         return self._loop.create_future()
@@ -37,14 +30,11 @@ class Alarm:
     def leave(self, ticket: asyncio.Future[Outcome]) -> None:
         pass
 
-    def release(self, ticket: asyncio.Future[Outcome]) -> bool:
-        return True
-
-    def arm(self, reading: int | None) -> None:
-        self._timer.set(reading)
+    def ring(self, node: Node) -> None:
+        node.look()
 
     def retire(self) -> None:
-        self._timer.set(None)
+        pass
 
     async def aclose(self) -> None:
-        self._timer.set(None)
+        pass

@@ -1,6 +1,6 @@
 """The Filler: an event-loop task that refills the token pool and wakes consumers through ``asyncio.Condition``.
 
-The task exists while requests wait. It sleeps until the first in line is due, has the dispatcher serve, which refills the pool by
+The task exists while requests wait. It sleeps until the first in line is due, has its node look, which refills the pool by
 the time that has passed, and notifies the waiters that were granted. The token pool has a Filler because its original has one; all
 other strategies have an `Alarm`. Knows nothing of rates or HTTP.
 
@@ -15,15 +15,13 @@ import asyncio
 from contextvars import Context
 from typing import TYPE_CHECKING
 
-from aiorate.waiting.timer import Timer
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Any, Literal
 
     from aiorate.waiting.asyncio.view import AsyncioLoop
-    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Outcome
+    from aiorate.waiting.node import Node
 
 __all__ = ["Filler"]
 
@@ -117,15 +115,14 @@ class FillerTicket:
 class Filler:
     """The driver of the token pool, on asyncio: a task that decides, notifies and sleeps."""
 
-    __slots__ = ("_dispatcher", "_label", "_loop", "_row", "_seated", "_sleep", "_task", "_timer", "_timer_fired", "_to_notify")
+    __slots__ = ("_label", "_loop", "_node", "_row", "_seated", "_sleep", "_task", "_timer_fired", "_to_notify")
 
     ticket = FillerTicket
 
-    def __init__(self, dispatcher: Dispatcher, loop: AsyncioLoop, name: str | None) -> None:
-        self._dispatcher: Dispatcher | None = dispatcher
+    def __init__(self, node: Node, loop: AsyncioLoop, name: str | None) -> None:
+        self._node: Node | None = node
         self._loop = loop
         self._label = f"aiorate-filler:{name}" if name else "aiorate-filler"
-        self._timer = Timer(loop, self._on_timer)
         self._timer_fired = False
         self._task: asyncio.Task[None] | None = None
         self._sleep: asyncio.Future[None] | None = None
@@ -160,20 +157,13 @@ class Filler:
         # Done. The line may keep the ticket for a while, but must not keep the task.
         ticket.outcome, ticket.row, ticket.task = _LEFT, None, None
 
-    def release(self, ticket: FillerTicket) -> bool:
-        return True
-
-    def arm(self, reading: int | None) -> None:
-        self._timer.set(reading)
-
     def notify_later(self, ticket: FillerTicket) -> None:
         """Have the owner notified, in order."""
         self._to_notify.append(ticket)
         self._wake_task()
 
     def retire(self) -> None:
-        self._timer.set(None)
-        self._dispatcher = None  # if the loop goes on, the task only notifies the waiters that failed
+        self._node = None  # if the loop goes on, the task only notifies the waiters that failed
 
     async def aclose(self) -> None:
         task = self._task
@@ -188,20 +178,20 @@ class Filler:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None and self._dispatcher is not None:
-            self._dispatcher.fail(error)
+        if error is not None and self._node is not None:
+            self._node.fail(error)
         if self._task is task:
             self._task = self._row = None
             # Cancelled while waiters depend on it, as asyncio.run() cancels all tasks when it ends: another task goes on.
             if self._seated and not self._loop.closed:
                 self._start()
-            elif self._timer_fired and not self._loop.closed and self._dispatcher is not None:
+            elif self._timer_fired and not self._loop.closed and self._node is not None:
                 self._timer_fired = False  # while the task ended, with no owner left to notify
-                self._dispatcher.serve()
+                self._node.look()
 
-    def _on_timer(self) -> None:
-        if self._task is None and self._dispatcher is not None:
-            self._dispatcher.serve()  # only first requests of other lines wait here, which need no notice
+    def ring(self, node: Node) -> None:
+        if self._task is None:
+            node.look()  # only limits below wait here, which need no notice
         else:
             self._timer_fired = True
             self._wake_task()
@@ -212,9 +202,9 @@ class Filler:
 
     async def _run(self) -> None:
         while self._seated:
-            if self._timer_fired and self._dispatcher is not None:
+            if self._timer_fired and self._node is not None:
                 self._timer_fired = False
-                self._dispatcher.serve()
+                self._node.look()
             if self._to_notify:
                 self._notify()
             if self._seated:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND, ceil_div
 from aiorate.schedulers.token_pool import TokenPool
+from aiorate.waiting.asyncio.alarm import Alarm
 from aiorate.waiting.asyncio.port import AsyncioPort
 from aiorate.waiting.clock import TimedClock
 from aiorate.waiting.one_loop import OneLoop
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.asyncio.timerfd import KernelTimers
     from aiorate.waiting.clock import Clock, Handle, ReadClock
-    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.driver import Driver
-    from aiorate.waiting.process.section import Section
+    from aiorate.waiting.node import Node
 
 __all__ = ["GRAIN_NS", "AsyncioLoop"]
 
@@ -36,6 +36,7 @@ class AsyncioLoop(OneLoop):
 
     __slots__ = (
         "__weakref__",
+        "_alarm",
         "_clock",
         "_kernel",
         "_process",
@@ -48,11 +49,10 @@ class AsyncioLoop(OneLoop):
         "steady",
     )
 
-    section: Section | None = None
-
     def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
         self.native: asyncio.AbstractEventLoop = native
         self._process = os.getpid()
+        self._alarm: Alarm | None = None
         self._clock = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.manual: bool = self._clock is not None
         # uvloop rounds timers to the nearest ms. Its time() is the monotonic clock too, but moves in steps of 1 ms (uvloop#359).
@@ -111,12 +111,12 @@ class AsyncioLoop(OneLoop):
             return False
         return self.watch(now)
 
-    def make_driver(self, dispatcher: Dispatcher) -> Driver:
+    def make_driver(self, node: Node) -> Driver:
         """The Filler for a TokenPool, the Alarm for all other strategies."""
-        if isinstance(dispatcher.strategy, TokenPool):
+        if isinstance(node.strategy, TokenPool):
             from aiorate.waiting.asyncio.filler import Filler
 
-            return Filler(dispatcher, self, dispatcher.notices.name)
-        from aiorate.waiting.asyncio.alarm import Alarm
-
-        return Alarm(dispatcher, self)
+            return Filler(node, self, node.notices.name)
+        if self._alarm is None:
+            self._alarm = Alarm(self.native)
+        return self._alarm

@@ -1,6 +1,5 @@
-"""Trio's driver, for every strategy: an event for each waiter, and the first in line watches the timer.
+"""Trio's driver, for every strategy: an event for each waiter.
 
-The first waiter sleeps until its instant, has the dispatcher decide, and hands the watch on. There is no other task.
 Grants are in order; trio runs the tasks that are woken at one instant in either order. Knows nothing of rates or HTTP.
 """
 
@@ -11,41 +10,34 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aiorate.waiting.timer import Timer
 from aiorate.waiting.trio.here import running_trio
-from aiorate.waiting.trio.timer import keep_by_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable
 
-    from aiorate.waiting.clock import Handle
-    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.line import Outcome
-    from aiorate.waiting.trio.timer import TrioTimer
+    from aiorate.waiting.node import Node
     from aiorate.waiting.trio.view import TrioLoop
 
 __all__ = ["TrioDriver"]
 
 
 class TrioTicket:
-    """What a waiter holds: an outcome, the event that it awaits and, while it watches the timer, the scope that ends with the timer."""
+    """What a waiter holds: an outcome, and the event that it awaits."""
 
-    __slots__ = ("_native", "_outcome", "event", "scope", "task")
+    __slots__ = ("_native", "_outcome", "event", "task")
 
     def __init__(self, native: object) -> None:
         self._native = native
         self._outcome: Outcome | None = None
         self.event: anyio.Event | None = None
-        self.scope: anyio.CancelScope | None = None
         self.task: anyio.TaskInfo | None = None
 
     def done(self) -> bool:
         return self._outcome is not None
 
     def cancelled(self) -> bool:
-        if self._outcome is not None or self.task is None or not self.task.has_pending_cancellation():
-            return False
-        return self.scope is None or not self.scope.cancel_called  # otherwise the scope ended because the timer is due
+        return self._outcome is None and self.task is not None and self.task.has_pending_cancellation()
 
     def result(self) -> Outcome:
         if self._outcome is None:
@@ -53,11 +45,8 @@ class TrioTicket:
         return self._outcome
 
     def set_result(self, outcome: Outcome, /) -> None:
+        """Raises RuntimeError in another thread, or after its run has broken off."""
         self._outcome = outcome
-        self.wake()
-
-    def wake(self) -> None:
-        """Have its owner look again. Raises RuntimeError in another thread, or after its run has broken off."""
         if self.event is not None:
             if running_trio() is not self._native:  # another run would take the task for one of its tasks
                 raise RuntimeError("a waiter can only be woken in its own trio run")
@@ -65,65 +54,30 @@ class TrioTicket:
 
 
 class TrioDriver:
-    """The first in line watches the timer: `arm` makes sure of that."""
+    """An event for each waiter."""
 
-    __slots__ = ("_armed", "_dispatcher", "_loop", "_timer", "_watcher")
+    __slots__ = ("_native",)
 
-    def __init__(self, dispatcher: Dispatcher, loop: TrioLoop) -> None:
-        self._dispatcher = dispatcher
-        self._loop = loop
-        self._timer = Timer(loop, dispatcher.serve, self._call_at)
-        self._armed: TrioTimer | None = None  # the timer that was set last
-        self._watcher: TrioTicket | None = None  # whose owner fires it
+    def __init__(self, loop: TrioLoop) -> None:
+        self._native = loop.native
 
     def ticket(self, permits: int) -> TrioTicket:
-        return TrioTicket(self._loop.native)
+        return TrioTicket(self._native)
 
-    async def wait(self, ticket: TrioTicket) -> None:
-        event, ticket.scope = anyio.Event(), None
-        ticket.event = event
+    def wait(self, ticket: TrioTicket) -> Awaitable[object]:
+        event = ticket.event = anyio.Event()
         if ticket.task is None:
             ticket.task = anyio.get_current_task()
-        timer = self._armed if ticket is self._watcher else None
-        if timer is None or not timer.pending:
-            await event.wait()
-            return
-        with anyio.CancelScope(deadline=timer.deadline) as ticket.scope:
-            await event.wait()
-            return
-        timer.fire()
+        return event.wait()
 
     def leave(self, ticket: TrioTicket) -> None:
-        if ticket is self._watcher:
-            self._watcher = None
-        ticket.event = ticket.scope = ticket.task = None  # the line may keep the ticket for a while, but must keep nothing else
+        ticket.event = ticket.task = None  # the line may keep the ticket for a while, but must keep nothing else
 
-    def release(self, ticket: TrioTicket) -> bool:
-        return True
-
-    def arm(self, reading: int | None) -> None:
-        self._timer.set(reading)
-        watcher = self._watcher
-        if watcher is None or watcher.done():
-            first = self._dispatcher.line.first()
-            watcher = self._watcher = first[0] if first is not None and isinstance(first[0], TrioTicket) else None
-        if watcher is not None:
-            watcher.wake()
-        elif reading is not None:
-            # The first in line comes from another line, and its task watches another timer. A waiter behind it may leave unnoticed.
-            timer = self._armed
-            if timer is not None and timer.pending and timer.scope is None:
-                keep_by_task(timer)
+    def ring(self, node: Node) -> None:
+        node.look()
 
     def retire(self) -> None:
-        self._timer.set(None)
-        self._watcher = None
+        pass
 
     async def aclose(self) -> None:
-        self._timer.set(None)
-
-    def _call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
-        if self._loop.manual:
-            return self._loop.call_at(reading, callback)
-        self._armed = self._loop.make_timer(reading, callback)
-        return self._armed
+        pass

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiorate.waiting.clock import Clock, Handle, ReadClock
-    from aiorate.waiting.dispatcher import Dispatcher
     from aiorate.waiting.driver import Driver
-    from aiorate.waiting.process.section import Section
+    from aiorate.waiting.node import Node
 
 __all__ = ["TrioLoop"]
 
@@ -50,8 +49,6 @@ class TrioLoop(OneLoop):
         "read",
         "steady",
     )
-
-    section: Section | None = None
 
     def __init__(self, native: trio.lowlevel.TrioToken, clock: Clock | None, precise: bool) -> None:  # trio's timers have no finer grain
         self._token = native
@@ -124,10 +121,10 @@ class TrioLoop(OneLoop):
             return False
         return self.watch(now)
 
-    def make_driver(self, dispatcher: Dispatcher) -> Driver:
+    def make_driver(self, node: Node) -> Driver:
         from aiorate.waiting.trio.driver import TrioDriver
 
-        return TrioDriver(dispatcher, self)
+        return TrioDriver(self)
 
 
 def _reader(clock: trio.abc.Clock) -> ReadClock:
