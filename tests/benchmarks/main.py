@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiorate._demo.store import binary
+from helpers.local_store import binary
+
 from benchmarks import report
 from benchmarks.conditions import slowed
 from benchmarks.head import head

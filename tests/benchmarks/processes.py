@@ -23,7 +23,8 @@ from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from aiorate._demo.store import Store
+from helpers.local_store import Store
+
 from benchmarks.conformance import most_in_any
 from benchmarks.fleet import Event, fleet
 from benchmarks.measure import Failed, Measured, Plan, alternate, part, run_in

@@ -17,11 +17,11 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
 
-from aiorate._demo.store import Store, binary
 from aiorate.redis import RedisLimiter
 from aiorate.redis.booking_script import BOOKINGS
 from aiorate.redis.script import SLOTS
 from aiorate.redis.window_script import WINDOWS
+from helpers.local_store import Store, binary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

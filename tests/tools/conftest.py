@@ -6,8 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-
-from aiorate._demo.store import Store
+from helpers.local_store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,9 +19,8 @@ from benchmarks.processes import CALLS, DELIVERED, EVEN, GRANTED, TOGETHER, Shar
 from benchmarks.wire import wire
 from benchmarks.worker import Order
 from helpers.driving import LONG, SECOND
+from helpers.local_store import NoStore, Store
 from helpers.stores import needs_binary
-
-from aiorate._demo.store import NoStore, Store
 
 MS = 1_000_000
 FLOOR = Order("", 1_000.0, "floor", {"processes": 1}, tasks=2, seconds=0.1)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from helpers.driving import LONG, SECOND, one_loop
+from helpers.local_store import Store
 from helpers.platforms import needs_proc
 from helpers.stores import needs_binary
 from rich.console import Console
@@ -27,7 +28,6 @@ from aiorate._demo import member, processes
 from aiorate._demo.member import Order, Report
 from aiorate._demo.processes import Act
 from aiorate._demo.server import fetch_senders, server
-from aiorate._demo.store import Store
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")}
 SMALL = ["demo", "--processes", "2", "--rate", "100/s", "--seconds", "0.5", "--clients", "4"]

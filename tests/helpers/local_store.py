@@ -14,8 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from aiorate._demo.children import NEW_GROUP
-
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -79,7 +77,7 @@ class Store:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches its parent only, which then stops it
-            creationflags=NEW_GROUP,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same for Windows
         )
         until = time.monotonic() + _LONGEST
         while not self._answers():
