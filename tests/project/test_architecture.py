@@ -105,20 +105,9 @@ testing.receipts
 testing.laws testing.simulation testing.fixtures
 testing
 
-_demo _demo.strategies _demo.children
-_demo.server _demo.store _demo.verdict _demo.load
-_demo.report _demo.member
-_demo.run _demo.processes
-
-_simulate _simulate.errors _simulate.words _simulate.poisson _simulate.progress _simulate.plot
-_simulate.arrivals _simulate.goals
-_simulate.access_log _simulate.csv_times _simulate.play
-_simulate.source _simulate.summary _simulate.suggest
-_simulate.report
-_simulate.command
-_simulate.options
-
-cli
+_tools _tools.strategies _tools.figures
+_tools.demo _tools.simulate
+_tools.cli
 __main__
 """
 # Rows that may surprise:
@@ -132,7 +121,7 @@ ROW = {
 }
 CORE = sorted(module for module in SOURCES if ROW.get(module, 99) <= ROW["aiorate"])
 SCHEDULERS = sorted(module for module in SOURCES if module.startswith("aiorate.schedulers"))
-TOOLS = ("aiorate.testing", "aiorate.cli", "aiorate.__main__", "aiorate._demo", "aiorate._simulate")
+TOOLS = ("aiorate.testing", "aiorate.__main__", "aiorate._tools")
 
 
 def imports(module: str, *, lazy: bool = True, types: bool = True) -> set[str]:

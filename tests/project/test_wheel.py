@@ -48,7 +48,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: ZipFile) -> None:
     names = {name for name in wheel.namelist() if not name.startswith(f"aiorate-{PROJECT['version']}.dist-info/")}
 
     assert names == sources
-    assert {part for name in names for part in name.split("/") if re.match(r"_(?!_)", part)} == {"_demo", "_simulate"}
+    assert {part for name in names for part in name.split("/") if re.match(r"_(?!_)", part)} == {"_tools"}
 
 
 def test_the_wheel_imports_only_what_users_can_install(wheel: ZipFile) -> None:
