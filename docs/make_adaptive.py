@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.adaptive.network import Record
+    from helpers.adaptive.network import Record
 
 HERE = Path(__file__).parent
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FLOOR = 720, 270, 52, 705, 14, 200
@@ -24,7 +24,7 @@ TITLE = "An AdaptiveRate that begins at 20 per second finds a limit of 100 per s
 
 def recorded() -> Record:
     """Three minutes with a token bucket whose rate is 100, 30 and 120 per second, and a round trip of 50 ms."""
-    from benchmarks.adaptive.table import cells, simulate
+    from helpers.adaptive.table import cells, simulate
 
     (cell,) = cells(["AdaptiveRate"], ["bucket"], [0.05], [0.2])
     return simulate(cell)[1]

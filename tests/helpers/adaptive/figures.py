@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.adaptive.network import BIN
-from benchmarks.adaptive.servers import SECOND
+from helpers.adaptive.network import BIN
+from helpers.adaptive.servers import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.adaptive.kinds import Kind
-    from benchmarks.adaptive.network import Record
+    from helpers.adaptive.kinds import Kind
+    from helpers.adaptive.network import Record
 
 __all__ = ["Figures", "figures", "jain"]
 

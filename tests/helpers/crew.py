@@ -1,10 +1,5 @@
 """One limit for many threads: some with an event loop of many tasks, and some that block; all ask again and again.
 
-* *delivered/asked*: permits per second, divided by the rate.
-* *least share*: the permits of the thread that got the fewest for each of its callers, divided by what each caller would get if all
-  got as many.
-* *% of a core*: the processor's time in all threads, divided by the time of the run.
-
 The floor only wakes that many callers in order: a thread that hands out, each millisecond, what is due.
 """
 
@@ -14,22 +9,15 @@ import asyncio
 import threading
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import aiorate
-from benchmarks.measure import LOOPS, Measured, Plan, alternate, in_tens, part
+from helpers.driving import SECOND
+from helpers.loops import FACTORIES
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+__all__ = ["Crew", "Record", "measure", "of_floor"]
 
-__all__ = ["NAME", "TITLE", "Crew", "Floor", "Record", "measure", "of_aiorate", "of_floor", "run"]
-
-NAME = "threads"
-TITLE = "Threads: one limit for all of a process"
-DELIVERED, LEAST, CORE = "delivered/asked", "least share", "% of a core"
-_SECOND = 1_000_000_000
 _WARM_UP = 0.3
 _CATCH_UP_NS = 20_000_000
 
@@ -42,11 +30,6 @@ class Crew:
     tasks: int = 50
     threads: int = 4
 
-    @property
-    def callers(self) -> int:
-        """All of them."""
-        return self.loops * self.tasks + self.threads
-
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -54,7 +37,6 @@ class Record:
 
     rate: int
     seconds: float
-    cpu: float
     counts: tuple[tuple[int, int], ...]
     """For each thread: its callers and their permits."""
 
@@ -108,8 +90,8 @@ class Floor:
             time.sleep(0.001)
             now = time.monotonic_ns()
             paid = max(paid, now - _CATCH_UP_NS)
-            count = (now - paid) * self._rate // _SECOND
-            paid += count * _SECOND // self._rate
+            count = (now - paid) * self._rate // SECOND
+            paid += count * SECOND // self._rate
             self._wake(count)
         while self._line:
             self._wake(len(self._line))
@@ -160,28 +142,22 @@ def measure(
         async def main() -> None:
             await asyncio.gather(*(ask() for _ in range(crew.tasks)))
 
-        with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        with asyncio.Runner(loop_factory=FACTORIES[loop]) as runner:
             runner.run(main())
 
     threads = [threading.Thread(target=turn if place < crew.loops else block, args=(place,)) for place in range(len(counts))]
     for thread in threads:
         thread.start()
     time.sleep(_WARM_UP)
-    before, begin, cpu = list(counts), time.monotonic_ns(), time.process_time()
+    before, begin = list(counts), time.monotonic_ns()
     time.sleep(seconds)
-    after, end, cpu = list(counts), time.monotonic_ns(), time.process_time() - cpu
+    after, end = list(counts), time.monotonic_ns()
     over = True
     for thread in threads:
         thread.join()
     callers = [crew.tasks] * crew.loops + [1] * crew.threads
     got = tuple((each, last - first) for each, first, last in zip(callers, before, after, strict=True))
-    return Record(rate, (end - begin) / _SECOND, cpu * _SECOND / (end - begin), got)
-
-
-def of_aiorate(crew: Crew, loop: str, rate: int, seconds: float) -> Record:
-    """Measure one limiter."""
-    limiter = aiorate.Limiter(rate, scope="process")
-    return measure(crew, loop, rate, seconds, limiter.acquire, limiter.acquire_blocking)
+    return Record(rate, (end - begin) / SECOND, got)
 
 
 def of_floor(crew: Crew, loop: str, rate: int, seconds: float) -> Record:
@@ -191,22 +167,3 @@ def of_floor(crew: Crew, loop: str, rate: int, seconds: float) -> Record:
         return measure(crew, loop, rate, seconds, floor.acquire, floor.acquire_blocking)
     finally:
         floor.close()
-
-
-def run(plan: Plan) -> Iterator[Measured]:
-    """Every rate in every loop."""
-    seconds = plan.pick(0.1, 1.0, 3.0)
-    crew = plan.pick(Crew(2, 5, 2), Crew(), Crew())
-    for loop in plan.loops:
-        for rate in plan.pick((1_000,), (1_000, 10_000), (100, 1_000, 10_000)):
-            jobs = {
-                name: lambda job=job, loop=loop, rate=rate: _figures(job(crew, loop, rate, seconds))
-                for name, job in (("floor: hand out what is due", of_floor), ("aiorate TokenPool", of_aiorate))
-            }
-            for name, values in alternate(plan, jobs).items():
-                for place, unit in enumerate((DELIVERED, LEAST, CORE)):
-                    yield Measured.of(NAME, loop, name, f"{in_tens(rate)}/s", unit, part(values, place))
-
-
-def _figures(record: Record) -> tuple[float, float, float]:
-    return record.delivered, record.least, 100 * record.cpu

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from aiorate import Limiter, Rate, Scheduler, SlidingWindow, TokenBucket
 from aiorate.testing import ManualClock
-from benchmarks.adaptive.servers import SECOND
+from helpers.adaptive.servers import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.adaptive.servers import Answer
+    from helpers.adaptive.servers import Answer
 
 __all__ = ["POLICIES", "STRATEGIES", "Adaptive", "Aimd", "Paced", "Policy", "PolicyOptions"]
 
@@ -165,17 +165,10 @@ class Aimd:
         return self._rate
 
 
-def _boto(options: PolicyOptions) -> Policy:
-    from benchmarks.adaptive.boto import Boto
-
-    return Boto(options)
-
-
 POLICIES: dict[str, Callable[[PolicyOptions], Policy]] = {
     "AdaptiveRate": Adaptive,
     "AIMD +1/s, x 0.5": lambda options: Aimd(options, 1.0, 0.5),
     "AIMD +5/s, x 0.9": lambda options: Aimd(options, 5.0, 0.9),
-    "botocore adaptive": _boto,
     "a 429 pauses": _Pausing,
 }
 

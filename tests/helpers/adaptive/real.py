@@ -13,12 +13,12 @@ from httpx2 import AsyncClient
 
 from aiorate.aiohttp import middleware
 from aiorate.http import hooks
-from benchmarks.adaptive.servers import SECOND
+from helpers.adaptive.servers import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from benchmarks.adaptive.servers import Server
+    from helpers.adaptive.servers import Server
 
 __all__ = ["CLIENTS", "Seen", "follow", "serve"]
 

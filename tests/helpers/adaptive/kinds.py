@@ -9,7 +9,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.adaptive.servers import (
+from helpers.adaptive.servers import (
     Bucket,
     Concurrency,
     FixedWindow,

@@ -10,13 +10,13 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING
 
-from benchmarks.adaptive.servers import SECOND
+from helpers.adaptive.servers import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.adaptive.policies import Policy
-    from benchmarks.adaptive.servers import Answer, Server, Steps
+    from helpers.adaptive.policies import Policy
+    from helpers.adaptive.servers import Answer, Server, Steps
 
 __all__ = ["BIN", "JITTERS", "Client", "Record", "run"]
 
