@@ -42,7 +42,7 @@ from aiorate.asgi import RateLimitMiddleware, client_address
 from aiorate.http import Feedback, blocking_hooks, hooks, limit_transport
 from aiorate.otel import instrument
 from aiorate.redis import RedisBudget, RedisLimiter
-from aiorate.testing import ManualClock, ResetLimiters, VirtualLoop, check_scheduler, reset_limiters, simulate
+from aiorate.testing import ManualClock, VirtualLoop, check_scheduler, reset_limiters, simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, MutableMapping
@@ -289,11 +289,11 @@ def serving(app: FastAPI, limiter: Limiter, keyed: KeyedLimiter[str], budget: Bu
     RateLimitMiddleware(app, budget)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def fixtures(reset: ResetLimiters, users: KeyedLimiter[str], teams: KeyedBudget[int]) -> None:
+def fixtures(reset: Callable[..., None], users: KeyedLimiter[str], teams: KeyedBudget[int]) -> None:
     """What the fixtures of aiorate.testing.fixtures are in a test."""
     reset(Limiter("10/s"), Budget(requests="10/s"), users, teams)
     reset()
-    reset([Limiter("10/s")])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-given: ResetLimiters = reset_limiters
+reset_limiters([Limiter("10/s")])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+given: Callable[..., None] = reset_limiters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from aiorate.errors import kind_of
@@ -16,23 +17,17 @@ __all__ = ["simulate"]
 def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) -> list[int]:
     """The instants (ns) at which requests in one line are granted, if each is woken exactly on time.
 
-    A request is the instant (ns) at which it is made, for one permit, or a pair (instant, permits). Requests are in order of time.
-    Raises ValueError if they are not.
+    A request is the instant (ns) at which it is made, for one permit, or a pair (instant, permits). They must be in order of time.
     """
     if not isinstance(scheduler, Scheduler):
-        raise TypeError(
-            f"simulate() takes a strategy such as TokenBucket('10/s', burst=5), not {kind_of(scheduler)}. It says when requests would be"
-            " granted; to run a program with limiters without waiting, use VirtualLoop."
-        )
-    granted: list[int] = []
-    latest: int | None = None
-    now = 0
+        raise TypeError(f"simulate() takes a strategy such as TokenBucket('10/s', burst=5), not {kind_of(scheduler)}.")
+    granted, now, latest = list[int](), 0, -inf
     for request in requests:
         if isinstance(request, tuple) and len(request) != 2:
             raise ValueError(f"simulate(): a request must be an instant in ns or a pair (instant, permits), not {request!r}.")
         made, permits = request if isinstance(request, tuple) else (request, 1)
         check_instant("simulate(): a request", made)
-        if latest is not None and made < latest:
+        if made < latest:
             raise ValueError(f"simulate(): requests must be in order of time; {made} came after {latest}.")
         latest = made
         now = max(now, made) if granted else made

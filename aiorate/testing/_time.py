@@ -1,28 +1,75 @@
-"""A clock that a test moves by hand."""
+"""Time in tests: a loop in which waiting takes none, and a clock that a test moves by hand."""
 
 from __future__ import annotations
 
+import asyncio
 import heapq
-from typing import TYPE_CHECKING
+import selectors
+from math import ulp
+from typing import TYPE_CHECKING, Any
 
-from aiorate.rate import duration_to_ns
+from aiorate.rate import NS_PER_SECOND, duration_to_ns
 from aiorate.schedulers.interface import check_instant
 from aiorate.waiting.loops import running_loop, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Never
 
     from aiorate.rate import Duration
 
-__all__ = ["ManualClock"]
+__all__ = ["ManualClock", "VirtualLoop"]
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which waiting takes no time: when no task can run, time jumps to the next timer.
+
+    Time begins at 0. Use it as a loop factory: ``asyncio.Runner(loop_factory=VirtualLoop)``. Sockets and threads still take real
+    time. Raises RuntimeError where code spins and time does not pass.
+    """
+
+    _MOST_TURNS = 1_000_000
+
+    def __init__(self) -> None:
+        self._virtual_ns = self._turns = 0
+        super().__init__(_Jumping(self._jump))
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._virtual_ns / NS_PER_SECOND
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as in CPython 3.12
+        """Wait until its threads have ended, however long that takes in real time: virtual time would be over at once."""
+        await super().shutdown_default_executor()
+
+    def _jump(self, seconds: float) -> None:
+        ns = round(seconds * NS_PER_SECOND)
+        self._turns = 0 if ns else self._turns + 1
+        if self._turns > self._MOST_TURNS:
+            self._turns = 0  # so that the loop can still be closed
+            raise RuntimeError("VirtualLoop: time does not pass, so something spins. Make it wait for more than 0 seconds.")
+        self._virtual_ns += ns
+        # asyncio runs the timers that are due within this. After 194 days, the float of time() no longer resolves a nanosecond.
+        self._clock_resolution = max(1 / NS_PER_SECOND, ulp(self.time()))
+
+
+class _Jumping(selectors.DefaultSelector):
+    """A selector that jumps instead of waiting."""
+
+    def __init__(self, jump: Callable[[float], None]) -> None:
+        super().__init__()
+        self._jump = jump
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if not ready and timeout is not None:
+            self._jump(max(timeout, 0))
+        return ready if ready or timeout is not None else super().select(None)
 
 
 class ManualClock:
-    """A clock that moves only when a test moves it, on any event loop.
+    """A clock that moves only when a test moves it, on any event loop: ``Limiter(..., clock=clock)``.
 
-    Pass it as ``Limiter(..., clock=clock)``. `advance` moves it on and fires the timers that fall due, in order.
-    ``await run(seconds)`` also lets the tasks that they wake run at their instants.
+    `advance` moves it on and fires timers in order. ``await run(seconds)`` also lets the tasks that they wake run at their instants.
     """
 
     def __init__(self, start_ns: int = 0) -> None:
@@ -30,13 +77,6 @@ class ManualClock:
         self._now = start_ns
         self._timers: list[tuple[int, int, _Timer]] = []
         self._count = 0
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Never:
-            moves = name in {"tick", "sleep", "step", "forward", "travel", "move", "shift", "increment", "time"}
-            hint = ": write clock.advance(seconds), or `await clock.run(seconds)`, which lets tasks run too" if moves else ""
-            raise AttributeError(f"a ManualClock has no {name!r}{hint}.")
 
     def now(self) -> int:
         """The instant that it shows, in ns."""
@@ -61,7 +101,7 @@ class ManualClock:
         self._until(instant)
 
     async def run(self, seconds: Duration) -> None:
-        """Move on by ``seconds``, a number or a timedelta, and let tasks run after each timer. Returns when no task can run."""
+        """Move on by ``seconds``, a number or a timedelta, and let tasks run after each timer."""
         until = self._now + duration_to_ns(seconds, "ManualClock.run()")
         await _settle()
         while (instant := self._next()) is not None and instant <= until:
@@ -89,16 +129,10 @@ class ManualClock:
 
 
 class _Timer:
-    """A timer of `ManualClock`."""
-
-    __slots__ = ("callback", "cancelled")
-
     def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback: Callable[[], None] = callback
-        self.cancelled: bool = False
+        self.callback, self.cancelled = callback, False
 
     def cancel(self) -> None:
-        """Never call back."""
         self.cancelled = True
 
 
@@ -106,6 +140,5 @@ async def _settle() -> None:
     native = running_loop()
     assert native is not None  # or nobody could await this
     loop = view_of(native, None, precise=False)
-    # From a timer to the last task that it wakes takes a few iterations of the loop: driver, notice, waiter, and the waiter's owner.
-    for _ in range(12):
+    for _ in range(12):  # a few turns from a timer to the last task that it wakes: driver, notice, waiter, and the waiter's owner
         await loop.yield_once()
