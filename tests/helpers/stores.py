@@ -21,6 +21,7 @@ from aiorate.redis import RedisLimiter
 from aiorate.redis.booking_script import BOOKINGS
 from aiorate.redis.script import SLOTS
 from aiorate.redis.window_script import WINDOWS
+from helpers.driving import others
 from helpers.local_store import Store, binary
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "needs_binary",
     "now",
     "port_of_cluster",
+    "stop",
 ]
 
 TIMED_BY_SHA = {script.sha: script.text.replace("redis.call('TIME')", "{0, ARGV[3]}") for script in (SLOTS, WINDOWS, BOOKINGS)}
@@ -212,3 +214,10 @@ class Process:
             task.cancel()
         await asyncio.wait(self.tasks or [asyncio.create_task(asyncio.sleep(0))])
         await self.limiter.aclose()
+
+
+async def stop(*processes: Process) -> None:
+    """End them, and nothing is left."""
+    for process in processes:
+        await process.stop()
+    assert not others()

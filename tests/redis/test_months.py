@@ -10,7 +10,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from helpers.driving import others
 from helpers.stores import EPOCH_SECONDS, Process, RealServer, now
 
 from aiorate import CalendarWindow, WaitTooLong
@@ -30,9 +29,7 @@ def at(iso: str) -> float:
 
 
 async def stop(*processes: Process) -> None:
-    for process in processes:
-        await process.stop()
-    assert not others()
+    await stop(*processes)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +52,7 @@ async def test_a_month_is_as_long_as_the_calendar_makes_it(store: RealServer, ra
         await other.limiter.acquire(max_wait=0)
     assert near(60) == process.limiter.delay() == other.limiter.delay()
 
-    await process.stop()
+    await stop(process)
     again = Process(store, CalendarWindow(rate, "Europe/Berlin"), skew=skew)
     await asyncio.gather(*again.ask(2), *other.ask(1))
     with pytest.raises(WaitTooLong):

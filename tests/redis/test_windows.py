@@ -35,9 +35,7 @@ def by_window(processes: list[Process], period: float) -> list[int]:
 
 
 async def stop(*processes: Process) -> None:
-    for process in processes:
-        await process.stop()
-    assert not others()
+    await stop(*processes)
 
 
 async def test_each_window_has_its_permits_at_once(store: RealServer) -> None:

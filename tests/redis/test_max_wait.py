@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from helpers.driving import others
-from helpers.stores import Process, RealServer, TimedClient, now
+from helpers.stores import Process, RealServer, TimedClient, now, stop
 from redis.exceptions import ConnectionError as NoConnection
 
 import aiorate
@@ -38,8 +38,7 @@ async def test_the_second_in_line_gives_up_and_the_first_goes_on(store: RealServ
     assert (2, 1) == (process.limiter.statistics().waiting, process.limiter.statistics().refused)
     await asyncio.wait(process.tasks)
     assert [pytest.approx(10, abs=1e-3), pytest.approx(10.1, abs=1e-3)] == process.granted
-    await busy.stop()
-    await process.stop()
+    await stop(busy, process)
 
 
 async def test_the_next_moves_up_at_once_when_the_first_gives_up(store: RealServer) -> None:
@@ -51,8 +50,7 @@ async def test_the_next_moves_up_at_once_when_the_first_gives_up(store: RealServ
 
     assert isinstance(first.exception(), WaitTooLong)
     assert [pytest.approx(0.403, abs=1e-6)] == process.granted
-    await busy.stop()
-    await process.stop()
+    await stop(busy, process)
 
 
 async def test_a_grant_within_max_wait_stands(store: RealServer) -> None:
@@ -69,22 +67,7 @@ async def test_a_grant_within_max_wait_stands(store: RealServer) -> None:
 
     assert 0 == process.limiter.statistics().refused
     assert pytest.approx(0.7, abs=1e-3) == now()
-    await process.stop()
-
-
-@pytest.mark.parametrize("max_wait", [0.1, 0.100_000_001, 0.5])
-async def test_a_request_due_as_max_wait_ends_is_granted(max_wait: float) -> None:
-    """In the very same instant, in the same turn of the loop, whichever timer is first."""
-    clock = ManualClock()
-    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)
-    await limiter.acquire()
-    waiting = asyncio.create_task(limiter.acquire(max_wait=max_wait))
-    await asyncio.sleep(0)
-    clock.advance(max_wait)
-
-    assert max_wait >= await waiting
-    assert (2, 0) == (limiter.statistics().granted, limiter.statistics().refused)
-    assert 0 == clock.timers
+    await stop(process)
 
 
 async def test_a_key_behind_a_shared_limit_that_cannot_tell(store: RealServer) -> None:
@@ -125,23 +108,48 @@ async def test_a_budget_of_which_one_part_cannot_tell(store: RealServer) -> None
     assert not others()
 
 
-@pytest.mark.parametrize("clocked", [False, True])
-async def test_max_wait_goes_by_the_limiters_clock(store: RealServer, clocked: bool) -> None:
-    """Also where it is one of the caller's own, that is moved by hand."""
-    clock = ManualClock()
-    client = TimedClient(store)
-    limiter = RedisLimiter(client, "x", "10/s", on_unavailable="wait", clock=clock if clocked else None)
+async def test_max_wait_goes_by_a_clock_of_the_callers_own(store: RealServer) -> None:
+    """Which is moved by hand."""
+    clock, client = ManualClock(), TimedClient(store)
+    limiter = RedisLimiter(client, "x", "10/s", on_unavailable="wait", clock=clock)
     client.error = NoConnection()
     waiting = asyncio.create_task(limiter.acquire(max_wait=0.2))
-    await asyncio.sleep(0.1)
-    if clocked:
-        await asyncio.sleep(10)
-        clock.advance(0.199)
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        clock.advance(0.001)
+    await asyncio.sleep(10)
+    clock.advance(0.199)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    clock.advance(0.001)
     await asyncio.wait([waiting], timeout=5)
 
     assert isinstance(waiting.exception(), WaitTooLong)
-    assert pytest.approx(10.1 if clocked else 0.2, abs=1e-6) == now()
+    assert pytest.approx(10, abs=1e-6) == now()
     await limiter.aclose()
+
+
+async def test_delay_and_max_wait_go_by_the_last_answer(store: RealServer) -> None:
+    """The line included."""
+    process = Process(store)
+    process.ask(3)
+    await asyncio.sleep(0.05)
+
+    assert pytest.approx(0.25, abs=1e-3) == process.limiter.delay()
+    with pytest.raises(aiorate.WaitTooLong):
+        await process.limiter.acquire(max_wait=0.2)
+    await process.limiter.acquire(max_wait=0.3)
+    assert pytest.approx(0.3, abs=1e-3) == now()
+    await stop(process)
+
+
+async def test_max_wait_holds_where_only_the_store_knows_the_backlog(store: RealServer) -> None:
+    """A newcomer does not know how far the others have booked, and learns it too late to be refused at once."""
+    one, other = Process(store, "0.1/s"), Process(store, "0.1/s")
+    await one.one()
+    with pytest.raises(aiorate.WaitTooLong, match=r"acquire\(1\) was not granted within max_wait \(0\.5 s\)") as told:
+        await other.limiter.acquire(max_wait=0.5)
+
+    assert (0.5, 0.5) == (now(), told.value.max_wait)
+    assert 10 == pytest.approx(told.value.wait, abs=0.01)
+    with pytest.raises(aiorate.WaitTooLong, match=r"would wait 9\.5 s"):
+        await other.limiter.acquire(max_wait=0.5)
+    assert pytest.approx(9.5) == await other.limiter.acquire(max_wait=9.5)
+    await stop(one, other)
