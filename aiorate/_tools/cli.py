@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_SYSTEM = os.name
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code: 130 for Ctrl-C, 141 for a closed output pipe. Raises SystemExit(2) for wrong arguments."""
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:
         # The reader of standard output has gone, as in ``| head -1``. Windows calls that an invalid argument.
-        if not isinstance(error, BrokenPipeError) and not (os.name == "nt" and error.errno == errno.EINVAL):
+        if not isinstance(error, BrokenPipeError) and not (_SYSTEM == "nt" and error.errno == errno.EINVAL):
             raise
         # The rest of the buffer cannot be written either. Without this, the interpreter would complain at its exit.
         with open(os.devnull, "wb") as nowhere:

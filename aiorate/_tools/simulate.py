@@ -25,6 +25,7 @@ __all__ = ["play", "read", "run"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = 9_214_646_400  # seconds, 2262-01-01: the ns of later instants do not fit in 64 bits
 _AT_ONCE = 20  # requests
+_CATCH_UP = SECOND // 50  # ns, as of a Limiter
 
 
 def run(file: str | None, rate: str, strategy: str | None, burst: int | None, max_wait: float | None, requests: int | None) -> int:
@@ -112,12 +113,12 @@ def play(scheduler: Scheduler, arrivals: Sequence[tuple[int, int]], max_wait: in
     for made, permits in arrivals:
         now = max(made, last)
         # Behind others it is refused before it is tried, because what is tried may be granted.
-        at = now if _too_long(now - made, max_wait) else scheduler.take(permits, now, made)
+        at = now if _too_long(now - made, max_wait) else scheduler.take(permits, now, max(made, now - _CATCH_UP))
         if _too_long(at - made, max_wait):
             waits.append(None)
             continue
         if at > now:
-            scheduler.take(permits, at, made)
+            scheduler.take(permits, at, max(made, at - _CATCH_UP))
         last = max(now, at)
         waits.append(last - made)
     return waits
