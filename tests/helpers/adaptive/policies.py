@@ -167,8 +167,7 @@ class Aimd:
 
 POLICIES: dict[str, Callable[[PolicyOptions], Policy]] = {
     "AdaptiveRate": Adaptive,
-    "AIMD +1/s, x 0.5": lambda options: Aimd(options, 1.0, 0.5),
-    "AIMD +5/s, x 0.9": lambda options: Aimd(options, 5.0, 0.9),
+    "AIMD": lambda options: Aimd(options, 5.0, 0.9),
     "a 429 pauses": _Pausing,
 }
 
