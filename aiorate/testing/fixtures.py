@@ -78,7 +78,7 @@ def _loop_of(request: pytest.FixtureRequest, of_asyncio: bool) -> tuple[object, 
         loop = asyncio.get_running_loop() if _is_running() else request.getfixturevalue(_name_of_loop(request.node))
         return loop, "Name it in the test's arguments or in usefixtures('virtual_loop'), and no other loop_factories in its mark."
     if request.node.get_closest_marker("trio") is not None:
-        return None, "Under trio, ask for pytest-trio's fixture autojump_clock instead."
+        return None, "Ask for pytest-trio's fixture autojump_clock instead."
     if "anyio_backend" not in request.fixturenames:
         return None, "No plugin runs it. Mark it with @pytest.mark.asyncio, or write a plain function."
     if request.getfixturevalue("anyio_backend_name") == "trio":

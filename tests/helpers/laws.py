@@ -410,17 +410,18 @@ def no_drift(trial: Trial) -> None:
     load = trial.fresh()
     rate, most = load.scheduler.rate, load.scheduler.max_permits
     size = rate.permits if most is None else gcd(rate.permits, most)  # requests that divide a window use it up exactly
-    count = rate.permits // size
+    if (count := rate.permits // size) > 1_000:
+        return
     sizes = [1_000 * rate.permits if most is None else most] * 8  # until bursts and stores are used up
     sizes += [size] * (2 * count + 1)
     if most is None:
         sizes += [rate.permits * 10**9] + [size] * 3
     dues = []
-    for permits in sizes if count <= 1_000 else ():
+    for permits in sizes:
         load.now = load.due(permits)
         assert load.take(permits), f"due at {load.now} and still refused"
         dues.append(load.now)
-    for end in {len(dues), 9 + 2 * count} if dues else ():
+    for end in {len(dues), 9 + 2 * count}:
         took = dues[end - 1] - dues[end - 1 - count]
         assert took == rate.period_ns, f"a period of {rate.period_ns} ns took {took} ns"
 
