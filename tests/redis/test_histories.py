@@ -1,21 +1,25 @@
-"""Three processes that share a RedisBudget, through random histories in virtual time, with all that may happen to them."""
+"""Random histories of processes that share budgets and windows, with all that may happen to them. In virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-import random
+from collections import Counter
+from datetime import UTC, datetime
+from random import Random
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from helpers.driving import LONG, others
-from helpers.stores import RealServer, TimedClient, now
+from helpers.stores import EPOCH_SECONDS, Process, RealServer, TimedClient, now, stop
 from redis.exceptions import ConnectionError as NoConnection
 
-from aiorate import EngineUnavailable, LimiterClosed, LineFull, Rate, TokenBucket, WaitTooLong
-from aiorate.redis import RedisBudget
+from aiorate import CalendarWindow, EngineUnavailable, LimiterClosed, LineFull, Rate, TokenBucket, WaitTooLong
+from aiorate.redis import RedisBudget, RedisLimiter
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
+seeds = pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 24))])
 LATE = 0.005 + 2 * 0.02
 """Slack, and the difference of two answers."""
 
@@ -25,7 +29,7 @@ class World:
 
     def __init__(self, store: RealServer, seed: int) -> None:
         self.store = store
-        self.random = random.Random(seed)
+        self.random = Random(seed)
         self.limits = {
             "requests": self.random.choice([("10/s", None), ("50/s", None), ("10/s", 5)]),
             "tokens": self.random.choice([("100/s", None), ("1000/s", None), ("200/s", 100)]),
@@ -100,11 +104,11 @@ class World:
         return worst
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds
 async def test_no_history_breaks_a_bound_or_leaves_anything_behind(store: RealServer, seed: int) -> None:
     """Callers that give up, outages, pauses, closes: nobody hangs, and no window holds more than it may."""
     world, tasks = World(store, seed), []
-    for _ in range(150):
+    for _ in range(100):
         tasks.append(asyncio.create_task(world.call()))
         await world.happen(tasks)
     async with asyncio.timeout(LONG):
@@ -160,3 +164,131 @@ async def test_processes_get_equal_shares(store: RealServer) -> None:
 async def test_a_store_far_away_costs_little(store: RealServer) -> None:
     """Bookings are made a round trip ahead."""
     assert 0.97 * 600 <= sum(await load(store, [50] * 4, 6.0, latency=0.025)) <= 606
+
+
+# Windows.
+
+PERIOD = 5
+
+
+def window() -> int:
+    """That of the server's clock, which counts microseconds."""
+    return round((EPOCH_SECONDS + now()) * 1e6) // (PERIOD * 10**6)
+
+
+class Takers:
+    """Tasks that ask for permits of a window, wait more or less, and give up or give back now and then."""
+
+    def __init__(self, store: RealServer, random: Random, most: int, used: Counter[int]) -> None:
+        self.client = TimedClient(store, latency=random.choice([0, 0.0005, 0.01, 0.1, 0.3]))
+        calendar = CalendarWindow(f"{most}/{PERIOD}s", "UTC")
+        self.limiter = RedisLimiter(self.client, "x", calendar, on_unavailable="wait", lease=random.choice([0, 0, 0.2, 2]))
+        self.sizes = [1, 1, 1, min(2, most), max(1, most // 2)]
+        self.used = used
+        self.tasks = [asyncio.create_task(self.work(Random(random.random()))) for _ in range(random.choice([1, 3, 10]))]
+
+    async def work(self, random: Random) -> None:
+        while True:
+            permits = random.choice(self.sizes)
+            try:
+                async with asyncio.timeout(random.choice([None, 0.01, 1, 4])):
+                    await self.limiter.acquire(permits, max_wait=random.choice([None, None, None, 0, 0.1, 3]))
+            except (WaitTooLong, TimeoutError):
+                await asyncio.sleep(random.random() / 5)
+                continue
+            self.used[window()] += permits
+            if random.random() < 0.1:
+                self.limiter.refund(permits)
+                self.used[window()] -= permits
+            await asyncio.sleep(random.choice([0, 0, 0.01, 0.3]))
+
+    async def stop(self) -> None:
+        self.client.error = None
+        await self.kill()
+        await self.limiter.aclose()
+
+    async def kill(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
+
+
+@seeds
+async def test_no_window_has_more_than_its_permits(store: RealServer, seed: int) -> None:
+    """With pauses, charges, outages, processes that come, close and die, and far ones."""
+    random, used = Random(seed), Counter[int]()
+    most = random.choice([1, 2, 7, 30, 100])
+    processes = [Takers(store, random, most, used) for _ in range(random.choice([1, 2, 4]))]
+    for _ in range(random.randint(5, 25)):
+        await asyncio.sleep(random.random() * 2)
+        process, happens = random.choice(processes), random.random()
+        if happens < 0.1:
+            process.limiter.pause(random.random() * 4)
+        elif happens < 0.15:
+            process.limiter.resume()
+        elif happens < 0.2:
+            process.limiter.charge(random.randint(1, most))
+        elif happens < 0.3:
+            process.client.error = ConnectionError("down")
+        elif happens < 0.5:
+            process.client.error = None
+        elif happens < 0.6:
+            processes.append(Takers(store, random, most, used))
+        elif happens < 0.8 and len(processes) > 1:
+            processes.remove(process)
+            await (process.stop() if happens < 0.7 else process.kill())
+    for process in processes:
+        await process.stop()
+
+    assert used
+    assert max(used.values()) <= most
+
+
+DAY = 86_400
+
+
+def at(iso: str) -> float:
+    """The skew with which a server's clock reads that time of UTC now."""
+    return datetime.fromisoformat(iso).replace(tzinfo=UTC).timestamp() - EPOCH_SECONDS - now()
+
+
+@seeds
+async def test_no_month_has_more_than_its_permits(store: RealServer, seed: int) -> None:
+    """Two years of requests that do not wait, of processes that come and go, refund and are charged; dates are those of Berlin."""
+    random, used, skew = Random(seed), Counter[tuple[int, int]](), at("2026-11-20T00:00")
+    most, months = random.choice([5, 40]), random.choice([1, 2, 6])
+    zone = ZoneInfo("Europe/Berlin")
+
+    def window() -> tuple[int, int]:
+        day = datetime.fromtimestamp(EPOCH_SECONDS + now() + skew, zone)
+        return day.year, (day.month - 1) // months
+
+    def make() -> Process:
+        return Process(store, CalendarWindow(f"{most}/{months}months", "Europe/Berlin"), skew=skew, lease=random.choice([0, 3600]))
+
+    processes = [make(), make()]
+    restarts = 0
+    while now() < 366 * DAY:
+        await asyncio.sleep(random.choice([0.1, 3600, DAY, 9 * DAY]) * random.random())
+        process, permits = random.choice(processes), random.randint(1, 3)
+        if random.random() < 0.05:
+            processes.remove(process)
+            await process.stop()
+            process = make()
+            processes.append(process)
+            restarts += 1
+        place = window()
+        try:
+            await process.limiter.acquire(permits, max_wait=0)
+        except WaitTooLong:
+            continue
+        if window() == place:
+            used[place] += permits
+        if random.random() < 0.1 and window() == place:
+            process.limiter.refund(permits)
+            used[place] -= permits
+
+    assert restarts
+    assert len(used) >= 10 // months
+    assert max(used.values()) <= most
+    await stop(*processes)
