@@ -1,28 +1,26 @@
-"""The event loops of a process-wide limiter: closed, blocked or busy ones, and how often the limiter calls them."""
+"""The event loops of a process-wide limiter, closed, blocked or busy, and waiters that leave: cancelled, interrupted, collected."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
+import signal
 import threading
-import weakref
 from collections.abc import Callable
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import suppress
+from functools import partial
 from operator import methodcaller
-from time import monotonic_ns
 from typing import Any
 
 import pytest
-import trio
 from helpers.driving import LONG
 from helpers.loops import FACTORIES
+from helpers.platforms import needs_signals
 from helpers.process import EACH_KIND, forget, made
-from helpers.threads import LoopThread, in_thread, loop_thread, waiting
+from helpers.threads import LoopThread, Recorded, TrioThread, in_thread, loop_thread, waiting
 
 import aiorate
+from aiorate import Limiter
 from aiorate.testing import ManualClock
-
-# Closed loops.
 
 
 @pytest.mark.parametrize("kind", FACTORIES)
@@ -98,45 +96,6 @@ def test_the_timekeeper_finds_a_closed_loop() -> None:
     forget(kept)
 
 
-def test_closed_loops_are_found_among_many() -> None:
-    """A few loops are checked at a time, and closed ones are found among forty."""
-    limiter = made(rate="1/h")
-    kept: list[Any] = []
-    with ExitStack() as stack:
-        threads = [stack.enter_context(LoopThread()) for _ in range(40)]
-        for number, thread in enumerate(threads):
-            thread.start(limiter.acquire)
-            kept.append(thread.task)
-            waiting(limiter, number + 1)
-        for thread in threads:
-            thread.stop()
-        waiting(limiter, 0)
-    forget(kept)
-
-
-def test_many_loops_one_after_the_other_leave_nothing_behind() -> None:
-    """They run like the threads of a server, each with an asyncio.run()."""
-    limiter = aiorate.Limiter(aiorate.TokenBucket("1000/s", burst=1), scope="process")
-    loops = []
-
-    async def main() -> None:
-        loops.append(weakref.ref(asyncio.get_running_loop()))
-        await asyncio.gather(*(limiter.acquire() for _ in range(3)))
-
-    for _ in range(5):
-        thread = threading.Thread(target=lambda: asyncio.run(main()))
-        thread.start()
-        thread.join()
-    assert 0 == limiter.statistics().waiting
-
-    while any(loop() is not None for loop in loops):  # the timekeeper may be in the middle of its last round
-        gc.collect()
-        threading.Event().wait(0.001)
-
-
-# Blocked loops.
-
-
 @EACH_KIND
 def test_a_blocked_loop_delays_only_its_own_waiters(kind: str) -> None:
     """They keep their places and their instants; other loops and threads are served meanwhile."""
@@ -156,28 +115,6 @@ def test_a_blocked_loop_delays_only_its_own_waiters(kind: str) -> None:
             assert not third.done()
 
         assert (0.1, 0.3) == (round(first.result(LONG), 9), round(third.result(LONG), 9))
-
-
-def test_unheard_grants_of_a_blocked_loop_delay_nobody() -> None:
-    """The limiter of one loop wakes at most a thousand tasks before the loop runs on; here others would wait for the blocked one."""
-    limiter = aiorate.Limiter(aiorate.TokenBucket("1/day", burst=3000, initial=0), scope="process")
-
-    async def many() -> None:
-        await asyncio.gather(*(limiter.acquire() for _ in range(1500)))
-
-    with LoopThread() as still:
-        asked = still.start(many)
-        waiting(limiter, 1500)
-        behind = in_thread(limiter.acquire_blocking)
-        waiting(limiter, 1501)
-        with still.stand_still():
-            limiter.refund(2000)
-            behind.result(LONG)
-            assert not asked.done()
-        asked.result(LONG)
-
-
-# Calls to a loop, and callers that yield to theirs.
 
 
 class Counting(asyncio.SelectorEventLoop):
@@ -214,99 +151,167 @@ def test_a_loop_is_called_once_for_many_grants() -> None:
         assert (before[0] + 1, before[1] + 1) == (first.loop.calls, second.loop.calls)
 
 
+def test_callers_that_never_wait_yield_to_their_loop() -> None:
+    """Otherwise a task that is always granted, or retries at once, would starve all others and could not be cancelled."""
+    empty = made(rate="1/1000s")
+    plenty = Limiter(aiorate.TicksAccumulator("1000000000/s"), scope="process")
+    places = Limiter(aiorate.TicksAccumulator("1000000000/s"), scope="process", max_concurrency=1)
+
+    async def enter() -> None:
+        async with places:
+            pass
+
+    async def until_others_ran(ask: Callable[[], Any], line: bool) -> None:
+        first = asyncio.create_task(empty.acquire()) if line else asyncio.create_task(asyncio.sleep(0))
+        await asyncio.sleep(0)
+        turned: list[bool] = []
+        asyncio.get_running_loop().call_soon(turned.append, True)
+        while not turned:
+            with suppress(aiorate.WaitTooLong):
+                await ask()
+        first.cancel()
+
+    refused = partial(empty.acquire, max_wait=1)
+    for ask, line in ((plenty.acquire, False), (enter, False), (refused, False), (refused, True)):
+        asyncio.run(until_others_ran(ask, line))
+
+
+# Waiters that leave.
+
+
 @EACH_KIND
-def test_callers_that_are_always_granted_yield_to_their_loop(kind: str) -> None:
-    """Else a task that always finds a permit would starve all others: here it ends once another callback has run."""
-    limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000000000/s"), scope="process")
-
-    async def greedy() -> bool:
-        turned: list[bool] = []
-        if kind == "trio":
-            trio.lowlevel.current_trio_token().run_sync_soon(turned.append, True)
-        else:
-            asyncio.get_running_loop().call_soon(turned.append, True)
-        while not turned:
-            await limiter.acquire()
-        turned.clear()
-        if kind == "trio":
-            trio.lowlevel.current_trio_token().run_sync_soon(turned.append, True)
-        else:
-            asyncio.get_running_loop().call_soon(turned.append, True)
-        async with aclosing(limiter.slots()) as slots:
-            async for _ in slots:
-                if turned:
-                    return True
-        raise AssertionError
-
+def test_a_cancelled_waiter_lets_other_threads_move_up(kind: str) -> None:
+    """The cancelled request spends nothing."""
+    clock = ManualClock()
+    limiter = made(clock)
     with loop_thread(kind) as thread:
-        assert thread.start(greedy).result(LONG)
+        left = thread.start(limiter.acquire)
+        next_one = in_thread(limiter.acquire_blocking)
+        waiting(limiter, 2)
+        thread.call(thread.scope.cancel if isinstance(thread, TrioThread) else thread.task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            left.result(LONG)
+        clock.advance(0.1)
+
+        assert next_one.result(LONG) == 0.1
+    assert (1, 2) == (limiter.statistics().cancelled, limiter.statistics().granted)
 
 
-def test_in_a_busy_loop_callers_join_the_line_before_they_yield() -> None:
-    """Else each of thousands of tasks would yield again and again, and requests of other threads would pass them."""
-    limiter = made(rate="1/1000s")
+@pytest.mark.parametrize("kind", FACTORIES)
+def test_the_grant_of_a_cancelled_task_goes_to_the_next(kind: str) -> None:
+    """Granted while its loop was blocked, the task is cancelled before it hears of the grant."""
+    clock = ManualClock()
+    limiter = made(clock)
+    with loop_thread(kind) as thread:
+        assert isinstance(thread, LoopThread)
+        left = thread.start(limiter.acquire)
+        next_one = in_thread(limiter.acquire_blocking)
+        waiting(limiter, 2)
+        with thread.stand_still() as blocked:
+            clock.advance(0.1)
+            assert limiter.statistics().granted == 2
+            blocked.finally_call = thread.task.cancel
+        with pytest.raises(asyncio.CancelledError):
+            left.result(LONG)
 
-    async def ask() -> int:
-        first = asyncio.create_task(limiter.acquire())
-        await asyncio.sleep(0)
-        busy_from = monotonic_ns()
-        while monotonic_ns() < busy_from + 20_000_000:
-            with suppress(aiorate.WaitTooLong):
-                limiter.acquire(max_wait=0).send(None)  # refused, and the time since the loop ran is measured
-                break  # it had to yield
-        request = limiter.acquire()
-        request.send(None)
-        seen = limiter.statistics().waiting
-        request.close()
-        first.cancel()
-        return seen
-
-    assert 2 == asyncio.run(ask())
-
-
-def test_callers_that_are_always_refused_yield_to_their_loop() -> None:
-    """Else a task that retries at once could not be cancelled."""
-    limiter = made(rate="1/1000s")
-
-    async def insist() -> bool:
-        first = asyncio.create_task(limiter.acquire())
-        await asyncio.sleep(0)
-        turned: list[bool] = []
-        asyncio.get_running_loop().call_soon(turned.append, True)
-        while not turned:
-            with suppress(aiorate.WaitTooLong):
-                await limiter.acquire(max_wait=1)
-        first.cancel()
-        return True
-
-    assert asyncio.run(insist())
+        assert next_one.result(LONG) == 0.1
+    assert (1, 2) == (limiter.statistics().cancelled, limiter.statistics().granted)
 
 
-def test_callers_refused_by_an_empty_line_yield_to_their_loop() -> None:
-    """Else a task that retries until a permit is there would keep all others from running."""
-    limiter = made(rate="1/1000s")
+@needs_signals
+def test_ctrl_c_ends_acquire_blocking() -> None:
+    """The main thread is interrupted while it waits, leaves the line, and no permit is lost."""
+    clock = ManualClock()
+    limiter = made(clock)
+    main = threading.main_thread().ident
+    assert main is not None
+    assert threading.current_thread() is threading.main_thread()
 
-    async def insist() -> bool:
-        turned: list[bool] = []
-        asyncio.get_running_loop().call_soon(turned.append, True)
-        while not turned:
-            with suppress(aiorate.WaitTooLong):
-                await limiter.acquire(max_wait=1)
-        return True
+    def interrupt() -> None:
+        waiting(limiter, 1)
+        signal.pthread_kill(main, signal.SIGINT)
 
-    assert asyncio.run(insist())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        helper = in_thread(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            limiter.acquire_blocking()
+        helper.result(LONG)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    clock.advance(0.1)
+
+    assert (0, 1) == (limiter.statistics().waiting, limiter.statistics().cancelled)
+    assert limiter.try_acquire()
 
 
-def test_callers_that_always_find_a_place_yield_to_their_loop() -> None:
-    """They do so like callers that always find a permit."""
-    limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000000000/s"), scope="process", max_concurrency=1)
+def test_an_interrupt_while_joining_leaves_nobody_in_line() -> None:
+    """Ctrl-C between joining the line and setting the timer: the interrupted request is gone, and the next is served in time."""
 
-    async def greedy() -> bool:
-        turned: list[bool] = []
-        asyncio.get_running_loop().call_soon(turned.append, True)
-        while not turned:
-            async with limiter:
-                pass
-        return True
+    class Interrupted(ManualClock):
+        interrupts = False
 
-    assert asyncio.run(greedy())
+        def call_at(self, instant: int, callback: Callable[[], None]) -> Any:
+            if self.interrupts:
+                self.interrupts = False
+                raise KeyboardInterrupt
+            return super().call_at(instant, callback)
+
+    clock = Interrupted()
+    limiter = made(clock)
+    clock.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        limiter.acquire_blocking()
+    assert (0, 1) == (limiter.statistics().waiting, limiter.statistics().cancelled)
+
+    next_one = in_thread(limiter.acquire_blocking)
+    waiting(limiter, 1)
+    clock.advance(0.1)
+    assert 0.1 == next_one.result(LONG)
+
+
+@pytest.mark.parametrize("ask", ["try_acquire", "acquire_blocking", "statistics", "delay"])
+def test_a_finalizer_cannot_ask_during_a_decision(ask: str) -> None:
+    """It gets an error, because it would deadlock or see half of the decision."""
+    bucket = Recorded("10/s")
+    limiter = aiorate.Limiter(bucket, scope="process", clock=ManualClock())
+    told: list[str] = []
+
+    def finalizer() -> None:
+        try:
+            getattr(limiter, ask)()
+        except RuntimeError as error:
+            told.append(str(error))
+
+    bucket.hook = finalizer
+
+    assert limiter.try_acquire()
+    assert len(told) == 1
+    assert "finalizer" in told[0]
+    assert not limiter.try_acquire()
+
+
+def test_leaving_never_blocks_on_another_thread() -> None:
+    """A finalizer may run in the middle of another limiter's decision, so a lock could deadlock."""
+    clock = ManualClock()
+    bucket = Recorded("10/s")
+    limiter = aiorate.Limiter(bucket, scope="process", clock=clock)
+    assert limiter.try_acquire()
+    inside, go_on = threading.Event(), threading.Event()
+
+    def decide_slowly() -> None:
+        inside.set()
+        assert go_on.wait(LONG)
+
+    with LoopThread() as thread:
+        waiter = limiter.acquire()
+        thread.call(lambda: waiter.send(None))
+        clock.advance(0.05)
+        bucket.hook = decide_slowly
+        asking = in_thread(lambda: limiter.set_rate("20/s"))
+        assert inside.wait(LONG)
+        waiter.close()  # while the other thread decides
+        go_on.set()
+        asking.result(LONG)
+
+        assert (0, 1) == (limiter.statistics().waiting, limiter.statistics().cancelled)
