@@ -1,13 +1,16 @@
-"""max_concurrency: how many tasks may be inside; a place is taken before the permit, and is free again at once when its task leaves."""
+"""max_concurrency: a place is taken before the permit, and is free again at once when its task leaves, however it leaves."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import random
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
-from helpers.driving import SECOND, SteppedClock, one_loop, turns
+from helpers.driving import SECOND, SteppedClock, one_loop, others, turns
+from helpers.platforms import needs_fork
 from helpers.strategies import EACH
 from helpers.visitors import Visitors
 
@@ -55,28 +58,21 @@ async def test_a_task_keeps_its_place_while_it_waits_for_a_permit(visitors: Visi
     assert [visitors.tasks[name].result() for name in "bc"] == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("name", EACH)
-async def test_at_most_max_concurrency_are_inside_with_each_strategy(name: str, clock: SteppedClock) -> None:
+async def test_at_most_max_concurrency_are_inside(clock: SteppedClock) -> None:
     """All get in, in order of arrival, each once it has a place and a permit."""
-    limiter = Limiter(EACH[name](), clock=clock, max_concurrency=3)
-    visitors = Visitors(limiter, clock)
-    await visitors.queue(range(12))
+    for name, make in EACH.items():
+        limiter = Limiter(make(), clock=clock, max_concurrency=3)
+        visitors = Visitors(limiter, clock)
+        await visitors.queue(range(12))
 
-    for _ in range(12):
-        await clock.run(1)
-        await visitors.go(*visitors.inside)
+        for _ in range(12):
+            await clock.run(1)
+            await visitors.go(*visitors.inside)
 
-    assert (visitors.most, list(visitors.began)) == (3, list(range(12)))
-    assert all(task.done() for task in visitors.tasks.values())
-    counts = limiter.statistics()
-    assert (counts.granted, counts.waiting, counts.cancelled) == (12, 0, 0)
-
-
-@pytest.mark.parametrize(("wrong", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), (1.5, TypeError), ("2", TypeError)])
-async def test_a_bad_max_concurrency_is_refused(wrong: Any, error: type[Exception]) -> None:
-    """The constructor raises."""
-    with pytest.raises(error, match="max_concurrency"):
-        Limiter("1/s", max_concurrency=wrong)
+        assert (visitors.most, list(visitors.began)) == (3, list(range(12))), name
+        assert all(task.done() for task in visitors.tasks.values()), name
+        counts = limiter.statistics()
+        assert (counts.granted, counts.waiting, counts.cancelled) == (12, 0, 0), name
 
 
 # Blocks, functions and generators.
@@ -192,8 +188,6 @@ async def test_a_body_that_fails_frees_its_place(visitors: Visitors, limiter: Li
 
 
 async def test_a_generator_that_never_begins_takes_no_place(limiter: Limiter) -> None:
-    """It is closed before its first step, or called with wrong arguments."""
-
     @limiter
     async def items(count: int) -> AsyncIterator[int]:
         for item in range(count):
@@ -213,28 +207,24 @@ async def test_a_generator_that_never_begins_takes_no_place(limiter: Limiter) ->
 # Waiting for a place.
 
 
-@pytest.mark.parametrize("most", [0, 1, 3])
-async def test_max_waiting_counts_waits_for_places_too(most: int, clock: SteppedClock) -> None:
+async def test_max_waiting_counts_waits_for_places_too(clock: SteppedClock) -> None:
     """Waits for places and waits for permits together are at most `max_waiting`."""
-    limiter = Limiter(TokenBucket("1/s", burst=2), clock=clock, max_concurrency=2, max_waiting=most)
-    visitors = Visitors(limiter, clock)
-    await visitors.queue("a", 2)
-    await visitors.queue(range(most))  # one of them has a place, and waits for a permit
+    for most in (0, 1, 3):
+        limiter = Limiter(TokenBucket("1/s", burst=2), clock=clock, max_concurrency=2, max_waiting=most)
+        visitors = Visitors(limiter, clock)
+        await visitors.queue("a", 2)
+        await visitors.queue(range(most))  # one of them has a place, and waits for a permit
 
-    for _ in range(2):
-        with pytest.raises(aiorate.LineFull, match=f"max_waiting={most}"):
-            async with limiter:
-                pytest.fail("it is full")
+        for _ in range(2):
+            with pytest.raises(aiorate.LineFull, match=f"max_waiting={most}"):
+                await limiter.of(1).__aenter__()
 
-    counts = limiter.statistics()
-    assert (counts.waiting, counts.refused) == (most, 2)
-    await clock.run(1)
-    await visitors.go("a")
-    await clock.run(10)
-    await visitors.go(*range(most))
-    await clock.run(10)
-    await visitors.go(*range(most))
-    assert len(visitors.began) == most + 1
+        counts = limiter.statistics()
+        assert (counts.waiting, counts.refused) == (most, 2)
+        for _ in range(3):
+            await clock.run(10)
+            await visitors.go(*visitors.inside)
+        assert len(visitors.began) == most + 1
 
 
 async def test_a_task_that_waited_for_a_place_is_not_refused(clock: SteppedClock) -> None:
@@ -255,7 +245,6 @@ async def test_a_task_that_waited_for_a_place_is_not_refused(clock: SteppedClock
 
 
 async def test_places_are_given_in_the_order_of_arrival(visitors: Visitors, limiter: Limiter) -> None:
-    """A newcomer cannot take a place that has just become free while others wait for it."""
     limiter.reset()
     await visitors.queue("abc")
 
@@ -268,7 +257,6 @@ async def test_places_are_given_in_the_order_of_arrival(visitors: Visitors, limi
 
 
 async def test_closing_fails_waits_for_a_place(visitors: Visitors, limiter: Limiter, clock: SteppedClock) -> None:
-    """Later ones fail too, until the limiter is opened again."""
     await visitors.queue("abcd")
 
     await limiter.aclose()
@@ -328,3 +316,130 @@ async def test_repr_shows_places_and_waits_for_them(visitors: Visitors, limiter:
 
     assert "2 of 2 places taken, 1 waiting" in repr(limiter)
     assert limiter.delay() == 0
+
+
+# Places come back.
+
+
+async def test_cancellation_at_every_point_loses_nothing() -> None:
+    """No place and no permit: while waiting for the place, granted it, waiting for the permit, granted that, and inside."""
+    ended = set()
+    for step, turn in ((step, turn) for step in range(1, 8) for turn in range(6)):
+        permits = 1 + turn % 2
+        clock = SteppedClock()
+        limiter = Limiter(TokenBucket("1/s", burst=2), clock=clock, max_concurrency=1)
+        visitors = Visitors(limiter, clock)
+        await visitors.queue("a", 2)
+        await visitors.queue("bc", permits)
+        for number in range(8):
+            if number == 2:
+                visitors.over["a"].set()
+            elif number > 4 and clock.next_timer is not None:
+                clock.advance(1)
+            for count in range(10):
+                if (number, count) == (step, turn):
+                    visitors.tasks["b"].cancel()
+                await turns(1)
+        ended.add((visitors.tasks["b"].cancelled(), "b" in visitors.began))
+        await visitors.go("b", "c")
+        await clock.run(10)
+        await visitors.go("b", "c")
+        counts = limiter.statistics()
+
+        assert visitors.inside == []
+        assert set(visitors.began) | {"b"} == set("abc")
+        assert counts.granted == 2 + permits * (len(visitors.began) - 1)
+        assert (counts.waiting, counts.cancelled, counts.available) == (0, "b" not in visitors.began, 2)
+        async with asyncio.timeout(60), limiter:
+            pass
+        assert (clock.timers, others()) == (0, set())
+    assert ended == {(True, False), (True, True)}
+
+
+async def test_random_cancellations_lose_and_create_no_place(clock: SteppedClock) -> None:
+    """Tasks enter and leave at random, some of them cancelled."""
+    for seed in range(8):
+        dice = random.Random(seed)
+        limiter = Limiter(TokenBucket("20/s", burst=3), clock=clock, max_concurrency=dice.randint(1, 4))
+        visitors = Visitors(limiter, clock)
+        for number in range(60):
+            visitors.come(number, dice.randint(1, 2))
+            for _ in range(dice.randrange(6)):
+                await turns(1)
+                if dice.random() < 0.1:
+                    dice.choice(list(visitors.tasks.values())).cancel()
+                if visitors.inside and dice.random() < 0.4:
+                    visitors.over[dice.choice(visitors.inside)].set()
+            if dice.random() < 0.3 and clock.next_timer is not None:
+                clock.fire()
+        while not all(task.done() for task in visitors.tasks.values()):
+            await clock.run(1)
+            await visitors.go(*visitors.inside)
+
+        assert (limiter.statistics().waiting, visitors.inside) == (0, []), seed
+        await visitors.queue(range(1000, 1010))
+        await clock.run(60)
+        assert len(visitors.inside) == visitors.most, seed
+        for name in range(1000, 1010):
+            visitors.tasks[name].cancel()
+        await turns(3)
+
+
+async def test_a_refused_request_leaves_its_place(clock: SteppedClock) -> None:
+    """LineFull and LimiterClosed may come after the place was taken."""
+    limiter = Limiter(TokenBucket("1/s", burst=1), clock=clock, max_concurrency=1, max_waiting=0)
+    assert limiter.try_acquire()
+
+    for _ in range(3):
+        with pytest.raises(aiorate.LineFull):
+            async with limiter:
+                pytest.fail("no permit is available")
+
+    clock.advance(1)
+    async with limiter:
+        assert limiter.statistics().refused == 3
+
+
+async def test_places_of_a_closed_loop_come_back_with_its_tasks() -> None:
+    """A task that will never leave is only noticed when it is collected."""
+    limiter = Limiter("1000/s", max_concurrency=1)
+
+    async def stay() -> None:
+        async with limiter:
+            await asyncio.Event().wait()
+
+    def broken_off() -> None:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending!"
+        tasks = [loop.create_task(stay()) for _ in range(2)]
+        loop.run_until_complete(asyncio.sleep(0.01))
+        del tasks
+        loop.close()
+
+    await asyncio.to_thread(broken_off)
+    gc.collect()
+
+    async with asyncio.timeout(60), limiter:
+        pass
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:This process")
+async def test_a_child_process_begins_with_all_places_free() -> None:
+    """Tasks inside are the parent's, and the child would wait for them for ever."""
+    limiter = Limiter("1000/s", max_concurrency=1)
+
+    async def enter() -> None:
+        async with asyncio.timeout(60), limiter:
+            pass
+
+    async with limiter:
+        child = os.fork()
+        if not child:
+            try:
+                asyncio._set_running_loop(None)  # asyncio's own
+                asyncio.new_event_loop().run_until_complete(enter())
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222

@@ -1,19 +1,20 @@
-"""on_wait: told once of each request that waited, after its grant, in the task or thread that waited."""
+"""on_wait and watch(): told once of each request that waited, after its grant, in the task or thread that waited."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from functools import partial
 from typing import Any
 
 import pytest
-from helpers.driving import SteppedClock, one_loop, turns
+from helpers.driving import SECOND, SteppedClock, one_loop, turns
 
 import aiorate
 from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket, Waited
+from aiorate.redis import RedisBudget, RedisLimiter
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
@@ -39,7 +40,6 @@ async def test_each_request_that_waited_is_told_once(told: list[Waited]) -> None
 
 
 async def test_waited_is_a_frozen_value(told: list[Waited]) -> None:
-    """With slots: many may be kept."""
     waited = Waited(1.5, 2, "api", ("user", 5), "shared")
 
     assert waited == Waited(1.5, 2, "api", ("user", 5), "shared")
@@ -50,45 +50,37 @@ async def test_waited_is_a_frozen_value(told: list[Waited]) -> None:
         waited.seconds = 2.0  # type: ignore[misc]
 
 
-async def _block(limiter: Limiter) -> None:
-    async with limiter:
-        pass
+async def test_every_way_to_ask_is_told(told: list[Waited]) -> None:
+    async def block(limiter: Limiter) -> None:
+        async with limiter:
+            pass
 
+    async def weighted(limiter: Limiter) -> None:
+        async with limiter.of(1):
+            pass
 
-async def _weighted(limiter: Limiter) -> None:
-    async with limiter.of(1):
-        pass
+    async def decorated(limiter: Limiter) -> None:
+        @limiter
+        async def call() -> None: ...
 
+        await call()
 
-async def _decorated(limiter: Limiter) -> None:
-    @limiter
-    async def call() -> None: ...
+    async def slots(limiter: Limiter) -> None:
+        slots = limiter.slots()
+        await anext(slots)
+        await slots.aclose()  # type: ignore[attr-defined]
 
-    await call()
+    ways = [Limiter.acquire, lambda limiter: limiter.acquire(max_wait=5), block, weighted, decorated, slots]
+    rows = [(way, options) for way in ways for options in ({}, {"max_concurrency": 2}, {"max_waiting": 5})]
+    for way, options in [*rows, (block, {"scope": "process"})]:
+        told.clear()
+        limiter = one_a_second(on_wait=told.append, **options)
+        assert await limiter.acquire() == 0.0
 
+        await way(limiter)
 
-async def _slots(limiter: Limiter) -> None:
-    slots = limiter.slots()
-    await anext(slots)
-    await slots.aclose()
-
-
-async def _within(limiter: Limiter) -> None:
-    await limiter.acquire(max_wait=5)
-
-
-@pytest.mark.parametrize("ask", [Limiter.acquire, _block, _weighted, _decorated, _slots, _within])
-@pytest.mark.parametrize("options", [{}, {"max_concurrency": 2}, {"scope": "process"}, {"max_waiting": 5}])
-async def test_every_way_to_ask_is_told(ask: Callable[[Limiter], Any], options: dict[str, Any], told: list[Waited]) -> None:
-    """All waiting goes one way."""
-    limiter = one_a_second(on_wait=told.append, **options)
-    assert await limiter.acquire() == 0.0
-
-    await ask(limiter)
-
-    assert len(told) == 1
-    assert told[0].permits == 1
-    assert told[0].seconds > 0
+        assert [each.permits for each in told] == [1], (way, options)
+        assert told[0].seconds > 0
 
 
 async def test_requests_that_did_not_get_permits_are_not_told(told: list[Waited]) -> None:
@@ -146,7 +138,6 @@ async def test_the_caller_is_told_before_it_goes_on(told: list[Waited]) -> None:
 
 
 async def test_an_error_in_on_wait_is_logged_and_harmless(caplog: pytest.LogCaptureFixture, told: list[Waited]) -> None:
-    """As with on_event: the request goes on, and other functions are called."""
     limiter = one_a_second(name="api", on_wait=lambda waited: 1 / 0)
     limiter.watch(told.append)
     await limiter.acquire()
@@ -159,26 +150,55 @@ async def test_an_error_in_on_wait_is_logged_and_harmless(caplog: pytest.LogCapt
     assert [Waited(1.0, 1, "api")] == told
 
 
-@pytest.mark.parametrize("scope", ["loop", "process"])
-async def test_on_wait_may_change_and_ask_the_limiter(scope: Any) -> None:
-    """It is called when nothing is half decided."""
-    seen: list[object] = []
-
-    def on_wait(waited: Waited) -> None:
-        seen.append(limiter.try_acquire())
-        seen.append(limiter.statistics().waiting)
-        limiter.set_rate("1000/s")
-        limiter.apply("1000,1,stop")
-
-    limiter = one_a_second(on_wait=on_wait, scope=scope)
+@one_loop
+async def test_the_wait_ends_with_the_grant_of_a_late_loop(clock: SteppedClock, told: list[Waited]) -> None:
+    limiter = Limiter(TokenBucket("10/s", burst=1), clock=clock, on_wait=told.append)
     await limiter.acquire()
-    asking = [asyncio.ensure_future(limiter.acquire()) for _ in range(2)]
+    waiting = asyncio.ensure_future(limiter.acquire())
+    await turns(3)
 
-    await asking[0]
-    assert seen == [False, 1]
-    assert limiter.delay() == float("inf")  # stopped
-    limiter.apply("1000,1,start")
-    assert await asking[1] > 0
+    clock.set(clock.now() + 7 * SECOND)
+    await turns(5)
+
+    assert [Waited(await waiting, 1)] == told == [Waited(7.0, 1)]
+
+
+async def test_on_wait_may_change_and_ask_the_limiter() -> None:
+    """It is called when nothing is half decided."""
+    for scope in ("loop", "process"):
+        seen: list[object] = []
+        limiter = one_a_second(scope=scope)
+
+        def on_wait(waited: Waited, limiter: Limiter = limiter, seen: list[object] = seen) -> None:
+            seen.append(limiter.try_acquire())
+            seen.append(limiter.statistics().waiting)
+            limiter.set_rate("1000/s")
+            limiter.apply("1000,1,stop")
+
+        limiter.watch(on_wait)
+        await limiter.acquire()
+        asking = [asyncio.ensure_future(limiter.acquire()) for _ in range(2)]
+
+        await asking[0]
+        assert seen == [False, 1], scope
+        assert limiter.delay() == float("inf")  # stopped
+        limiter.apply("1000,1,start")
+        assert await asking[1] > 0
+
+
+async def test_a_callback_may_close_the_limiter() -> None:
+    """Requests behind the one that is told of get what the callback decided."""
+    closing: list[asyncio.Future[None]] = []
+    limiter = one_a_second(on_wait=lambda waited: closing.append(asyncio.ensure_future(limiter.aclose())))
+    await limiter.acquire()
+
+    first, second = await asyncio.gather(limiter.acquire(), limiter.acquire(), return_exceptions=True)
+
+    assert (first, type(second)) == (1.0, aiorate.LimiterClosed)
+    await asyncio.gather(*closing)
+
+
+# watch().
 
 
 async def test_watching_ends_with_the_function_that_watch_returned(told: list[Waited]) -> None:
@@ -200,7 +220,6 @@ async def test_watching_ends_with_the_function_that_watch_returned(told: list[Wa
 
 
 async def test_a_function_may_end_its_own_watch(told: list[Waited]) -> None:
-    """Told once, and the others still are."""
     limiter = one_a_second()
 
     def once(waited: Waited) -> None:
@@ -218,7 +237,6 @@ async def test_a_function_may_end_its_own_watch(told: list[Waited]) -> None:
 
 
 async def test_a_request_that_waits_already_is_told(told: list[Waited]) -> None:
-    """From when it asked."""
     limiter = one_a_second()
     await limiter.acquire()
     waiting = asyncio.ensure_future(limiter.acquire())
@@ -230,37 +248,32 @@ async def test_a_request_that_waits_already_is_told(told: list[Waited]) -> None:
     assert [Waited(1.0, 1)] == told
 
 
-async def _unawaited(waited: Waited) -> None: ...
+async def test_on_wait_must_be_a_plain_function() -> None:
+    """A coroutine function would never be awaited."""
 
+    async def unawaited(waited: Waited) -> None: ...
 
-async def _not_iterated(waited: Waited) -> AsyncIterator[None]:
-    yield
+    class Unawaited:
+        async def __call__(self, waited: Waited) -> None: ...
 
-
-class _Unawaited:
-    async def __call__(self, waited: Waited) -> None: ...
-
-
-@pytest.mark.parametrize("wrong", [5, "print", _unawaited, _Unawaited(), partial(_unawaited), _not_iterated, Waited])
-@pytest.mark.parametrize(
-    "make",
-    [
+    url = "redis://127.0.0.1:1"  # nothing is asked of it
+    places: list[Callable[[Any], object]] = [
         lambda wrong: Limiter("1/s", on_wait=wrong),
         lambda wrong: Limiter("1/s").watch(wrong),
         lambda wrong: KeyedLimiter(lambda key: "1/s", on_wait=wrong),
         lambda wrong: KeyedLimiter(lambda key: "1/s").watch(wrong),
         lambda wrong: Budget(requests="1/s", on_wait=wrong),
         lambda wrong: KeyedBudget(lambda key: Budget(requests="1/s"), on_wait=wrong),
-        lambda wrong: aiorate.redis.RedisLimiter("redis://localhost", "api", "1/s", on_wait=wrong),
-        lambda wrong: aiorate.redis.RedisBudget("redis://localhost", "api", requests="1/s", on_wait=wrong),
-    ],
-)
-async def test_on_wait_must_be_a_plain_function(make: Callable[[Any], Any], wrong: object) -> None:
-    """A coroutine function would never be awaited."""
-    import aiorate.redis  # noqa: F401
+        lambda wrong: RedisLimiter(url, "api", "1/s", on_wait=wrong),
+        lambda wrong: RedisBudget(url, "api", requests="1/s", on_wait=wrong),
+    ]
+    for place in places:
+        for wrong in (5, "print", unawaited, Unawaited(), partial(unawaited), Waited):
+            with pytest.raises(TypeError, match=r"\(on_wait\) must be a plain function"):
+                place(wrong)
 
-    with pytest.raises(TypeError, match=r"\(on_wait\) must be a plain function of an aiorate.Waited"):
-        make(wrong)
+
+# What a wait was for.
 
 
 async def test_a_keyed_limiter_tells_the_key(told: list[Waited]) -> None:
@@ -279,7 +292,6 @@ async def test_a_keyed_limiter_tells_the_key(told: list[Waited]) -> None:
 
 
 async def test_limits_that_are_shared_are_named(told: list[Waited]) -> None:
-    """The last one in whose line the request stood, at any level; its own rate is None."""
     top, asked = Limiter(TokenBucket("10/s", burst=10), name="provider", on_wait=told.append), list[Waited]()
     teams = KeyedLimiter(lambda team: Limiter(TokenBucket("1/min", burst=1 if team == "slow" else 9), name=team), shared=top)
     users = KeyedLimiter(
@@ -307,7 +319,6 @@ async def test_an_unnamed_shared_limit_is_called_shared(told: list[Waited]) -> N
 
 
 async def test_a_wait_for_a_place_says_so(told: list[Waited]) -> None:
-    """The whole wait is told once, for the place and the permit together."""
     limiter = Limiter(TokenBucket("1/s", burst=2), max_concurrency=1, on_wait=told.append)
 
     async def work(seconds: float) -> None:
@@ -320,7 +331,6 @@ async def test_a_wait_for_a_place_says_so(told: list[Waited]) -> None:
 
 
 async def test_a_wait_for_the_end_of_a_pause_says_so(told: list[Waited]) -> None:
-    """A request that was due when time stood still; those behind it wait for the rate."""
     limiter = Limiter(TokenBucket("1/s", burst=1), on_wait=told.append)
     limiter.pause(3)
 
@@ -336,7 +346,6 @@ async def test_a_wait_for_the_end_of_a_pause_says_so(told: list[Waited]) -> None
 
 
 async def test_a_budget_tells_amounts_and_dimension(told: list[Waited]) -> None:
-    """As the lease does; a wait for a pause alone is one for no dimension."""
     budget = Budget(requests=TokenBucket("10/s", 10), tokens=TokenBucket("100/s", 100), name="llm", on_wait=told.append)
     async with budget.reserve(tokens=100):
         pass
@@ -355,7 +364,6 @@ async def test_a_budget_tells_amounts_and_dimension(told: list[Waited]) -> None:
 
 
 async def test_a_keyed_budget_tells_the_key_and_shared_dimension(told: list[Waited]) -> None:
-    """A dimension that only the shared budget has is among the amounts."""
     shared = Budget(tokens=TokenBucket("100/s", 100), on_wait=told.append)
     keyed = KeyedBudget(lambda key: Budget(requests=TokenBucket("10/s", 10)), shared=shared, on_wait=told.append)
 
@@ -364,11 +372,3 @@ async def test_a_keyed_budget_tells_the_key_and_shared_dimension(told: list[Wait
             pass
 
     assert [Waited(1.0, {"requests": 1, "tokens": 100}, None, "ann", "tokens")] == told
-
-
-async def test_a_limiter_that_nobody_watches_is_no_heavier() -> None:
-    """All such limiters share one object, also the keys of a KeyedLimiter."""
-    keyed = KeyedLimiter(lambda key: "1/s")
-    limiters = [Limiter("1/s"), keyed["ann"], keyed["bob"]]
-
-    assert 1 == len({id(limiter._dispatcher.extras) for limiter in limiters})
