@@ -9,7 +9,7 @@ import weakref
 from typing import Any
 
 import pytest
-from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, others, turns
+from helpers.driving import SECOND, Crowd, SteppedClock, others, turns
 from helpers.strategies import EACH
 
 import aiorate
@@ -85,17 +85,6 @@ async def test_a_timeout_gives_up_the_place_in_line(crowd: Crowd) -> None:
 
     assert reached == [0]
     assert crowd.granted == {"next": SECOND // 10}
-
-
-async def test_wait_for_gives_up_the_place_in_line(crowd: Crowd) -> None:
-    """`asyncio.wait_for` runs the waiter in another task on 3.11, and cancels that."""
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(crowd.limiter.acquire(), 0.001)
-    await crowd.queue("A")
-    await crowd.clock.run(1)
-
-    assert crowd.granted == {"A": SECOND // 10}
-    assert crowd.limiter.statistics().granted == 2
 
 
 async def test_a_failing_task_group_cancels_its_waiters(crowd: Crowd) -> None:
@@ -179,21 +168,6 @@ async def test_a_cancelled_waiter_may_ask_again_and_is_last_in_line(crowd: Crowd
     assert crowd.granted == {"A": SECOND // 10, "B": 2 * SECOND // 10, "again": 3 * SECOND // 10}
 
 
-async def test_a_done_callback_may_ask_and_cancel(crowd: Crowd) -> None:
-    seen: list[bool] = []
-
-    def callback(_: asyncio.Future[float]) -> None:
-        seen.append(crowd.limiter.try_acquire())
-        crowd.tasks["B"].cancel()
-
-    crowd.ask("A").add_done_callback(callback)
-    await crowd.queue("BC")
-    await crowd.clock.run(1)
-
-    assert seen == [False]
-    assert crowd.granted == {"A": SECOND // 10, "C": 2 * SECOND // 10}
-
-
 async def test_cancelling_the_last_waiter_ends_driver_and_timer(crowd: Crowd) -> None:
     """A filler whose only waiter has gone must end instead of sleeping on."""
     await crowd.queue("A")
@@ -238,19 +212,6 @@ async def test_cancelled_waiters_are_collected(crowd: Crowd) -> None:
     assert kept == [0] * 5
     crowd.tasks["patient"].cancel()
     await turns(3)
-
-
-async def test_a_cancellation_during_a_pause_or_stop_leaves_no_trace(crowd: Crowd) -> None:
-    await crowd.queue("ABC")
-    crowd.limiter.pause(5)
-    crowd.limiter.apply("10,1,stop")
-
-    crowd.tasks["A"].cancel()
-    await crowd.clock.run(10)
-    crowd.limiter.apply("10,1,start")
-    await crowd.clock.run(1)
-
-    assert crowd.granted == {"B": 10 * SECOND + SECOND // 10, "C": 10 * SECOND + 2 * SECOND // 10}
 
 
 async def test_a_grant_cancelled_during_a_pause_gives_its_permit_back(crowd: Crowd) -> None:
@@ -341,31 +302,6 @@ async def test_cancelled_waiters_do_not_affect_the_others(name: str) -> None:
         assert (seen.waited_total, seen.waited_max) == (alone_seen.waited_total, alone_seen.waited_max)
         assert fired <= 2 * COUNT
         assert (crowd.clock.timers, others()) == (0, set())
-
-
-@one_loop
-@pytest.mark.parametrize("kind", BOTH)
-async def test_cancelled_requests_of_mixed_sizes_lose_no_permit(kind: str) -> None:
-    """A large request delays the small one behind it until it is cancelled, but no permit of that time is lost."""
-    dice = random.Random(4)
-    clock = SteppedClock(SECOND)
-    crowd = Crowd(aiorate.Limiter(BOTH[kind](), clock=clock), clock)
-    sizes = [1, *(dice.choice((1, 2)) for _ in range(99))]
-    for who, size in enumerate(sizes):
-        crowd.ask(who, size)
-    await turns(3)
-    gone = set(dice.sample(range(1, 100), 50))
-    for who in sorted(gone, key=lambda _: dice.random()):
-        await clock.run(0.15)
-        crowd.tasks[who].cancel()
-    await clock.run(60)
-    stayed = [who for who in range(100) if not crowd.tasks[who].cancelled()]
-
-    total = sum(sizes[who] for who in stayed)
-
-    assert sorted(crowd.granted) == stayed
-    assert crowd.limiter.statistics().granted == total
-    assert others() == set()
 
 
 @pytest.mark.parametrize("kind", BOTH)

@@ -34,6 +34,7 @@ async def test_the_place_is_taken_before_the_permit(visitors: Visitors, limiter:
     """A permit taken before a wait for a place would be old by then, and many tasks would start at once."""
     await visitors.queue("abcd")
     before = limiter.statistics()
+    assert "2 of 2 places taken, 2 waiting" in repr(limiter)
 
     await clock.run(60)
     await visitors.go("a", "b")
@@ -45,8 +46,8 @@ async def test_the_place_is_taken_before_the_permit(visitors: Visitors, limiter:
     assert [visitors.tasks[name].result() for name in "abcd"] == [0.0, 0.0, 60.0, 60.0]
 
 
-async def test_a_task_keeps_its_place_while_it_waits_for_a_permit(visitors: Visitors, clock: SteppedClock) -> None:
-    """Its wait is the time for place and permit."""
+async def test_a_task_keeps_its_place_while_it_waits_for_a_permit(visitors: Visitors, limiter: Limiter, clock: SteppedClock) -> None:
+    """Half a second for the place and half a second for the permit count as one wait of a second."""
     await visitors.queue("a", 3)
     await visitors.queue("bc")
     await clock.run(0.5)
@@ -56,6 +57,9 @@ async def test_a_task_keeps_its_place_while_it_waits_for_a_permit(visitors: Visi
     assert visitors.began == {"a": 0, "b": SECOND, "c": 2 * SECOND}
     await visitors.go("b", "c")
     assert [visitors.tasks[name].result() for name in "bc"] == [1.0, 2.0]
+    counts = limiter.statistics()
+    assert (counts.waited_total, counts.waited_max, counts.waited_p99) == (3.0, 2.0, 2.0)
+    assert counts.waited_p50 == pytest.approx(1.0, rel=0.07)
 
 
 async def test_at_most_max_concurrency_are_inside(clock: SteppedClock) -> None:
@@ -97,19 +101,14 @@ async def test_every_form_of_a_block_holds_a_place(clock: SteppedClock) -> None:
     limiter = Limiter(TokenBucket("1/s", burst=100), clock=clock, max_concurrency=1)
     over = asyncio.Event()
 
-    @limiter
-    async def function() -> None:
-        await over.wait()
-
     @limiter.of(3)
-    async def weighted() -> None:
+    async def function() -> None:
         await over.wait()
 
     @limiter
     async def items() -> AsyncIterator[int]:
         yield 1
         await over.wait()
-        yield 2
 
     async def block() -> None:
         async with limiter:
@@ -120,9 +119,9 @@ async def test_every_form_of_a_block_holds_a_place(clock: SteppedClock) -> None:
             await over.wait()
 
     async def all_items() -> None:
-        assert [item async for item in items()] == [1, 2]
+        assert [item async for item in items()] == [1]
 
-    for form in (function, weighted, block, of, all_items):
+    for form in (function, block, of, all_items):
         over.clear()
         first, second = asyncio.ensure_future(form()), asyncio.ensure_future(block())
         await turns(3)
@@ -133,7 +132,7 @@ async def test_every_form_of_a_block_holds_a_place(clock: SteppedClock) -> None:
 
 
 async def test_a_generator_holds_its_place_until_its_body_has_ended(limiter: Limiter) -> None:
-    """Cleanup included: a connection is in use until it is given back."""
+    """Cleanup included: a connection is in use until it is given back. One that never begins takes none."""
     log: list[str] = []
 
     @limiter
@@ -151,6 +150,8 @@ async def test_a_generator_holds_its_place_until_its_body_has_ended(limiter: Lim
             break
         await steps.aclose()  # type: ignore[attr-defined]
 
+    for _ in range(3):
+        await items("never").aclose()  # type: ignore[attr-defined]
     await asyncio.gather(*(use(name) for name in "abc"))
 
     assert log.index("c begins") > min(log.index("a ends"), log.index("b ends"))
@@ -185,23 +186,6 @@ async def test_a_body_that_fails_frees_its_place(visitors: Visitors, limiter: Li
     await visitors.queue("c")
 
     assert visitors.inside == ["c"]
-
-
-async def test_a_generator_that_never_begins_takes_no_place(limiter: Limiter) -> None:
-    @limiter
-    async def items(count: int) -> AsyncIterator[int]:
-        for item in range(count):
-            yield item
-
-    for _ in range(3):
-        await items(1).aclose()  # type: ignore[attr-defined]
-    for _ in range(2):
-        with pytest.raises(TypeError):
-            await anext(items())  # type: ignore[call-arg]
-
-    limiter.reset()
-    async with asyncio.timeout(60), limiter, limiter:
-        pass
 
 
 # Waiting for a place.
@@ -295,29 +279,6 @@ async def test_statistics_count_places_as_waits(visitors: Visitors, limiter: Lim
     assert (counts.granted, counts.cancelled, counts.waited_total) == (0, 0, 0.0)
 
 
-async def test_a_wait_for_both_is_one_wait(visitors: Visitors, limiter: Limiter, clock: SteppedClock) -> None:
-    """Half a second for the place and half a second for the permit count as one wait of a second."""
-    await visitors.queue("a", 3)
-    await visitors.queue("bc")
-    await clock.run(0.5)
-    await visitors.go("a")
-    await clock.run(5)
-
-    counts = limiter.statistics()
-    assert (counts.waited_total, counts.waited_max) == (3.0, 2.0)
-    assert (counts.waited_p50, counts.waited_p99) == (pytest.approx(1.0, rel=0.07), 2.0)
-
-
-async def test_repr_shows_places_and_waits_for_them(visitors: Visitors, limiter: Limiter) -> None:
-    """A limiter without a free place would look idle otherwise, since delay() is about permits only."""
-    assert "0 of 2 places taken, 0 waiting" in repr(limiter)
-
-    await visitors.queue("abc")
-
-    assert "2 of 2 places taken, 1 waiting" in repr(limiter)
-    assert limiter.delay() == 0
-
-
 # Places come back.
 
 
@@ -383,21 +344,6 @@ async def test_random_cancellations_lose_and_create_no_place(clock: SteppedClock
         for name in range(1000, 1010):
             visitors.tasks[name].cancel()
         await turns(3)
-
-
-async def test_a_refused_request_leaves_its_place(clock: SteppedClock) -> None:
-    """LineFull and LimiterClosed may come after the place was taken."""
-    limiter = Limiter(TokenBucket("1/s", burst=1), clock=clock, max_concurrency=1, max_waiting=0)
-    assert limiter.try_acquire()
-
-    for _ in range(3):
-        with pytest.raises(aiorate.LineFull):
-            async with limiter:
-                pytest.fail("no permit is available")
-
-    clock.advance(1)
-    async with limiter:
-        assert limiter.statistics().refused == 3
 
 
 async def test_places_of_a_closed_loop_come_back_with_its_tasks() -> None:

@@ -219,23 +219,6 @@ async def test_watching_ends_with_the_function_that_watch_returned(told: list[Wa
     assert len(told) == 6
 
 
-async def test_a_function_may_end_its_own_watch(told: list[Waited]) -> None:
-    limiter = one_a_second()
-
-    def once(waited: Waited) -> None:
-        told.append(waited)
-        end()
-
-    end = limiter.watch(once)
-    limiter.watch(told.append)
-    await limiter.acquire()
-
-    await limiter.acquire()
-    await limiter.acquire()
-
-    assert len(told) == 3
-
-
 async def test_a_request_that_waits_already_is_told(told: list[Waited]) -> None:
     limiter = one_a_second()
     await limiter.acquire()
@@ -309,15 +292,6 @@ async def test_limits_that_are_shared_are_named(told: list[Waited]) -> None:
     assert told == []  # nobody asked it directly
 
 
-async def test_an_unnamed_shared_limit_is_called_shared(told: list[Waited]) -> None:
-    """A KeyedLimiter's own is named so as well."""
-    for shared in ("1/s", Limiter(TokenBucket("1/s", burst=1))):
-        keyed = KeyedLimiter(lambda key: TokenBucket("10/s", burst=10), shared=shared, on_wait=told.append)
-        await asyncio.gather(keyed.acquire("ann"), keyed.acquire("bob"))
-
-    assert ["shared", "shared"] == [waited.limited_by for waited in told][-2:]
-
-
 async def test_a_wait_for_a_place_says_so(told: list[Waited]) -> None:
     limiter = Limiter(TokenBucket("1/s", burst=2), max_concurrency=1, on_wait=told.append)
 
@@ -361,14 +335,3 @@ async def test_a_budget_tells_amounts_and_dimension(told: list[Waited]) -> None:
         Waited(0.5, {"requests": 1, "tokens": 50}, "llm", None, "tokens"),
         Waited(2.0, {"requests": 1, "tokens": 0}, "llm", None, "pause"),
     ] == told
-
-
-async def test_a_keyed_budget_tells_the_key_and_shared_dimension(told: list[Waited]) -> None:
-    shared = Budget(tokens=TokenBucket("100/s", 100), on_wait=told.append)
-    keyed = KeyedBudget(lambda key: Budget(requests=TokenBucket("10/s", 10)), shared=shared, on_wait=told.append)
-
-    for _ in range(2):
-        async with keyed.reserve("ann", tokens=100):
-            pass
-
-    assert [Waited(1.0, {"requests": 1, "tokens": 100}, None, "ann", "tokens")] == told

@@ -117,19 +117,6 @@ async def test_set_rate_names_the_member() -> None:
         limiter.set_rate("5/s", member=3)
 
 
-async def test_threads_share_a_list() -> None:
-    """Outside of the event loop."""
-    keyed = KeyedLimiter[str](lambda key: ["1000/s", TokenBucket("1/h", burst=2)], shared=["1000/s", "2000/s"], scope="process")
-
-    def ask() -> None:
-        keyed.acquire_blocking("a")
-        keyed.acquire_blocking("a")
-        with pytest.raises(WaitTooLong):
-            keyed.acquire_blocking("a", max_wait=5)
-
-    await asyncio.to_thread(ask)
-
-
 def refusal(call: Callable[[Any], object], value: Any) -> Exception | None:
     """The error of a call; None if it takes the value."""
     try:

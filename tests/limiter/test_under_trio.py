@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import trio
 from helpers.driving import SECOND
@@ -148,34 +146,3 @@ def test_at_most_max_concurrency_are_inside() -> None:
 
     assert most == 3
     assert [round(at, 9) for at in began] == [0.0, 0.1, 0.2, 1.0, 1.1, 1.2, 2.0, 2.1, 2.2, 3.0]
-
-
-def test_a_decorated_generator_holds_its_place_until_closed() -> None:
-    async def main() -> int:
-        limiter = Limiter("1000/s", max_concurrency=1)
-        inside = most = 0
-
-        @limiter
-        async def items() -> Any:
-            nonlocal inside, most
-            inside += 1
-            most = max(most, inside)
-            try:
-                yield 1
-            finally:
-                with trio.CancelScope(shield=True):
-                    await trio.sleep(1)
-                inside -= 1
-
-        async def use() -> None:
-            steps = items()
-            async for _ in steps:
-                break
-            await steps.aclose()
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(use)
-        return most
-
-    assert run(main) == 1
