@@ -8,8 +8,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil, floor
 
-from helpers.samples import examples, sampled
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import aiorate
@@ -18,9 +17,7 @@ RATES = st.sampled_from([Fraction(n) for n in ("1", "2", "5", "7", "1000", "1234
 SIZES = st.integers(1, 40)
 # Time between requests, in quarter intervals of the rate at the beginning.
 GAPS = st.sampled_from([0, 0, 0, 1, 3, 4, 5, 9, 40, 400])
-some = examples(150)
-
-pytestmark = sampled
+some = settings(max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def ns(seconds: Fraction) -> int:

@@ -8,6 +8,7 @@ the sane behaviour instead if there is one.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from fractions import Fraction
 from math import lcm
 from pathlib import Path
@@ -21,9 +22,24 @@ SECOND = 1_000_000_000
 BEYOND = 2**63 - 1  # where the originals saturate
 
 
-def scenarios(name: str) -> list[Any]:
-    lines = (Path(__file__).parent / "vectors" / name).read_text(encoding="utf-8").splitlines()
-    return [pytest.param(line, id=line["id"]) for line in map(json.loads, lines) if not line.get("quirk")]
+def replayed(name: str) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
+    """A test that replays each line of a file."""
+
+    def decorate(replay: Callable[[Any], None]) -> Callable[[], None]:
+        def test() -> None:
+            lines = [json.loads(text) for text in (Path(__file__).parent / "vectors" / name).read_text(encoding="utf-8").splitlines()]
+            for line in lines:
+                if not line.get("quirk"):
+                    try:
+                        replay(line)
+                    except Exception as error:
+                        error.add_note(f"{name}: {line['id']}")
+                        raise
+
+        test.__doc__ = replay.__doc__
+        return test
+
+    return decorate
 
 
 def reserve(scheduler: aiorate.Scheduler, n: int, now: int) -> int:
@@ -49,7 +65,7 @@ def guava(p: dict[str, Any]) -> tuple[Any, int]:
     return aiorate.SmoothWarmingUp(p["rate"], Fraction(p["warmup_us"], 10**6), p["cold_factor"], start=start), 3
 
 
-@pytest.mark.parametrize("line", scenarios("guava.jsonl"))
+@replayed("guava.jsonl")
 def test_guava(line: Any) -> None:
     """Waits, refusals, the store and rates.
 
@@ -93,7 +109,7 @@ def test_guava(line: Any) -> None:
 # x/time/rate: delays are truncated to whole ns, ours are rounded up.
 
 
-@pytest.mark.parametrize("line", scenarios("x_time_rate.jsonl"))
+@replayed("x_time_rate.jsonl")
 def test_x_time_rate(line: Any) -> None:
     """Decisions, delays and levels.
 
@@ -150,7 +166,7 @@ def level(bucket: aiorate.TokenBucket, now: int) -> float:
 # Token pools: to the last digit.
 
 
-@pytest.mark.parametrize("line", scenarios("token_pool.jsonl"))
+@replayed("token_pool.jsonl")
 def test_token_pool(line: Any) -> None:
     """Active, waiting and the sizes, as integers. A blocking take is `take_up_to` where there is enough."""
     p = line["params"]
@@ -179,7 +195,7 @@ def test_token_pool(line: Any) -> None:
         assert (pool.active, pool.waiting) == (op["active"], op["waiting"])
 
 
-@pytest.mark.parametrize("line", scenarios("hybrid_lifecycle.jsonl"))
+@replayed("hybrid_lifecycle.jsonl")
 def test_hybrid_lifecycle(line: Any) -> None:
     """Pools through the verbs. The effect of a verb on the limiter around the pool is tested with `aiorate.Limiter.apply`.
 
@@ -216,7 +232,7 @@ def test_hybrid_lifecycle(line: Any) -> None:
         assert running is (op["state"] == "started")
 
 
-@pytest.mark.parametrize("line", scenarios("rate_spec.jsonl"))
+@replayed("rate_spec.jsonl")
 def test_rate_spec(line: Any) -> None:
     """A text that either parser reads is read alike.
 
@@ -238,7 +254,7 @@ def test_rate_spec(line: Any) -> None:
 # The ticks family: the originals truncate their intervals to whole ns.
 
 
-@pytest.mark.parametrize("line", scenarios("ticks.jsonl"))
+@replayed("ticks.jsonl")
 def test_ticks(line: Any) -> None:
     """Lateness, slots and waits of the average and the dynamic limiter, at the original's truncated intervals.
 
@@ -285,7 +301,7 @@ def test_ticks(line: Any) -> None:
 # The article on stored permits.
 
 
-@pytest.mark.parametrize("line", scenarios("bursty_smooth.jsonl"))
+@replayed("bursty_smooth.jsonl")
 def test_bursty_smooth(line: Any) -> None:
     """Waits, within a nanosecond or two (the original adds up doubles and truncates).
 
@@ -310,7 +326,7 @@ def test_bursty_smooth(line: Any) -> None:
 # GCRA: exact rationals there, whole nanoseconds rounded up here.
 
 
-@pytest.mark.parametrize("line", scenarios("gcra.jsonl"))
+@replayed("gcra.jsonl")
 def test_gcra(line: Any) -> None:
     """Decisions and waits, exactly: time is counted in a unit of which every instant of the line is a whole number."""
     interval, burst = Fraction(line["params"]["emission_interval"]), line["params"]["burst"]
