@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aiorate.testing import ManualClock
 
-__all__ = ["BudgetLevels", "Call"]
+__all__ = ["BudgetLevels"]
 
 BOUNDED = [name for name in EACH if name not in {"TicksAccumulator", "CalendarWindow"}]  # strategies that have a bound for any history
 LATE = (0, 0.02, 0.3, 2)  # seconds of catch_up
@@ -25,8 +25,7 @@ class Call:
     """A task that reserves, and stays in its block until `over` is set."""
 
     def __init__(self, levels: BudgetLevels, budget: aiorate.Budget, amounts: dict[str, int]) -> None:
-        self.budget = budget
-        self.lease = budget.reserve(**amounts)
+        self.budget, self.lease = budget, budget.reserve(**amounts)
         self.kept = dict(self.lease.amounts)  # what of the amounts was not given back
         self.inside = self.fails = False
         self.over = asyncio.Event()
@@ -48,8 +47,7 @@ class Call:
 
     def fail(self) -> None:
         """End the block by an exception, for which the budget gives everything back."""
-        self.fails = True
-        self.kept = dict.fromkeys(self.kept, 0)
+        self.fails, self.kept = True, dict.fromkeys(self.kept, 0)
         self.over.set()
 
 
@@ -90,17 +88,11 @@ class BudgetLevels:
     def note(self, call: Call) -> None:
         for budget in self.paths[call.budget]:
             for name in self.own[budget]:
-                if call.lease.amounts[name]:
-                    self.grants[budget, name].append((self.clock.now(), call))
+                self.grants[budget, name].append((self.clock.now(), call))
 
-    @property
-    def inside(self) -> list[Call]:
-        """The calls whose blocks go on."""
-        return [call for call in self.calls if call.inside and not call.over.is_set()]
-
-    @property
-    def waiting(self) -> list[Call]:
-        return [call for call in self.calls if not call.task.done() and not call.inside]
+    def going_on(self, inside: bool) -> list[Call]:
+        """The calls whose blocks go on, or those that wait."""
+        return [call for call in self.calls if not call.task.done() and call.inside is inside and not call.over.is_set()]
 
     def check_bounds(self) -> int:
         """Assert that no dimension of any level exceeds its bound in any window; returns the number of windows."""

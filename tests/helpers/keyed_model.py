@@ -13,8 +13,7 @@ import aiorate
 from aiorate.waiting.fair_queue import FairQueue, Flow
 from helpers.driving import SECOND
 
-CATCH_UP = SECOND // 50
-MS = SECOND // 1000
+CATCH_UP, MS = SECOND // 50, SECOND // 1000
 EXACT = {"TokenBucket", "TokenBucket-paced", "SlidingWindow", "AllOf"}
 """Strategies with which a key that was evicted is granted at exactly the same instants as one that was kept."""
 GAPS = [0, 0, 0, 1, 10 * MS, 50 * MS, 100 * MS, 137 * MS, SECOND - 1, 3 * SECOND]
@@ -71,12 +70,18 @@ class Model:
         self.granted: dict[int, int] = {}
         self.timers = count()
         self.turns: FairQueue[Request] = FairQueue()  # of the shared limit
-        self.flows: dict[str | None, Flow] = {None: Flow(1)}
+        self.flows: dict[str | None, Flow] = {}
         self.serving_shared = False
 
     @property
     def limits(self) -> list[Limit]:
         return [*self.keys.values(), *([] if self.shared is None else [self.shared])]
+
+    @property
+    def next(self) -> Request | None:
+        """Whose turn it is in the shared line."""
+        found = self.turns.first()
+        return None if found is None else found[1]
 
     def run_to(self, clock: int) -> None:
         """Serve at each timer. Timers of one instant fire in the order in which they were set."""
@@ -130,9 +135,8 @@ class Model:
             return
         self.serving_shared = True
         while shared.line and not shared.held:
-            found = self.turns.first()
-            assert found is not None
-            first = found[1]
+            first = self.next
+            assert first is not None
             due = shared.due(first.permits)
             if due > shared.time:
                 self.arm(shared, shared.clock + due - shared.time)
@@ -158,13 +162,12 @@ class Model:
         flow = self.flows.setdefault(request.key, Flow(1))
         if not flow.number:
             self.turns.join(flow, request.permits, request)
-        found = self.turns.first()
-        if len(shared.line) == 1 or (found is not None and found[1] is request):
+        if len(shared.line) == 1 or self.next is request:
             self.serve_shared(shared)
 
     def leave_shared(self, shared: Limit, request: Request, granted: bool = False) -> None:
         """Remove a request from the shared line."""
-        flow = self.flows[request.key]
+        flow, was_next = self.flows[request.key], self.next is request
         stands = any(each is request for _, each in self.turns.requests())
         shared.line = [each for each in shared.line if each is not request]
         if stands:
@@ -172,17 +175,15 @@ class Model:
             following = next((each for each in shared.line if each.key is None), None) if request.key is None else None
             if following is not None:
                 self.turns.join(flow, following.permits, following)
+        if was_next and not granted:
+            self.serve_shared(shared)
 
     def withdraw(self, key: Limit) -> None:
         """Remove the key's request from the shared line."""
         if key.standing is not None:
             assert self.shared is not None
             name, key.standing = key.standing.name, None
-            standing = next(request for request in self.shared.line if request.name == name)
-            found = self.turns.first()
-            self.leave_shared(self.shared, standing)
-            if found is not None and found[1] is standing:
-                self.serve_shared(self.shared)
+            self.leave_shared(self.shared, next(request for request in self.shared.line if request.name == name))
 
     def of(self, key: str | None) -> Limit:
         return self.shared if key is None else self.keys[key]  # type: ignore[return-value]
@@ -195,24 +196,16 @@ class Model:
         limit = self.of(key)
         request = Request(name, key, permits, limit.time)
         if limit is self.shared:
-            self.join_shared(limit, request)
-            return
+            return self.join_shared(limit, request)
         limit.line.append(request)
-        if len(limit.line) == 1:
-            self.serve(limit)
+        return self.serve(limit) if len(limit.line) == 1 else None
 
     def leave(self, name: int, key: str | None) -> None:
         limit = self.of(key)
         if limit is self.shared:
-            request = next(each for each in limit.line if each.name == name)
-            found = self.turns.first()
-            self.leave_shared(limit, request)
-            if found is not None and found[1] is request:
-                self.serve(limit)
-            return
+            return self.leave_shared(limit, next(each for each in limit.line if each.name == name))
         first, limit.line = limit.line[0], [request for request in limit.line if request.name != name]
-        if first.name == name:
-            self.serve(limit)
+        return self.serve(limit) if first.name == name else None
 
     def try_acquire(self, key: str | None, permits: int) -> bool:
         limits = self.path(key)

@@ -1,8 +1,7 @@
-"""A process-wide limiter, and tasks of closed loops."""
+"""A process-wide limiter for tests, and the kinds of loops."""
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -19,11 +18,3 @@ def made(clock: ManualClock | None = None, rate: str = "10/s", **options: Any) -
     limiter = aiorate.Limiter(aiorate.TokenBucket(rate, burst=1), scope="process", clock=clock, **options)
     assert limiter.try_acquire()
     return limiter
-
-
-def forget(tasks: list[Any]) -> None:
-    """Let tasks of a closed loop be collected, without asyncio's log record."""
-    for task in tasks:
-        task._log_destroy_pending = False  # the flag that asyncio itself uses
-    tasks.clear()
-    gc.collect()

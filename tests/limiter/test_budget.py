@@ -130,7 +130,6 @@ async def test_max_wait_refuses_at_once_and_spends_nothing(calls: Calls, budget:
         with pytest.raises(aiorate.WaitTooLong, match="would wait 4 s in line"):
             await budget.reserve(tokens=10, max_wait=2.9).__aenter__()
         await clock.run(3)
-
     assert calls.granted == {"a": 3 * SECOND}
 
 
@@ -168,20 +167,12 @@ async def test_a_budget_counts_its_reservations(calls: Calls, budget: Budget, cl
 async def test_bad_arguments_of_a_budget_are_refused(budget: Budget) -> None:
     """A mistake shows where it is written, before anything is spent: in the constructor, in reserve() and in settle()."""
     make: Any = partial(Budget, tokens="1/s")
-    options = {
-        "on_error": "raise",
-        "max_waiting": -1,
-        "catch_up": -1,
-        "clock": 5,
-        "name": 5,
-        "on_event": "log",
-        "fast": "fast",
-        "words": None,
-    }
+    options = [("on_error", "raise"), ("max_waiting", -1), ("max_waiting", False), ("catch_up", -1), ("clock", 5), ("name", 5)]
+    options += [("on_event", "log"), ("fast", "fast"), ("words", None)]
     waits = [("max_wait", -1), ("max_wait", "1"), ("on_error", "raise")]
     amounts = [("token", 5), *(("tokens", wrong) for wrong in (-5, True, 5.0, None))]
     async with budget.reserve(tokens=30) as lease:
-        for call, rows in ((make, [*options.items(), ("max_waiting", False)]), (budget.reserve, waits + amounts), (lease.settle, amounts)):
+        for call, rows in ((make, options), (budget.reserve, waits + amounts), (lease.settle, amounts)):
             for name, wrong in rows:
                 with pytest.raises((TypeError, ValueError), match=name):
                     call(**{name: wrong})
@@ -210,7 +201,7 @@ async def test_a_strategy_belongs_to_one_dimension_of_one_budget() -> None:
     with pytest.raises(ValueError, match="two dimensions"):
         Budget(tokens=aiorate.AllOf(inner, SlidingWindow("1/s")), requests=inner)
     Budget(tokens=twice, requests=inner)  # a refused constructor claims nothing
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError, match="scheduler"):
         Limiter(twice)
 
 
@@ -271,7 +262,6 @@ async def test_bad_pauses_and_feedback_change_nothing(budget: Budget) -> None:
 
 
 async def test_a_quota_lowers_the_dimension_of_its_name_or_unit(clock: SteppedClock) -> None:
-    """Other dimensions keep theirs."""
     rows = [
         (quota("tokens", 30, 10.0, unit="tokens"), 5, 30),
         (quota("requests", 3, 10.0), 3, 100),

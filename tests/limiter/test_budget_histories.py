@@ -62,8 +62,6 @@ def test_settling_equals_having_reserved_the_amount_used(name: str, steps: list[
 
 
 OFTEN = ("ask",) * 6 + ("settle",) * 3 + ("end", "late", "cancel", "cancel granted", "refund", "error")
-
-
 SELDOM = ("pause", "resume", "rest")
 
 
@@ -92,10 +90,11 @@ async def test_four_levels_of_budgets_keep_all_bounds(seed: int) -> None:
         elif what.startswith("cancel"):
             if what == "cancel granted":
                 clock.set(clock.now() + dice.randrange(1, SECOND // 2))
-            for call in dice.sample(levels.waiting, k=min(3, len(levels.waiting))):
+            waiting = levels.going_on(inside=False)
+            for call in dice.sample(waiting, k=min(3, len(waiting))):
                 call.task.cancel()
-        elif levels.inside:
-            call = dice.choice(levels.inside)
+        elif levels.going_on(inside=True):
+            call = dice.choice(levels.going_on(inside=True))
             names = dice.sample(call.budget.dimensions, k=dice.randrange(len(call.budget.dimensions) + 1))
             if what == "settle":
                 call.settle({name: dice.choice((0, 0, 1, 2, 5)) for name in names})
@@ -107,7 +106,7 @@ async def test_four_levels_of_budgets_keep_all_bounds(seed: int) -> None:
                 call.over.set()
     for _ in range(200):
         await clock.run(10)
-        for call in levels.inside:
+        for call in levels.going_on(inside=True):
             call.over.set()
     await turns(5)
 

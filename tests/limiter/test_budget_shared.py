@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import pytest
 from helpers.calls import Calls, left
 from helpers.driving import SECOND, SteppedClock, one_loop, others, turns
 from helpers.strategies import EACH
+from helpers.turns import furthest
 
 import aiorate
-from aiorate import Budget, KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, TokenBucket, WaitTooLong
+from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, TokenBucket, WaitTooLong
 from aiorate.http import Feedback, Quota
 from aiorate.testing import ManualClock
 
@@ -114,6 +115,40 @@ async def test_use_above_the_estimate_is_owed_on_every_level(levels: Levels) -> 
     assert levels.top.available("tokens") == 40
 
 
+async def test_max_wait_and_limited_by_know_the_levels_above(levels: Levels) -> None:
+    await levels.a.queue("x", tokens=50)
+    with pytest.raises(WaitTooLong, match="tokens"):
+        await levels.bob.reserve(tokens=5, max_wait=0.9).__aenter__()
+    await levels.b.queue("y", tokens=5, max_wait=1)
+    await levels.b.queue("z", requests=5)
+    await levels.clock.run(9)
+    assert {"y": SECOND, "z": 2 * SECOND} == levels.b.granted
+    assert ["tokens", "requests"] == [levels.b.leases[name].limited_by for name in "yz"]
+
+
+async def test_budgets_take_turns_by_their_first_dimension(clock: SteppedClock) -> None:
+    """Where one reserves five times as many tokens at a time, it gets a fifth of the reservations."""
+    top = Budget(tokens=TokenBucket("100/s", burst=50, initial=0), requests=TokenBucket("1000/s", burst=50), clock=clock)
+    keyed = KeyedBudget[str](lambda key: Budget(tokens=bucket(9999, 9999), clock=clock), shared=top)
+    sizes, grants = {"large": 25, "small": 5}, list[tuple[str, int]]()
+
+    async def reserve(key: str) -> None:
+        async with keyed.reserve(key, tokens=sizes[key]):
+            grants.append((key, sizes[key]))
+
+    tasks = [asyncio.ensure_future(reserve(key)) for _ in range(150) for key in sizes]
+    await turns(3)
+    while len(grants) < 150:
+        clock.fire()
+        await turns(6)
+
+    assert furthest(grants[:150], {"large": 1, "small": 1}) <= 25
+    for task in tasks:
+        task.cancel()
+    await turns(4)
+    assert clock.next_timer is None
+
+
 async def test_a_reservation_of_nothing_above_does_not_wait_above(levels: Levels) -> None:
     """Neither for permits nor for the end of a pause: it takes nothing there."""
     levels.team.pause(9)
@@ -165,6 +200,7 @@ async def test_bad_arguments_of_levels_are_refused(levels: Levels) -> None:
         (lambda: make(requests=Limiter("1/s"), words="1/s", shared=top), ValueError, "requests"),
         (lambda: Budget(shared=top), TypeError, "dimension"),
         (lambda: make(shared=Budget(tokens="1/s", max_waiting=3)), ValueError, "max_waiting"),
+        (lambda: reduce(lambda below, _: make(shared=below), range(64), top), ValueError, "64"),
         (lambda: make(requests=Limiter("5/s"), tokens=Limiter("5/s"), words="1/s"), ValueError, "requests and tokens"),
         (lambda: Budget(tokens=Limiter("5/s")), ValueError, "Limiter"),
         (lambda: make(shared=top).reserve(words=1), TypeError, "words"),
@@ -175,19 +211,6 @@ async def test_bad_arguments_of_levels_are_refused(levels: Levels) -> None:
             call()
 
     assert 100 == levels.top.available("tokens")
-
-
-async def test_64_levels_of_budgets_work(clock: SteppedClock) -> None:
-    """More are refused."""
-    budget = Budget(tokens=bucket(1, 1), clock=clock)
-    for _ in range(63):
-        budget = Budget(tokens=bucket(2, 2), shared=budget, clock=clock)
-    calls = Calls(budget, clock)
-    await calls.queue("abc")
-    await clock.run(5)
-    assert {"a": 0, "b": SECOND, "c": 2 * SECOND} == calls.granted
-    with pytest.raises(ValueError, match="64"):
-        Budget(tokens="1/s", shared=budget, clock=clock)
 
 
 async def test_each_level_is_late_by_its_own_catch_up(clock: SteppedClock) -> None:
@@ -259,15 +282,6 @@ async def test_a_shared_limit_is_settled_too(shared: Limiter, clock: SteppedCloc
     assert shared.statistics().granted == 20 + 50 + 20
     await two.end("c", tokens=0)
     assert shared.statistics().available == 0
-
-
-async def test_a_quota_of_the_shared_dimension_lowers_it_for_all(shared: Limiter, clock: SteppedClock) -> None:
-    """The server counts the tokens of all budgets together."""
-    one, two = chat(shared, clock), chat(shared, clock)
-    one.budget.observe(Feedback(200, quotas=(Quota("tokens", remaining=15, reset=3.0, unit="tokens"),)))
-    await two.queue("ab", tokens=10)
-    await clock.run(10)
-    assert two.granted == {"a": 0, "b": 3 * SECOND}
 
 
 class Scene:

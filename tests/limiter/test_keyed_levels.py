@@ -115,7 +115,6 @@ async def test_a_path_may_share_the_paths_above_it() -> None:
 
 
 async def test_a_global_quota_pauses_the_limit_that_the_key_shares() -> None:
-    """The others go on."""
     tree = Tree()
     tree.users.observe("a1", said(Quota("global", limit=50, remaining=0, reset=3), pause=3))
     tree.users.observe("guest", said(Quota("global", limit=50, remaining=0, reset=3), pause=3))

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import pickle
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -59,8 +60,10 @@ def test_acquire_blocking_needs_the_scope_and_no_loop() -> None:
 
     asyncio.run(main())
     trio.run(main)
-    with pytest.raises(RuntimeError, match="process"):
-        Limiter("1/s").acquire_blocking()
+    keyed = KeyedLimiter[str](lambda key: "1/s")
+    for call in (Limiter("1/s").acquire_blocking, lambda: keyed.acquire_blocking("a"), lambda: keyed("a").__enter__()):
+        with pytest.raises(RuntimeError, match="process"):
+            call()
     with pytest.raises(RuntimeError, match="acquire_blocking"):
         made(ManualClock()).acquire().send(None)  # nothing could wake a coroutine that is driven by hand
     assert 0 == limiter.statistics().granted
@@ -112,40 +115,26 @@ def test_one_line_for_all_threads_and_loops() -> None:
     assert limiter.statistics().granted == 1 + len(asked)
 
 
-def test_try_acquire_never_passes_the_line_of_another_thread() -> None:
-    """It may be called in a loop or in a thread without one."""
+def test_no_thread_passes_the_line_of_another() -> None:
+    """Not by try_acquire(), in a loop or without one, nor with max_wait: WaitTooLong names the wait that the caller would have had."""
     clock = ManualClock()
     limiter = made(clock)
     first = in_thread(limiter.acquire_blocking)
     waiting(limiter, 1)
     with LoopThread() as other:
-        assert other.call(limiter.try_acquire) is False
-        assert limiter.try_acquire() is False
-        clock.advance(0.1)
-        first.result(LONG)
-        assert other.call(limiter.try_acquire) is False
-        clock.advance(0.1)
-        assert other.call(limiter.try_acquire) is True
-
-
-def test_max_wait_counts_waiters_of_other_threads() -> None:
-    """WaitTooLong names the wait that the caller would have had."""
-    clock = ManualClock()
-    limiter = made(clock)
-    before = [in_thread(limiter.acquire_blocking) for _ in range(2)]
-    waiting(limiter, 2)
-    with LoopThread() as thread:
-        refused = thread.start(lambda: limiter.acquire(max_wait=0.29))
+        assert [False, False] == [other.call(limiter.try_acquire), limiter.try_acquire()]
         with pytest.raises(aiorate.WaitTooLong) as told:
-            refused.result(LONG)
+            other.start(lambda: limiter.acquire(max_wait=0.19)).result(LONG)
         with pytest.raises(aiorate.WaitTooLong):
-            call_in_thread(lambda: limiter.acquire_blocking(max_wait=0.29))
-        accepted = thread.start(lambda: limiter.acquire(max_wait=0.3))
-        clock.advance(0.3)
-        assert accepted.result(LONG) == 0.3
-
-    assert told.value.wait == 0.3
-    assert [0.1, 0.2] == sorted(future.result(LONG) for future in before)
+            limiter.acquire_blocking(max_wait=0.19)
+        accepted = other.start(lambda: limiter.acquire(max_wait=0.2))
+        clock.advance(0.1)
+        assert 0.1 == first.result(LONG)
+        assert not other.call(limiter.try_acquire)
+        clock.advance(0.1)
+        assert (0.2, 0.2) == (told.value.wait, accepted.result(LONG))
+        clock.advance(0.1)
+        assert other.call(limiter.try_acquire)
 
 
 def test_changes_from_another_thread_reach_the_line() -> None:
@@ -179,30 +168,24 @@ def test_changes_from_another_thread_reach_the_line() -> None:
 
 def test_max_waiting_is_exact_across_threads() -> None:
     """The check and the place in line are one step, for 24 threads at once."""
-    limiter = made(rate="1/h", max_waiting=5)
-    count = 24
+    limiter, count = made(rate="1/h", max_waiting=5), 24
     barrier = threading.Barrier(count)
+
+    async def main() -> None:
+        barrier.wait(LONG)
+        await limiter.acquire()
 
     def ask() -> None:
         barrier.wait(LONG)
         limiter.acquire_blocking()
 
-    def ask_in_loop() -> None:
-        async def main() -> None:
-            barrier.wait(LONG)
-            await limiter.acquire()
-
-        asyncio.run(main())
-
-    threads = [in_thread(ask_in_loop if number % 2 else ask) for number in range(count)]
+    threads = [in_thread((lambda: asyncio.run(main())) if number % 2 else ask) for number in range(count)]
     waiting(limiter, 5)
     while limiter.statistics().refused < count - 5:
         threading.Event().wait(0.001)
     limiter.set_rate("1000/s")
-    outcomes = [future.exception(LONG) for future in threads]
 
-    assert outcomes.count(None) == 5
-    assert all(isinstance(error, aiorate.LineFull) for error in outcomes if error is not None)
+    assert {None: 5, aiorate.LineFull: count - 5} == Counter((error := each.exception(LONG)) and type(error) for each in threads)
 
 
 def test_closing_fails_the_waiters_of_every_thread() -> None:

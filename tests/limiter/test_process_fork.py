@@ -17,21 +17,15 @@ waiting = [threading.Thread(target=limiter.acquire_blocking, args=(10,)) for _ i
 for thread in waiting:
     thread.start()
 in_line(limiter, 2)
-
-
 def child():
     print(limiter.statistics().waiting, limiter.try_acquire(3), limiter.try_acquire(3), limiter.try_acquire())
     limiter.set_rate("1000/s")
     limiter.acquire_blocking()
     asyncio.run(inside())
     print("served", limiter.statistics().waiting)
-
-
 async def inside():
     async with limiter:
         pass
-
-
 in_child(child)
 print(limiter.statistics().waiting, limiter.delay(1) > 3600)
 limiter.set_rate("100000/s")
@@ -48,13 +42,9 @@ def test_a_fork_waits_for_the_decisions_of_other_threads() -> None:
     printed = program("""
 limiter = aiorate.Limiter("1000000/s", scope="process")
 over = False
-
-
 def work():
     while not over:
         limiter.acquire_blocking()
-
-
 threads = [threading.Thread(target=work) for _ in range(4)]
 for thread in threads:
     thread.start()
@@ -73,15 +63,11 @@ def test_a_fork_while_threads_wait_and_make_keys() -> None:
     """The child has the keys and their debts, none of the waiters, and makes keys although another thread was making one."""
     printed = program("""
 begun, over = threading.Event(), threading.Event()
-
-
 def factory(key):
     if key == "slow" and not os.environ.get("CHILD"):
         begun.set()
         over.wait(100)
     return aiorate.TokenBucket("1/h", burst=2)
-
-
 shared = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=10), scope="process")
 keyed = aiorate.KeyedLimiter(factory, shared=shared, scope="process")
 keyed.acquire_blocking("a", 2)
@@ -90,8 +76,6 @@ for thread in threads:
     thread.start()
 in_line(keyed["a"], 2)
 begun.wait()
-
-
 def child():
     os.environ["CHILD"] = "yes"
     print(keyed["a"].statistics().waiting, keyed.try_acquire("a"), shared.statistics().available)
@@ -100,8 +84,6 @@ def child():
     keyed["a"].refund(1)
     keyed.acquire_blocking("a")
     print(keyed["a"].statistics().waiting, shared.statistics().waiting)
-
-
 in_child(child)
 print(keyed["a"].statistics().waiting, shared.statistics().available)
 over.set()
@@ -121,31 +103,21 @@ def test_a_fork_while_threads_wait_keeps_the_budget() -> None:
         """
 def bucket(burst):
     return aiorate.TokenBucket("1/h", burst=burst)
-
-
 team = aiorate.Budget(tokens=bucket(100), scope="process")
 budget = aiorate.Budget(tokens=bucket(80), requests=bucket(10), shared=team, scope="process")
 lease = budget.reserve(tokens=80).__enter__()
-
-
 def reserve():
     with budget.reserve(tokens=20):
         pass
-
-
 threads = [threading.Thread(target=reserve) for _ in range(2)]
 for thread in threads:
     thread.start()
 in_line(budget, 2)
-
-
 def child():
     print(budget.waiting, team.waiting, team.available("tokens"))
     budget.pause(0.01)
     with budget.reserve(tokens=0) as other:
         print(other.waited > 0)
-
-
 in_child(child)
 print(budget.waiting, team.available("tokens"))
 lease.settle(tokens=0)

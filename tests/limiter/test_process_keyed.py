@@ -49,39 +49,7 @@ def test_threads_and_loops_wait_in_the_line_of_a_key(kind: str) -> None:
     assert not keyed.try_acquire("a")
 
 
-def test_a_key_made_while_it_is_closed_is_not_kept() -> None:
-    """It would be open for ever."""
-    inside, over = threading.Event(), threading.Event()
-
-    def factory(key: str) -> str:
-        inside.set()
-        assert over.wait(LONG)
-        return "10/s"
-
-    keyed = KeyedLimiter[str](factory, scope="process")
-    late = in_thread(lambda: keyed.acquire_blocking("a"))
-    assert inside.wait(LONG)
-    asyncio.run(keyed.aclose())
-    over.set()
-
-    assert isinstance(late.exception(LONG), aiorate.LimiterClosed)
-    assert 0 == len(keyed)
-
-
-def test_the_scope_of_a_loop_has_no_synchronous_calls() -> None:
-    """The errors say what to write, and no key is made."""
-    keyed = KeyedLimiter[str](lambda key: "1/s")
-    with pytest.raises(RuntimeError, match="process"):
-        keyed.acquire_blocking("a")
-    assert 0 == len(keyed)
-    with pytest.raises(RuntimeError, match="process"), keyed("a"):
-        pass
-    with pytest.raises(TypeError, match=r"key|context manager"), keyed:
-        pass
-
-
 def test_each_function_is_asked_once_for_a_key() -> None:
-    """However many threads need the key at once."""
     calls: Counter[str] = Counter()
     shared = wide(burst=1000)
 
@@ -111,9 +79,8 @@ def test_each_function_is_asked_once_for_a_key() -> None:
 
 
 def test_other_threads_go_on_while_a_key_is_made() -> None:
-    """Its function runs outside of the section: kept keys are found, and their requests granted."""
+    """Kept keys are found, and their requests granted. If the keys are closed meanwhile, the new one is not kept: it would stay open."""
     inside, over = threading.Event(), threading.Event()
-    shared = wide(burst=100)
 
     def factory(key: str) -> str:
         if key == "slow":
@@ -121,15 +88,18 @@ def test_other_threads_go_on_while_a_key_is_made() -> None:
             assert over.wait(LONG)
         return "1000/s"
 
+    shared = wide(burst=100)
     keyed = KeyedLimiter[str](factory, shared=shared, scope="process")
     keyed.acquire_blocking("kept")
     slow = in_thread(lambda: keyed.acquire_blocking("slow"))
     assert inside.wait(LONG)
     keyed.acquire_blocking("kept")
     assert 2 == shared.statistics().granted
+    asyncio.run(keyed.aclose())
     over.set()
 
-    slow.result(LONG)
+    assert isinstance(slow.exception(LONG), aiorate.LimiterClosed)
+    assert "slow" not in keyed
 
 
 def test_a_key_in_use_by_a_thread_is_kept() -> None:
