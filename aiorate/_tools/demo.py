@@ -33,7 +33,7 @@ __all__ = ["Run", "WatchedLimiter", "judge", "run", "send", "show"]
 
 _FREE_SECONDS = 1.5  # the longest run without the limiter
 _ANSWER_AFTER = 0.05  # seconds
-_HUNGER = 3  # what the clients would send without a limiter, as a multiple of the rate
+_DEMAND = 3  # what the clients would send without a limiter, as a multiple of the rate
 _MOST_CLIENTS = 200
 _MORE = 1.1  # what the server allows, as a multiple of the guarantee: the network moves requests together
 _CLOCK = SECOND // 200  # ns: the clock is read before the limiter reads it, so a grant is noted too early by up to this
@@ -41,7 +41,7 @@ _CLOCK = SECOND // 200  # ns: the clock is read before the limiter reads it, so 
 
 @dataclass
 class Run:
-    """What happened in one run. Instants are ns since its beginning."""
+    """What happened in one run. Instants are those of the monotonic clock, in ns."""
 
     arrivals: list[int] = field(default_factory=list)
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -80,7 +80,7 @@ def run(rate: str, strategy: str | None, seconds: float) -> int:
         return 2
     bound, rate_per_second = limiter.bound(1), limiter.rate.per_second
     allowed = ceil(_MORE * (bound or rate_per_second))
-    clients = min(max(ceil(_HUNGER * rate_per_second * _ANSWER_AFTER / 2), 1), _MOST_CLIENTS // 2)
+    clients = min(max(ceil(_DEMAND * rate_per_second * _ANSWER_AFTER / 2), 1), _MOST_CLIENTS // 2)
     print(f"{limiter.scheduler!r}: one limiter for {clients} clients of httpx2 and {clients} of aiohttp.")
     print(f"The server answers after {_ANSWER_AFTER * 1000:g} ms, and allows {allowed} requests in any second.", flush=True)
     without = asyncio.run(send(min(_FREE_SECONDS, seconds), clients, allowed))
