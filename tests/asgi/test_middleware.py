@@ -151,7 +151,7 @@ async def test_dry_run_refuses_nobody(caplog: pytest.LogCaptureFixture) -> None:
     await limiter.aclose()  # whose errors refuse nobody either
     assert (200, 11) == ((await ask(app)).status, app.would_refuse)
 
-    assert ["1", "3", "7"] == [record.getMessage().split()[-1] for record in caplog.records]
+    assert ["1", "3", "7", "11"] == [record.getMessage().split()[-1] for record in caplog.records]
 
 
 async def test_wrong_arguments_are_refused_at_once() -> None:
@@ -249,7 +249,5 @@ async def test_keys_that_equal_no_other_are_errors() -> None:
     for key, error, hint in keys:
         answer = Answer()
         with pytest.raises(error, match=hint):
-            await RateLimitMiddleware(ok, KeyedLimiter(lambda key: bucket(1)), key=lambda scope, key=key: key())(
-                scope_of(), nothing, answer.send
-            )
+            await RateLimitMiddleware(ok, limiters, key=lambda scope, key=key: key())(scope_of(), nothing, answer.send)
         assert [] == answer.messages

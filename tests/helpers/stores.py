@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from redis.asyncio import Redis
@@ -174,13 +174,19 @@ def now() -> float:
 
 
 class Process:
-    """A limiter with the name "x" and its own client, and tasks that note when they were granted. Two of them share only the store."""
+    """A limiter with the name "x" and its own client, and tasks that note when they were granted. Two of them share only the store.
+
+    The tests of tests/redis leave it to a fixture to stop them.
+    """
+
+    started: ClassVar[list[Process]] = []
 
     def __init__(self, store: RealServer, rate: Any = "10/s", *, latency: float = 0.0, skew: float = 0.0, **options: Any) -> None:
         self.client = TimedClient(store, latency, skew)
         self.limiter = RedisLimiter(self.client, "x", rate, **options)
         self.granted: list[float] = []
         self.tasks: list[asyncio.Task[None]] = []
+        self.started.append(self)
 
     async def one(self, permits: int = 1) -> None:
         await self.limiter.acquire(permits)

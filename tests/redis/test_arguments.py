@@ -34,6 +34,7 @@ BOTH: list[tuple[dict[str, Any], str]] = [  # wrong options of either, and what 
     ({"client_or_url": "redis://127.0.0.1:first/0"}, "must be a number"),
     ({"client_or_url": "redis://127.0.0.1:99999/0"}, "0-65535"),
     ({"max_waiting": -1}, "max_waiting"),
+    ({"scope": "thread"}, "'loop' or 'process'"),
 ]
 RATES: list[tuple[dict[str, Any], str]] = [
     ({"rate": "0"}, "greater than 0"),
@@ -107,6 +108,10 @@ def test_a_wrong_kind_is_refused_at_once() -> None:
             print(budget(tokens=limit))
     with pytest.raises(TypeError):
         RedisBudget(URL, "x")
+    with pytest.raises(TypeError, match=r"belongs to an event loop. Give a URL"):
+        limiter(client_or_url=type("Own", (redis.asyncio.Redis,), {}).from_url(URL), scope="process")
+    with pytest.raises(RuntimeError, match="process"):
+        limiter().acquire_blocking()
 
 
 def test_a_bucket_gives_rate_and_burst() -> None:
@@ -170,7 +175,7 @@ def test_they_say_what_they_are() -> None:
 
 
 def test_two_rates_of_budgets_under_one_name_are_an_error() -> None:
-    """They would move one schedule by two rates. Equal limits may share a name; one that is closed, or that nobody holds, does not count."""
+    """They would move one schedule by two rates. Equal limits may share a name; one that nobody holds does not count."""
     first, alike = RedisBudget(URL, "name", tokens="60/min", requests="5/s"), RedisBudget(URL, "name", tokens="1/s")
     RedisBudget(URL, "another", tokens="2/s")
     RedisBudget("redis://elsewhere", "name", tokens="2/s")
@@ -187,7 +192,6 @@ def test_two_rates_of_budgets_under_one_name_are_an_error() -> None:
 
 
 def test_it_can_be_imported_without_fork() -> None:
-    """On Windows `os` has no `register_at_fork`."""
     program = (
         "import asyncio, logging, os, random, sys; del os.register_at_fork; sys.platform = 'win32';"  # what takes part in forks itself
         "import aiorate.redis; aiorate.redis.RedisLimiter; print('ok')"

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from helpers.driving import others
-from helpers.server import most_in_any_window
 from helpers.stores import Process, RealServer, TimedClient, now, stop
 
 import aiorate
 from aiorate import CalendarWindow, TokenBucket
 from aiorate.redis import RedisBudget, RedisLimiter
 
-pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+pytestmark = [pytest.mark.asyncio(loop_factories=["virtual"]), pytest.mark.usefixtures("stopped")]
 
 
 async def test_closing_gives_slots_back_and_leaves_nothing(store: RealServer) -> None:
@@ -34,7 +33,6 @@ async def test_closing_gives_slots_back_and_leaves_nothing(store: RealServer) ->
         await one.limiter.acquire()
     one.limiter.apply("100,1,start")
     await one.one()
-    await stop(one, other)
 
 
 async def test_a_charge_just_before_closing_is_told(store: RealServer) -> None:
@@ -51,7 +49,6 @@ async def test_a_charge_just_before_closing_is_told(store: RealServer) -> None:
     await third.aclose()
     await other.one()
     assert pytest.approx(40.2, abs=0.2) == other.granted[1]
-    await stop(other)
 
 
 async def test_a_request_as_the_last_limiter_closes_is_served(store: RealServer) -> None:
@@ -72,22 +69,6 @@ async def test_a_request_as_the_last_limiter_closes_is_served(store: RealServer)
         assert not others()
 
 
-async def test_a_limiter_that_is_started_while_it_closes_stays_open(store: RealServer) -> None:
-    """An operator restarts it while the store is told of a charge: the next request is served."""
-    process = Process(store, latency=0.01)
-    process.limiter.charge(1)
-    closing = asyncio.create_task(process.limiter.aclose())
-    await asyncio.sleep(0.005)
-    process.limiter.apply("10,1,start")
-    async with asyncio.timeout(1):
-        await process.one()
-        await closing
-        await process.one()
-
-    assert 2 == len(process.granted)
-    await stop(process)
-
-
 async def test_closing_that_is_cancelled_breaks_nothing(store: RealServer) -> None:
     """A program that is in a hurry: the answer comes, and no caller waits for it."""
     one, other = Process(store, latency=0.05), Process(store)
@@ -102,50 +83,6 @@ async def test_closing_that_is_cancelled_breaks_nothing(store: RealServer) -> No
     assert closing.cancelled()
     assert [pytest.approx(0.55, abs=0.01)] == other.granted
     await one.limiter.aclose()
-    await stop(other)
-
-
-@pytest.mark.parametrize("asks_once_more", [False, True])
-async def test_slots_come_back_only_if_they_are_the_last(store: RealServer, asks_once_more: bool) -> None:
-    """Not even if the last answer of all brought no slots: its value counts the slots of the others too."""
-    closing, behind, last = processes = [Process(store, "100/s", horizon=1.0) for _ in range(3)]
-    for process in processes:
-        await process.one()
-    await asyncio.sleep(0.05)
-    tasks = closing.ask(50)
-    await asyncio.sleep(0.001)
-    for task in tasks:
-        task.cancel()
-    behind.ask(45)
-    await asyncio.sleep(0.001)
-    if asks_once_more:
-        closing.limiter.resume()
-        await asyncio.sleep(0.001)
-    await closing.limiter.aclose()
-    last.ask(45)
-    await asyncio.wait(behind.tasks + last.tasks)
-
-    instants = [instant for process in (behind, last) for instant in process.granted[1:]]
-    assert 90 == len(instants)
-    assert most_in_any_window(instants, 0.45) <= (last.limiter.bound(0.45) or 0)
-    assert 90 == len({round(instant, 4) for instant in instants})
-    await stop(*processes)
-
-
-async def test_two_closes_at_once_both_end(store: RealServer) -> None:
-    """``async with`` and a handler of a signal, say. The store hears of it once."""
-    process = Process(store, "1000/s", latency=0.01, horizon=1.0)
-    tasks = process.ask(20)
-    await asyncio.sleep(0.025)
-    calls = process.client.calls
-    async with asyncio.timeout(5):
-        await asyncio.gather(process.limiter.aclose(), process.limiter.aclose())
-
-    assert 1 == process.client.calls - calls
-    assert pytest.approx(0.045, abs=1e-3) == now()
-    await asyncio.wait(tasks)
-    await process.limiter.aclose()
-    assert not others()
 
 
 async def test_a_cancelled_close_does_not_cancel_the_other(store: RealServer) -> None:
@@ -225,54 +162,6 @@ async def at_times(process: Process) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_lease_follows_the_use(store: RealServer) -> None:
-    """Few requests wait for the store, once it is known how many there are."""
-    process = Process(store, DAY, latency=0.001, lease=0.05)
-    for _ in range(5):
-        process.tasks.append(asyncio.create_task(at_times(process)))
-    await asyncio.sleep(0.1)
-    calls, granted = process.client.calls, len(process.granted)
-    await asyncio.sleep(1)
-
-    assert len(process.granted) - granted > 490
-    assert process.client.calls - calls < 60
-    await stop(process)
-
-
-async def test_requests_far_apart_take_nothing_ahead(store: RealServer) -> None:
-    """Not even the one that a lease would give back."""
-    process = Process(store, DAY, lease=0.05)
-    await process.one()
-    calls = process.client.calls
-    for uses in range(2, 6):
-        await asyncio.sleep(0.2)
-        await process.one()
-        await asyncio.sleep(0)
-        assert uses == taken(store)
-
-    assert 4 == process.client.calls - calls
-    await stop(process)
-
-
-async def test_a_bucket_has_back_what_nobody_used(store: RealServer) -> None:
-    """Its burst is that of all runs together: ten requests leave 90 at once."""
-    bucket = TokenBucket("1/hour", burst=100)
-    for turn in range(10):
-        limiter = RedisLimiter(TimedClient(store, latency=0.01), "x", bucket, lease=turn % 2 * 5)
-        await limiter.acquire()
-        tasks = [asyncio.create_task(limiter.acquire()) for _ in range(turn)]
-        await asyncio.sleep(0.005)
-        for task in tasks:
-            task.cancel()
-        await limiter.aclose()
-    process = Process(store, bucket)
-    process.ask(95)
-    await asyncio.sleep(1)
-
-    assert 90 == len(process.granted)
-    await stop(process)
-
-
 async def test_a_rate_has_back_what_nobody_used(store: RealServer) -> None:
     """The slots of requests that left while the answer was on its way are the next ones of another process."""
     one, other = Process(store, "10/s", latency=0.01, horizon=10), Process(store, "10/s")
@@ -285,7 +174,6 @@ async def test_a_rate_has_back_what_nobody_used(store: RealServer) -> None:
     await other.one()
 
     assert [pytest.approx(0.11, abs=0.01)] == other.granted
-    await stop(other)
 
 
 async def test_a_budget_has_back_what_nobody_used(store: RealServer) -> None:
@@ -338,4 +226,3 @@ async def test_statistics_show_what_the_store_has_left(store: RealServer) -> Non
     bucket.pause(10)
     assert 0 == bucket.statistics().available
     await bucket.aclose()
-    await stop(window, other)

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+import pytest
 from helpers.driving import one_loop, until
 from helpers.forks import program
 from helpers.stores import RealServer, port_of_cluster
@@ -68,6 +69,7 @@ async def test_keys_of_all_slots_are_served(running: RealServer) -> None:
         await client.aclose()
 
 
+@pytest.mark.slow
 async def test_a_node_that_is_killed_keeps_only_its_keys_waiting(running: RealServer) -> None:
     """Each node has its own task that asks, because a client tries a node that is down again and again.
 

@@ -121,7 +121,6 @@ async def test_a_value_of_somebody_else_is_left_alone(store: RealServer, kind: s
 
 
 async def test_one_name_has_one_kind_of_limit(store: RealServer) -> None:
-    """The error says whose the key is."""
     for first, second in permutations(KINDS, 2):
         store.send("FLUSHALL")
         one, other = made(store, first, "raise")[0], made(store, second, "open")[0]

@@ -14,7 +14,7 @@ import pytest
 import trio
 from helpers.driving import LONG, others, until
 from helpers.forks import program
-from helpers.loops import FACTORIES, LeapingLoop
+from helpers.loops import FACTORIES
 from helpers.platforms import needs_fork
 from helpers.stores import RealServer, TimedClient, now
 
@@ -45,38 +45,6 @@ def test_limits_serve_one_loop_after_the_other(store: RealServer) -> None:
             trio.run(call)
 
 
-def test_the_task_of_a_closed_loop_is_collected_silently(store: RealServer) -> None:
-    """The collector throws GeneratorExit into it at any point, while requests of the next loop wait for the same limiter."""
-    limiter = RedisLimiter(TimedClient(store, latency=0.01), "x", "10/s")
-
-    async def leave() -> None:
-        tasks = [asyncio.create_task(limiter.acquire())]
-        while not (asking := [task for task in others() if task.get_name() == "aiorate-redis"]):
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        for task in tasks + asking:  # nobody has to hear of it
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-
-    async def go_on() -> float:
-        waiting = asyncio.create_task(limiter.acquire())
-        await asyncio.sleep(0.005)
-        gc.collect()
-        waited = await waiting
-        await limiter.aclose()
-        return waited
-
-    gc.disable()
-    try:
-        loop = VirtualLoop()
-        loop.run_until_complete(leave())
-        loop.close()
-        del loop
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            assert pytest.approx(0.02, abs=1e-3) == runner.run(go_on())
-    finally:
-        gc.enable()
-
-
 def test_a_charge_outside_a_loop_is_told_with_the_first_request(store: RealServer) -> None:
     """A script that has used permits, or was told to wait, before it starts its loop."""
     limiter = RedisLimiter(TimedClient(store), "x", "10/s")
@@ -92,7 +60,6 @@ def test_a_charge_outside_a_loop_is_told_with_the_first_request(store: RealServe
 
 
 def test_ctrl_c_in_the_middle_of_a_call_ends_the_program(store: RealServer) -> None:
-    """As anywhere else; and the next loop is served."""
     client = TimedClient(store)
     limiter = RedisLimiter(client, "x", "10/s")
     client.error = KeyboardInterrupt()  # type: ignore[assignment]  # it is raised where an answer would be
@@ -143,8 +110,6 @@ def closed_during_a_call(store: RealServer, factory: Callable[[], asyncio.Abstra
 
 @needs_fork
 def test_a_child_process_takes_none_of_its_parents_slots(store: RealServer) -> None:
-    """Slots in hand at a fork would be granted twice."""
-
     async def main() -> None:
         limiter = RedisLimiter(store.url, "x", "100000/s", lease=3600, slack=3600)
         for _ in range(50):
@@ -161,14 +126,6 @@ def test_a_child_process_takes_none_of_its_parents_slots(store: RealServer) -> N
 
 
 # Budgets.
-
-
-async def reserve(budget: RedisBudget, used: int) -> float:
-    """When it was granted."""
-    async with budget.reserve(tokens=10) as lease:
-        granted = now()
-        lease.settle(tokens=used)
-    return granted
 
 
 @needs_fork
@@ -202,23 +159,3 @@ asyncio.run(main())
         URL=store.url,
     )
     assert ["True", "30"] == printed.split()
-
-
-@pytest.mark.asyncio(loop_factories=["leaping"])
-async def test_bookings_that_a_late_loop_missed_come_back(store: RealServer) -> None:
-    """They serve others, and this process books again."""
-    late, other = [RedisBudget(TimedClient(store), "x", requests="100/s", tokens="1000/s") for _ in range(2)]
-    waiting = [asyncio.create_task(reserve(late, used=10)) for _ in range(20)]
-    while not late.statistics().granted:
-        await asyncio.sleep(0)
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, LeapingLoop)
-    began = now()
-    for _ in range(20):
-        await loop.leap(0.5)
-
-    granted = await asyncio.gather(*waiting, reserve(other, used=5))
-    assert len(granted) == 21
-    assert max(granted) - began <= 11
-    await late.aclose()
-    await other.aclose()

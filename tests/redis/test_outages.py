@@ -309,42 +309,6 @@ async def forever(acquire: Callable[[], Any]) -> None:
         await acquire()
 
 
-async def test_a_limiter_whose_clock_fails_fails_alone(store: RealServer) -> None:
-    """As it asks or as it is answered, its line is told, and no one else notices; mended, it goes on."""
-
-    class Clock:
-        broken = False
-
-        def now(self) -> int:
-            if self.broken:
-                raise OSError("no clock")
-            return round(now() * 1e9)
-
-    for after, alone in product((0.0, 0.005), (False, True)):
-        row = after, alone
-        client, clock = TimedClient(store, latency=0.01), Clock()
-        failing, well = RedisLimiter(client, "x", "100/s", clock=clock), RedisLimiter(client, "y", "100/s")
-        await asyncio.gather(failing.acquire(), well.acquire())
-        await asyncio.sleep(0.1)
-        began = now()
-        tasks = [asyncio.create_task(limiter.acquire()) for limiter in ([failing] if alone else [failing, well])]
-        while not failing.statistics().waiting:
-            await asyncio.sleep(0)
-        if after:
-            await asyncio.sleep(after)
-        clock.broken = True
-        await asyncio.wait(tasks, timeout=60)
-        clock.broken = False
-
-        assert [OSError] + [type(None)] * (not alone) == [type(task.exception()) for task in tasks if task.done()], row
-        assert near(0.0 if alone and not after else 0.02) == now() - began, row
-        async with asyncio.timeout(60):
-            await asyncio.gather(failing.acquire(), well.acquire())
-        await failing.aclose()
-        await well.aclose()
-        assert not others()
-
-
 async def test_a_credit_that_may_have_arrived_is_not_told_again(store: RealServer) -> None:
     """An answer that is lost may follow a script that ran: the same permits must not come back twice."""
     one, client = made(store, "budget", "wait", tokens="100/s")

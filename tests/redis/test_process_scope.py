@@ -8,16 +8,15 @@ from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis.asyncio
 import trio
 from helpers.driving import LONG
 from helpers.forks import program
 from helpers.outages import POLICIES
 from helpers.platforms import needs_fork
-from helpers.stores import RealServer, TimedClient
+from helpers.stores import RealServer
 from helpers.threads import KINDS, call_in_thread, in_thread, loop_thread
 
-from aiorate import CalendarWindow, EngineUnavailable, LimiterClosed, Waited, WaitTooLong
+from aiorate import CalendarWindow, EngineUnavailable, LimiterClosed, WaitTooLong
 from aiorate.redis import RedisBudget, RedisLimiter
 
 if TYPE_CHECKING:
@@ -92,19 +91,6 @@ def test_threads_and_loops_of_every_kind_share_one_limit(store: RealServer, made
     assert "110" == store.send("GET", quota.key).split()[5]
 
 
-def test_limiters_of_several_urls_have_a_connection_each(store: RealServer, made: Callable[..., RedisLimiter]) -> None:
-    """And one thread. A plain client lends its settings."""
-    client: Any = redis.asyncio.Redis.from_url(store.url)
-    limiters = [made("a"), made("b"), made("c", source=client), made("d", source=client)]
-    for _ in range(20):  # a connection may be closed, after a second in which a busy machine did nothing
-        for limiter in limiters:
-            limiter.acquire_blocking()
-        if (2, 1) == (connections(store), threads().count("aiorate-redis")):
-            break
-    else:
-        pytest.fail(f"{connections(store)} connections, {threads()}")
-
-
 def test_the_last_to_close_leaves_nothing(store: RealServer) -> None:
     """In a loop of any kind: no thread, no connection; what was in hand goes back."""
     for kind in KINDS:
@@ -142,8 +128,6 @@ def test_the_thread_ends_when_nothing_is_asked(store: RealServer, made: Callable
     assert 1 == threads().count("aiorate-redis")
 
 
-
-
 @needs_fork
 def test_a_child_process_has_its_own_thread_and_connection(store: RealServer) -> None:
     """And its own permits; those in hand are the parent's."""
@@ -179,7 +163,6 @@ print(names())
 
 
 def test_without_waiting_the_store_is_asked_once(store: RealServer, made: Callable[..., RedisLimiter]) -> None:
-    """By threads and by tasks."""
     limit = "1/min"
     first, limiter = made(limit=limit), made("y", limit=limit)
     first.acquire_blocking()
@@ -215,11 +198,8 @@ def test_changes_in_any_thread_hold_for_all(made: Callable[..., RedisLimiter]) -
     assert monotonic() - began >= 0.15
 
 
-
-
 @pytest.mark.parametrize("policy", ["raise", "wait"])
 def test_an_outage_has_its_policy_in_every_thread(policy: str) -> None:
-    """And ends in every thread."""
     with RealServer() as store:
         limiter = RedisLimiter(store.url, "x", "100/s", scope="process", grace=0.2, **POLICIES[policy])
         limiter.acquire_blocking()
@@ -248,35 +228,6 @@ def test_an_outage_has_its_policy_in_every_thread(policy: str) -> None:
         assert "shared" == limiter.statistics().state
         asyncio.run(limiter.aclose())
     assert not threads()
-
-
-def test_wrong_arguments_say_what_to_write(store: RealServer) -> None:
-    """A client that belongs to an event loop cannot be asked in a thread."""
-    client: Any = TimedClient(store)
-    with pytest.raises(TypeError, match=r"in a thread, and this TimedClient belongs to an event loop. Give a URL"):
-        RedisLimiter(client, "x", "1/s", scope="process")
-    with pytest.raises(ValueError, match="'loop' or 'process'"):
-        RedisLimiter(store.url, "x", "1/s", scope="thread")  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="process"):
-        RedisLimiter(store.url, "x", "1/s").acquire_blocking()
-
-
-def test_a_program_of_one_request_uses_one_permit(store: RealServer) -> None:
-    """It takes none ahead for requests that never come, so it need not be closed."""
-    program(
-        """
-from aiorate import CalendarWindow
-from aiorate.redis import RedisLimiter
-
-limiter = RedisLimiter(URL, "x", CalendarWindow("1000/day", "UTC"), lease=0.05, scope="process")
-with limiter:
-    pass
-os._exit(0)
-""",
-        URL=store.url,
-    )
-
-    assert [0.0, 1.0] == [float(word) for word in store.send("GET", "aiorate:x").split()[4:6]]
 
 
 def test_a_budget_of_the_process_serves_threads_and_loops(store: RealServer) -> None:
@@ -312,14 +263,3 @@ def test_a_budget_of_the_process_serves_threads_and_loops(store: RealServer) -> 
         at_once()
     asyncio.run(budget.aclose())
     assert not threads()
-
-
-def test_the_callers_in_threads_are_told_what_they_waited(running: RealServer) -> None:
-    """on_wait: the thread that asks the store tells nobody."""
-    told: list[Waited] = []
-    limiter = RedisLimiter(running.url, "on_wait of a process", "100/s", scope="process", on_wait=told.append)
-    waited = [call_in_thread(limiter.acquire_blocking) for _ in range(3)]
-    asyncio.run(limiter.aclose())
-
-    assert told
-    assert [seconds for seconds in waited if seconds] == [each.seconds for each in told]

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aiorate import Rate
-from aiorate.redis.booking_script import BOOKINGS, MOST_NUMBERS, BookingAnswer, BookingQuestion, Limits, read_booking_answer
+from aiorate.redis.booking_script import BOOKINGS, BookingAnswer, BookingQuestion, Limits, read_booking_answer
 from aiorate.redis.script import SLOTS, Answer, Question, limits_of, read_answer
 from aiorate.redis.window_script import WINDOWS, WindowAnswer, WindowQuestion, read_window_answer
 
@@ -38,7 +38,6 @@ class Client:
 
 
 def test_the_tests_change_only_the_clock_of_the_scripts() -> None:
-    """Otherwise they would prove nothing."""
     for script, timed in ((SLOTS, TIMED), (BOOKINGS, TIMED_BOOKINGS), (WINDOWS, TIMED_WINDOWS)):
         assert 1 == script.text.count("redis.call('TIME')")
         assert script.text == timed.replace("{0, ARGV[3]}", "redis.call('TIME')")
@@ -104,20 +103,6 @@ def test_a_question_gets_only_slots_within_the_horizon(store: RealServer) -> Non
     assert 20 == client.ask(58 * MS, 1000).granted
     client.ask(58 * MS, charge=1000)
     assert 1 == client.ask(58 * MS, 1000).granted
-
-
-def test_slots_for_callers_that_do_not_wait(store: RealServer) -> None:
-    """None that comes too late, and only for whole requests, since others would lapse. Slots that the client has already count."""
-    client = SlotClient(store, ("10/s", 3))
-    assert [-200 * MS, -100 * MS, 0] == client.slots(0, 9, within=0)
-    assert [] == client.slots(99 * MS, 9, within=0)
-    assert [100 * MS] == client.slots(99 * MS, 9, within=1 * MS)
-    assert [200 * MS] == client.slots(99 * MS, 1)
-
-    store.send("FLUSHALL")
-    client = SlotClient(store, ("10/s", 7))
-    assert [5, 0] == [client.ask(0, want, within=0, unit=5).granted for want in (10, 5)]
-    assert [2, 0] == [client.ask(0, 2, within=0, unit=5, have=3).granted for _ in range(2)]
 
 
 def test_a_clock_of_the_store_that_goes_back_has_not_moved(store: RealServer) -> None:
@@ -275,15 +260,6 @@ def test_dimensions_are_known_by_their_names(store: RealServer) -> None:
         assert [2 * SECOND] == BookingClient(store, dimensions, 2).starts(0, (1, 1)), name
 
 
-def test_a_question_may_be_long(store: RealServer) -> None:
-    """As many numbers as a ledger ever sends."""
-    for dimensions, requests in ((1, 256), (11, 256), (100, 30), (500, 6)):
-        store.send("FLUSHALL")
-        assert dimensions * requests <= MOST_NUMBERS
-        client = BookingClient(store, {f"dimension {number}": ("1000/s", 1) for number in range(dimensions)})
-        assert requests == client.ask(0, *[(1,) * dimensions] * requests).granted, dimensions
-
-
 # Windows of 10 s, of 100 permits.
 
 
@@ -303,28 +279,6 @@ class WindowClient(Client):
         question = WindowQuestion(want, age=(now - self.told_at if age is None else age) * SECOND, remembered=self.value, **more)
         words = question.words(self.permits, self.period * SECOND, [EPOCH + round(end * SECOND) for end in ends])
         return self.told(read_window_answer(self.send(TIMED_WINDOWS, words, now * SECOND)), now)  # type: ignore[no-any-return]
-
-
-def test_a_process_takes_a_part_of_what_is_left(store: RealServer) -> None:
-    """An eighth, so that a killed process loses little; all of it in a few calls."""
-    client, calls, total = WindowClient(store), 0, 0
-    while total < 100:
-        granted = client.ask(1, 100).granted
-        assert granted == -(-(100 - total) // 8)
-        total, calls = total + granted, calls + 1
-
-    assert calls <= 32
-    assert 0 == client.ask(9.999_999, 100).granted
-    assert 13 == client.ask(10, 100).granted
-
-
-def test_a_window_that_was_not_named_changes_nothing(store: RealServer) -> None:
-    """The answer is the time, and the client asks again."""
-    client = WindowClient(store)
-    answer = client.ask(1, 10, around=500, charge=5, pause=9)
-    assert ("", EPOCH + SECOND, -1) == (answer.value, answer.now, answer.granted)
-    assert "0" == store.send("EXISTS", KEY)
-    assert -1 == client.ask(1, 10, around=-500).granted
 
 
 def test_a_clock_that_goes_back_stays_in_its_window(store: RealServer) -> None:
@@ -361,19 +315,6 @@ def test_lost_state_is_restored_before_anything_is_granted(store: RealServer) ->
     assert 0 < clients[0].ask(1.5, 100).settling <= 0.6 * SECOND
     assert (54, 46) == (clients[0].ask(2.1, 100, at_once=100).granted, 46)
     assert 100 == clients[1].ask(2.2).taken
-
-
-def test_a_new_process_that_comes_first_is_told_too(store: RealServer) -> None:
-    """What it was granted counts on top of what others remember, and nothing is granted for a second."""
-    old, new = WindowClient(store), WindowClient(store)
-    old.ask(1, 60, least=60)
-    store.send("FLUSHALL")
-    new.ask(2, 6, least=6)
-
-    answer = old.ask(3, 100)
-    assert (66, 0) == (answer.taken, answer.granted)
-    assert 34 == old.ask(4.1, 100, at_once=100).granted
-    assert 100 == new.ask(5).taken
 
 
 def test_a_replica_that_lags_is_told(store: RealServer) -> None:

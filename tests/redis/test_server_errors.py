@@ -65,7 +65,6 @@ async def test_an_error_is_an_outage_or_a_refusal_by_its_code(running: RealServe
 
 
 async def test_a_server_that_runs_a_long_script_is_an_outage(running: RealServer) -> None:
-    """BUSY: it answers nothing else meanwhile."""
     with RealServer() as server:
         server.send("CONFIG", "SET", "lua-time-limit", 1)
         endless = asyncio.create_task(asyncio.to_thread(ignoring_errors, server, "EVAL", "while true do end", 0))
@@ -79,7 +78,6 @@ async def test_a_server_that_runs_a_long_script_is_an_outage(running: RealServer
 
 @pytest.mark.slow
 async def test_a_replica_that_is_loading_is_an_outage(running: RealServer) -> None:
-    """60 MB, which it takes its time to load."""
     with RealServer() as server, RealServer() as replica:
         server.send("CONFIG", "SET", "rdbcompression", "no")
         ignoring_errors(server, "CONFIG", "SET", "repl-diskless-sync-delay", 0)  # older servers have no such setting, or no delay
@@ -141,7 +139,6 @@ def url_of(store: RealServer, *rights: str) -> str:
 
 
 async def test_the_listed_permissions_are_enough(store: RealServer) -> None:
-    """An operator need not give more."""
     url = url_of(store, KEYS, *COMMANDS)
     for source in (url, *[client.from_url(url) for client in CLIENTS]):
         limiter = RedisLimiter(source, "name", "1000/s")

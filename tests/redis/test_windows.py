@@ -13,7 +13,7 @@ from helpers.stores import EPOCH_SECONDS, Process, RealServer, now, stop
 
 from aiorate import CalendarWindow, WaitTooLong
 
-pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+pytestmark = [pytest.mark.asyncio(loop_factories=["virtual"]), pytest.mark.usefixtures("stopped")]
 
 
 def near(seconds: float) -> Any:
@@ -37,7 +37,6 @@ async def test_each_window_has_its_permits_at_once(store: RealServer) -> None:
     await asyncio.gather(*process.ask(8))
 
     assert [near(instant) for instant in (0, 0, 0, 10, 10, 10, 20, 20)] == process.granted
-    await stop(process)
 
 
 async def test_processes_never_exceed_a_window_however_far_the_store(store: RealServer) -> None:
@@ -50,7 +49,6 @@ async def test_processes_never_exceed_a_window_however_far_the_store(store: Real
     counts = by_window(processes, 2)
     assert max(counts) <= 50
     assert min(counts[1:-1]) == 50
-    await stop(*processes)
 
 
 async def test_a_permit_that_comes_after_its_window_is_not_used(store: RealServer) -> None:
@@ -65,7 +63,6 @@ async def test_a_permit_that_comes_after_its_window_is_not_used(store: RealServe
     await asyncio.wait(tasks)
 
     assert pytest.approx(20.5, abs=0.2) == far.granted[1]
-    await stop(far, near)
 
 
 async def test_the_slack_at_the_end_of_a_window_is_not_used(store: RealServer) -> None:
@@ -94,7 +91,6 @@ async def test_the_clock_of_the_client_may_be_wrong(store: RealServer) -> None:
 
 
 async def test_a_window_outlives_the_processes(store: RealServer) -> None:
-    """A quota of a day is not that of a process."""
     first = Process(store, CalendarWindow("3/day", "UTC"))
     await asyncio.gather(*first.ask(2))
     await stop(first)
@@ -105,7 +101,6 @@ async def test_a_window_outlives_the_processes(store: RealServer) -> None:
     with pytest.raises(WaitTooLong) as refused:
         await second.limiter.acquire(max_wait=0)
     assert pytest.approx(15 * 3600, abs=1) == refused.value.wait
-    await stop(second)
 
 
 async def test_a_grant_that_is_cancelled_goes_back(store: RealServer) -> None:
@@ -121,11 +116,9 @@ async def test_a_grant_that_is_cancelled_goes_back(store: RealServer) -> None:
     await asyncio.gather(*other.ask(2))
 
     assert now() < 0.1
-    await stop(one, other)
 
 
 async def test_permits_taken_ahead_go_back_after_the_lease(store: RealServer) -> None:
-    """A process that falls idle keeps nothing."""
     process = Process(store, CalendarWindow("1000/day", "UTC"), lease=0.5)
     for _ in range(200):
         await process.one()
@@ -134,7 +127,6 @@ async def test_permits_taken_ahead_go_back_after_the_lease(store: RealServer) ->
 
     assert not process.limiter.try_acquire()
     assert "201" == store.send("GET", process.limiter.key).split()[5]
-    await stop(process)
 
 
 async def test_a_request_gets_all_its_permits_or_none(store: RealServer) -> None:
@@ -150,19 +142,6 @@ async def test_a_request_gets_all_its_permits_or_none(store: RealServer) -> None
     assert 2 == len(one.granted) + len(other.granted)
     with pytest.raises(ValueError, match=r"acquire\(11\)"):
         await one.limiter.acquire(11)
-    await stop(one, other)
-
-
-async def test_many_callers_that_do_not_wait_are_asked_for_together(store: RealServer) -> None:
-    """All that is left goes to them in one call, and the others are refused."""
-    process = Process(store, CalendarWindow("40/day", "UTC"))
-    await process.one()
-    before = process.client.calls
-    results = await asyncio.gather(*[process.limiter.acquire(max_wait=0) for _ in range(60)], return_exceptions=True)
-
-    assert 39 == results.count(0.0) or 39 == sum(not isinstance(result, WaitTooLong) for result in results)
-    assert process.client.calls - before <= 2
-    await stop(process)
 
 
 async def test_charge_refund_and_rate_change_the_count(store: RealServer) -> None:
@@ -185,34 +164,6 @@ async def test_charge_refund_and_rate_change_the_count(store: RealServer) -> Non
     assert pytest.approx(20, abs=0.2) == now()
     with pytest.raises(ValueError, match="must be whole seconds"):
         process.limiter.set_rate("1/7s")
-    await stop(process)
-
-
-async def test_a_refund_brings_nothing_back_from_an_earlier_window(store: RealServer) -> None:
-    """It would let this one have more."""
-    process = Process(store, CalendarWindow("10/10s", "UTC"))
-    await process.one(10)
-    await process.one(1)
-    process.limiter.refund(5)  # at most the one of this window
-    await process.one(10)
-    assert pytest.approx(10, abs=0.2) == now()
-    await process.one(1)
-
-    assert pytest.approx(20, abs=0.2) == now()
-    await stop(process)
-
-
-async def test_a_pause_holds_all_processes_and_the_calendar_goes_on(store: RealServer) -> None:
-    """The next window begins when it does."""
-    one, other = (Process(store, CalendarWindow("3/10s", "UTC")) for _ in range(2))
-    await asyncio.gather(*one.ask(2), *other.ask(1))
-    one.limiter.pause(15)
-    await asyncio.sleep(0.1)
-    tasks = [*one.ask(2), *other.ask(2)]
-    await asyncio.wait(tasks)
-
-    assert [pytest.approx(15, abs=0.1)] * 3 + [pytest.approx(20, abs=0.1)] == sorted(one.granted + other.granted)[3:]
-    await stop(one, other)
 
 
 async def test_an_emptied_store_gives_no_window_more(store: RealServer) -> None:
@@ -228,7 +179,6 @@ async def test_an_emptied_store_gives_no_window_more(store: RealServer) -> None:
     await asyncio.sleep(56)
 
     assert [1000] == by_window(processes, 60)
-    await stop(*processes)
 
 
 async def steadily(process: Process) -> None:
@@ -238,7 +188,6 @@ async def steadily(process: Process) -> None:
 
 
 async def test_other_calendars_of_one_name_are_logged(store: RealServer, caplog: pytest.LogCaptureFixture) -> None:
-    """The windows of the first hold for all."""
     one, other = Process(store, CalendarWindow("3/day", "UTC")), Process(store, CalendarWindow("3/day", "Europe/Berlin"))
     await asyncio.gather(*one.ask(2))
     await asyncio.gather(*other.ask(1))
@@ -247,7 +196,6 @@ async def test_other_calendars_of_one_name_are_logged(store: RealServer, caplog:
 
     assert pytest.approx(16 * 3600, abs=1) == refused.value.wait
     assert 1 == len([line for line in lines(caplog) if "another period, time zone or tzdata" in line])
-    await stop(one, other)
 
 
 # Days and months.
@@ -289,7 +237,6 @@ async def over_an_end(store: RealServer, rate: str, ends: str, following: float,
 
     assert [near(began + 60)] * 3 == sorted(again.granted + other.granted)
     assert near(following) == again.limiter.delay()
-    await stop(again, other)
 
 
 async def test_the_first_days_of_march_know_their_month(store: RealServer) -> None:
@@ -303,21 +250,3 @@ async def test_the_first_days_of_march_know_their_month(store: RealServer) -> No
 
         assert near(31 * DAY - minutes * 60) == process.limiter.delay(), minutes
         await stop(process)
-
-
-async def test_a_charge_and_a_new_number_count_by_months(store: RealServer) -> None:
-    """A debt is paid by the following months; a rate of a month is read as such."""
-    process = Process(store, CalendarWindow("10/month", "UTC"), skew=at("2028-01-31T23:59"))
-    await asyncio.gather(*process.ask(4))
-    process.limiter.charge(10)
-    await asyncio.sleep(1)
-
-    with pytest.raises(WaitTooLong):
-        await process.limiter.acquire(7, max_wait=0)
-    assert near(59 + 29 * DAY) == process.limiter.delay(7)
-
-    process.limiter.set_rate("20/month")
-    await asyncio.sleep(1)
-    assert str(process.limiter.rate) == "20/month"
-    assert process.limiter.delay(6) < 1
-    await stop(process)

@@ -6,8 +6,6 @@ What is said of time here holds on any machine: never early, the bound, and that
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,6 @@ import valkey.asyncio
 from helpers.driving import LONG, others, until
 from helpers.stores import RealServer, fake_server
 
-import aiorate
 from aiorate import EngineUnavailable, KeyedBudget, KeyedLimiter
 from aiorate.redis import RedisBudget, RedisLimiter
 
@@ -141,7 +138,6 @@ async def test_a_refused_connection_is_an_error_after_the_grace(running: RealSer
 
 
 async def test_all_limiters_of_a_client_share_a_task_and_a_connection(store: RealServer) -> None:
-    """However many keys there are."""
     keyed = KeyedLimiter(lambda key: RedisLimiter(store.url, f"chat:{key}", "1000/s"), shared="100000/s")
     before = store.calls()
     await asyncio.gather(*[keyed.acquire(key) for key in range(200) for _ in range(3)])
@@ -151,60 +147,3 @@ async def test_all_limiters_of_a_client_share_a_task_and_a_connection(store: Rea
     assert store.calls() - before <= 3 * 600
     await keyed.aclose()
     await until(lambda: not ours())
-
-
-async def test_more_keys_than_one_call_takes_go_with_the_next(store: RealServer) -> None:
-    """The first in the first call, so that the loop turns in between."""
-    # However slow the machine is, no slot lapses before it is used.
-    limiters = [RedisLimiter(store.url, f"host:{key}", "1000/s", slack=LONG) for key in range(600)]
-    order: list[int] = []
-
-    async def one(key: int) -> None:
-        await limiters[key].acquire()
-        order.append(key)
-
-    await asyncio.gather(*[one(key) for key in range(600)])
-    assert sorted(order) == list(range(600))
-    assert set(range(200)) <= set(order[:256])
-    for limiter in limiters:
-        await limiter.aclose()
-
-
-async def test_a_client_with_a_reused_id_has_its_own_server(store: RealServer) -> None:
-    """A client is known by its identity, which is free for another once it is gone, while the task that asks still lives."""
-    client = redis.asyncio.Redis.from_url(store.url)
-    await RedisLimiter(client, "x", "1000/s").acquire()
-    kept = weakref.ref(client)
-    del client
-    gc.collect()
-
-    assert ours()
-    assert kept() is not None
-    for task in ours():
-        task.cancel()
-    await asyncio.wait(ours())
-    gc.collect()
-    assert kept() is None
-
-
-async def test_a_request_of_an_http_client_takes_a_slot(store: RealServer) -> None:
-    """The hooks take it as any limiter, and what the server says is told to all processes."""
-    import httpx2
-    from helpers.server import Server
-
-    from aiorate.http import hooks
-
-    async with Server() as server:
-        limiter, other = RedisLimiter(store.url, "api", "1000/s"), RedisLimiter(store.url, "api", "1000/s")
-        async with httpx2.AsyncClient(event_hooks=hooks(limiter)) as client:
-            for _ in range(3):
-                await client.get(server.url)
-        assert 3 == limiter.statistics().granted
-        told = store.calls()
-        limiter.observe(aiorate.http.Feedback(429, pause=0.05))
-        await until(lambda: store.calls() > told)
-        began = monotonic_ns()
-        await other.acquire()
-        assert monotonic_ns() - began > 1_000_000
-        await limiter.aclose()
-        await other.aclose()
