@@ -170,25 +170,25 @@ def adaptive_picture() -> str:
     return _svg(width, 270, "An AdaptiveRate finds a limit of 100 per second, and follows it to 30 and to 120", parts)
 
 
-def adaptive_table() -> list[str]:
-    """The rows of the table of adaptive.md: the share of what a server allowed that each way used, and the requests refused."""
+KINDS = {
+    "bucket": "token bucket whose rate falls and rises",
+    "window1": "fixed window of 1 s",
+    "window10": "fixed window of 10 s",
+    "sliding": "sliding window",
+    "concurrency": "limit of concurrency",
+    "retry30": "Retry-After of 30 s",
+}
+
+
+def adaptive_row(kind: str) -> str:
+    """A row of the table of adaptive.md: the share of what such a server allowed that each way used, and the requests refused."""
     from helpers.adaptive.table import cells, simulate, summary
 
-    kinds = {
-        "bucket": "token bucket whose rate falls and rises",
-        "window1": "fixed window of 1 s",
-        "window10": "fixed window of 10 s",
-        "sliding": "sliding window",
-        "concurrency": "limit of concurrency",
-        "retry30": "Retry-After of 30 s",
-    }
-
-    def found(policy: str, kind: str) -> str:
+    row = [KINDS[kind]]
+    for policy in ("AdaptiveRate", "AIMD", "a 429 pauses"):
         seen = summary([simulate(cell)[0] for cell in cells([policy], [kind])])
-        return f"{seen.share:.2f}" + (f" ({seen.refused:.1f} %)" if policy == "AdaptiveRate" else "")
-
-    policies = ("AdaptiveRate", "AIMD", "a 429 pauses")
-    return [f"| {words} | {' | '.join(found(policy, kind) for policy in policies)} |" for kind, words in kinds.items()]
+        row.append(f"{seen.share:.2f}" + (f" ({seen.refused:.1f} %)" if policy == "AdaptiveRate" else ""))
+    return f"| {' | '.join(row)} |"
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str = "start") -> str:
@@ -212,7 +212,8 @@ if __name__ == "__main__":
     sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
     logging.getLogger("aiorate").setLevel(logging.ERROR)  # each pause is logged
     if sys.argv[1:] == ["adaptive"]:
-        print(*adaptive_table(), sep="\n")
+        for kind in KINDS:
+            print(adaptive_row(kind))
     else:
         for path, content in files().items():
             path.write_text(content, encoding="utf-8")

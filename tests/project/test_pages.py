@@ -6,6 +6,9 @@ import importlib.util
 import re
 import tomllib
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import aiorate
 
@@ -65,19 +68,32 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name in aiorate.__all__ if name not in described or not getattr(aiorate, name).__doc__] == []
 
 
-def test_pictures_show_what_limiters_really_do() -> None:
-    """If a strategy changes, so must its picture: python docs/make_figures.py. Every picture is on a page."""
+def drawing() -> ModuleType:
+    """docs/make_figures.py, which is in no package."""
     spec = importlib.util.spec_from_file_location("make_figures", DOCS / "make_figures.py")
     assert spec is not None
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
+    return made
+
+
+def test_pictures_show_what_limiters_really_do() -> None:
+    """If a strategy changes, so must its picture: python docs/make_figures.py. Every picture is on a page."""
     shown = {DOCS / link for page in DOCS.glob("*.md") for link in re.findall(r"!\[.*\]\((.*?)\)", page.read_text(encoding="utf-8"))}
 
-    files = made.files()
+    files = drawing().files()
 
     assert [path.name for path, text in files.items() if path.read_text(encoding="utf-8") != text] == []
     assert set(files) == shown == set((DOCS / "figures").iterdir())
+
+
+@pytest.mark.slow
+def test_the_table_of_the_adaptive_page_is_measured() -> None:
+    """Two of its rows; python docs/make_figures.py adaptive prints all."""
+    page, made = (DOCS / "adaptive.md").read_text(encoding="utf-8"), drawing()
+
+    assert [row for kind in ("window10", "retry30") if (row := made.adaptive_row(kind)) not in page] == []
 
 
 def test_the_changelog_begins_with_this_version() -> None:
