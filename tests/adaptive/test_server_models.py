@@ -1,6 +1,6 @@
 """AdaptiveRate against models of servers, in virtual time: a few of every kind, with thresholds that leave room.
 
-`python -m helpers.adaptive` has all of them, and what each figure means.
+`python docs/make_figures.py adaptive` compares it with other ways.
 """
 
 from __future__ import annotations
