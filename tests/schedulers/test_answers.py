@@ -101,12 +101,10 @@ def test_a_charge_may_be_the_first_call() -> None:
     for name, make in EACH.items():
         charged, taken, now = make(), make(), S
         permits = min(charged.max_permits or 7, 7)
-
         charged.charge(permits, S)
         for _ in range(permits):
             now = max(now, taken.peek(1, now))
             taken.take(1, now)
-
         assert charged.peek(1, S) >= taken.peek(1, S) - S // 1000, name
 
 

@@ -72,7 +72,6 @@ def test_days_weeks_and_months_begin_with_their_date(zone: str, year: int) -> No
 def test_clocks_that_go_back_over_midnight_do_not_end_a_day_twice() -> None:
     """In St John's they went back from 00:01 to 23:01: permits of the hour that is repeated are the next day's, which has begun."""
     zone, begin, end = "America/St_Johns", "2006-10-27T12:00", "2006-10-31T12:00"
-
     assert [second for second, _ in beginnings(zone, begin, end, 60)] == walked("1/day", zone, begin, end)
     repeated = CalendarWindow("3/day", zone, origin=utc("2006-10-29T03:00") * S)  # 23:30 for the second time
     assert datetime.fromtimestamp(repeated.origin // S, ZoneInfo(zone)).isoformat() == "2006-10-28T23:30:00-03:30"
@@ -163,7 +162,6 @@ def test_other_months_are_refused() -> None:
 def test_rates_of_months_are_values() -> None:
     """Compared, hashed, copied and pickled as other rates are, and equal to no number of days."""
     rate = CalendarWindow("10/month", "UTC").rate
-
     assert rate == copy.deepcopy(rate) == pickle.loads(pickle.dumps(rate)) == CalendarWindow("10/month", "Asia/Tokyo").rate
     assert len({rate, CalendarWindow("10/month", "UTC").rate, CalendarWindow("20/2months", "UTC").rate, Rate.parse("10/31day")}) == 3
     assert rate not in (Rate.parse("10/31day"), "10/month")
@@ -201,9 +199,7 @@ def test_a_day_becomes_a_month_by_its_text() -> None:
     """The grants of the day count until the month ends."""
     limiter = Limiter(CalendarWindow("10/day", "UTC", origin=utc("2024-02-10T00:00") * S), clock=ManualClock())
     limiter.try_acquire(10)
-
     limiter.set_rate("20/month")
-
     assert [limiter.try_acquire(10), limiter.try_acquire()] == [True, False]
     assert limiter.delay() == 20 * DAY
 
@@ -232,8 +228,6 @@ def test_the_rate_of_a_month_may_be_searched() -> None:
     """An AdaptiveRate moves the permits, and the window stays a month."""
     limiter = Limiter(CalendarWindow("1000/month", "UTC", origin=0), clock=ManualClock())
     adaptive = AdaptiveRate(limiter, "1/day", "1000/day")
-
     adaptive.throttled(took=1)
-
     assert str(adaptive.rate).endswith("/month")
     assert adaptive.rate.permits < 1000

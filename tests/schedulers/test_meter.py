@@ -56,9 +56,7 @@ def test_a_number_that_is_too_large_may_be_replaced(compiled: type[PureMeter]) -
     meter = opened(compiled, (1, 1, 1 << 130, 1 << 129), 1 << 200)
     assert not meter.grab()
     assert (meter.due, meter.numbers) == (1 << 200, (1, 1, 1 << 130, 1 << 129))
-
     meter.due, meter.numbers = 0, (1, 1, ENDLESS, 0)
-
     assert meter.grab()
 
 
@@ -86,7 +84,6 @@ def test_a_loss_that_is_too_large_is_left_to_the_scheduler(compiled: type[PureMe
     for _ in range(12):
         meter.due = -(2**125) + 1
         taken += meter.grab()
-
     assert 0 < taken == meter.grabs < 12
     assert taken * ((FAR - 1) * (2**62 - 1) + 2**125 - 1) == meter.collect()[1] < 2**127
 
@@ -95,7 +92,6 @@ def test_the_clock_is_asked_only_while_the_meter_is_open(kind: type[PureMeter]) 
     asked = []
     meter = opened(kind)
     meter.read = lambda: asked.append(1) or 1000  # type: ignore[func-returns-value]
-
     meter.until = 0
     assert (False, []) == (meter.grab(), asked)
     assert (True, [1]) == (meter.grab(True), asked)
@@ -126,9 +122,7 @@ def test_a_clock_may_change_the_meter_that_asks_it(kind: type[PureMeter]) -> Non
 def test_a_meter_goes_by_the_monotonic_clock_at_first(kind: type[PureMeter]) -> None:
     meter = kind((1, 1, 0, 0), 0)
     meter.until = FAR
-
     before, taken, after = monotonic_ns(), meter.grab(), monotonic_ns()
-
     assert (True, monotonic_ns) == (taken, meter.read)
     assert before <= meter.last <= after
     meter.offset = -HOUR
@@ -160,7 +154,6 @@ def test_a_copy_of_a_meter_is_shut(kind: type[PureMeter]) -> None:
 def test_a_pickle_names_no_compiled_module(compiled: type[PureMeter]) -> None:
     """So it can be loaded where the compiled meter is absent: there the name is that of the other."""
     pickled = pickle.dumps(opened(compiled, due=7))
-
     assert b"_meter" not in pickled
     aiorate.meter.Meter = PureMeter  # type: ignore[misc]  # the fixture puts it back
     loaded = pickle.loads(pickled)

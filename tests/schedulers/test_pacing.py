@@ -25,7 +25,6 @@ def test_strict_is_strict() -> None:
 def test_half_strict_gives_up_half_of_each_gap() -> None:
     """due 0, asked at 1: next = 0 + 0.5 x 1 + 0.1 = 0.6; then 0.6 + 0.2 + 0.1 = 0.9, then 0.9 + 0.05 + 0.1 = 1.05."""
     pace = BurstCompensation("10/s", strictness=0.5, start=0)
-
     assert waits(pace, "1 1 1 1 1") == "0 0 0 0.05 0.15"
     assert pace.spilled == S // 2 + S // 5 + S // 20
 
@@ -33,21 +32,18 @@ def test_half_strict_gives_up_half_of_each_gap() -> None:
 def test_giving_up_half_of_a_gap_gains_no_fraction() -> None:
     """Half of three nanoseconds is given up as two, so that strictness never makes a permit earlier."""
     scheduler = BurstCompensation("1/3ns", strictness=0.5, start=0)
-
     assert [scheduler.take(1, 0), scheduler.take(1, 6), scheduler.peek(1, 6)] == [0, 3, 8]
 
 
 def test_strictness_zero_is_the_plain_accumulator() -> None:
     """One revision of the original closed the whole gap instead."""
     asked = "0 3 3 3.05 9 9 9"
-
     assert waits(BurstCompensation("7/s", strictness=0), asked) == waits(TicksAccumulator("7/s"), asked)
 
 
 def test_a_burst_ratio_catches_up_and_never_runs_ahead() -> None:
     """A second late at 10/s, ratio 2: 20/s for as long as the delay lasted, then 10/s."""
     granted = grants(BurstRatio("10/s", ratio=2, start=0), 24, begin=1).split()
-
     assert (granted[:3], granted[-4:]) == (["1", "1.05", "1.1"], ["2", "2.1", "2.2", "2.3"])
 
 
@@ -55,7 +51,6 @@ def test_ratio_one_never_catches_up_and_says_so() -> None:
     """Rate 1000, 1000 ns late: the original's own test reports lateness 1000, 1000, 1000."""
     pace = BurstRatio("1000/s", ratio=1, start=50_000)
     late = [now - pace.take(1, now) for now in (51_000, 1_051_000, 2_051_000)]
-
     assert late == [1000, 1000, 1000]
     assert pace.lag(3_051_000) == 1000
 
@@ -120,10 +115,8 @@ def test_apply_changes_the_ratio() -> None:
     """From 20/s to 40/s in the middle of catching up. Without an instant it starts no schedule."""
     pace, fresh = BurstRatio("10/s", ratio=2, start=0), BurstRatio("10/s", ratio=2)
     assert waits(pace, "9 9") == "0 0.05"
-
     pace.apply("10/s", 4, 9 * S)
     fresh.apply("5/s", 3)
-
     assert waits(pace, "9 9 9") == "0.1 0.125 0.15"
     assert repr(fresh) == "BurstRatio('5/s', ratio=3)"
     assert waits(fresh, "7 7 7") == "0 0.2 0.4"
@@ -133,7 +126,6 @@ def test_stock_counts_the_slots_that_are_due() -> None:
     """None before the first call, which begins the schedule: a limiter made long ago has no burst."""
     pace, idle = TicksAccumulator("10/s", start=0), TicksAccumulator("10/s")
     pace.take(1, S)
-
     assert [pace.stock(now) for now in (0, S // 10 - 1, S // 10, S)] == [0, 0, 1, 10]
     assert pace.ticks == S // 10
     assert (idle.stock(5 * S), idle.take(1, 5 * S)) == (0, 5 * S)
@@ -147,9 +139,7 @@ def test_a_returned_slot_brings_its_gap_back() -> None:
         scheduler.take(1, 0)
         assert scheduler.take(1, S) == S // 10
         assert scheduler.spilled == 9 * S // 10
-
         scheduler.give_back(1, S, receipt)
-
         assert scheduler.spilled == (0 if receipt else 9 * S // 10)
 
 
@@ -174,14 +164,12 @@ def test_fractions_of_a_stored_permit_are_kept() -> None:
     """A caller that comes every 1.9 intervals stores 0.9 each time; the article's limiter never stores anything."""
     store = SmoothBursty("1/s", max_stored=5, start=0)
     waits(store, "0 1.9 3.8 5.7")
-
     assert store.stored == 1.7
 
 
 def test_warming_up_is_slow_at_first_and_after_idling() -> None:
     """2/s, 4 s of warm-up, cold factor 3: intervals from 1.375 s down to 0.5 s. A whole warm-up time of idleness makes it cold again."""
     warm = SmoothWarmingUp("2/s", warmup=4)
-
     assert waits(warm, "0 0 1.375 2.5 3.375 4 4.5") == "0 1.375 1.125 0.875 0.625 0.5 0.5"
     assert waits(warm, "100 100 100") == "0 1.375 2.5"
 
@@ -191,10 +179,8 @@ def test_from_cold_to_warm_takes_the_warm_up_time() -> None:
     for cold_factor, permits in ((1, 8), (3, 4), (7, 2)):
         one, many = (SmoothWarmingUp("2/s", warmup=4, cold_factor=cold_factor, start=0) for _ in range(2))
         assert one.stored == 4 + permits
-
         one.take(permits, 0)
         waits(many, " ".join(["0"] * permits))
-
         assert one.next_free == many.next_free == 4 * S
 
 
@@ -212,7 +198,6 @@ def test_the_store_keeps_its_fraction_when_the_rate_changes() -> None:
     seconds, permits = SmoothBursty("10/s", start=0), SmoothBursty("10/s", max_stored=10, start=0)
     for store in (seconds, permits):
         store.set_rate(Rate(20), S // 2)
-
     assert (seconds.stored, permits.stored) == (10.0, 5.0)
 
 
@@ -243,9 +228,7 @@ def test_idle_time_lost_at_a_take_comes_back_with_it() -> None:
         before = scheduler.spilled
         scheduler.take(1, 3600 * S)
         assert scheduler.spilled > before
-
         scheduler.give_back(1, 3600 * S, 3600 * S)
-
         assert scheduler.spilled == before
 
 

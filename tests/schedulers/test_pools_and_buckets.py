@@ -18,7 +18,6 @@ def test_a_pool_starts_with_one_permit() -> None:
 def test_after_idling_two_permits_of_a_pool_pass_at_once() -> None:
     """The pool holds two permits. Further idle time waits, and with ratio 1 never returns."""
     pool = TokenPool("10/s", start=0)
-
     assert grants(pool, 5, begin=60) == "60 60 60.1 60.2 60.3"
     assert pool.lag(60 * S) > 59 * S
 
@@ -31,7 +30,6 @@ def test_a_fast_pool_holds_a_millisecond() -> None:
 def test_with_a_burst_ratio_a_backlog_is_caught_up_at_that_ratio() -> None:
     """After a second of idleness at 10/s and ratio 2: four at once, then 20/s until the backlog is gone."""
     granted = grants(TokenPool("10/s", burst_ratio=2, start=0), 26, begin=1).split()
-
     assert granted[:6] == ["1", "1", "1", "1", "1.05", "1.1"]
     assert granted[14:22] == ["1.55", "1.6", "1.65", "1.7", "1.8", "1.9", "2", "2.1"]
 
@@ -59,10 +57,8 @@ def test_set_rate_of_a_pool_keeps_nanoseconds_and_debts() -> None:
     """A debt of half a second stays one of half a second, and two permits at 1/s do not become two thousand at 1000/s."""
     owing, full = TokenPool("10/s", start=0), TokenPool("1/s", start=0)
     waits(owing, "0:7")
-
     owing.set_rate(Rate(100), S // 10)
     full.set_rate(Rate(1000), 100 * S)
-
     assert waits(owing, "0.1 0.1") == "0.51 0.52"
     assert grants(full, 4, begin=100) == "100 100 100.001 100.002"
 
@@ -74,7 +70,6 @@ def test_a_late_filler_loses_no_rate() -> None:
     for _ in range(100):
         due.append(pool.peek(1, due[-1] if due else 0))
         pool.take(1, due[-1] + 1_700_000, since=0)
-
     assert due == [k * 1_000_000 for k in range(100)]
 
 
@@ -121,7 +116,6 @@ def test_tokens_are_whole_and_never_negative() -> None:
 def test_a_burst_too_large_for_a_float_is_exact() -> None:
     """A ratio without a practical bound: the pool is as large as the product of both, and it grants."""
     pool = TokenPool("1/1000s", burst_ratio=1e308)
-
     assert (pool.max_active, pool.max_over_active) == (2_000 * S, 2_000 * S * 10**308)
     assert grants(pool, 2) == "0 1000"
 
@@ -154,7 +148,6 @@ def test_a_refund_fills_the_bucket_at_most() -> None:
     """Without a receipt, permits of any request fill it."""
     bucket = TokenBucket("10/s", burst=3)
     waits(bucket, "0:3 0.1")
-
     bucket.give_back(2, S // 10)
     assert waits(bucket, "0.1:2 0.1") == "0 0.1"
     bucket.give_back(3, 100 * S)
@@ -166,10 +159,8 @@ def test_set_rate_of_a_bucket_keeps_the_level_in_permits() -> None:
     bucket, fraction = TokenBucket("10/s", burst=3), TokenBucket("1/3ns", burst=1, start=0)
     waits(bucket, "0:2")
     fraction.take(1, 0)
-
     bucket.set_rate(Rate(1), 0)
     fraction.set_rate(Rate.parse("1/2ns"), 1)
-
     assert waits(bucket, "0 0 0") == "0 1 2"
     assert fraction.peek(1, 1) == 3
 
@@ -179,7 +170,6 @@ def test_a_bucket_has_no_lag_and_counts_what_overflowed() -> None:
     bucket = TokenBucket("10/s", burst=3)
     waits(bucket, "0:3")
     bucket.take(1, 10 * S + 5, since=10 * S)
-
     assert bucket.lag(20 * S) == 0
     assert bucket.spilled == 97 * S // 10
 

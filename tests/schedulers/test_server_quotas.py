@@ -29,7 +29,6 @@ def test_what_is_left_is_granted_and_more_only_at_the_reset() -> None:
 def test_a_request_for_more_than_is_left_waits_and_leaves_it() -> None:
     """All or nothing: three are left, five are asked for, and the three can still be granted."""
     capped = Capped(full(), 3, 0, 5 * S)
-
     assert capped.take(5, 0) == capped.peek(5, S) == 5 * S
     assert [capped.take(3, 0), capped.take(1, 0), capped.take(5, 5 * S)] == [0, 5 * S, 5 * S]
 
@@ -41,14 +40,12 @@ def test_a_second_a_minute_and_a_day_hold_side_by_side() -> None:
         capped = Capped(full(), quotas[order[0]][0], 0, quotas[order[0]][1])
         for place in order[1:]:
             assert capped.lower(quotas[place][0], 0, quotas[place][1])
-
         assert simulate(capped, [0] * 7) == [0, S, S, 60 * S, 60 * S, 86_400 * S, 86_400 * S]
 
 
 def test_an_earlier_cap_holds_until_its_own_end() -> None:
     """Responses overtake each other: one that promises more, for as long or less, changes nothing."""
     capped = Capped(full(), 2, 0, 5 * S)
-
     assert [capped.lower(left, 0, until) for left, until in ((2, 5 * S), (9, 5 * S), (3, S), (1, 5 * S))] == [False, False, False, True]
     assert [capped.take(1, 0), capped.take(1, 0)] == [0, 5 * S]
 
@@ -91,9 +88,7 @@ def test_a_request_that_waited_for_the_server_was_not_late() -> None:
             assert bare.take(1, 0) == 0
             capped = Capped(bare) if refills else Capped(bare, 0, 0, S)
             assert not refills or capped.refill("requests", 0, 10, 10 * S, 0, 0)
-
             assert capped.take(1, now, since=S - S // 50) <= now
-
             assert capped.peek(1, now) == bare.peek(1, now) == S + S // 10 or refills
 
 
@@ -116,10 +111,8 @@ def test_refunds_and_charges_are_the_strategys_alone() -> None:
     """Without a receipt it is not known whether the server counted it; and the server itself tells the effect of a charge."""
     refunded, charged = Capped(full(), 1, 0, 5 * S), Capped(full(), 3, 0, 5 * S)
     refunded.take(1, 0)
-
     refunded.give_back(1, 0)
     charged.charge(9, 0)
-
     assert (refunded.take(1, 0), refunded.inner.peek(10, 0)) == (5 * S, 0)
     assert [charged.take(1, at * S // 10) for at in range(4)] == [0, S // 10, 2 * S // 10, 5 * S]
 
@@ -177,7 +170,6 @@ def test_it_refills_and_is_never_more_than_full() -> None:
     capped = told(10)
     assert [capped.left(at) for at in (0, S - 1, S, 50 * S - 1, 50 * S, 99 * S)] == [10, 10, 11, 59, 60, 60]
     assert [capped.peek(permits, 0) for permits in (10, 11, 60, 61)] == [0, S, 50 * S, 50 * S]
-
     capped = told(20)
     tell(capped, 50, 60, 2 * S)
     assert [capped.left(at) for at in (0, S)] == [20, 25]

@@ -22,19 +22,15 @@ def test_a_refused_request_is_taken_from_no_member() -> None:
     bucket, window = TokenBucket("10/s", burst=3), SlidingWindow("1/min")
     both = AllOf(bucket, window)
     both.take(1, 0)
-
     for _ in range(100):
         assert both.take(1, S) == 60 * S
-
     assert bucket.take(3, S) == S
 
 
 def test_each_member_is_charged_exactly_once() -> None:
     """dotnet/runtime#113314: chained limiters counted twice when the inner one queued."""
     bucket, pool = TokenBucket("10/s", burst=5), TokenPool("10/s")
-
     assert waits(AllOf(bucket, pool), "0 0 0") == "0 0.1 0.2"
-
     assert waits(bucket, "0.2:4 0.2") == "0 0.1"
     assert waits(pool, "0.2") == "0.1"
 
@@ -43,9 +39,7 @@ def test_a_refund_goes_to_every_member() -> None:
     """Each member credits it by its strategy."""
     both = AllOf(TokenBucket("10/s", burst=3), SlidingWindow("3/min"))
     both.take(3, 0)
-
     both.give_back(1, 0, taken=0)
-
     assert waits(both, "0 0") == "0 60"
 
 
@@ -68,10 +62,8 @@ def test_members_follow_a_pause_and_a_restart() -> None:
     paused = AllOf(TokenBucket("1/s", burst=10), CalendarWindow("3/min", "UTC", origin=0))
     begun = AllOf(TicksAccumulator("1/s", start=0), SlidingWindow("2/min", start=0))
     waits(paused, "10:3")
-
     paused.shift(40 * S)
     begun.restart(10 * S)
-
     assert waits(paused, "10") == "10"
     assert waits(begun, "10 10 10") == "0 1 60"
 
@@ -79,7 +71,6 @@ def test_members_follow_a_pause_and_a_restart() -> None:
 def test_quotas_of_all_members_are_told_in_order() -> None:
     both = AllOf(TokenBucket("10/s", burst=5), SlidingWindow("100/min"))
     both.take(3, 0)
-
     assert both.quotas() == [(5, Rate(10)), (100, Rate(100, 60))]
     assert both.standings(0) == [(2, S // 10), (97, 60 * S)]
 
@@ -104,7 +95,6 @@ def test_wrong_uses_are_refused() -> None:
 def test_dimensions_grant_when_all_of_them_do() -> None:
     """Each by its own amount; until then, none is taken from."""
     dimensions = Dimensions((TokenBucket("1/s", burst=2), TokenBucket("10/s", burst=10)))
-
     assert dimensions.take(Amounts((1, 10)), 0) <= 0
     assert dimensions.take(Amounts((1, 5)), 0) == S // 2
     assert dimensions.take(Amounts((1, 5)), S // 2) <= S // 2

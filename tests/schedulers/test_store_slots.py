@@ -57,14 +57,12 @@ def test_slots_at_a_fractional_interval_are_never_early() -> None:
         dues.append(at := scheduler.peek(1, NOW))
         assert at > NOW + 10**9 or scheduler.take(1, at - 1) > at - 1
         scheduler.take(1, at)
-
     assert [due - NOW for due in dues] == [0, 333_333_334, 666_666_667, 1_000_000_000]
 
 
 def test_a_slot_lapses_after_the_slack() -> None:
     """Or a loop that stood still would send at once what it had missed."""
     scheduler = booked(slots=10)
-
     at = NOW + 7 * MS
     assert [(scheduler.take(1, at) - NOW) // MS for _ in range(6)] == [2, 3, 4, 5, 6, 7]
     assert scheduler.take(1, at) > at
@@ -74,7 +72,6 @@ def test_a_slot_lapses_after_the_slack() -> None:
 def test_slots_are_gathered_for_one_large_request() -> None:
     """Ten permits take ten slots, and the first is twice as old as the slack by then. Slots that lapsed before are not hoarded."""
     assert granted(booked(slots=20), 30 * MS, permits=10, step=MS) == [9, 19]
-
     scheduler = booked(slots=20)
     assert granted(scheduler, 1, permits=4) == []
     at = NOW + 40 * MS
@@ -87,7 +84,6 @@ def test_a_request_that_another_limit_holds_up_keeps_its_slots() -> None:
     """Or a key behind a shared limit would lose its own slot each time it waits for the other."""
     scheduler = booked(slots=3)
     scheduler.patient = True
-
     assert scheduler.take(1, NOW + SECOND) == NOW + 2 * MS
     assert scheduler.take(1, NOW + SECOND) > NOW + SECOND
 
@@ -117,7 +113,6 @@ def test_several_rates_make_slots_that_all_allow() -> None:
     """The faster rate rules as long as the slower has a burst left, and exactly from where it has none."""
     scheduler = SlotScheduler([Rate.parse("10/s"), Rate.parse("1/s")], [1, 5], SLACK)
     scheduler.book([NOW, NOW - 4 * SECOND], 8, NOW, [NOW + SECOND, NOW + 4 * SECOND], MS)
-
     dues = [(scheduler.peek(count, NOW) - NOW) // MS for count in range(1, 9)]
     assert dues == [0, 100, 200, 300, 400, 1000, 2000, 3000]
 
@@ -127,7 +122,6 @@ def test_the_store_is_asked_once_until_an_answer_comes() -> None:
     told: list[int] = []
     scheduler, alone = booked(), booked()
     scheduler.link, alone.link = Teller(lambda now: told.append(now) is None), Teller()
-
     assert [scheduler.take(1, NOW), scheduler.take(1, NOW + MS)] == [NOBODY_KNOWS] * 2
     scheduler.book([NOW], 1, NOW, [NOW + MS], MS)
     assert [scheduler.take(1, NOW), scheduler.take(1, NOW + 2 * MS)] == [NOW, NOBODY_KNOWS]
@@ -166,7 +160,6 @@ def test_a_pause_does_not_move_the_slots() -> None:
     scheduler, asked = booked(slots=10), booked()
     scheduler.shift(4 * MS)
     assert scheduler.take(1, NOW) == NOW - 4 * MS
-
     asked.book([NOW], 0, NOW, [NOW], 10 * MS)
     asked.link = Teller(lambda now: True)
     asked.take(1, NOW)

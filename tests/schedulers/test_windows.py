@@ -46,11 +46,9 @@ def test_a_refund_forgets_the_oldest_entries_of_a_window() -> None:
     """These say the least about the time to come. Without grants there is nothing to forget, and no extra room."""
     window, empty = SlidingWindow("3/s"), SlidingWindow("3/s")
     waits(window, "0 0.5:2")
-
     window.give_back(2, S // 2)
     empty.give_back(2, S)
     empty.give_back(1, S, taken=S // 2)
-
     assert waits(window, "0.6:2 0.6") == "0 0.9"
     assert waits(empty, "1 1 1 1") == "0 0 0 1"
 
@@ -139,7 +137,6 @@ def test_an_edge_within_the_repeated_hour_comes_twice() -> None:
     """Windows of 2:24 h in Berlin: at 2:10 for the second time, the next begins at 2:24 for the second time, and not an hour ago."""
     second_time = datetime(2026, 10, 25, 2, 10, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)
     window = CalendarWindow("1/8640s", "Europe/Berlin", origin=int(second_time.timestamp()) * S)
-
     assert waits(window, "0 0") == "0 840"
 
 
@@ -162,7 +159,6 @@ def test_edges_are_those_of_the_zone() -> None:
 def test_twice_the_number_may_pass_over_an_edge() -> None:
     """Its bound says so."""
     window = CalendarWindow("3/min", "UTC", origin=0)
-
     assert waits(window, "59:3 60:3 61") == "0 0 59"
     assert window.bound(2 * S) == 6
 
@@ -187,16 +183,13 @@ def test_a_pause_moves_the_instants_on_the_calendar() -> None:
     """After a pause of the limiter its instants mean a later time of day."""
     window = CalendarWindow("3/min", "UTC", origin=0)
     waits(window, "10:3")
-
     window.shift(40 * S)
-
     assert waits(window, "10") == "10"
 
 
 def test_the_zone_may_be_a_tzinfo_and_the_origin_is_now() -> None:
     """The wall clock is read once, for instants of the monotonic clock."""
     window = CalendarWindow("1/day", timezone(timedelta(hours=5)))
-
     assert window.take(1, 0) == 0
     assert 0 < window.peek(1, 0) <= 86_400 * S
 
