@@ -225,7 +225,6 @@ async def test_closing_a_budget_fails_the_line(calls: Calls, budget: Budget, clo
 
 
 def quota(name: str, remaining: int | None, reset: float | None, **more: Any) -> Feedback:
-    """A response with the quota of one limit."""
     return Feedback(200, quotas=(Quota(name, remaining=remaining, reset=reset, **more),))
 
 

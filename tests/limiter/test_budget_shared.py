@@ -28,9 +28,9 @@ def bucket(rate: int, burst: int) -> TokenBucket:
 class Levels:
     """Two users of one team, in one organisation. Requests are limited below, tokens above, and words by the team alone."""
 
-    def __init__(self, clock: SteppedClock, **options: Any) -> None:
+    def __init__(self, clock: SteppedClock) -> None:
         self.clock = clock
-        self.top = Budget(tokens=bucket(10, 100), clock=clock, name="all", **options)
+        self.top = Budget(tokens=bucket(10, 100), clock=clock, name="all")
         self.team = Budget(tokens=bucket(5, 50), words=bucket(2, 20), shared=self.top, clock=clock, name="team")
         self.ann, self.bob = (Budget(requests=bucket(1, 5), shared=self.team, clock=clock, name=name) for name in ("ann", "bob"))
         self.a, self.b = Calls(self.ann, clock), Calls(self.bob, clock)
@@ -213,22 +213,6 @@ async def test_bad_arguments_of_levels_are_refused(levels: Levels) -> None:
     assert 100 == levels.top.available("tokens")
 
 
-async def test_each_level_is_late_by_its_own_catch_up(clock: SteppedClock) -> None:
-    """After a stall of a second, the team's ten permits came in a tenth of a second, where its bound is two."""
-    top = Budget(tokens=bucket(100, 1), clock=clock, catch_up=1)
-    team = Budget(tokens=bucket(10, 1), shared=top, clock=clock, catch_up=0)
-    user = Calls(Budget(tokens=bucket(100, 1), shared=team, clock=clock, catch_up=1), clock)
-    await user.queue(range(40))
-    await clock.run(1)
-    clock.set(clock.now() + SECOND)
-    await asyncio.sleep(0)
-    await clock.run(10)
-
-    instants = sorted(user.granted.values())
-    assert 40 == len(instants)
-    assert all(later - at >= SECOND // 10 for at, later in itertools.pairwise(instants))
-
-
 # A Limiter as a dimension.
 
 
@@ -238,7 +222,6 @@ def shared(clock: SteppedClock) -> Limiter:
 
 
 def chat(shared: Limiter, clock: ManualClock, **options: Any) -> Calls:
-    """Calls under a budget with its own requests and shared tokens."""
     return Calls(Budget(requests=TokenBucket("1/s", burst=5), tokens=shared, clock=clock, **options), clock)
 
 

@@ -216,6 +216,34 @@ async def test_closing_closes_a_shared_limit_it_has_made() -> None:
         assert (float("inf") if shared == "5/s" else 0) == keyed.shared.delay()
 
 
+def test_waiters_of_a_past_loop_leave_both_lines() -> None:
+    """The next loop may ask the key first or the shared limit."""
+    for first in ("key", "shared"):
+        clock = ManualClock()
+        shared = Limiter(TokenBucket("1/s", burst=2, initial=1), clock=clock)
+        keyed = KeyedLimiter[str](lambda key: Limiter(TokenBucket("2/s", burst=2), clock=clock), shared=shared)  # noqa: B023
+
+        async def wait() -> asyncio.Task[float]:
+            assert keyed.try_acquire("a")  # noqa: B023
+            task = asyncio.ensure_future(keyed.acquire("a"))  # noqa: B023
+            await turns(3)
+            return task
+
+        async def ask() -> None:
+            assert not (shared if first == "shared" else keyed["a"]).try_acquire()  # noqa: B023
+            await clock.run(1)  # noqa: B023
+            assert keyed.try_acquire("a")  # noqa: B023
+
+        loop = asyncio.new_event_loop()
+        task = loop.run_until_complete(wait())
+        assert (1, 1) == (shared.statistics().waiting, keyed["a"].statistics().waiting)
+        asyncio.run(ask())
+        assert (0, 0) == (shared.statistics().waiting, keyed["a"].statistics().waiting)
+        with pytest.raises(RuntimeError, match="another event loop"):
+            loop.run_until_complete(task)
+        loop.close()
+
+
 # Eviction.
 
 
@@ -262,19 +290,11 @@ async def test_a_key_that_differs_from_a_new_one_is_kept() -> None:
 
 @one_loop
 async def test_a_held_limiter_stays_the_limiter_of_its_key() -> None:
-    """Eviction may drop it from the table, but a key never has two limiters."""
-    keyed = aiorate.KeyedLimiter(lambda key: aiorate.TokenBucket("1/s", burst=1), shared="100/s")
-    held = keyed["a"]
+    """Eviction may drop it from the table, but a key never has two limiters. One that nobody holds is freed at once."""
+    keyed = KeyedLimiter[str](lambda key: TokenBucket("1/s", burst=1), shared="100/s")
+    held, gone = keyed["a"], ref(keyed["b"])
     keyed.evict()
-
-    assert keyed["a"] is held
-    gone = ref(keyed["b"])
-    gc.disable()
-    try:
-        keyed.evict()
-        assert gone() is None  # at once, since it has no reference cycle
-    finally:
-        gc.enable()
+    assert (keyed["a"], gone()) == (held, None)
 
 
 @one_loop

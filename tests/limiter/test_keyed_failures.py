@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers.driving import Crowd, SteppedClock, one_loop
+from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
 
 import aiorate
-from aiorate import KeyedLimiter, Limiter, TokenBucket
+from aiorate import KeyedLimiter, Limiter, SlidingWindow, TokenBucket
 from aiorate.testing import ManualClock
 
 pytestmark = one_loop
@@ -131,6 +131,25 @@ async def test_a_circle_of_shared_functions_is_refused() -> None:
     endless: KeyedLimiter[int] = KeyedLimiter(lambda key: "1/s", shared=lambda key: endless[key + 1])
     with pytest.raises(ValueError, match="64"):
         endless[0]
+
+
+async def test_a_lower_shared_rate_fails_requests_that_became_too_large() -> None:
+    """Those behind them, of the same key, are served, and did not wait for them."""
+    clock = SteppedClock()
+    shared = Limiter(SlidingWindow("4/s"), clock=clock)
+    keyed = KeyedLimiter[str](lambda key: Limiter(TokenBucket("9/s", burst=9), clock=clock), shared=shared)
+    assert keyed.try_acquire("a", 4)
+    crowd = Crowd(keyed["a"], clock)
+    crowd.ask("large", 4)
+    crowd.ask("small", 1)
+    await turns(3)
+
+    shared.set_rate("2/s")
+    await clock.run(5)
+
+    with pytest.raises(ValueError, match="2"):
+        crowd.tasks["large"].result()
+    assert {"small": SECOND} == crowd.granted
 
 
 class Fails(aiorate.TokenBucket):

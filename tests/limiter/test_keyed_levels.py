@@ -11,8 +11,6 @@ from helpers.driving import Crowd, SteppedClock, in_ms, one_loop, turns
 from helpers.feedback import said
 
 from aiorate import KeyedLimiter, Limiter, LimiterClosed, TokenBucket
-from aiorate.http import Quota
-from aiorate.testing import ManualClock
 
 pytestmark = one_loop
 
@@ -96,32 +94,6 @@ async def test_a_limit_that_kept_keys_share_is_kept() -> None:
     assert 0 == tree.teams.evict()
     assert ["a", "b", "c", "d"] == sorted(tree.teams)
     assert (4, 4) == (tree.users.evict(), tree.teams.evict())
-
-
-async def test_a_path_may_share_the_paths_above_it() -> None:
-    """One KeyedLimiter for a whole tree: each path passes those that it lies in."""
-    clock = ManualClock()
-    tree: KeyedLimiter[str] = KeyedLimiter(
-        lambda path: Limiter(TokenBucket("1/h", burst=8 // (1 + path.count("/"))), clock=clock),
-        shared=lambda path: tree[path.rpartition("/")[0]] if "/" in path else None,
-    )
-
-    assert [True] * 2 + [False] == [tree.try_acquire("a/b/c") for _ in range(3)]
-    assert [True] * 2 + [False] == [tree.try_acquire("a/b") for _ in range(3)]
-    assert [True] * 4 + [False] == [tree.try_acquire("a") for _ in range(5)]
-    assert ["a", "a/b", "a/b/c"] == sorted(tree)
-    clock.advance(9 * 3600)
-    assert (3, []) == (tree.evict(), list(tree))
-
-
-async def test_a_global_quota_pauses_the_limit_that_the_key_shares() -> None:
-    tree = Tree()
-    tree.users.observe("a1", said(Quota("global", limit=50, remaining=0, reset=3), pause=3))
-    tree.users.observe("guest", said(Quota("global", limit=50, remaining=0, reset=3), pause=3))
-    held = [limiter.statistics().paused_until for limiter in (tree.users["a1"], tree.teams["a"], tree.top, tree.teams["b"])]
-    assert [None, 3.0, None, None] == held
-    assert 3.0 == tree.users["guest"].statistics().paused_until
-    assert [False, True, False] == [tree.users.try_acquire(user) for user in ("a2", "b1", "guest")]
 
 
 async def test_a_closed_level_refuses_the_keys_below_it() -> None:

@@ -25,7 +25,6 @@ def made(clock: ManualClock | None = None, **options: Any) -> Budget:
 
 
 def blocked(budget: Budget, used: int | None = None, **amounts: Any) -> Future[aiorate.Lease]:
-    """A thread that reserves, and settles if ``used`` is given."""
 
     def reserve() -> aiorate.Lease:
         with budget.reserve(**amounts) as lease:
