@@ -69,12 +69,6 @@ SCHEDULER: Calls = {
     "bound": (lambda scheduler, x: scheduler.bound(x), [0, -1, None, *NO_NS]),
     "bound(largest)": (lambda scheduler, x: scheduler.bound(1, x), NO_COUNT),
 }
-POOL: Calls = {
-    "refill": (lambda pool, x: pool.refill(x), [-1, None, *NO_NS]),
-    "take_up_to": (lambda pool, x: pool.take_up_to(x), [-1, None, *NO_NS]),
-    "apply": (lambda pool, x: pool.apply(x, 1), NO_RATE),
-    "apply(burst_ratio)": (lambda pool, x: pool.apply("10/s", x), NO_RATIO),
-}
 BUILD: Calls = {
     "TokenPool(rate)": (aiorate.TokenPool, NO_RATE),
     "TicksAccumulator(rate)": (aiorate.TicksAccumulator, NO_RATE),
@@ -95,27 +89,24 @@ BUILD: Calls = {
     "BurstRatio(start)": (lambda x: aiorate.BurstRatio(10, start=x), NO_NS),
     "SmoothBursty(max_burst)": (lambda x: aiorate.SmoothBursty(10, max_burst=x), NO_STORE),
     "SmoothBursty(max_stored)": (lambda x: aiorate.SmoothBursty(10, max_stored=x), NO_STORE),
-    "SmoothWarmingUp(warmup)": (lambda x: aiorate.SmoothWarmingUp(10, x), [0, *NO_SECONDS]),
     "SmoothWarmingUp(cold_factor)": (lambda x: aiorate.SmoothWarmingUp(10, 1, x), NO_RATIO),
     "CalendarWindow(tz)": (lambda x: aiorate.CalendarWindow("10/s", x), [5, *WORDS, "Nowhere/Land", "../etc", "UTC\0"]),
     "CalendarWindow(origin)": (lambda x: aiorate.CalendarWindow("10/s", "UTC", x), NO_NS),
     "AllOf": (lambda x: aiorate.AllOf(x), [0, 1.5, *WORDS, aiorate.TokenBucket]),
     "Limiter": (aiorate.Limiter, [*NO_RATE, aiorate.TokenPool]),
-    "Limiter(catch_up)": (lambda x: aiorate.Limiter(10, catch_up=x), NO_SECONDS),
     "Limiter(max_waiting)": (lambda x: aiorate.Limiter(10, max_waiting=x), [-1, False, 0.0, *NO_NS]),
     "Limiter(max_concurrency)": (lambda x: aiorate.Limiter(10, max_concurrency=x), [0, -1, *NO_NS]),
     "Limiter(precise)": (lambda x: aiorate.Limiter(10, precise=x), [0, 1, None, "yes"]),
     "Limiter(rate, per)": (lambda x: aiorate.Limiter(10, x), [1, 60.0, "s", "5/s"]),
     "Limiter(clock)": (lambda x: aiorate.Limiter(10, clock=x), [0, 1.5, "x", object()]),
+    "Limiter(on_event)": (lambda x: aiorate.Limiter(10, on_event=x), [5, "print", [print]]),
     "Limiter(name)": (lambda x: aiorate.Limiter(10, name=x), [0, b"x", object()]),
     "RateSpec(burst_ratio)": (lambda x: aiorate.RateSpec(10, x), NO_RATIO),
     "RateSpec(verb)": (lambda x: aiorate.RateSpec(10, 1, x), ["", "begin", "START ", None, 5]),
     "RateSpec.parse": (aiorate.RateSpec.parse, NO_SPEC),
     "Rate.parse": (aiorate.Rate.parse, [5, None, *NO_RATE_TEXT]),
-    "Rate(per)": (lambda x: aiorate.Rate(1, x), [0, *NO_SECONDS]),
     "ManualClock": (ManualClock, [None, *NO_NS]),
     "ManualClock.set": (lambda x: ManualClock().set(x), [None, *NO_NS]),
-    "ManualClock.advance": (lambda x: ManualClock().advance(x), NO_SECONDS),
     "ManualClock.call_at": (lambda x: ManualClock().call_at(x, print), [None, *NO_NS]),
     "simulate": (lambda x: simulate(aiorate.TokenBucket(10, 5), [x]), [*NO_NS, (1,), (1, 0), (1, 6), (1, True), (1.5, 1), (1, 2, 3)]),
     "simulate(requests)": (lambda x: simulate(aiorate.TokenBucket(10, 5), x), [None, 5, [5, 1]]),
@@ -170,19 +161,6 @@ async def test_a_refused_call_changes_nothing(name: str) -> None:
                 refuses(row, call, thing, value)
 
     assert before == state()
-
-
-async def test_a_refused_call_of_a_token_pool_changes_nothing() -> None:
-    """refill(), take_up_to() and apply(), for programs that drive a pool by hand."""
-    pool = aiorate.TokenPool("10/s")
-    pool.refill(10**8)
-    before = asked(pool), pool.active, pool.waiting, pool.max_active
-
-    for row, (call, values) in POOL.items():
-        for value in values:
-            refuses(row, call, pool, value)
-
-    assert before == (asked(pool), pool.active, pool.waiting, pool.max_active)
 
 
 async def test_an_impossible_request_is_refused_at_once() -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 import httpx2
-import pytest
 
-from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, Rate, SmoothBursty, SmoothWarmingUp, TokenBucket, TokenPool, WaitTooLong
+from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, Rate, SmoothBursty, SmoothWarmingUp, TokenBucket, TokenPool
 from aiorate.adaptive import AdaptiveRate
 from aiorate.aiohttp import middleware
 from aiorate.http import Feedback, Quota, blocking_hooks, hooks, limit_transport
@@ -136,7 +134,6 @@ def test_a_duration_is_a_number_of_seconds_or_a_timedelta() -> None:
 
 
 def test_what_is_not_a_duration_is_refused() -> None:
-    """With about the same words everywhere."""
     for name, call in {**CALLS, **ASKS_A_STORE}.items():
         for value, error, words in BAD:
             refused = refusal(call, value)
@@ -155,31 +152,3 @@ def test_seconds_and_timedelta_mean_the_same() -> None:
         assert (limited.delay(), clock.now()) == (0.5, 500_000_000)
         assert SmoothBursty("10/s", max_burst=d).bound(10**9) == SmoothBursty("10/s", max_stored=5).bound(10**9)
     assert TokenPool("1/s", pool=timedelta(milliseconds=5)).max_active == TokenPool("1/s", pool=5_000_000).max_active
-
-
-def test_max_wait_as_a_timedelta_refuses_at_once() -> None:
-    async def main() -> None:
-        limited = Limiter("1/s")
-        await limited.acquire()
-        with pytest.raises(WaitTooLong) as raised:
-            await limited.acquire(max_wait=timedelta(milliseconds=500))
-        assert raised.value.max_wait == 0.5
-
-    virtual(main)
-
-
-def test_feedback_keeps_seconds() -> None:
-    quota = Quota(limit=10, remaining=5, reset=timedelta(seconds=2), window=timedelta(minutes=1))
-    feedback = Feedback(429, pause=timedelta(seconds=2.5), quotas=(quota,), retry_after=timedelta(seconds=3))
-
-    assert (feedback.pause, feedback.retry_after, quota.reset, quota.window) == (2.5, 3.0, 2.0, 60.0)
-    assert quota.rate == 10 / 60
-    assert feedback == Feedback(429, 2.5, (Quota("", 10, 5, 2.0, 60.0),), "", 3.0)
-    assert replace(feedback, pause=None).pause is None
-
-
-def test_a_pool_in_seconds_is_told_of_timedelta() -> None:
-    """A number is nanoseconds there, as in the original, and 0.005 is none."""
-    for wrong in (0.005, "5ms", True, [5]):
-        with pytest.raises(TypeError, match="whole ns"):
-            TokenPool("1/s", pool=wrong)  # type: ignore[arg-type]

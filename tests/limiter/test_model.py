@@ -132,24 +132,22 @@ class Pair:
         model.run_to(self.clock.now())
         most = limiter.scheduler.max_permits
         permits = number if most is None else min(number, most)
+        if model.closed and what in ("acquire", "try_acquire"):
+            return
+        name = next(self.names)
         if what == "acquire":
-            if not model.closed:
-                name = next(self.names)
-                self.tasks[name] = asyncio.ensure_future(self.one(name, permits))
-                model.ask(name, permits)
+            self.tasks[name] = asyncio.ensure_future(self.one(name, permits))
+            model.ask(name, permits)
         elif what == "try_acquire":
-            if not model.closed:
-                name, before = next(self.names), model.granted.copy()
-                model.ask(name, permits)
-                expected = name in model.granted
-                model.leave(name)
-                model.granted = before
-
-                assert limiter.try_acquire(permits) is expected
+            before = model.granted.copy()
+            model.ask(name, permits)
+            expected = name in model.granted
+            model.leave(name)
+            model.granted = before
+            assert limiter.try_acquire(permits) is expected
         elif what == "cancel":
-            waiting = [request[0] for request in model.line]
-            if waiting:
-                name = waiting[0 if number == 1 else number % len(waiting)]
+            if model.line:
+                name = model.line[0 if number == 1 else number % len(model.line)][0]
                 self.tasks[name].cancel()
                 await self.clock.run(0)
                 model.leave(name)
@@ -212,16 +210,13 @@ STEPS = st.tuples(st.sampled_from(GAPS), st.sampled_from(OFTEN * 2 + SELDOM), st
 
 
 def run(strategy: str, steps: list[tuple[int, str, int]]) -> None:
-    """Run one history."""
-
     async def history() -> None:
         pair = Pair(EACH[strategy])
         for step in steps:
             await pair.do(*step)
         await pair.finish()
 
-    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-        runner.run(history())
+    asyncio.run(history())
 
 
 def test_a_refund_pays_a_debt_from_now_on() -> None:

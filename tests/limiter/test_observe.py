@@ -6,60 +6,59 @@ On a ManualClock, to the nanosecond. How responses of real clients arrive here i
 from __future__ import annotations
 
 import random
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from helpers.driving import SECOND, Crowd, one_loop, turns
-from helpers.feedback import crowd_of, remaining, said, seconds
+from helpers.feedback import crowd_of, granted, remaining, said, seconds
 from helpers.strategies import EACH
 
-from aiorate import Event, KeyedLimiter, Limiter, RateSpec, SlidingWindow, TokenBucket, TokenPool, WaitTooLong
+from aiorate import Event, KeyedLimiter, Limiter, SlidingWindow, TokenBucket, TokenPool, WaitTooLong
 from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.testing import ManualClock
 
 pytestmark = one_loop
 
 
-# Pauses.
+async def test_what_a_server_says_applies_to_all_requests() -> None:
+    """To those in line, and later ones. At first, a full bucket of ten permits at 10/s."""
+    both = said(Quota(remaining=1, reset=10), pause=4)
+    rows: list[tuple[list[tuple[Any, ...]], list[float]]] = [
+        # Pauses merge by the later end, whoever asked for them; no other response ends one: those of other requests arrive late.
+        ([(0, 12), (0, said(pause=5)), (0, 2)], [0] * 10 + [5.1, 5.2, 5.3, 5.4]),
+        ([*((0, said(pause=pause)) for pause in (3, 1, 5, 4)), (0, "pause", 2), (0, 1)], [5]),
+        ([(0, said(pause=5)), (0, "pause", 6), (0, said(pause=5.5)), (0, 1)], [6]),
+        ([(0, said(pause=5)), (0, 1), (1, None), (0, said()), (0, said(pause=0)), (0, remaining(50, 1))], [5]),
+        ([(0, said(pause=5)), (0, 1), (1, Feedback(200, retry_after=1.0))], [5]),
+        # A quota of zero is a pause; a response may have both, and resume() ends the pause only.
+        ([(0, read_feedback(200, {"RateLimit": '"default";r=0;t=30'})), (0, 2)], [30, 30]),
+        ([(0, both), (0, 2)], [4, 10]),
+        ([(0, both), (0, 2), (1, "resume")], [1, 10]),
+        ([(0, said(Quota("second", remaining=1, reset=1), Quota("day", remaining=4, reset=1000))), (0, 6)], [0, 1, 1, 1, 1000, 1000]),
+        # The limiter's time stands still during a pause, and the server's goes on.
+        ([(0, "pause", 5), (3, remaining(1, 10)), (0, 3)], [5, 13, 13]),
+        ([(0, remaining(1, 10)), (0, 2), (0, "pause", 4)], [0, 10]),
+        ([(0, remaining(1, 10)), (0, 2), (0, "apply", "10,1,stop"), (4, "apply", "10,1,start")], [0, 10]),
+        # Each response reports what remains after it. A late one reports more and changes nothing; a new window has a new quota.
+        (
+            [(0, remaining(3, 1)), (0, 20), *((0, remaining(left, 1)) for left in (2, 1, 2)), (1, remaining(1, 1))],
+            [0] * 3 + [1] * 10 + [1.1] + [2] * 6,
+        ),
+        # Charges, refunds and a higher rate change the limiter's own schedule only; a lower rate applies after the reset.
+        ([(0, remaining(1, 5)), (0, "charge", 9), (0, "refund", 9), (0, 3), (0, "refund", 3)], [0, 5, 5]),
+        ([(0, remaining(1, 5)), (0, 2), (0, "set_rate", "1000/s"), (0, "apply", "2000,1,configure")], [0, 5]),
+        ([(0, remaining(1, 5)), (0, 3), (4, "set_rate", "1/10s")], [0, 5, 5]),
+        # reset() is the way out if a server reports nonsense.
+        ([(0, said(Quota(remaining=1, reset=86_400), pause=3600)), (0, 3), (1, "reset")], [1, 1, 1]),
+    ]
+    for number, (steps, instants) in enumerate(rows):
+        assert await granted(*steps) == instants, f"row {number}"
 
 
-async def test_a_pause_delays_every_request() -> None:
-    """One response with 429 delays all requests in line, and later ones."""
-    crowd = crowd_of()
-    await crowd.queue(range(12))
-
-    crowd.limiter.observe(said(pause=5))
-    await crowd.queue([12, 13])
-    await crowd.clock.run(60)
-
-    assert [0.0] * 10 + [5.1, 5.2, 5.3, 5.4] == seconds(crowd)
-
-
-async def test_pauses_merge_by_the_later_end() -> None:
-    """Whether a server or the program asked for them; a timedelta is fine."""
-    crowd = crowd_of()
-    for pause in (3, 1, 5, 4):
-        crowd.limiter.observe(said(pause=pause))
-    crowd.limiter.pause(2)
-    assert crowd.limiter.statistics().paused_until == 5.0
-
-    crowd.limiter.pause(timedelta(seconds=6, microseconds=1))
-    crowd.limiter.observe(said(pause=5.5))
-
-    assert crowd.limiter.statistics().paused_until == 6.000001
-
-
-async def test_no_feedback_ends_a_pause() -> None:
-    """python-telegram-bot/python-telegram-bot#5338: the success of other requests does not end the pause."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(pause=5))
-    await crowd.clock.run(1)
-
-    for feedback in (None, said(), said(pause=0), remaining(50, 1), Feedback(200, retry_after=1.0)):
-        crowd.limiter.observe(feedback)
-
-    assert crowd.limiter.statistics().paused_until == 5.0
+async def test_a_new_cap_applies_to_requests_in_line() -> None:
+    """They wait for a permit that was due earlier, and whose timer is set."""
+    assert await granted((0, 3), (0, remaining(1, 20)), scheduler=TokenPool("10/s")) == [0, 0.1, 20]
+    assert await granted((0, 13), (0, remaining(1, 20)), scheduler=SlidingWindow("10/s")) == [0] * 10 + [1, 20, 20]
 
 
 async def test_jitter_makes_a_pause_longer_and_never_shorter() -> None:
@@ -91,11 +90,7 @@ async def test_many_responses_make_one_event() -> None:
     assert {("paused", "a test")} == {(event.kind, event.source) for event in events}
 
 
-# Quotas.
-
-
 async def test_a_quota_limits_grants_until_its_reset() -> None:
-    """This holds with every strategy, and so with each driver."""
     for name, make in EACH.items():
         crowd = crowd_of(make())
         await crowd.clock.run(3)
@@ -136,54 +131,6 @@ async def test_some_quotas_limit_no_requests() -> None:
         assert crowd.limiter.statistics().available == 10, quota
 
 
-async def test_a_pause_does_not_prolong_the_servers_window() -> None:
-    """The limiter's time stands still during it, and the server's goes on. resume() ends a pause and no quota."""
-    for hold in (lambda limiter: limiter.pause(4), lambda limiter: limiter.apply(RateSpec(10, 1, "stop"))):
-        crowd = crowd_of()
-        crowd.limiter.observe(remaining(1, 10))
-        await crowd.queue(range(2))
-        hold(crowd.limiter)
-        await crowd.clock.run(3)
-        crowd.limiter.resume()
-        crowd.limiter.apply(RateSpec(10, 1, "start"))
-        await crowd.clock.run(60)
-
-        assert seconds(crowd) == [0.0, 10.0]
-
-
-async def test_one_response_may_have_a_pause_and_a_quota() -> None:
-    """Responses of GitHub and Discord have both; a quota of zero is a pause as well."""
-    both = said(Quota(remaining=1, reset=10), pause=4)
-    none = read_feedback(200, {"RateLimit": '"default";r=0;t=30'})
-    for feedback, granted in ((both, [4.0, 10.0]), (none, [30.0, 30.0])):
-        crowd = crowd_of()
-
-        crowd.limiter.observe(feedback)
-        await crowd.queue(range(2))
-        await crowd.clock.run(60)
-
-        assert seconds(crowd) == granted
-
-
-async def test_late_responses_do_not_raise_a_quota() -> None:
-    """Each response reports what remains after it. A late one reports more and changes nothing; a new window has a new quota."""
-    crowd = crowd_of()
-    crowd.limiter.observe(remaining(3, 1))
-    await crowd.queue(range(20))
-    for permits in (2, 1, 2):
-        crowd.limiter.observe(remaining(permits, 1))
-    await crowd.clock.run(1)
-    assert 13 == crowd.limiter.statistics().granted  # three, and at 1 s all ten of the bucket
-
-    crowd.limiter.observe(remaining(1, 1))
-    await crowd.clock.run(60)
-
-    assert [0.0] * 3 + [1.0] * 10 + [1.1] + [2.0] * 6 == seconds(crowd)
-
-
-# Under a quota.
-
-
 async def test_statistics_delay_and_max_wait_are_exact_under_a_cap() -> None:
     crowd = crowd_of()
     crowd.limiter.observe(remaining(2, 5))
@@ -198,75 +145,6 @@ async def test_statistics_delay_and_max_wait_are_exact_under_a_cap() -> None:
     await crowd.clock.run(60)
 
     assert [0.0, 0.0, 5.0, 5.0] == seconds(crowd)
-
-
-async def test_a_new_cap_applies_to_requests_in_line() -> None:
-    """They wait for a permit that was due earlier, and whose timer is set."""
-    for scheduler, granted in ((TokenPool("10/s"), [0.0, 0.1, 20.0]), (SlidingWindow("10/s"), [1.0, 20.0, 20.0])):
-        crowd = crowd_of(scheduler)
-        crowd.limiter.try_acquire(10)
-        await crowd.queue(range(3))
-
-        crowd.limiter.observe(remaining(1, 20))
-        await crowd.clock.run(60)
-
-        assert seconds(crowd) == granted
-
-
-async def test_a_cancelled_waiter_leaves_the_quota_to_others() -> None:
-    crowd = crowd_of()
-    crowd.limiter.observe(remaining(2, 5))
-    large = crowd.ask("large", 3)
-    await crowd.queue(range(3))
-    assert not crowd.granted
-
-    large.cancel()
-    await crowd.clock.run(60)
-
-    assert [0.0, 0.0, 5.0] == seconds(crowd)
-
-
-async def test_changes_of_the_limiter_do_not_change_a_quota() -> None:
-    """Charges, refunds and a higher rate change the limiter's own schedule only; a lower rate applies after it."""
-    bucket = TokenBucket("10/s", burst=10)
-    crowd = crowd_of(bucket)
-    bound = crowd.limiter.bound(1)
-    crowd.limiter.observe(remaining(1, 5))
-    assert (crowd.limiter.scheduler, crowd.limiter.bound(1)) == (bucket, bound)
-    crowd.limiter.charge(9)
-    crowd.limiter.refund(9)
-    await crowd.queue(range(3))
-    crowd.limiter.refund(3)
-    crowd.limiter.set_rate("1000/s")
-    crowd.limiter.apply("2000,1,configure")
-    await crowd.clock.run(4)
-    assert seconds(crowd) == [0.0]
-    assert crowd.limiter.rate.permits == 2000
-
-    crowd.limiter.set_rate("1/10s")
-    await crowd.clock.run(100)
-
-    assert seconds(crowd) == [0.0, 5.0, 5.0]
-
-
-async def test_reset_forgets_pauses_and_quotas() -> None:
-    """The limiter is as new; this is also the way out if a server reports nonsense."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(Quota(remaining=1, reset=86_400), pause=3600))
-    await crowd.queue(range(3))
-
-    crowd.limiter.reset()
-    await turns(5)
-
-    assert [0.0] * 3 == seconds(crowd)
-    assert 7 == crowd.limiter.statistics().available
-
-
-async def test_an_idle_limiter_sets_no_timer_for_feedback() -> None:
-    crowd = crowd_of()
-    crowd.limiter.observe(said(Quota(remaining=1, reset=10), pause=4))
-
-    assert crowd.clock.timers == 0
 
 
 async def test_feedback_only_ever_lowers_what_is_available() -> None:

@@ -74,19 +74,6 @@ async def test_all_limits_of_a_list_hold() -> None:
     assert listed.bound(1) == 5
 
 
-async def test_keys_and_what_they_share_hold_their_lists() -> None:
-    """Two keys: each at most 3 at once, together at most 4, and 6 in any second."""
-    keyed = KeyedLimiter[str](
-        lambda key: [TokenBucket("2/s", burst=3), SlidingWindow("100/min")],
-        shared=[TokenBucket("100/s", burst=4), SlidingWindow("6/s")],
-    )
-
-    granted = await asyncio.gather(times(lambda: keyed.acquire("a"), 4), times(lambda: keyed.acquire("b"), 4))
-
-    assert sorted(granted[0] + granted[1]) == [0, 0, 0, 0, 0.01, 0.02, 1, 1]
-    assert [len([at for at in each if at < 0.5]) for each in granted] == [3, 3]
-
-
 async def test_budget_takes_from_all_limits_of_a_dimension() -> None:
     """Ten tokens at once, a hundred in any minute; what was not used comes back to both."""
     budget = Budget(tokens=[TokenBucket("10/s", burst=50), SlidingWindow("60/min")], requests="100/s")
@@ -102,7 +89,6 @@ async def test_budget_takes_from_all_limits_of_a_dimension() -> None:
 
 
 async def test_set_rate_names_the_member() -> None:
-    """By its place in the list; without it, the error says so."""
     clock = ManualClock()
     limiter = Limiter(["10/s", SlidingWindow("300/min"), CalendarWindow("1000/month", "UTC", origin=0)], clock=clock)
 
@@ -113,6 +99,8 @@ async def test_set_rate_names_the_member() -> None:
     assert [str(member.rate) for member in limiter.scheduler.members] == ["20/s", "600/min", "2000/month"]
     with pytest.raises(RuntimeError, match="member=0"):
         limiter.set_rate("5/s")
+    with pytest.raises(RuntimeError, match="members"):
+        limiter.apply("5,1,start")
     with pytest.raises(ValueError, match="3 members"):
         limiter.set_rate("5/s", member=3)
 

@@ -67,15 +67,6 @@ async def test_the_lag_of_a_slot_includes_a_late_wake_up() -> None:
         await slots.aclose()  # type: ignore[attr-defined]
 
 
-async def test_two_loops_over_slots_share_the_rate_in_turn() -> None:
-    limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
-
-    one, two = await asyncio.gather(collect(limiter, [0] * 3), collect(limiter, [0] * 3))
-
-    assert [at for _, at, _ in one] == [0, 200, 400]
-    assert [at for _, at, _ in two] == [100, 300, 500]
-
-
 async def test_leaving_the_loop_early_leaves_the_line() -> None:
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter("10/s", clock=clock), clock)

@@ -97,23 +97,6 @@ def test_a_cancelled_scope_loses_no_permit(cancel: str, expected: dict[str, floa
     run(main)
 
 
-def test_a_budget_survives_several_runs() -> None:
-    """An interrupted one too: its estimate stays spent."""
-    budget = Budget(tokens=TokenBucket("1/h", burst=10))
-
-    async def main(interrupted: bool) -> None:
-        async with budget.reserve(tokens=3):
-            if interrupted:
-                raise KeyboardInterrupt
-
-    run(main, False)
-    with pytest.raises(KeyboardInterrupt):
-        run(main, True)
-    run(main, False)
-
-    assert budget.available("tokens") == 1
-
-
 def test_at_most_max_concurrency_are_inside() -> None:
     """Twelve workers, three places: the place is taken before the permit, and a cancelled worker gives it back."""
 
