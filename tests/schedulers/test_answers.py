@@ -12,7 +12,6 @@ from helpers.transcripts import S
 import aiorate
 from aiorate import AllOf, CalendarWindow, Rate, Scheduler, SlidingWindow, TokenBucket
 from aiorate.schedulers.capped import Capped
-from aiorate.schedulers.dimensions import Amounts, Dimensions
 
 MORE = {
     **EACH,
@@ -88,14 +87,6 @@ def test_after_a_reset_a_scheduler_is_like_a_new_one(name: str) -> None:
         assert repr(used) == repr(fresh)
 
 
-def test_a_strategy_without_reset_says_so() -> None:
-    class Plain(aiorate.BurstCompensation):
-        reset = aiorate.Scheduler.reset
-
-    with pytest.raises(RuntimeError, match=r"Plain has no method reset\(now\)"):
-        aiorate.Limiter(Plain("10/s")).reset()
-
-
 def test_a_charge_may_be_the_first_call() -> None:
     """The first instant given starts the schedule, that of a charge too."""
     for name, make in EACH.items():
@@ -108,54 +99,19 @@ def test_a_charge_may_be_the_first_call() -> None:
         assert charged.peek(1, S) >= taken.peek(1, S) - S // 1000, name
 
 
-@pytest.mark.parametrize("name", MORE)
-def test_a_rehearsal_stays_true_while_its_line_is_granted(name: str) -> None:
-    """A line is rehearsed once. Its requests are granted in order while others join behind them, and nothing else changes."""
-    dice = random.Random(8)
-    for _ in range(3):
-        scheduler, now = MORE[name](), 0
-        for _ in range(dice.randrange(80)):
-            now = later(scheduler, dice, now)
-        rehearsal, foretold, last = scheduler.rehearse(), list[int](), now
-        for step in range(200):
-            last = max(rehearsal.peek(1, last), last)
-            rehearsal.take(1, last)
-            foretold.append(last)
-            if step >= 5:
-                now = max(now, scheduler.peek(1, now))
-                assert now == foretold[step - 5]
-                scheduler.take(1, now)
-
-
-@pytest.mark.parametrize("name", sorted(set(MORE) - {"a quota", "AllOf", "several", "BurstCompensation-half"}))
-def test_a_line_of_single_permits_counts_as_their_sum(name: str) -> None:
-    """One step for the sum gives the same instant as all one by one, within a nanosecond."""
-    dice = random.Random(9)
-    for many in (1, 2, 9, 50, 333):
-        scheduler, now = MORE[name](), 0
-        for _ in range(dice.randrange(60)):
-            now = later(scheduler, dice, now)
-        one_by_one, at_once, end = deepcopy(scheduler), scheduler.rehearse(), now
-        for _ in range(many):
-            end = max(one_by_one.peek(1, end), end)
-            one_by_one.take(1, end)
-        at_once.take_ahead(many, now)
-        for permits in range(1, 1 + min(scheduler.max_permits or 3, 3)):
-            assert max(one_by_one.peek(permits, end), end) == pytest.approx(max(at_once.peek(permits, now), end), abs=1)
-
-
-def test_a_line_under_a_quota_or_of_a_budget_is_foretold() -> None:
-    """Of 1000 in line, 7 go before the quota's end. A budget's line counts in each dimension, of which one may be 0."""
-    capped = Capped(TokenBucket("10/s", burst=10), 7, 0, 9 * S)
-    rehearsal = capped.rehearse()
-    rehearsal.take_ahead(1_000, 0)
-    assert rehearsal.peek(1, 0) == 9 * S + (1_001 - 7 - 10) * S // 10
-    assert capped.peek(7, 0) == 0
-
-    budget = Dimensions([TokenBucket("10/s", burst=10), SlidingWindow("100/s")])
-    rehearsal = budget.rehearse()
-    rehearsal.take_ahead(Amounts((0, 250)), 0)
-    assert rehearsal.peek(Amounts((10, 1)), 0) == 2 * S
-    rehearsal.take_ahead(Amounts((60, 1)), 0)
-    assert rehearsal.peek(Amounts((1, 1)), 0) == 51 * S // 10
-    assert budget.peek(Amounts((10, 100)), 0) == 0
+def test_a_line_before_a_request_is_foretold_as_its_sum() -> None:
+    """One step for the sum gives the same instant as all one by one, within a nanosecond. Nothing changes."""
+    for name in set(MORE) - {"a quota", "AllOf", "several", "BurstCompensation-half"}:
+        dice = random.Random(9)
+        for many in (1, 2, 9, 50, 333):
+            scheduler, now = MORE[name](), 0
+            for _ in range(dice.randrange(60)):
+                now = later(scheduler, dice, now)
+            one_by_one, at_once, end = deepcopy(scheduler), scheduler.rehearse(), now
+            for _ in range(many):
+                end = max(one_by_one.peek(1, end), end)
+                one_by_one.take(1, end)
+            before = scheduler.peek(1, now)
+            at_once.take_ahead(many, now)
+            assert abs(max(one_by_one.peek(1, end), end) - max(at_once.peek(1, now), end)) <= 1, name
+            assert scheduler.peek(1, now) == before

@@ -121,152 +121,76 @@ def test_the_compiled_meter_does_what_the_pure_one_does(compiled: type[PureMeter
             pair.step()
 
 
-RATES = ["1/s", "3/s", "7/s", "0.3/s", "1000/s", "12345/s", "83300/s", "1e6/s", "3e9/s", "1/day", "3/250ms"]
-RARE = [aiorate.Rate(10**30), aiorate.Rate(2**61), aiorate.Rate(1, 10**6), aiorate.Rate(10**9 + 7, 2**40)]
-MADE: dict[str, Callable[[Any], Metered]] = {
-    "TokenBucket-1": lambda rate: aiorate.TokenBucket(rate, burst=1),
-    "TokenBucket-7": lambda rate: aiorate.TokenBucket(rate, burst=7, initial=2),
-    "TokenBucket-1000": lambda rate: aiorate.TokenBucket(rate, burst=1000),
-    "TokenPool": aiorate.TokenPool,
-    "TokenPool-3s": lambda rate: aiorate.TokenPool(rate, pool=3 * SECOND),
-    "TicksAccumulator": aiorate.TicksAccumulator,
-    "BurstCompensation": aiorate.BurstCompensation,
-    "BurstCompensation-0": lambda rate: aiorate.BurstCompensation(rate, strictness=0),
-}
-LOOKS: list[Callable[[Any, int], Any]] = [
-    lambda scheduler, now: scheduler.peek(1, now),
-    lambda scheduler, now: scheduler.peek(scheduler.max_permits or 40, now),
-    lambda scheduler, now: scheduler.stock(now),
-    lambda scheduler, now: scheduler.available(now),
-    lambda scheduler, now: (scheduler.lag(now), scheduler.rested(now), scheduler.spilled, repr(scheduler)),
-    lambda scheduler, now: [getattr(scheduler, name, 0) for name in ("ticks", "active", "waiting")],
+RATES = ["1/s", "7/s", "0.3/s", "12345/s", "3e9/s", "1/day", aiorate.Rate(10**30), aiorate.Rate(1, 10**6), aiorate.Rate(10**9 + 7, 2**40)]
+MADE: list[Callable[[Any], Metered]] = [
+    lambda rate: aiorate.TokenBucket(rate, burst=1),
+    lambda rate: aiorate.TokenBucket(rate, burst=7, initial=2),
+    aiorate.TokenPool,
+    lambda rate: aiorate.TokenPool(rate, pool=3 * SECOND),
+    aiorate.TicksAccumulator,
+    aiorate.BurstCompensation,
+    lambda rate: aiorate.BurstCompensation(rate, strictness=0),
 ]
 
 
-class Twins:
-    """Two schedulers. One gives single permits by its meter where that is open, the other by `take`."""
-
-    def __init__(self, made: Callable[[Any], Metered], kind: type[PureMeter], dice: random.Random, late: bool) -> None:
-        self.dice, self.kind, self.late = dice, kind, late
-        self.now = dice.choice([0, 10**15, 10**18])
-        self.since: int | None = None
-        self.served = self.now  # the latest instant at which something other than a grab happened
-        rate = self.rate()
-        self.metered, self.plain = made(rate), made(rate)
-        self.metered.line = kind(self.metered.line.numbers, self.metered.line.due)
-        self.taken: dict[int, int] = {}  # the permits of each receipt
-        self.group: int | None = None  # the instant of the takes since the last change
-        self.grabs = 0
-        self.both(lambda scheduler: scheduler.take(1, self.now))  # begins the schedule
-
-    def rate(self) -> Any:
-        return self.dice.choice(RARE) if self.dice.random() < 0.1 else self.dice.choice(RATES)
-
-    def both(self, call: Callable[[Metered], Any]) -> Any:
-        expected, found = call(self.plain), call(self.metered)
-        assert expected == found
-        return expected
-
-    def step(self) -> None:
-        pick = self.dice.random
-        if pick() < 0.6:
-            self.move_the_clock()
-        if pick() < 0.7:
-            self.take_one()
-        elif pick() < 0.4 and not (self.late and isinstance(self.plain, aiorate.TokenPool)):
-            permits = min(self.dice.choice([1, 2, 3, self.dice.randint(1, 40)]), self.plain.max_permits or 40)
-            self.served = self.now
-            if self.both(lambda scheduler: scheduler.take(permits, self.now, self.since)) <= self.now:
-                self.note_take(permits)
-        elif pick() < 0.3:
-            self.give_back()
-        elif pick() < 0.3:
-            self.change()
-        if pick() < 0.2:
-            for look in self.dice.sample(LOOKS, len(LOOKS)):  # each may be the first after a grab
-                self.both(lambda scheduler, look=look: look(scheduler, self.now))  # type: ignore[misc]
-
-    def move_the_clock(self) -> None:
-        """By some permits' time, mostly forward. A permit that waits is taken when it is due, or later."""
-        unit, cost = self.plain.rate.ticks
-        permit = min(cost // unit, 10**17) + 1
-        step = self.dice.choice([1, permit, permit, 3 * permit + 1, 100 * permit, SECOND])
-        later = [step, 1 + self.dice.randrange(step), max(self.plain.peek(1, self.now) - self.now, 1), 1]
-        self.now = min(self.now + self.dice.choice(later), 2**61)
-        if self.late:
-            since = max(self.now - self.dice.choice([0, 1, step // 2, step]), -(2**61))
-            self.since = None if self.dice.random() < 0.3 else max(since, self.served)  # nobody waits since before the last service
-
-    def take_one(self) -> None:
-        meter, grabbed = self.metered.meter, False
-        if meter is not None:
-            meter.until, meter.read = FAR, lambda: self.now
-            since = FAR if self.since is None else self.since
-            if since != meter.since:
-                self.metered.collect()
-                meter.since = since
-            grabbed = meter.grab()
-            meter.until = 0
-
-        expected = self.plain.take(1, self.now, self.since)
-
-        if expected <= self.now:
-            self.note_take(0)
-        if grabbed:
-            assert expected <= self.now
-            self.grabs += 1
-        else:
-            assert self.metered.take(1, self.now, self.since) == expected
-            # While callers wait since a late wake-up, the meter leaves it to the scheduler to cut anything off.
-            assert expected > self.now or meter is None or not self.fits() or self.since is not None
-
-    def fits(self) -> bool:
-        unit, cost, _, kept = self.plain.line.numbers
-        return max(unit, abs(self.now)) < 2**62 and max(cost, kept, abs(self.plain.line.due or 0)) < 2**124
-
-    def note_take(self, permits: int) -> None:
-        """Keep a receipt. One of an earlier group at that instant could be exchanged for a grabbed permit, which never comes back."""
-        if self.now != self.group:
-            self.taken.pop(self.now, None)
-        self.group = self.now
-        if permits or self.now in self.taken:
-            self.taken[self.now] = self.taken.get(self.now, 0) + permits
-
-    def give_back(self) -> None:
-        receipt, permits = None, self.dice.randint(1, 9)
-        if self.taken and self.dice.random() < 0.8:
-            receipt = max(self.taken) if self.dice.random() < 0.7 else self.dice.choice([*self.taken])
-            permits = self.dice.randint(1, self.taken[receipt])
-            self.taken[receipt] -= permits
-            if not self.taken[receipt]:
-                del self.taken[receipt]
-        else:
-            self.group = None
-        self.both(lambda scheduler: scheduler.give_back(permits, self.now, receipt))
-
-    def change(self) -> None:
-        self.group = self.since = None
-        self.served = self.now
-        rate, permits = aiorate.Rate.of(self.rate()), self.dice.randint(1, 30)
-        what = self.dice.choice(["set_rate", "reset", "copy", "charge", "restart"])
-        if what == "copy":
-            twin = self.dice.choice(COPIES)
-            self.metered, self.plain = twin(self.metered), twin(self.plain)
-            assert type(self.metered.line) is self.kind
-        else:
-            arguments = {"charge": (permits,), "set_rate": (rate,)}.get(what, ())
-            self.both(lambda scheduler: getattr(scheduler, what)(*arguments, self.now))
+def grab(scheduler: Metered, now: int, since: int | None) -> bool:
+    """Take a permit by the meter if that is open, since a late wake-up if one is given; else by `take`."""
+    meter, taken = scheduler.meter, False
+    if meter is not None:
+        meter.until, meter.read = FAR, lambda: now
+        if meter.since != (FAR if since is None else since):
+            scheduler.collect()
+            meter.since = FAR if since is None else since
+        taken = meter.grab()
+        meter.until, meter.read = 0, int
+    return taken or scheduler.take(1, now, since) <= now
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["on-time", "late"])
 def test_grabbing_does_what_taking_one_permit_does(kind: type[PureMeter], late: bool) -> None:
     """Mixed with all else that happens to a scheduler. ``late``: after late wake-ups, which book from an earlier instant."""
-    for name, made in MADE.items():
-        for seed in range(3):
-            twins = Twins(made, kind, random.Random(f"{name} {seed}"), late)
-            for _ in range(300):
-                twins.step()
-            assert twins.grabs > 5 or name == "TokenPool-3s"  # which may be less than a permit
+    for seed in range(28):
+        dice = random.Random(seed)
+        made, now, rate = MADE[seed % 7], dice.choice([0, 10**15, 10**18]), dice.choice(RATES)
+        grabbed, taken = made(rate), made(rate)
+        grabbed.line = kind(grabbed.line.numbers, grabbed.line.due)
+        assert grabbed.take(1, now) == taken.take(1, now)  # begins the schedule
+        served, receipts = now, list[int]()
+        for _ in range(300):
+            unit, cost = taken.rate.ticks
+            permit = min(cost // unit, 10**15) + 1
+            now += dice.choice([0, 0, 1, dice.randrange(permit), permit, 100 * permit, SECOND, max(taken.peek(1, now) - now, 1)])
+            since = max(served, now - dice.randrange(2 * permit)) if late and dice.random() < 0.7 else None
+            assert grab(grabbed, now, since) == (taken.take(1, now, since) <= now)
+            if dice.random() < 0.2:
+                served = now
+                permits = min(dice.randint(1, 9), taken.max_permits or 9)
+                match dice.choice(["take", "give_back", "refund", "charge", "set_rate", "reset", "restart", "copy"]):
+                    case "take" if not (late and isinstance(taken, aiorate.TokenPool)):
+                        now += 1  # so that no grabbed permit has the same receipt
+                        calls: list[tuple[Any, ...]] = [("take", permits, now)]
+                        receipts += [now] if taken.peek(permits, now) <= now else []
+                        now += 1
+                    case "give_back" if receipts:
+                        calls = [("give_back", 1, now, receipts.pop())]
+                    case "refund":
+                        calls = [("give_back", permits, now)]
+                    case "set_rate":
+                        calls = [("set_rate", aiorate.Rate.of(dice.choice(RATES)), now)]
+                    case ("reset" | "restart") as call:
+                        calls = [(call, now)]
+                    case "copy":
+                        twin, calls = dice.choice(COPIES), []
+                        grabbed, taken = twin(grabbed), twin(taken)
+                        assert type(grabbed.line) is kind
+                    case _:
+                        calls = [("charge", permits, now)]
+                for call, *arguments in calls:
+                    assert getattr(grabbed, call)(*arguments) == getattr(taken, call)(*arguments), (seed, call)
+            for look in dice.sample(["peek", "stock", "available", "lag", "rested"], 1):  # each may be the first after a grab
+                ask = (1, now) if look == "peek" else (now,)
+                assert getattr(grabbed, look)(*ask) == getattr(taken, look)(*ask), (seed, look)
+        assert (repr(grabbed), grabbed.spilled) == (repr(taken), taken.spilled)
 
 
 def test_a_grab_that_cuts_time_off_joins_no_earlier_take(kind: type[PureMeter]) -> None:
@@ -276,9 +200,7 @@ def test_a_grab_that_cuts_time_off_joins_no_earlier_take(kind: type[PureMeter]) 
     scheduler.line.until, scheduler.line.read = FAR, lambda: SECOND
     assert scheduler.take(1, SECOND, since=0) == 0
     assert scheduler.line.grab()
-
     scheduler.give_back(1, SECOND, SECOND)
-
     assert scheduler.ticks == SECOND + SECOND // 1000
 
 
@@ -290,7 +212,6 @@ def test_a_pool_prepared_by_hand_has_not_begun(kind: type[PureMeter]) -> None:
         prepare(pool)
         prepare(twin)
         pool.line.until = FAR
-
         assert not pool.line.grab()
         assert [pool.take(1, now) for now in (SECOND, SECOND, 2 * SECOND)] == [twin.take(1, now) for now in (SECOND, SECOND, 2 * SECOND)]
         assert (pool.waiting, pool.lag(2 * SECOND)) == (twin.waiting, twin.lag(2 * SECOND))

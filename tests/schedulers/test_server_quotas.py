@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections import deque
 from copy import deepcopy
 
 from helpers.strategies import EACH
 from helpers.transcripts import S
 
-from aiorate import BurstRatio, SlidingWindow, TicksAccumulator, TokenBucket, TokenPool
+from aiorate import TokenBucket
 from aiorate.schedulers.capped import Capped
 from aiorate.testing import simulate
 
@@ -48,36 +46,6 @@ def test_an_earlier_cap_holds_until_its_own_end() -> None:
     capped = Capped(full(), 2, 0, 5 * S)
     assert [capped.lower(left, 0, until) for left, until in ((2, 5 * S), (9, 5 * S), (3, S), (1, 5 * S))] == [False, False, False, True]
     assert [capped.take(1, 0), capped.take(1, 0)] == [0, 5 * S]
-
-
-def test_none_of_very_many_caps_is_exceeded() -> None:
-    """Two hundred different responses gain no permit."""
-    dice = random.Random("many")
-    for _ in range(5):
-        capped, now, said, granted = Capped(full(1_000), 1_000, 0, S), 0, [], []
-        for _ in range(200):
-            now += dice.randrange(S // 50)
-            left, until = dice.randrange(60), now + dice.choice((S // 10, S, 9 * S)) + dice.randrange(S // 100)
-            capped.lower(left, now, until)
-            said.append((left, now, until))
-            granted += [(len(said), now)] * sum(capped.take(1, now) <= now for _ in range(dice.randrange(4)))
-
-        for number, (left, _, until) in enumerate(said, 1):
-            assert sum(when >= number and at < until for when, at in granted) <= left
-
-
-def test_many_caps_do_not_starve_a_sliding_window() -> None:
-    """A server that allows 100 in any minute tells after each request what is left for a whole minute: at a steady rate that is half."""
-    capped, now, sent = Capped(full(1_000), 100, 0, 1), 0, deque[int]()
-    for _ in range(1_000):
-        now = max(now + S, capped.peek(1, now))
-        assert capped.take(1, now) <= now
-        sent.append(now)
-        while sent[0] <= now - 60 * S:
-            sent.popleft()
-        capped.lower(100 - len(sent), now, now + 60 * S)
-
-    assert 1_000 * 60 * S > 50 * now
 
 
 def test_a_request_that_waited_for_the_server_was_not_late() -> None:
@@ -125,7 +93,6 @@ def test_a_cap_shows_in_what_is_available() -> None:
     capped.take(2, 0)
     assert capped.available(0) == 1
     assert Capped(full(2), 3, 0, 5 * S).available(0) == 2
-
     capped.shift(3 * S)
     assert capped.peek(2, 0) == 2 * S
     capped.reset(S)
@@ -190,20 +157,6 @@ def test_grants_that_the_server_may_not_have_seen_count() -> None:
         assert capped.left(now) == left, passed
 
 
-def test_in_the_first_seconds_a_word_raises_nothing() -> None:
-    """Grants before the first word are not known. A pause lets requests arrive: the network's time goes on."""
-    capped, paused = told(10), told(1)
-    tell(capped, 50, now=4 * S)
-    assert capped.left(4 * S) == 14
-    tell(capped, 50, now=5 * S)
-    assert capped.left(5 * S) == 50
-
-    assert paused.take(1, 0) == 0
-    paused.shift(10 * S)
-    tell(paused, 50)
-    assert paused.left(0) == 50
-
-
 def test_a_return_adds_no_more_than_was_taken_since_the_word() -> None:
     """A cancelled request is not on its way. What would have spilled, or was taken before the word, adds nothing."""
     capped = told(1)
@@ -229,47 +182,3 @@ def test_a_return_adds_no_more_than_was_taken_since_the_word() -> None:
         spilled.give_back(permits, 23 * S, taken=20 * S)
         lefts.append(spilled.left(23 * S))
     assert lefts == [1, 2, 2]
-
-
-def test_a_word_ends_once_the_strategy_is_the_slower() -> None:
-    """Once the bucket is full: 60 at once, and 1 per second."""
-    for scheduler, lowers in [
-        (TokenBucket("1/s", burst=60), False),
-        (TokenBucket("1/s", burst=61), True),
-        (TokenBucket("11/10s", burst=1), True),
-        (TokenPool("1/2s"), False),
-        (TokenPool("1/2s", burst_ratio=4), True),
-        (BurstRatio("1/2s", 4), True),
-        (SlidingWindow("60/min"), False),
-        (SlidingWindow("61/min"), True),
-        (TicksAccumulator("1/h"), True),
-    ]:
-        capped = Capped(scheduler)
-        tell(capped, 59)
-        assert [capped.ended(at) for at in (S - 1, S)] == [False, not lowers], scheduler
-
-
-def test_words_without_a_rate_or_a_size() -> None:
-    """A full bucket does not say how fast it fills: a first word like that changes nothing, a later one keeps the rate."""
-    for word in [(60, 60, S), (61, 60, S), (0, 0, S), (1, 60, 0)]:
-        capped = Capped(full())
-        assert not capped.refill("requests", *word, 0, 0)
-        assert capped.left(0) is None
-    for word, left, later in [((60, 60, S), 60, 60), ((61, 60, 0), 60, 60), ((5, 5, 0), 5, 5), ((30, 60, 0), 30, 31)]:
-        capped = told(0, 60, 60 * S)
-        assert capped.refill("requests", *word, 20 * S, 20 * S)
-        assert (capped.left(20 * S), capped.left(21 * S)) == (left, later)
-    capped = told(10)
-    assert not capped.refill("requests", 0, 0, S, 0, 0)
-    assert capped.left(0) == 10
-    tiny = told(0, 60_000, 1)
-    tiny.refill("requests", 1, 1, 0, S, S)
-    assert not tiny.ended(S)
-
-
-def test_invented_names_of_buckets_are_forgotten() -> None:
-    """Each response could bring another name."""
-    capped = told(1)
-    for name in range(300):
-        assert capped.refill(f"{name}", 50, 60, S, 0, 0)
-    assert len(str(deepcopy(capped).__reduce_ex__(4))) < 20_000

@@ -13,7 +13,6 @@ from aiorate.schedulers.places import Places
 
 
 def test_the_last_member_to_grant_decides() -> None:
-    """A burst of three at 10/s, and never more than five in a second."""
     assert grants(AllOf(TokenBucket("10/s", burst=3), SlidingWindow("5/s")), 9) == "0 0 0 0.1 0.2 1 1 1 1.1"
 
 
@@ -35,18 +34,9 @@ def test_each_member_is_charged_exactly_once() -> None:
     assert waits(pool, "0.2") == "0.1"
 
 
-def test_a_refund_goes_to_every_member() -> None:
-    """Each member credits it by its strategy."""
-    both = AllOf(TokenBucket("10/s", burst=3), SlidingWindow("3/min"))
-    both.take(3, 0)
-    both.give_back(1, 0, taken=0)
-    assert waits(both, "0 0") == "0 60"
-
-
 def test_it_is_as_tight_as_its_tightest_member() -> None:
     """Its rate, largest request and guarantee are the least of its members', and so are its allowances for lateness."""
     both = AllOf(TicksAccumulator("100/s"), TokenBucket("10/s", burst=5), SlidingWindow("3/s"), BurstRatio("50/s", ratio=2))
-
     assert (both.rate, both.max_permits, both.lag(0)) == (Rate(3), 3, 0)
     assert [both.bound(window) for window in (1, S, 60 * S)] == [1, 3, 180]
     assert AllOf(TicksAccumulator("1/s")).bound(S) is None
@@ -79,7 +69,6 @@ def test_wrong_uses_are_refused() -> None:
     """No members, other objects, the same scheduler twice; and a rate for all members, which changes nothing."""
     bucket = TokenBucket("10/s", burst=3)
     both = AllOf(bucket, SlidingWindow("5/s"))
-
     with pytest.raises(RuntimeError, match="members"):
         both.set_rate(Rate(1), 0)
     assert [member.rate for member in both.members] == [Rate(10), Rate(5)]
@@ -93,7 +82,6 @@ def test_wrong_uses_are_refused() -> None:
 
 
 def test_dimensions_grant_when_all_of_them_do() -> None:
-    """Each by its own amount; until then, none is taken from."""
     dimensions = Dimensions((TokenBucket("1/s", burst=2), TokenBucket("10/s", burst=10)))
     assert dimensions.take(Amounts((1, 10)), 0) <= 0
     assert dimensions.take(Amounts((1, 5)), 0) == S // 2
@@ -102,13 +90,10 @@ def test_dimensions_grant_when_all_of_them_do() -> None:
 
 
 def test_dimensions_are_charged_rest_and_lag_as_their_parts() -> None:
-    """A debt in one of them delays all."""
     dimensions = Dimensions((TokenBucket("1/s", burst=1), SlidingWindow("10/s")))
     assert dimensions.rested(0)
     assert dimensions.books_since
-
     dimensions.charge(Amounts((2, 1)), 0)
-
     assert dimensions.peek(Amounts((1, 1)), 0) == 2 * S
     assert [dimensions.rested(S), dimensions.rested(2 * S)] == [False, True]
     assert (dimensions.lag(0), dimensions.bound(S)) == (0, None)
@@ -121,9 +106,7 @@ def test_places_have_a_number_and_no_rate(monkeypatch: pytest.MonkeyPatch) -> No
     places = Places(2)
     assert [places.take(1, 0) <= 0 for _ in range(3)] == [True, True, False]
     assert places.peek(1, 10 * S) > 20 * S
-
     places.give_back(1, 0)
-
     assert places.take(1, 0) == 0
     assert (places.lag(0), places.bound(S)) == (0, None)
     with pytest.raises(RuntimeError, match="no rate"):

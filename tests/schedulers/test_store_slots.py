@@ -49,19 +49,7 @@ def test_slots_are_granted_when_they_are_due() -> None:
     assert granted(burst, 10 * MS) == [0, 0.25, 0.5]
 
 
-def test_slots_at_a_fractional_interval_are_never_early() -> None:
-    """A third of a second is rounded up, for each slot by itself."""
-    scheduler = booked("3/s", slots=4)
-    dues = []
-    for _ in range(4):
-        dues.append(at := scheduler.peek(1, NOW))
-        assert at > NOW + 10**9 or scheduler.take(1, at - 1) > at - 1
-        scheduler.take(1, at)
-    assert [due - NOW for due in dues] == [0, 333_333_334, 666_666_667, 1_000_000_000]
-
-
 def test_a_slot_lapses_after_the_slack() -> None:
-    """Or a loop that stood still would send at once what it had missed."""
     scheduler = booked(slots=10)
     at = NOW + 7 * MS
     assert [(scheduler.take(1, at) - NOW) // MS for _ in range(6)] == [2, 3, 4, 5, 6, 7]
@@ -78,14 +66,6 @@ def test_slots_are_gathered_for_one_large_request() -> None:
     assert scheduler.ready(4, at) == 3
     scheduler.book([at], 1, at, [at + MS], MS)
     assert [scheduler.take(4, at), min(at + 1, scheduler.take(4, at))] == [at, at + 1]
-
-
-def test_a_request_that_another_limit_holds_up_keeps_its_slots() -> None:
-    """Or a key behind a shared limit would lose its own slot each time it waits for the other."""
-    scheduler = booked(slots=3)
-    scheduler.patient = True
-    assert scheduler.take(1, NOW + SECOND) == NOW + 2 * MS
-    assert scheduler.take(1, NOW + SECOND) > NOW + SECOND
 
 
 def test_slots_come_back_by_receipt_to_where_they_were() -> None:
@@ -129,18 +109,6 @@ def test_the_store_is_asked_once_until_an_answer_comes() -> None:
     assert NOW < alone.take(1, NOW) < NOW + SECOND
 
 
-def test_a_lease_asks_before_the_last_slot_is_gone() -> None:
-    """So that nobody waits for the store, whether requests are for one or for several."""
-    for permits, asked in (([1] * 8, [5]), ([4, 3], [3])):
-        told: list[int] = []
-        scheduler = booked("1/ns", slots=10)
-        scheduler.link = Teller(lambda now, scheduler=scheduler, told=told: told.append(scheduler.in_hand) is None)  # type: ignore[misc]
-        scheduler.ask_below(5)
-        for count in permits:
-            assert scheduler.take(count, NOW + 100) <= NOW + 100
-        assert told == asked
-
-
 def test_an_estimate_begins_where_the_store_stands() -> None:
     """What others have booked is known from the last answer, and an answer takes its time. A charge counts at once, and is told."""
     told: list[int] = []
@@ -148,7 +116,6 @@ def test_an_estimate_begins_where_the_store_stands() -> None:
     assert scheduler.peek(1, NOW) == NOW + MS
     scheduler.book([NOW], 0, NOW, [NOW + 50 * MS], 2 * MS)
     assert [scheduler.peek(1, NOW), scheduler.peek(3, NOW), scheduler.peek(1, NOW + 90 * MS)] == [NOW + ms * MS for ms in (50, 52, 92)]
-
     scheduler.book([NOW], 0, NOW, [NOW], MS)
     scheduler.link = Teller(charged=told.append)
     scheduler.charge(100, NOW)
@@ -180,7 +147,7 @@ def test_a_copy_has_the_slots_of_every_answer_and_keeps_the_laws() -> None:
 
 
 def test_its_part_of_the_rate_is_what_it_says() -> None:
-    """While the store is away: from nothing, up to the burst, in whole ticks. It stands with what is left."""
+    """While the store is away: from nothing, up to the burst, in whole ticks."""
     for burst in (1, 4):
         local, dues, later = NextFree([Rate.parse("3/s")], [burst], [NOW]), [], NOW + 60 * SECOND
         for _ in range(4):
@@ -191,11 +158,6 @@ def test_its_part_of_the_rate_is_what_it_says() -> None:
             assert local.at(1, later) == later
             local.spend(1, later)
         assert local.at(1, later) > later
-    free, seen = NextFree([Rate(10)], [3]), []
-    for _ in range(5):
-        seen.append(free.standing(0, 0))
-        free.spend(1, 0)
-    assert seen == [(3, 0), *((left, 10**8) for left in (2, 1, 0)), (0, 2 * 10**8)]
 
 
 def test_a_slot_scheduler_answers_for_all_its_slots() -> None:
@@ -203,29 +165,11 @@ def test_a_slot_scheduler_answers_for_all_its_slots() -> None:
     scheduler, late = booked("1000/s", burst=5), booked(slots=3, start=NOW + MS)
     assert (scheduler.bound(SECOND), scheduler.bound(SECOND, 10)) == (5 + 1_005, 5 + 1_005 + 10)
     assert [late.lag(NOW + ms * MS) for ms in (0, 1, 3)] == [0, 0, 2 * MS]
-
     two = SlotScheduler([Rate(10), Rate(100, 60)], [5, 8], 10**9)
     assert (two.quotas(), two.standings(0)) == ([(5, Rate(10)), (8, Rate(100, 60))], [(5, 0), (8, 0)])
     two.book([0, 0], 2, 0, [-2 * 10**8, SECOND], 1_000)
     assert two.standings(0) == [(4, 10**8), (1, SECOND)]  # the second slot in hand is due later
-
     with pytest.raises(RuntimeError, match="Use another name"):
         scheduler.reset(NOW)
     with pytest.raises(RuntimeError, match="one of several rates"):
         two.set_rate(Rate.parse("5/s"), NOW)
-
-
-def test_nobody_can_estimate_while_the_policy_refuses() -> None:
-    """peek() raises nothing; take() raises the error of the policy."""
-
-    class Refused:
-        def at(self, permits: int, now: int) -> int:
-            raise ConnectionError("gone")
-
-    scheduler = booked(slots=1)
-    scheduler.fallback = Refused()  # type: ignore[assignment]
-
-    assert [scheduler.peek(1, NOW), scheduler.peek(2, NOW)] == [NOW, NOBODY_KNOWS]
-    with pytest.raises(ConnectionError, match="gone"):
-        scheduler.take(2, NOW)
-    assert scheduler.take(1, NOW) == NOW
