@@ -1,8 +1,7 @@
 """``demo``: real requests to a local server that answers 429 beyond its limit, first without and then with a limiter.
 
-Half of them go through httpx2 and half through aiohttp. The verdict compares the limiter's guarantee with its grants and with the
-arrivals at the server. A request arrives one transit after its grant, and transits differ: arrivals of a window that is shorter by
-that difference belong to grants of a whole window.
+Half of them go through httpx2 and half through aiohttp. The verdict compares the limiter's guarantee with its grants. The server sees
+each request a little later, some more than others, so a second may hold more arrivals than grants.
 """
 
 from __future__ import annotations
@@ -176,22 +175,16 @@ def show(without: Run, limited: Run, limiter: WatchedLimiter, bound: int | None)
 
 
 def judge(bound: int | None, grants: Sequence[int], arrivals: Sequence[int]) -> tuple[str, bool]:
-    """Say in a sentence whether no second held more than ``bound`` grants, and whether the arrivals fit. Instants are ns."""
+    """Say in a sentence whether no second held more than ``bound`` grants, and every arrival had one. Instants are ns."""
     grants, arrivals = sorted(grants), sorted(arrivals)
-    if len(arrivals) > len(grants):
-        return f"BROKEN: the server saw {len(arrivals) - len(grants)} requests more than the limiter granted.", False
+    if len(arrivals) > len(grants) or any(arrival < grant for grant, arrival in zip(grants, arrivals, strict=False)):
+        return "BROKEN: the server saw a request that the limiter had not granted.", False
     if bound is None:
         return "This strategy bounds no window, so there is no guarantee to keep.", True
-    # Arrival k paired with grant k: no other pairing has a smaller spread, so requests that overtake each other never widen it.
-    transits = [arrival - grant for grant, arrival in zip(grants, arrivals, strict=False)]
-    spread = max(transits, default=0) - min(transits, default=0)
-    granted, arrived = _busiest(grants, SECOND - _CLOCK), _busiest(arrivals, max(SECOND - _CLOCK - spread, 1))
-    if granted > bound or arrived > bound:
-        return f"BROKEN: {granted} grants in a second, and {arrived} arrivals, where the guarantee is {bound}.", False
-    return (
-        f"Kept: at most {granted} grants in any second, where the guarantee is {bound}. Transits differed by {spread / 1e6:.0f} ms.",
-        True,
-    )
+    granted = _busiest(grants, SECOND - _CLOCK)
+    if granted > bound:
+        return f"BROKEN: {granted} grants in a second, where the guarantee is {bound}.", False
+    return f"Kept: at most {granted} grants in any second, where the guarantee is {bound}.", True
 
 
 def _busiest(instants: Sequence[int], window: int = SECOND) -> int:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
 import sys
 
 import pytest
 
-from aiorate import BurstCompensation, TokenBucket
+from aiorate import TokenBucket
 from aiorate._tools import cli, demo
 from aiorate._tools.demo import WatchedLimiter, judge
 from aiorate._tools.figures import SECOND
@@ -17,37 +15,22 @@ from aiorate._tools.figures import SECOND
 MS = SECOND // 1000
 
 
-def test_arrivals_never_break_a_kept_guarantee() -> None:
-    """On any network, even where requests overtake each other: the allowance for transits is a theorem."""
-    chance = random.Random(2)
-    bound = BurstCompensation("100/s").bound(SECOND)
-    for _ in range(100):
-        grants = list(itertools.accumulate(chance.choice((10, 10, 13, 40)) * MS for _ in range(300)))
-        arrivals = [grant + chance.randrange(1, 60) * MS for grant in grants]
-        chance.shuffle(arrivals)
-
-        verdict, kept = judge(bound, grants, arrivals)
-
-        assert kept, verdict
-        assert verdict.startswith("Kept: at most")
-
-
 def test_one_grant_too_many_is_found() -> None:
-    """In a long run that is otherwise right, among the grants and, since they are counted apart, among the arrivals."""
+    """In a long run that is otherwise right. Arrivals that the network has moved together break nothing."""
     steady = [n * 100 * MS for n in range(50)]
-    early = sorted([*steady, 2_350 * MS])
+    early = [*steady, 2_350 * MS]
 
-    assert judge(10, steady, steady)[1]
-    for grants, arrivals in ((early, early), (early, []), (early, [instant + MS for instant in early])):
-        verdict, kept = judge(10, grants, arrivals)
-        assert not kept
-        assert verdict.startswith("BROKEN: 11 grants in a second")
+    assert judge(10, steady, [5 * SECOND + 1] * 50) == ("Kept: at most 10 grants in any second, where the guarantee is 10.", True)
+    for grants, arrivals in ((early, early), (early, [])):
+        assert judge(10, grants, arrivals) == ("BROKEN: 11 grants in a second, where the guarantee is 10.", False)
 
 
 def test_a_request_without_a_grant_breaks_the_guarantee() -> None:
-    """A client went around the limiter. Grants without a request are those under way at the end."""
-    assert judge(None, [0, 10], [1, 5, 11]) == ("BROKEN: the server saw 1 requests more than the limiter granted.", False)
-    assert judge(10, [0, 10], [1])[1]
+    """A client went around the limiter. Grants without a request are those under way at the end; requests may overtake each other."""
+    for arrivals, kept in (([1], True), ([12, 1], True), ([1, 5, 11], False), ([1, 9], False)):
+        verdict, found = judge(None, [0, 10], arrivals)
+
+        assert (found, "had not granted" in verdict) == (kept, not kept), arrivals
 
 
 def test_a_strategy_without_a_bound_has_kept_none() -> None:
