@@ -1,4 +1,7 @@
-"""The rows of the table: what is measured of a library, and of something bare, its floor. Every figure of the table is their ratio."""
+"""The rows of the table: what is measured of a library, and of something bare, its floor. Every figure of the table is their ratio.
+
+Seconds are the processor's, of all threads, unless a row says otherwise: other programs of the machine change them little.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from time import perf_counter, process_time
+from time import monotonic, process_time
 from types import FunctionType
 from typing import Any
 
@@ -22,7 +25,7 @@ from benchmarks.subjects import Calls, Subject, closed
 __all__ = ["ROWS", "NoCall", "Row", "figure"]
 
 READY = 1_000_000  # permits that lie ready, at 1000 per second: more than are taken
-LONGEST = 10.0  # seconds for one figure
+LONGEST = 15.0  # seconds of a clock for one figure
 Measure = Callable[[Subject | None, int], Coroutine[Any, Any, float]]
 """Measures a library, or with None the floor, in that size."""
 
@@ -78,25 +81,25 @@ def _nothing() -> None:
 
 
 def _called(call: Callable[[], object], count: int) -> float:
-    begin = perf_counter()
+    begin = process_time()
     for _ in range(count):
         call()
-    return perf_counter() - begin
+    return process_time() - begin
 
 
 async def _awaited(call: Callable[[], Awaitable[object]], count: int) -> float:
-    begin = perf_counter()
+    begin = process_time()
     for _ in range(count):
         await call()
-    return perf_counter() - begin
+    return process_time() - begin
 
 
 async def _entered(context: Any, count: int) -> float:
-    begin = perf_counter()
+    begin = process_time()
     for _ in range(count):
         async with context:
             pass
-    return perf_counter() - begin
+    return process_time() - begin
 
 
 def _own(function: Any) -> Any:
@@ -143,10 +146,10 @@ class _Entries:
 
 
 async def _each(call: Callable[[int], Awaitable[object]], keys: list[int]) -> float:
-    begin = perf_counter()
+    begin = process_time()
     for key in keys:
         await call(key)
-    return perf_counter() - begin
+    return process_time() - begin
 
 
 def _keyed(subject: Subject | None) -> Callable[[int], Awaitable[object]]:
@@ -198,9 +201,9 @@ class _Futures:
         await self.waiting[-1]
 
     async def let_go(self, rate: float) -> None:
-        begin, done = perf_counter(), 0
+        begin, done = monotonic(), 0
         while done < len(self.waiting):
-            due = min(len(self.waiting), int((perf_counter() - begin) * rate))
+            due = min(len(self.waiting), int((monotonic() - begin) * rate))
             for future in self.waiting[done:due]:
                 future.set_result(None)
             done = due
@@ -208,7 +211,7 @@ class _Futures:
 
 
 async def drain(subject: Subject | None, tasks: int) -> float:
-    """Seconds of the processor from the first task to the end of the last, at a rate that serves them in half a second."""
+    """From the first task to the end of the last, at a rate that serves them in half a second."""
     rate, futures = 2.0 * tasks, _Futures()
     calls = subject.make(rate, max(1, round(rate / 100))) if subject else Calls(futures.acquire)
     try:
@@ -233,17 +236,17 @@ async def cancel(subject: Subject | None, tasks: int) -> float:
         for _ in range(5):
             await asyncio.sleep(0)
         random.Random(tasks).shuffle(waiting)
-        begin = perf_counter()
+        begin = process_time()
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
-        return perf_counter() - begin
+        return process_time() - begin
     finally:
         await closed(calls)
 
 
 async def lateness(subject: Subject | None, permits: int) -> float:
-    """Seconds (median) that a permit is off its instant at 100/s, or that asyncio.sleep() ends after it."""
+    """Seconds of a clock (median) that a permit is off its instant at 100/s, or that asyncio.sleep() ends after it."""
     loop = asyncio.get_running_loop()
     calls = subject.make(100, 1) if subject else Calls(_empty)
     try:
@@ -291,9 +294,9 @@ IMPORT = """
 import sys, time
 sys.path[:] = sys.argv[2:]
 import asyncio
-begin = time.perf_counter()
+begin = time.process_time()
 __import__(sys.argv[1])
-print(time.perf_counter() - begin)
+print(time.process_time() - begin)
 """
 
 
@@ -310,7 +313,7 @@ URL = "AIORATE_BENCHMARK_STORE"
 
 
 async def in_store(subject: Subject | None, calls: int, tasks: int = 1) -> float:
-    """Seconds for that many acquires of some tasks from one limit in Redis; the floor is a script that does nothing."""
+    """Seconds of a clock for that many acquires of some tasks from one limit in Redis; the floor is a script that does nothing."""
     url = os.environ[URL]
     if subject is None:
         from redis.asyncio import Redis
@@ -329,9 +332,9 @@ async def in_store(subject: Subject | None, calls: int, tasks: int = 1) -> float
 
     try:
         await asyncio.gather(*(ask(3) for _ in range(tasks)))
-        begin = perf_counter()
+        begin = monotonic()
         await asyncio.gather(*(ask(calls // tasks) for _ in range(tasks)))
-        return perf_counter() - begin
+        return monotonic() - begin
     finally:
         await closed(made)
 

@@ -64,7 +64,8 @@ def _aiorate(rate: float, burst: int) -> Calls:
 
 
 def _aiorate_keyed(rate: float, burst: int) -> Callable[[int], Awaitable[object]]:
-    return aiorate.KeyedLimiter[int](lambda key: aiorate.TokenBucket(rate, burst), max_keys=1_000_000).acquire
+    exact = aiorate.Rate(rate)
+    return aiorate.KeyedLimiter[int](lambda key: aiorate.TokenBucket(exact, burst), max_keys=1_000_000, idle=3600).acquire
 
 
 async def _aiorate_shared(url: str) -> Calls:
