@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
 from unittest.mock import patch
 
+from helpers.local_store import NoStore, Store
 from sybil import Sybil
 from sybil.evaluators.python import pad
 from sybil.parsers.myst import CodeBlockParser
 
-from aiorate._demo.store import NoStore, Store
 from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:

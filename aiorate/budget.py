@@ -187,8 +187,7 @@ class Budget:
             max_wait: The longest you are prepared to wait, in seconds or as a timedelta.
             on_error: ``"keep"`` or ``"refund"``, in place of the budget's.
             **amounts: How much of each dimension. Dimensions you leave out count as 1. Pass 0 to skip one. An amount above the most that
-            can be
-                granted at once is lowered to that.
+                can be granted at once is lowered to that.
         """
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)

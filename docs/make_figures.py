@@ -1,199 +1,30 @@
-"""Draws the pictures of the documents and writes their tables, from real grants of a limiter on a manual clock.
+"""Draws the pictures of the documents, from real runs in virtual time, and prints the table of adaptive.md.
 
-    python docs/make_figures.py
+    python docs/make_figures.py            writes the pictures
+    python docs/make_figures.py adaptive   prints the table, after a minute or two
 
-No timing, and dice that always fall alike: the same code gives the same bytes, and a test compares them with what is committed.
+The dice always fall alike: the same code gives the same bytes, and tests compare them with what is committed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-import re
+import sys
 from collections import deque
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiorate
-from aiorate.redis import RedisLimiter
-from aiorate.testing import ManualClock, VirtualLoop, simulate
+from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
 HERE = Path(__file__).parent
-MS = 1_000_000
-SECOND = 1_000 * MS
-
-# Readable on white and on black; the page shows through.
-INK, ASKED, GOOD, CATCHING, BAD = "#757c85", "#757c85", "#2f81f7", "#23923f", "#e5484d"
-
-STRATEGIES: dict[str, Callable[[], aiorate.Scheduler]] = {
-    'TokenPool("10/s")': lambda: aiorate.TokenPool("10/s"),
-    'TokenPool("10/s", burst_ratio=1.5)': lambda: aiorate.TokenPool("10/s", burst_ratio=1.5),
-    'TokenBucket("10/s", burst=5)': lambda: aiorate.TokenBucket("10/s", burst=5),
-    'SlidingWindow("10/s")': lambda: aiorate.SlidingWindow("10/s"),
-    'CalendarWindow("10/s", "UTC")': lambda: aiorate.CalendarWindow("10/s", "UTC", origin=500 * MS),
-    'BurstCompensation("10/s")': lambda: aiorate.BurstCompensation("10/s"),
-    'BurstCompensation("10/s", strictness=0.5)': lambda: aiorate.BurstCompensation("10/s", strictness=0.5),
-    'BurstRatio("10/s", ratio=1.5)': lambda: aiorate.BurstRatio("10/s", ratio=1.5),
-    'TicksAccumulator("10/s")': lambda: aiorate.TicksAccumulator("10/s"),
-    'SmoothBursty("10/s", max_stored=5)': lambda: aiorate.SmoothBursty("10/s", max_stored=5),
-    'SmoothWarmingUp("10/s", warmup=2)': lambda: aiorate.SmoothWarmingUp("10/s", warmup=2),
-    'AllOf(TokenBucket("10/s", burst=5), SlidingWindow("8/s"))': lambda: aiorate.AllOf(
-        aiorate.TokenBucket("10/s", burst=5), aiorate.SlidingWindow("8/s")
-    ),
-}
-REQUESTS = 12
-IDLE_UNTIL = 2 * SECOND
-STALL = (300 * MS, 800 * MS)
-
-
-def at_once(make: Callable[[], aiorate.Scheduler]) -> list[int]:
-    """A fresh limiter, and all requests at 0."""
-    return simulate(make(), [0] * REQUESTS)
-
-
-def after_idle(make: Callable[[], aiorate.Scheduler]) -> list[int]:
-    """One request at 0, none until 2 s, then all others."""
-    return simulate(make(), [0, *[IDLE_UNTIL] * REQUESTS])
-
-
-def after_a_stall(make: Callable[[], aiorate.Scheduler]) -> list[int]:
-    """All requests at 0, and the event loop is stalled from 0.3 to 0.8 s."""
-    clock = ManualClock()
-    limiter = aiorate.Limiter(make(), clock=clock)
-    granted: list[int] = []
-
-    async def request() -> None:
-        await limiter.acquire()
-        granted.append(clock.now())
-
-    async def main() -> None:
-        tasks = [asyncio.create_task(request()) for _ in range(REQUESTS)]
-        await clock.run((STALL[0] - MS) / SECOND)
-        clock.set(STALL[1])
-        await clock.run(10)
-        await asyncio.gather(*tasks)
-
-    asyncio.run(main())
-    return granted
-
-
-SCENARIOS = {
-    "all at once": at_once,
-    "after 2 s idle": after_idle,
-    "a stall, 0.3 to 0.8 s": after_a_stall,
-}
-
-
-def delivered(make: Callable[[], aiorate.Scheduler], stall: tuple[int, int], until: int, bins: int) -> list[float]:
-    """Permits per second granted in each of the bins, while more requests are always waiting."""
-    clock = ManualClock()
-    limiter = aiorate.Limiter(make(), clock=clock)
-    counts = [0] * bins
-
-    async def worker() -> None:
-        while True:
-            await limiter.acquire()
-            if clock.now() < until:
-                counts[clock.now() * bins // until] += 1
-
-    async def main() -> None:
-        tasks = [asyncio.create_task(worker()) for _ in range(20)]
-        await clock.run((stall[0] - MS) / SECOND)
-        clock.set(stall[1])
-        await clock.run((until - stall[1]) / SECOND)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(main())
-    return [count * bins * SECOND / until for count in counts]
-
-
-def stall_picture() -> str:
-    """The set rate and the delivered rate, with a stall of the event loop in the middle."""
-    until, bins, top = 4 * SECOND, 40, 300
-    stall = (1_000 * MS, 1_500 * MS)
-    left, right, floor, ceiling = 52, 708, 216, 34
-
-    def x(t: float) -> float:
-        return left + (right - left) * t / until
-
-    def y(rate: float) -> float:
-        return floor - (floor - ceiling) * min(rate, top) / top
-
-    def steps(rates: list[float], colour: str, width: float) -> str:
-        points = []
-        for i, rate in enumerate(rates):
-            points += [f"{x(i * until / bins):.1f},{y(rate):.1f}", f"{x((i + 1) * until / bins):.1f},{y(rate):.1f}"]
-        return f'<polyline fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round" points="{" ".join(points)}"/>'
-
-    unbounded = delivered(lambda: aiorate.TicksAccumulator("100/s"), stall, until, bins)
-    peak = round(max(unbounded))
-    parts = [
-        f'<rect x="{x(stall[0]):.1f}" y="{ceiling}" width="{x(stall[1]) - x(stall[0]):.1f}" height="{floor - ceiling}"'
-        f' fill="{INK}" opacity="0.16"/>',
-        _text(x(sum(stall) / 2), ceiling - 6, "the event loop is stalled", INK, "middle"),
-    ]
-    for rate in (0, 100, 200, 300):
-        parts += [
-            f'<line x1="{left}" y1="{y(rate):.1f}" x2="{right}" y2="{y(rate):.1f}" stroke="{INK}" stroke-width="0.5" opacity="0.5"/>',
-            _text(left - 6, y(rate) + 4, f"{rate}/s", INK, "end"),
-        ]
-    parts += [_text(x(s * SECOND), floor + 16, f"{s} s", INK, "middle") for s in range(5)]
-    parts += [
-        steps(unbounded, BAD, 1.5),
-        _text(x(1.64 * SECOND), ceiling + 12, f"{peak}/s: all missed permits at once (TicksAccumulator)", BAD),
-        steps(delivered(lambda: aiorate.TokenPool("100/s", burst_ratio=1.5), stall, until, bins), CATCHING, 1.5),
-        _text(x(1.72 * SECOND), y(150) - 7, 'TokenPool("100/s", burst_ratio=1.5): catches up at 150/s', CATCHING),
-        steps(delivered(lambda: aiorate.TokenPool("100/s"), stall, until, bins), GOOD, 2.5),
-        _text(x(1.72 * SECOND), y(100) + 18, 'Limiter("100/s"): goes on at the rate; what was missed is gone', GOOD),
-        f'<line x1="{left}" y1="{y(100):.1f}" x2="{right}" y2="{y(100):.1f}" stroke="{ASKED}" stroke-width="1.5" stroke-dasharray="5 4"/>',
-        _text(left + 6, y(100) - 7, "asked: 100/s", ASKED),
-    ]
-    title = "Delivered rate over four seconds at a rate of 100 per second, while the event loop is stalled for half a second"
-    return _svg(720, 240, title, parts)
-
-
-def scopes_picture() -> str:
-    """The bounds of limiters of each scope, at 1000/s, in windows of up to 100 ms."""
-    url, longest, top = "redis://localhost", 100, 160
-    bucket = aiorate.TokenBucket
-    scopes: list[tuple[str, str, aiorate.Limiter]] = [
-        ("RedisLimiter(lease=0.05)", BAD, RedisLimiter(url, "name", "1000/s", lease=0.05)),
-        ('one loop, and scope="process": TokenBucket(burst=1)', CATCHING, aiorate.Limiter(bucket("1000/s", 1), scope="process")),
-        ("RedisLimiter", GOOD, RedisLimiter(url, "name", "1000/s")),
-    ]
-    left, right, floor, ceiling = 52, 700, 236, 20
-
-    def x(ms: float) -> float:
-        return left + (right - left) * ms / longest
-
-    def y(permits: float) -> float:
-        return floor - (floor - ceiling) * permits / top
-
-    parts = []
-    for permits in (0, 50, 100, 150):
-        parts += [
-            f'<line x1="{left}" y1="{y(permits):.1f}" x2="{right}" y2="{y(permits):.1f}" stroke="{INK}" stroke-width="0.5" opacity="0.5"/>',
-            _text(left - 6, y(permits) + 4, str(permits), INK, "end"),
-        ]
-    parts += [_text(x(ms), floor + 16, f"{ms} ms", INK, "middle") for ms in range(0, longest + 1, 20)]
-    parts += [
-        f'<line x1="{x(0):.1f}" y1="{y(0):.1f}" x2="{x(longest):.1f}" y2="{y(longest):.1f}" stroke="{ASKED}" stroke-width="1.5"'
-        f' stroke-dasharray="5 4"/>',
-        _text(x(52), y(52) + 18, "the rate: 1000/s", ASKED),
-    ]
-    for number, (name, colour, limiter) in enumerate(scopes):
-        bounds = [(ms, limiter.bound(Fraction(ms, 1_000)) or 0) for ms in range(1, longest + 1)]
-        points = " ".join(f"{x(ms):.1f},{y(permits):.1f}" for ms, permits in bounds)
-        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round" points="{points}"/>')
-        parts.append(_text(x(4), ceiling + 4 + 18 * number, name, colour))
-    return _svg(720, 262, "The most permits in a window, by its length, at 1000 per second", parts)
+INK, GOOD, BAD = "#757c85", "#2f81f7", "#e5484d"  # readable on white and on black; the page shows through
 
 
 class Allowing:
@@ -234,8 +65,8 @@ async def send_with_semaphore(server: Allowing, seconds: float, jobs: int = 60) 
 
 
 async def send_with_limiter(server: Allowing, jobs: int = 60) -> None:
-    """The same jobs with a limiter, whose period is a tenth longer than the server's."""
-    limiter = aiorate.Limiter(aiorate.TokenBucket("10/1.1s", burst=1))
+    """The same jobs with a limiter whose rate is a little below the server's."""
+    limiter = aiorate.Limiter("9/s")
 
     async def job() -> None:
         answered = False
@@ -246,10 +77,10 @@ async def send_with_limiter(server: Allowing, jobs: int = 60) -> None:
     await asyncio.gather(*(job() for _ in range(jobs)))
 
 
-WAYS: dict[str, tuple[str, Callable[[Allowing], Coroutine[Any, Any, None]]]] = {
-    "short": ("Semaphore(10) and sleep(0.1)", lambda server: send_with_semaphore(server, 0.1)),
-    "long": ("Semaphore(10) and sleep(1)", lambda server: send_with_semaphore(server, 1)),
-    "aiorate": ('aiorate: TokenBucket("10/1.1s", burst=1)', send_with_limiter),
+WAYS: dict[str, Callable[[Allowing], Coroutine[Any, Any, None]]] = {
+    "Semaphore(10) and sleep(0.1)": lambda server: send_with_semaphore(server, 0.1),
+    "Semaphore(10) and sleep(1)": lambda server: send_with_semaphore(server, 1),
+    'aiorate: Limiter("9/s")': send_with_limiter,
 }
 
 
@@ -258,7 +89,7 @@ def sent_by(way: str) -> tuple[list[tuple[float, bool]], float]:
     server = Allowing()
 
     async def main() -> float:
-        await WAYS[way][1](server)
+        await WAYS[way](server)
         return asyncio.get_running_loop().time()
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -274,8 +105,8 @@ def first_picture() -> str:
         return left + (right - left) * t / until
 
     parts = []
-    for way, (name, _) in WAYS.items():
-        sent, took = sent_by(way)
+    for name in WAYS:
+        sent, took = sent_by(name)
         columns: list[list[bool]] = []
         begun: list[float] = []
         for at, answered in sent:
@@ -298,28 +129,66 @@ def first_picture() -> str:
     return _svg(480, round(floor) + 18, title, parts, size=14)
 
 
-def grants_picture(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
-    """A dot for each grant of a strategy, stacked where several come at one instant; one row per scenario."""
-    until, left, right, row, dot = 4 * SECOND, 140, 700, 62, 4.4
-    parts = []
+def adaptive_picture() -> str:
+    """An AdaptiveRate and a bucket of 100, 30 and 120 per second, a minute each: limit, rate, and the refusals of each second."""
+    from helpers.adaptive.table import cells, simulate
 
-    def x(t: float) -> float:
-        return left + (right - left) * t / until
+    width, left, right, top, floor, most = 720, 52, 705, 14, 200, 150  # requests per second at the top
+    (cell,) = cells(["AdaptiveRate"], ["bucket"], [0.05], [0.2])
+    record = simulate(cell)[1]
+    (client,) = record.clients
+    parts_per_second = len(client.rates) / record.seconds
 
-    for i, (scenario, grants) in enumerate(SCENARIOS.items()):
-        floor = (i + 1) * row
-        parts.append(_text(left - 12, floor - 2, scenario, INK, "end"))
-        if grants is after_a_stall:
-            width = x(STALL[1]) - x(STALL[0])
-            parts.append(f'<rect x="{x(STALL[0]):.1f}" y="{floor - 34}" width="{width:.1f}" height="34" fill="{INK}" opacity="0.16"/>')
-        parts.append(f'<line x1="{left}" y1="{floor}" x2="{right}" y2="{floor}" stroke="{INK}" stroke-width="0.8"/>')
-        seen: dict[int, int] = {}
-        for instant in grants(make):
-            if instant < until:
-                height = seen[instant] = seen.get(instant, -1) + 1
-                parts.append(f'<circle cx="{x(instant):.1f}" cy="{floor - 4 - height * dot:.1f}" r="2.6" fill="{GOOD}"/>')
-    parts += [_text(x(s * SECOND), 3 * row + 17, f"{s} s", INK, "middle") for s in range(5)]
-    return _svg(720, 3 * row + 26, f"Grant times of {name}", parts)
+    def x(seconds: float) -> float:
+        return left + (right - left) * seconds / record.seconds
+
+    def y(rate: float) -> float:
+        return floor - (floor - top) * min(rate, most) / most
+
+    def line(points: list[tuple[float, float]], style: str) -> str:
+        return f'<polyline points="{" ".join(f"{across:.1f},{up:.1f}" for across, up in points)}" fill="none" {style}/>'
+
+    seconds = range(int(record.seconds))
+    limits = [record.server.limit(second * 1_000_000_000) for second in seconds]
+    steps = [(x(second + edge), y(limit)) for second, limit in zip(seconds, limits, strict=True) for edge in (0, 1)]
+    rates = [(x((part + 1) / parts_per_second), y(rate)) for part, rate in enumerate(client.rates)]
+    parts = [
+        f'<line x1="{left}" y1="{floor}" x2="{right}" y2="{floor}" stroke="{INK}" stroke-width="0.8"/>',
+        *(_text(left - 8, y(rate) + 4, str(rate), INK, "end") for rate in (0, 50, 100, 150)),
+        *(_text(x(second), 262, f"{second} s", INK, "middle" if second else "start") for second in range(0, int(record.seconds), 30)),
+        line(steps, f'stroke="{INK}" stroke-width="1.4" stroke-dasharray="5 3"'),
+        line(rates, f'stroke="{GOOD}" stroke-width="1.4"'),
+        _text(x(31), y(140), "limit of the server, per second", INK),
+        _text(x(62), y(62), "rate of the limiter", GOOD),
+        _text(right, floor + 46, "refused requests", BAD, "end"),
+    ]
+    for second in seconds:
+        refused = sum(client.refused[round(second * parts_per_second) : round((second + 1) * parts_per_second)])
+        if refused:
+            height = min(2.0 * refused, 40.0)
+            parts.append(f'<rect x="{x(second):.1f}" y="{floor + 6}" width="2.6" height="{height:.1f}" fill="{BAD}"/>')
+    return _svg(width, 270, "An AdaptiveRate finds a limit of 100 per second, and follows it to 30 and to 120", parts)
+
+
+KINDS = {
+    "bucket": "token bucket whose rate falls and rises",
+    "window1": "fixed window of 1 s",
+    "window10": "fixed window of 10 s",
+    "sliding": "sliding window",
+    "concurrency": "limit of concurrency",
+    "retry30": "Retry-After of 30 s",
+}
+
+
+def adaptive_row(kind: str) -> str:
+    """A row of the table of adaptive.md: the share of what such a server allowed that each way used, and the requests refused."""
+    from helpers.adaptive.table import cells, simulate, summary
+
+    row = [KINDS[kind]]
+    for policy in ("AdaptiveRate", "AIMD", "a 429 pauses"):
+        seen = summary([simulate(cell)[0] for cell in cells([policy], [kind])])
+        row.append(f"{seen.share:.2f}" + (f" ({seen.refused:.1f} %)" if policy == "AdaptiveRate" else ""))
+    return f"| {' | '.join(row)} |"
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str = "start") -> str:
@@ -334,46 +203,18 @@ def _svg(width: int, height: int, title: str, parts: list[str], *, size: int = 1
     return "\n".join([head, f"<title>{title}</title>", *parts, "</svg>", ""])
 
 
-def slug(name: str) -> str:
-    """The file name of a strategy's picture."""
-    return "-".join(re.findall(r"[a-z0-9.]+", name.replace('"10/s"', "").lower())).replace(".", "")
-
-
-def grants_table(name: str, make: Callable[[], aiorate.Scheduler]) -> str:
-    """The picture and the table of one strategy, in Markdown."""
-    lines = [
-        f"![Grant times of {name.replace('[', '(')}](figures/{slug(name)}.svg)",
-        "",
-        f"| `{name}` | granted at, in seconds |",
-        "|---|---|",
-    ]
-    for scenario, grants in SCENARIOS.items():
-        instants = [instant for instant in grants(make) if grants is not after_idle or instant >= IDLE_UNTIL]
-        lines.append(f"| {scenario} | {' '.join(f'{instant / SECOND:.3f}'.rstrip('0').rstrip('.') for instant in instants)} |")
-    return "\n".join(lines)
-
-
 def files() -> dict[Path, str]:
-    """Every picture that is drawn here, and the page with the tables, by path."""
-    made = {
-        HERE / "figures" / "first.svg": first_picture(),
-        HERE / "figures" / "stall.svg": stall_picture(),
-        HERE / "figures" / "scopes.svg": scopes_picture(),
-    }
-    for name, make in STRATEGIES.items():
-        made[HERE / "figures" / f"{slug(name)}.svg"] = grants_picture(name, make)
-    page = HERE / "strategies.md"
-
-    def fill(match: re.Match[str]) -> str:
-        name = match[1]
-        return f"<!-- grants: {name} -->\n{grants_table(name, STRATEGIES[name])}\n<!-- end -->"
-
-    made[page] = re.sub(r"<!-- grants: (.*?) -->\n.*?<!-- end -->", fill, page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return made
+    """Every picture, by its path."""
+    return {HERE / "figures" / "first.svg": first_picture(), HERE / "figures" / "adaptive.svg": adaptive_picture()}
 
 
 if __name__ == "__main__":
-    for path, text in files().items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(path.relative_to(HERE.parent))
+    sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+    logging.getLogger("aiorate").setLevel(logging.ERROR)  # each pause is logged
+    if sys.argv[1:] == ["adaptive"]:
+        for kind in KINDS:
+            print(adaptive_row(kind))
+    else:
+        for path, content in files().items():
+            path.write_text(content, encoding="utf-8")
+            print(path.relative_to(HERE.parent))

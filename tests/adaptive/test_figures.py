@@ -1,6 +1,6 @@
 """The whole table of models of servers, over round trips of 5, 50 and 300 ms and starts at a tenth, once and ten times the limit.
 
-`python tests/benchmarks/adaptive` prints the same figures. They are the same on any machine.
+`python docs/make_figures.py adaptive` prints such figures. They are the same on any machine.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from benchmarks.adaptive import kinds, table
+from helpers.adaptive import kinds, table
 
 pytestmark = pytest.mark.slow
 

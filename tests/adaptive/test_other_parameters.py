@@ -1,6 +1,6 @@
 """Servers with other parameters than those of the table, on which the rule was not tuned: most of what they allow is used all the same.
 
-The thresholds leave room: they say that no kind is lost, and `python tests/benchmarks/adaptive` how good each is.
+The thresholds leave room: they say that no kind is lost, and `python docs/make_figures.py adaptive` how good each is.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.adaptive import kinds, servers, table
+from helpers.adaptive import kinds, servers, table
 
 pytestmark = pytest.mark.slow
 

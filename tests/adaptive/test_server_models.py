@@ -1,12 +1,12 @@
 """AdaptiveRate against models of servers, in virtual time: a few of every kind, with thresholds that leave room.
 
-``python tests/benchmarks/adaptive`` has all of them, and what each figure means.
+`python docs/make_figures.py adaptive` compares it with other ways.
 """
 
 from __future__ import annotations
 
 import pytest
-from benchmarks.adaptive import figures, table
+from helpers.adaptive import figures, table
 
 pytestmark = pytest.mark.slow
 

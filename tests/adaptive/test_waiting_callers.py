@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from benchmarks.adaptive import kinds, servers, table
+from helpers.adaptive import kinds, servers, table
 
 from aiorate import Limiter
 from aiorate.adaptive import AdaptiveRate

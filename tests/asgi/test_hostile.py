@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import tracemalloc
 from typing import Any
 
 import pytest
@@ -35,151 +33,83 @@ START = {"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]
 BODY = {"type": "http.response.body", "body": b"ok"}
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [{"type": "http.response.debug", "info": {}}, START, BODY],
-        [{"type": "http.response.early_hint", "links": [b"</style.css>; rel=preload"]}, START, BODY],
-        [START, BODY, {"type": "http.response.trailers", "headers": [(b"x", b"y")], "more_trailers": False}],
-        [START, {"type": "http.response.pathsend", "path": "/etc/hostname"}],
-        [START, {"type": "http.response.zerocopysend", "file": 3}],
-        [START, BODY, START, BODY],
-        [BODY],
-        [],
-    ],
-    ids=["debug", "early hint", "trailers", "path", "file", "started twice", "never started", "nothing"],
-)
-async def test_all_messages_but_the_first_start_are_the_applications(messages: list[dict[str, Any]]) -> None:
-    """They reach the server as the same objects."""
-    answer = Answer()
+MESSAGES: list[list[Any]] = [
+    [{"type": "http.response.debug", "info": {}}, START, BODY],
+    [{"type": "http.response.early_hint", "links": [b"</style.css>; rel=preload"]}, START, BODY],
+    [START, BODY, {"type": "http.response.trailers", "headers": [(b"x", b"y")], "more_trailers": False}],
+    [START, {"type": "http.response.pathsend", "path": "/etc/hostname"}],
+    [START, {"type": "http.response.zerocopysend", "file": 3}],
+    [START, BODY, START, BODY],
+    [BODY],
+    [],
+    *([message] for message in (None, 5, {}, {"kind": "x"}, [])),
+]
 
-    await limited(sending(*messages))(scope_of(), nothing, answer.send)
 
-    first = messages.index(START) if START in messages else None
-    assert len(messages) == len(answer.messages)
-    for index, (sent, got) in enumerate(zip(messages, answer.messages, strict=True)):
-        if index == first:
-            assert [b"a", *(name.encode() for name in FIELDS)] == [name for name, _ in got["headers"]]
-            assert {**sent, "headers": 0} == {**got, "headers": 0}
-        else:
-            assert sent is got
+async def test_all_messages_but_the_first_start_are_the_applications() -> None:
+    """They reach the server as the same objects, also those that are none, which are the server's to refuse."""
+    for messages in MESSAGES:
+        answer = Answer()
+        await limited(sending(*messages))(scope_of(), nothing, answer.send)
+
+        first = messages.index(START) if START in messages else None
+        for index, (sent, got) in enumerate(zip(messages, answer.messages, strict=True)):
+            if index == first:
+                assert [b"a", *(name.encode() for name in FIELDS)] == [name for name, _ in got["headers"]], messages
+                assert {**sent, "headers": 0} == {**got, "headers": 0}, messages
+            else:
+                assert sent is got, messages
     assert [(b"a", b"b")] == START["headers"]
 
 
-@pytest.mark.parametrize("headers", [None, (), [], iter([(b"a", b"b")]), ((b"a", b"b"),), [[b"a", b"b"]], [(b"\xff\x00", b"\n")] * 3])
-async def test_headers_of_the_application_may_be_any_iterable(headers: Any) -> None:
-    """ASGI asks for an iterable of pairs, and they may be missing."""
-    start = {"type": "http.response.start", "status": 204} | ({} if headers is None else {"headers": headers})
-
-    answer = await ask(limited(sending(start)))
-
-    assert FIELDS == [bytes(name).decode("latin-1") for name, _ in answer.start["headers"][-2:]]
-
-
-@pytest.mark.parametrize("message", [None, 5, {}, {"kind": "x"}, []])
-async def test_message_that_is_none_is_the_servers_to_refuse(message: Any) -> None:
-    """The server's error is not replaced by another."""
-    answer = Answer()
-
-    await limited(sending(message))(scope_of(), nothing, answer.send)
-
-    assert [message] == answer.messages
-
-
-async def test_application_sets_the_fields_itself() -> None:
-    """Both are told: the fields are lists, and a client reads all of their lines."""
+async def test_headers_of_the_application_may_be_any_iterable() -> None:
+    """ASGI asks for an iterable of pairs, and they may be missing. Fields of these names are told too: they are lists."""
     own = [(b"RateLimit-Policy", b'"day";q=100;w=86400'), (b"RateLimit", b'"day";r=7;t=500')]
+    for headers in (None, (), iter([(b"a", b"b")]), ((b"a", b"b"),), [[b"a", b"b"]], [(b"\xff\x00", b"\n")] * 3, own):
+        start = {"type": "http.response.start", "status": 204} | ({} if headers is None else {"headers": headers})
+        answer = await ask(limited(sending(start)))
 
-    answer = await ask(limited(sending({**START, "headers": own})))
-
-    assert own == answer.start["headers"][:2]
+        assert FIELDS == [bytes(name).decode("latin-1") for name, _ in answer.start["headers"][-2:]], headers
     assert answer.feedback is not None
     assert [("day", 7), ("default", 9)] == [(quota.name, quota.remaining) for quota in answer.feedback.quotas]
 
 
-async def test_middlewares_within_each_other_tell_all_limits() -> None:
-    """One for each address, and one for each user within."""
-    inner = RateLimitMiddleware(ok, Limiter(TokenBucket("1/min", 5), name="user", clock=ManualClock()))
-    outer = RateLimitMiddleware(inner, Limiter(TokenBucket("1/min", 3), name="address", clock=ManualClock()))
-
-    feedback = (await ask(outer)).feedback
-
-    assert feedback is not None
-    assert [("user", 5, 4), ("address", 3, 2)] == [(quota.name, quota.limit, quota.remaining) for quota in feedback.quotas]
-
-
-@pytest.mark.parametrize(
-    ("more", "key"),
-    [
-        ({}, "192.0.2.1"),
-        ({"client": None}, ""),
-        ({"client": ()}, ""),
-        ({"client": ["192.0.2.7", 1]}, "192.0.2.7"),
-        ({"client": (None, 0)}, ""),
-        ({"client": (b"192.0.2.7", 0)}, ""),
-        ({"client": ("", 0)}, ""),
-        ({"client": ("testclient", 50_000)}, "testclient"),
-        ({"client": ("2001:db8:1:2:3:4:5:6", 1)}, "2001:db8:1:2::/64"),
-        ({"client": ("2001:db8:1:2::ffff", 1)}, "2001:db8:1:2::/64"),
-        ({"client": ("::ffff:192.0.2.7", 1)}, "192.0.2.7"),
-        ({"client": ("::1", 1)}, "::1"),
-        ({"client": ("fe80::1%eth0", 1)}, "fe80::1%eth0"),
-        ({"client": (":" * 9, 1)}, ":::::::::"),
-        ({"headers": [(b"x-forwarded-for", b"203.0.113.9")]}, "192.0.2.1"),
-    ],
-)
-async def test_address_of_the_client(more: dict[str, Any], key: str) -> None:
-    """What a client sends in headers is not believed; one network of IPv6 is one client."""
-    assert key == client_address(scope_of(**more))
-
-    scope = scope_of(**more)
-    answers = [await ask(limited(ok, burst=1), scope) for _ in range(1)]
-
-    assert [200] == [answer.status for answer in answers]
+ADDRESSES: list[tuple[dict[str, Any], str]] = [
+    ({}, "192.0.2.1"),
+    ({"client": None}, ""),
+    ({"client": ()}, ""),
+    ({"client": ["192.0.2.7", 1]}, "192.0.2.7"),
+    ({"client": (None, 0)}, ""),
+    ({"client": (b"192.0.2.7", 0)}, ""),
+    ({"client": ("", 0)}, ""),
+    ({"client": ("testclient", 50_000)}, "testclient"),
+    ({"client": ("2001:db8:1:2:3:4:5:6", 1)}, "2001:db8:1:2::/64"),
+    ({"client": ("2001:db8:1:2::ffff", 1)}, "2001:db8:1:2::/64"),
+    ({"client": ("::ffff:192.0.2.7", 1)}, "192.0.2.7"),
+    ({"client": ("::1", 1)}, "::1"),
+    ({"client": ("fe80::1%eth0", 1)}, "fe80::1%eth0"),
+    ({"client": (":" * 9, 1)}, ":::::::::"),
+    ({"headers": [(b"x-forwarded-for", b"203.0.113.9")]}, "192.0.2.1"),
+]
 
 
-async def test_address_is_missing_in_the_scope() -> None:
-    """Requests of unknown clients have one limit, not none."""
-    scope = scope_of()
-    del scope["client"], scope["headers"], scope["method"], scope["path"]
+async def test_address_of_the_client() -> None:
+    """What a client sends in headers is not believed; one network of IPv6 is one client; unknown ones have one limit, not none."""
+    for more, key in ADDRESSES:
+        assert key == client_address(scope_of(**more)), more
     app = RateLimitMiddleware(ok, KeyedLimiter(lambda client: Limiter(TokenBucket("1/min", 1), clock=ManualClock())))
+    assert [200, 429] == [(await ask(app, {"type": "http"})).status for _ in range(2)]
+    assert [200, 429] == [(await ask(app, scope_of() | {"client": ("192.0.2.1", port)})).status for port in (1, 2)]
 
-    assert [200, 429] == [(await ask(app, dict(scope))).status for _ in range(2)]
 
-
-@pytest.mark.parametrize("method", ["get", "", "HEAD", "head", "BREW", None, 7])
-async def test_refusal_does_not_depend_on_the_method(method: Any) -> None:
-    """Only HEAD has no body; "head" is another method, and a server that knows this wants the body."""
+async def test_refusal_does_not_depend_on_the_method() -> None:
+    """Only HEAD has no body, and the length of that which GET would have; "head" is another method."""
     app = limited(ok, burst=1)
     await ask(app)
-
-    refused = await ask(app, scope_of(method=method))
-
-    assert 429 == refused.status
-    assert (b"" == refused.body) is (method == "HEAD")
-
-
-async def test_key_that_cannot_be_hashed_is_an_error() -> None:
-    """It names what a key may be."""
-    app = RateLimitMiddleware(ok, KeyedLimiter(lambda client: "1/s"), key=lambda scope: ["a"])  # type: ignore[arg-type, return-value]
-
-    with pytest.raises(TypeError, match="must be hashable"):
-        await ask(app)
-
-
-async def test_key_may_be_any_awaitable() -> None:
-    """A future or a lazy object, besides a coroutine."""
-
-    class Later:
-        def __await__(self) -> Any:
-            yield from asyncio.sleep(0).__await__()
-            return "account"
-
-    limiters = KeyedLimiter(lambda key: Limiter(TokenBucket("1/min", 1), clock=ManualClock()))
-    app = RateLimitMiddleware(ok, limiters, key=lambda scope: Later())
-
-    assert [200, 429] == [(await ask(app)).status for _ in range(2)]
-    assert ["account"] == list(limiters)
+    for method in ("GET", "get", "", "HEAD", "head", "BREW", None, 7):
+        refused = await ask(app, scope_of(method=method))
+        assert (429, (await ask(app)).headers) == (refused.status, refused.headers), method
+        assert (b"" == refused.body) is (method == "HEAD"), method
 
 
 async def test_refused_request_is_not_read() -> None:
@@ -239,26 +169,16 @@ async def test_addresses_are_kept_within_bounds() -> None:
     limiters = KeyedLimiter(lambda client: Limiter(TokenBucket("1/s", 1), clock=clock), max_keys=100)
     app = RateLimitMiddleware(ok, limiters)
 
-    async def attack(first: int, count: int) -> None:
-        for number in range(first, first + count):
-            clock.advance(0.1)
-            assert 200 == (await ask(app, scope_of(f"2001:db8:{number >> 16:x}:{number & 0xFFFF:x}::1"))).status
-
-    held = []
-    tracemalloc.start()
-    for first, count in ((0, 1_200), (1_200, 400), (1_600, 400)):
-        await attack(first, count)
-        gc.collect()
-        held.append(tracemalloc.get_traced_memory()[0])
-    tracemalloc.stop()
+    for number in range(500):
+        clock.advance(0.1)
+        assert 200 == (await ask(app, scope_of(f"2001:db8:{number >> 8:x}:{number & 0xFF:x}::1"))).status
 
     assert len(limiters) <= 100
-    assert held[2] < 1.1 * held[1]
 
 
-async def test_gigabyte_passes_chunk_by_chunk() -> None:
+async def test_large_answer_passes_chunk_by_chunk() -> None:
     """Each chunk is with the server before the application makes the next, and none is kept."""
-    count = 1 << 10
+    count = 1 << 6
     sent = made = 0
 
     async def stream(scope: Any, receive: Any, send: Any) -> None:
@@ -275,10 +195,6 @@ async def test_gigabyte_passes_chunk_by_chunk() -> None:
         await asyncio.sleep(0)
         sent += len(message.get("body", b"")) >> 20
 
-    tracemalloc.start()
     await limited(stream)(scope_of(), nothing, take)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
 
     assert count == sent == made
-    assert peak < 4 << 20

@@ -1,1 +1,1 @@
-"""The benchmarks: aiorate beside its peers and beside the least cost that the interpreter allows. ``python tests/benchmarks`` runs them."""
+"""aiorate next to its peers and next to something bare: one table. ``python tests/benchmarks`` makes it."""

@@ -1,4 +1,4 @@
-"""``python tests/benchmarks``, in a clone or in an unpacked source archive. Measures the aiorate that lies beside it."""
+"""``python tests/benchmarks``, in a clone or an unpacked source archive. Measures the aiorate that lies beside it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from pathlib import Path
 if __name__ == "__main__":
     tests = Path(__file__).resolve().parents[1]
     sys.path[0:1] = [str(tests.parent), str(tests)]  # instead of this folder
-    from benchmarks.main import main
+    from benchmarks.command import main
 
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+    sys.exit(main())

@@ -16,7 +16,8 @@ from aiorate.http import hooks, limit_transport
 from helpers.driving import LONG
 from helpers.server import get
 
-HTTPX = ("httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport")
+HTTPX = ("httpx2-hooks", "httpx-transport")
+"""Both packages and both ways; each package can have each way."""
 EACH = (*HTTPX, "aiohttp")
 
 Fetch = Callable[..., Awaitable[int]]

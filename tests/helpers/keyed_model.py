@@ -1,29 +1,32 @@
 """A slow and plain model of a KeyedLimiter: for each limit a list and a scheduler, and a list of timers.
 
-It states the rule in one place: a request waits in its key's line; the first there, once due there, asks the shared limit, where keys
-take turns; both limits are spent in one step, or neither. Whose turn it is, a `FairQueue` says, which is tested elsewhere.
+A request waits in its key's line; the first there, once due there, asks the shared limit, where keys take turns; both limits are spent
+in one step, or neither. Whose turn it is, a `FairQueue` says, which is tested elsewhere.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import count
 
 import aiorate
 from aiorate.waiting.fair_queue import FairQueue, Flow
 from helpers.driving import SECOND
 
-CATCH_UP = SECOND // 50
-MS = SECOND // 1000
+CATCH_UP, MS = SECOND // 50, SECOND // 1000
 EXACT = {"TokenBucket", "TokenBucket-paced", "SlidingWindow", "AllOf"}
 """Strategies with which a key that was evicted is granted at exactly the same instants as one that was kept."""
 GAPS = [0, 0, 0, 1, 10 * MS, 50 * MS, 100 * MS, 137 * MS, SECOND - 1, 3 * SECOND]
 
 
+@dataclass(eq=False)
 class Request:
     """A request in line; ``key`` is None if it was made to the shared limit directly."""
 
-    def __init__(self, name: int, key: str | None, permits: int, since: int) -> None:
-        self.name, self.key, self.permits, self.since = name, key, permits, since
+    name: int
+    key: str | None
+    permits: int
+    since: int
 
 
 class Limit:
@@ -36,9 +39,6 @@ class Limit:
         self.line: list[Request] = []
         self.standing: Request | None = None  # of a key: its request in the shared line
         self.timer: tuple[int, int] | None = None  # when to look again, and the number of the timer
-        self.altered = False
-        self.granted: list[tuple[int, int]] = []  # instant, permits
-        self.largest = 1
 
     @property
     def held(self) -> bool:
@@ -55,8 +55,6 @@ class Limit:
 
     def take(self, permits: int, since: int) -> None:
         assert self.scheduler.take(permits, self.time, max(since, self.time - CATCH_UP)) <= self.time
-        self.granted.append((self.clock, permits))
-        self.largest = max(self.largest, permits)
 
     def due(self, permits: int) -> int:
         return self.scheduler.peek(permits, self.time)
@@ -70,28 +68,29 @@ class Model:
         self.shared = None if shared is None else Limit(shared, 0)
         self.keys: dict[str, Limit] = {}
         self.granted: dict[int, int] = {}
-        self.failed: set[int] = set()
         self.timers = count()
         self.turns: FairQueue[Request] = FairQueue()  # of the shared limit
-        self.flows: dict[str | None, Flow] = {None: Flow(1)}
+        self.flows: dict[str | None, Flow] = {}
         self.serving_shared = False
 
     @property
     def limits(self) -> list[Limit]:
         return [*self.keys.values(), *([] if self.shared is None else [self.shared])]
 
+    @property
+    def next(self) -> Request | None:
+        """Whose turn it is in the shared line."""
+        found = self.turns.first()
+        return None if found is None else found[1]
+
     def run_to(self, clock: int) -> None:
-        """Serve at each timer. Timers of one instant fire in the order in which they were set; a pool's task runs an iteration later."""
+        """Serve at each timer. Timers of one instant fire in the order in which they were set."""
         while woken := [limit for limit in self.limits if limit.timer is not None and limit.timer[0] <= clock]:
-            first = min(woken, key=lambda limit: (limit.timer[0], self.by_task(limit), limit.timer[1]))  # type: ignore[index]
-            assert first.timer is not None
-            self.move_to(max(first.timer[0], self.clock))
+            first = min(woken, key=lambda limit: limit.timer)  # type: ignore[return-value, arg-type]
+            self.move_to(max(first.timer[0], self.clock))  # type: ignore[index]
             first.timer = None
             self.serve(first)
         self.move_to(clock)
-
-    def by_task(self, limit: Limit) -> bool:
-        return isinstance(limit.scheduler, aiorate.TokenPool) and any(limit is not self.shared or not each.key for each in limit.line)
 
     def move_to(self, clock: int) -> None:
         self.clock = clock
@@ -99,16 +98,11 @@ class Model:
             limit.move_to(clock)
 
     def arm(self, limit: Limit, reading: int | None) -> None:
-        if reading is None:
-            limit.timer = None
-        elif limit.timer is None or limit.timer[0] != reading:
-            limit.timer = reading, next(self.timers)
+        if limit.timer is None or limit.timer[0] != reading:
+            limit.timer = None if reading is None else (reading, next(self.timers))
 
     def serve(self, limit: Limit) -> None:
-        if limit is self.shared:
-            self.serve_shared(limit)
-        else:
-            self.serve_key(limit)
+        (self.serve_shared if limit is self.shared else self.serve_key)(limit)
 
     def serve_key(self, key: Limit) -> None:
         """Grant what is due in the key's line, and let its first request join the shared line."""
@@ -121,10 +115,6 @@ class Model:
             if self.shared is not None:
                 if key.standing is not first:
                     self.withdraw(key)
-                    most = self.shared.scheduler.max_permits
-                    if most is not None and first.permits > most:
-                        self.fail(first)
-                        continue
                     if self.shared.line or self.shared.held or self.shared.due(first.permits) > self.shared.time:
                         key.standing = first
                         self.join_shared(self.shared, Request(first.name, first.key, first.permits, self.shared.time))
@@ -145,9 +135,8 @@ class Model:
             return
         self.serving_shared = True
         while shared.line and not shared.held:
-            found = self.turns.first()
-            assert found is not None
-            first = found[1]
+            first = self.next
+            assert first is not None
             due = shared.due(first.permits)
             if due > shared.time:
                 self.arm(shared, shared.clock + due - shared.time)
@@ -173,13 +162,12 @@ class Model:
         flow = self.flows.setdefault(request.key, Flow(1))
         if not flow.number:
             self.turns.join(flow, request.permits, request)
-        found = self.turns.first()
-        if len(shared.line) == 1 or (found is not None and found[1] is request):
+        if len(shared.line) == 1 or self.next is request:
             self.serve_shared(shared)
 
     def leave_shared(self, shared: Limit, request: Request, granted: bool = False) -> None:
         """Remove a request from the shared line."""
-        flow = self.flows[request.key]
+        flow, was_next = self.flows[request.key], self.next is request
         stands = any(each is request for _, each in self.turns.requests())
         shared.line = [each for each in shared.line if each is not request]
         if stands:
@@ -187,60 +175,37 @@ class Model:
             following = next((each for each in shared.line if each.key is None), None) if request.key is None else None
             if following is not None:
                 self.turns.join(flow, following.permits, following)
+        if was_next and not granted:
+            self.serve_shared(shared)
 
     def withdraw(self, key: Limit) -> None:
         """Remove the key's request from the shared line."""
         if key.standing is not None:
             assert self.shared is not None
             name, key.standing = key.standing.name, None
-            standing = next(request for request in self.shared.line if request.name == name)
-            found = self.turns.first()
-            self.leave_shared(self.shared, standing)
-            if found is not None and found[1] is standing:
-                self.serve_shared(self.shared)
-
-    def fail(self, request: Request) -> None:
-        limit = self.of(request.key)
-        if limit is self.shared:
-            self.leave_shared(limit, request)
-        else:
-            limit.line.remove(request)
-        self.failed.add(request.name)
+            self.leave_shared(self.shared, next(request for request in self.shared.line if request.name == name))
 
     def of(self, key: str | None) -> Limit:
-        limit = self.shared if key is None else self.keys[key]
-        assert limit is not None
-        return limit
+        return self.shared if key is None else self.keys[key]  # type: ignore[return-value]
 
     def path(self, key: str | None) -> list[Limit]:
         """The limits from which a request of that key takes."""
         return [self.of(key)] + ([] if key is None or self.shared is None else [self.shared])
 
-    # Calls of users.
-
     def ask(self, name: int, key: str | None, permits: int) -> None:
         limit = self.of(key)
         request = Request(name, key, permits, limit.time)
         if limit is self.shared:
-            self.join_shared(limit, request)
-            return
+            return self.join_shared(limit, request)
         limit.line.append(request)
-        if len(limit.line) == 1:
-            self.serve(limit)
+        return self.serve(limit) if len(limit.line) == 1 else None
 
     def leave(self, name: int, key: str | None) -> None:
         limit = self.of(key)
         if limit is self.shared:
-            request = next(each for each in limit.line if each.name == name)
-            found = self.turns.first()
-            self.leave_shared(limit, request)
-            if found is not None and found[1] is request:
-                self.serve(limit)
-            return
-        first = limit.line[0].name == name
-        limit.line = [request for request in limit.line if request.name != name]
-        if first:
-            self.serve(limit)
+            return self.leave_shared(limit, next(each for each in limit.line if each.name == name))
+        first, limit.line = limit.line[0], [request for request in limit.line if request.name != name]
+        return self.serve(limit) if first.name == name else None
 
     def try_acquire(self, key: str | None, permits: int) -> bool:
         limits = self.path(key)
@@ -249,20 +214,3 @@ class Model:
         for limit in limits:
             limit.take(permits, limit.time)
         return True
-
-    def rate_changed(self, limit: Limit) -> None:
-        limit.altered = True
-        most = limit.scheduler.max_permits
-        turned_away = [request for request in limit.line if most is not None and request.permits > most]
-        for request in turned_away:
-            if limit is self.shared and request.key is not None:
-                self.leave_shared(limit, request)
-                key = self.of(request.key)
-                key.standing = None
-                self.fail(key.line[0])
-            else:
-                self.fail(request)
-        self.serve(limit)
-        for request in turned_away:
-            if limit is self.shared and request.key is not None:
-                self.serve(self.of(request.key))

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from time import monotonic_ns
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -98,8 +100,9 @@ def played(platform: Platform) -> Iterator[PlayedLoop]:
     try:
         with ExitStack() as patches:
             patches.enter_context(patch.object(asyncio.base_events, "time", clock))
-            for module in ("asyncio.view", "timeline", "loops", "turnstile", "process.view", "process.family"):
-                patches.enter_context(patch(f"aiorate.waiting.{module}.monotonic_ns", loop.reading))
+            for name, module in list(sys.modules.items()):
+                if name.startswith("aiorate") and getattr(module, "monotonic_ns", None) is monotonic_ns:
+                    patches.enter_context(patch.object(module, "monotonic_ns", loop.reading))
             yield loop
     finally:
         loop.close()

@@ -22,7 +22,7 @@ from aiorate.redis import RedisBudget
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._demo.store import Store
+    from helpers.local_store import Store
 
 __all__ = ["Order", "Together", "together"]
 

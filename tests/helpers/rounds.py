@@ -10,15 +10,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks.processes import RATE, Shares, together
-from benchmarks.worker import Order
 
 from helpers.driving import LONG
+from helpers.fleet import RATE, Order, Shares, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._demo.store import Store
+    from helpers.local_store import Store
 
 __all__ = ["Figures", "floor", "in_one_round", "missing", "orders", "slack", "until_true"]
 

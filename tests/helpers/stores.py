@@ -10,18 +10,19 @@ import asyncio
 import os
 import socket
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
 
-from aiorate._demo.store import Store, binary
 from aiorate.redis import RedisLimiter
 from aiorate.redis.booking_script import BOOKINGS
 from aiorate.redis.script import SLOTS
 from aiorate.redis.window_script import WINDOWS
+from helpers.driving import others
+from helpers.local_store import Store, binary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,6 +38,7 @@ __all__ = [
     "needs_binary",
     "now",
     "port_of_cluster",
+    "stop",
 ]
 
 TIMED_BY_SHA = {script.sha: script.text.replace("redis.call('TIME')", "{0, ARGV[3]}") for script in (SLOTS, WINDOWS, BOOKINGS)}
@@ -172,13 +174,19 @@ def now() -> float:
 
 
 class Process:
-    """A limiter with the name "x" and its own client, and tasks that note when they were granted. Two of them share only the store."""
+    """A limiter with the name "x" and its own client, and tasks that note when they were granted. Two of them share only the store.
+
+    The tests of tests/redis leave it to a fixture to stop them.
+    """
+
+    started: ClassVar[list[Process]] = []
 
     def __init__(self, store: RealServer, rate: Any = "10/s", *, latency: float = 0.0, skew: float = 0.0, **options: Any) -> None:
         self.client = TimedClient(store, latency, skew)
         self.limiter = RedisLimiter(self.client, "x", rate, **options)
         self.granted: list[float] = []
         self.tasks: list[asyncio.Task[None]] = []
+        self.started.append(self)
 
     async def one(self, permits: int = 1) -> None:
         await self.limiter.acquire(permits)
@@ -212,3 +220,10 @@ class Process:
             task.cancel()
         await asyncio.wait(self.tasks or [asyncio.create_task(asyncio.sleep(0))])
         await self.limiter.aclose()
+
+
+async def stop(*processes: Process) -> None:
+    """End them, and nothing is left."""
+    for process in processes:
+        await process.stop()
+    assert not others()

@@ -61,24 +61,6 @@ async def test_the_total_timeout_covers_the_wait(server: Server) -> None:
 
 
 @leaping
-async def test_no_other_timeout_covers_the_wait(server: Server) -> None:
-    """One remedy is to set the other timeouts instead."""
-    clock = ManualClock()
-    limiter = bucket(burst=1, clock=clock)
-    assert limiter.try_acquire()
-    loop: Any = asyncio.get_running_loop()
-    timeout = ClientTimeout(total=None, connect=LONG, sock_connect=LONG, sock_read=LONG)
-    async with session_of(server, limiter, session={"timeout": timeout}) as session:
-        request = asyncio.create_task(get(session))
-        await in_line(limiter, 1)
-
-        await loop.leap(100 * LONG)
-        await clock.run(0.1)
-
-        assert await request == 200
-
-
-@leaping
 async def test_limiter_entered_before_the_request_avoids_timeouts(server: Server) -> None:
     """The other remedy, for sessions that keep their total."""
     clock = ManualClock()
@@ -138,18 +120,3 @@ async def test_errors_of_the_limiter_come_through(server: Server) -> None:
     assert not isinstance(full.value, ClientError)
     assert server.arrivals == []
     assert limiter.statistics().granted == 1
-
-
-async def test_closing_the_limiter_refuses_waiting_requests(server: Server) -> None:
-    """No request hangs, and the session can go on with another limiter."""
-    limiter = bucket(burst=1)
-    assert limiter.try_acquire()
-    async with session_of(server, limiter) as session:
-        task = asyncio.create_task(get(session))
-        await in_line(limiter, 1)
-
-        await limiter.aclose()
-
-        with pytest.raises(LimiterClosed):
-            await task
-    assert server.connections == 0

@@ -9,14 +9,14 @@ from typing import Any
 
 import httpx
 import httpx2
-import httpx_retries
 import pytest
 from helpers import server as servers
+from helpers.clients import HTTPX
 from helpers.driving import LONG
 from helpers.server import Server
 from helpers.threads import LoopThread, in_thread, waiting
 
-from aiorate import Budget, KeyedLimiter, Limiter, LimiterClosed, TokenBucket, WaitTooLong
+from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket, WaitTooLong
 from aiorate.http import blocking_hooks, hooks, limit_transport
 from aiorate.testing import ManualClock
 
@@ -27,7 +27,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport"])
+@pytest.fixture(params=HTTPX)
 def client_with(request: pytest.FixtureRequest, server: Server) -> Callable[..., Any]:
     """Return a function that makes a synchronous client whose requests pass the limiter."""
     name, way = request.param.split("-")
@@ -94,16 +94,6 @@ def test_a_429_pauses_the_line_of_all_threads(client_with: Any, server: Server) 
     assert 30 == limiter.delay()
 
 
-def test_feedback_may_be_off(client_with: Any, server: Server) -> None:
-    """Then a 429 is the caller's."""
-    server.answers((429, {"Retry-After": "30"}))
-    limiter = bucket()
-    with client_with(limiter, feedback=False) as client:
-        assert 429 == client.get("/").status_code
-
-    assert 0 == limiter.delay()
-
-
 def test_options_are_those_of_the_asynchronous_ones(client_with: Any, server: Server) -> None:
     """Cost, key and max_wait, and those that a request brings along."""
     limiters = {"a": bucket(), "b": bucket()}
@@ -118,38 +108,6 @@ def test_options_are_those_of_the_asynchronous_ones(client_with: Any, server: Se
 
     assert [9, 0] == [limiter.statistics().granted for limiter in limiters.values()]
     assert 3 == len(server.arrivals)
-
-
-def test_a_closed_limiter_sends_nothing(client_with: Any, server: Server) -> None:
-    """The error reaches the caller as it is."""
-    limiter = bucket()
-    asyncio.run(limiter.aclose())
-    with client_with(limiter) as client, pytest.raises(LimiterClosed):
-        client.get("/")
-
-    assert [] == server.arrivals
-
-
-def test_each_hop_of_a_redirect_pays(client_with: Any, server: Server) -> None:
-    """The server counts requests, not calls."""
-    limiter = bucket()
-    with client_with(limiter) as client:
-        client.get("/redirect/2", follow_redirects=True)
-
-    assert ["/redirect/2", "/redirect/1", "/end"] == server.paths
-    assert 3 == limiter.statistics().granted
-
-
-def test_each_attempt_of_a_retry_pays(server: Server) -> None:
-    """The limiter is innermost."""
-    server.answers((503, {}), (503, {}))
-    limiter = bucket()
-    retry = httpx_retries.Retry(total=3, backoff_factor=0)
-    transport = httpx_retries.RetryTransport(transport=limit_transport(httpx.HTTPTransport(), limiter, feedback=False), retry=retry)
-    with httpx.Client(base_url=server.url, transport=transport) as client:
-        assert 200 == client.get("/").status_code
-
-    assert 3 == limiter.statistics().granted == len(server.arrivals)
 
 
 @PACKAGES
@@ -208,14 +166,6 @@ def test_an_asynchronous_client_is_told_which_hooks_to_take(package: Any) -> Non
                 await client.get("http://a.test")
 
     asyncio.run(main())
-
-
-def test_bad_arguments_name_the_call() -> None:
-    """Those of the asynchronous ones, by another name."""
-    with pytest.raises(TypeError, match=r"blocking_hooks\(\) takes a Limiter"):
-        blocking_hooks("10/s")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"blocking_hooks\(\): max_wait"):
-        blocking_hooks(bucket(), max_wait=-1)
 
 
 def test_a_transport_opens_and_closes_the_inner_one() -> None:

@@ -17,8 +17,6 @@ from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.http.values import LONGEST
 
 DATE = "Tue, 26 Mar 2024 19:59:59 GMT"
-
-
 EPOCH = 1711483199  # the same instant
 
 
@@ -28,12 +26,9 @@ def pause_of(status: int, **headers: str) -> float | None:
     return None if feedback is None else feedback.pause
 
 
-# --- Quotas -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("quota", "rate"),
-    [
+def test_the_rate_that_a_quota_allows() -> None:
+    """The trap of draft 11, section 8.5: the rest of a long window looks like a thousand a second."""
+    table = [
         (Quota(limit=10000, window=1000.0, remaining=10000, reset=10.0), 10.0),
         (Quota(limit=100, window=10.0, remaining=5, reset=5.0), 1.0),
         (Quota(limit=100, window=10.0), 10.0),
@@ -44,19 +39,12 @@ def pause_of(status: int, **headers: str) -> float | None:
         (Quota(limit=100, remaining=30, reset=0.0), None),
         (Quota(limit=100), None),
         (Quota(), None),
-    ],
-)
-def test_the_rate_that_a_quota_allows(quota: Quota, rate: float | None) -> None:
-    """The trap of draft 11, section 8.5: the rest of a long window looks like a thousand a second."""
-    assert rate == quota.rate
-
-
-def test_the_trap_as_it_is_sent() -> None:
-    """The policy's quota and window count, not the ratio of the remainder to the time."""
-    feedback = read_feedback(200, {"RateLimit-Policy": '"somepolicy";q=10000;w=1000', "RateLimit": '"somepolicy";r=10000;t=10'})
-
-    assert feedback is not None
-    assert [10.0] == [quota.rate for quota in feedback.quotas]
+    ]
+    for quota, rate in table:
+        assert rate == quota.rate, quota
+    sent = read_feedback(200, {"RateLimit-Policy": '"somepolicy";q=10000;w=1000', "RateLimit": '"somepolicy";r=10000;t=10'})
+    assert sent is not None
+    assert [10.0] == [quota.rate for quota in sent.quotas]
 
 
 def test_a_quota_for_a_month_has_no_window_here() -> None:
@@ -65,9 +53,9 @@ def test_a_quota_for_a_month_has_no_window_here() -> None:
     assert pause_of(429, RateLimit='"m";r=0;t=2592000') == LONGEST
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
+def test_amounts_that_make_no_sense() -> None:
+    """Negative, infinite and absurd amounts are ignored or cut; of two remainders the smaller counts."""
+    table = [
         ("X-RateLimit-Remaining", "-1", None),
         ("X-RateLimit-Remaining", "nan", None),
         ("X-RateLimit-Remaining", "many", None),
@@ -77,13 +65,10 @@ def test_a_quota_for_a_month_has_no_window_here() -> None:
         ("X-Shopify-Shop-Api-Call-Limit", "32", None),
         ("X-Shopify-Shop-Api-Call-Limit", "-1/40", None),
         ("X-Shopify-Shop-Api-Call-Limit", "1/" + "9" * 5000, None),
-    ],
-)
-def test_amounts_that_make_no_sense(name: str, value: str, expected: int | None) -> None:
-    """Negative, infinite and absurd amounts are ignored or cut; of two remainders the smaller counts."""
-    feedback = read_feedback(200, {name: value})
-
-    assert expected == (feedback and feedback.quotas[0].remaining)
+    ]
+    for name, value, expected in table:
+        feedback = read_feedback(200, {name: value})
+        assert expected == (feedback and feedback.quotas[0].remaining), (name, value)
 
 
 def test_without_the_extra_only_draft_11_is_lost() -> None:
@@ -116,9 +101,6 @@ assert "http_sf" in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# --- What may be passed -----------------------------------------------------------------------------------------------------
-
-
 def message(pairs: list[tuple[str, str]]) -> email.message.Message:
     made = email.message.Message()
     for name, value in pairs:
@@ -136,9 +118,10 @@ class Pairs:
         return iter(self._pairs)
 
 
-@pytest.mark.parametrize(
-    "collect",
-    [
+def test_any_mapping_will_do() -> None:
+    """One reader serves all clients: names in any case, text or bytes, mapping or pairs."""
+    pairs = [("Date", DATE), ("X-RateLimit-Limit", "60"), ("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", str(EPOCH + 30))]
+    kinds: list[Any] = [
         dict,
         lambda pairs: {name.upper(): value for name, value in pairs},
         lambda pairs: {name.encode(): value.encode() for name, value in pairs},
@@ -148,57 +131,45 @@ class Pairs:
         lambda pairs: CIMultiDictProxy(CIMultiDict(pairs)),
         message,
         Pairs,
-    ],
-    ids=["dict", "upper", "bytes", "httpx", "httpx2", "multidict", "proxy", "message", "pairs"],
-)
-def test_any_mapping_will_do(collect: Any) -> None:
-    """One reader serves all clients: names in any case, text or bytes, mapping or pairs."""
-    pairs = [("Date", DATE), ("X-RateLimit-Limit", "60"), ("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", str(EPOCH + 30))]
-
-    assert Feedback(429, 30.0, (Quota("", 60, 0, 30.0),), "X-RateLimit") == read_feedback(429, collect(pairs))
+    ]
+    for kind in kinds:
+        assert Feedback(429, 30.0, (Quota("", 60, 0, 30.0),), "X-RateLimit") == read_feedback(429, kind(pairs)), kind
+    for seconds in (5, 5.0):  # as in a dict that a program fills; ignored, it would be a pause of 1 s
+        assert read_feedback(429, {"Retry-After": seconds}) == Feedback(429, 5.0, (), "Retry-After", 5.0)
 
 
-@pytest.mark.parametrize("seconds", [5, 5.0])
-def test_a_number_is_read_as_its_text(seconds: float) -> None:
-    """As in a dict that a program fills; ignored, it would be a pause of 1 s."""
-    assert read_feedback(429, {"Retry-After": seconds}) == Feedback(429, 5.0, (), "Retry-After", 5.0)
-
-
-@pytest.mark.parametrize("headers", [{}, [], {"Content-Type": "application/json", "Date": DATE, "Age": "5", "Server": "github.com"}])
-def test_nothing_said_is_none(headers: Any) -> None:
+def test_nothing_said_is_none() -> None:
     """Most servers send nothing, most of the time."""
-    assert read_feedback(200, headers) is None
+    nothing: list[Any] = [{}, [], {"Content-Type": "application/json", "Date": DATE, "Age": "5", "Server": "github.com"}]
+    for headers in nothing:
+        assert read_feedback(200, headers) is None, headers
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+def test_header_that_is_not_text_is_ignored() -> None:
+    """A header is text or a number. No other value from a server or a mock raises."""
+    table: list[Any] = [
         {"Retry-After": True},
         {"Retry-After": float("nan")},
         {b"retry-after": None},
         {5: "5"},
         {"Retry-After": ["5"]},
         {"retry-after": "\udcff"},
-    ],
-)
-def test_header_that_is_not_text_is_ignored(headers: Any) -> None:
-    """A header is text or a number. No other value from a server or a mock raises."""
-    assert read_feedback(429, headers) == Feedback(429, 1.0, (), "status 429")
+    ]
+    for headers in table:
+        assert read_feedback(429, headers) == Feedback(429, 1.0, (), "status 429"), headers
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_a_field_of_a_hundred_kilobytes_is_ignored() -> None:
+    """No quota is that long, and reading it would hold up the loop."""
+    table = [
         ("Retry-After", "1" * 100_000 + "x"),
         ("Retry-After", "5," * 50_000),
         ("X-RateLimit-Reset-Requests", "1" * 100_000),
         ("X-RateLimit-Limit", '"' * 100_000),
         ("RateLimit", '"a";r=1,' * 20_000),
-    ],
-)
-def test_a_field_of_a_hundred_kilobytes_is_ignored(name: str, value: str) -> None:
-    """No quota is that long, and reading it would hold up the loop."""
-    assert read_feedback(200, {name: value}) is None
+    ]
+    for name, value in table:
+        assert read_feedback(200, {name: value}) is None, name
 
 
 def test_feedback_and_quota_are_values() -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import httpx2
 import httpx_retries
 import pytest
-from helpers.driving import LONG, SECOND
+from helpers.clients import HTTPX
+from helpers.driving import LONG
 from helpers.server import Server, bucket, in_line
 
-from aiorate import BurstCompensation, Limiter, LimiterClosed, LineFull, WaitTooLong
+from aiorate import Limiter, LimiterClosed, LineFull, WaitTooLong
 from aiorate.http import hooks, limit_transport
 from aiorate.testing import ManualClock
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio
 
 
-@pytest.fixture(params=["httpx2-hooks", "httpx2-transport", "httpx-hooks", "httpx-transport"])
+@pytest.fixture(params=HTTPX)
 def client_with(request: pytest.FixtureRequest, server: Server) -> Callable[..., Any]:
     """Return a function that makes a client whose requests pass the limiter; options are those of hooks() and limit_transport()."""
     name, way = request.param.split("-")
@@ -57,28 +57,6 @@ async def test_each_request_is_sent_at_its_instant_and_not_before(client_with: A
     assert len(server.arrivals) == 4
 
 
-async def test_nothing_arrives_before_its_instant(client_with: Any, server: Server) -> None:
-    """In real time, at the server: the network delays requests and moves them closer together, but none ahead."""
-    limiter = Limiter(BurstCompensation("100/s"))
-    begin = monotonic_ns()
-    async with client_with(limiter) as client:
-        await asyncio.gather(*(client.get("/") for _ in range(20)))
-
-    instants = sorted(arrival.instant - begin for arrival in server.arrivals)
-    assert len(instants) == 20
-    assert [k for k, at in enumerate(instants) if at < k * SECOND // 100] == []
-
-
-async def test_each_hop_of_a_redirect_pays(client_with: Any, server: Server) -> None:
-    """The server counts requests, not calls."""
-    limiter = bucket()
-    async with client_with(limiter) as client:
-        response = await client.get("/redirect/2", follow_redirects=True)
-
-    assert ["/redirect/2", "/redirect/1", "/end"] == server.paths == [r.url.path for r in (*response.history, response)]
-    assert limiter.statistics().granted == 3
-
-
 async def test_authentication_that_sends_twice_pays_twice(client_with: Any, server: Server) -> None:
     """An httpx Auth would miss the challenge; the limiter does not."""
 
@@ -94,29 +72,6 @@ async def test_authentication_that_sends_twice_pays_twice(client_with: Any, serv
     assert 2 == limiter.statistics().granted == len(server.arrivals)
 
 
-async def test_retries_above_the_client_pay_again(client_with: Any, server: Server) -> None:
-    """As those of the SDKs, or of a loop around the call."""
-    limiter = bucket()
-    async with client_with(limiter) as client:
-        while (await client.get("/flaky/2")).status_code == 503:
-            pass
-
-    assert 3 == limiter.statistics().granted == len(server.arrivals)
-
-
-async def test_each_attempt_pays_when_the_limiter_is_innermost(server: Server) -> None:
-    """httpx-retries checks its inner transport with isinstance()."""
-    limiter = bucket()
-    transport = httpx_retries.RetryTransport(
-        transport=limit_transport(httpx.AsyncHTTPTransport(), limiter), retry=httpx_retries.Retry(total=5, backoff_factor=0)
-    )
-    async with httpx.AsyncClient(transport=transport) as client:
-        response = await client.get(f"{server.url}/flaky/2")
-
-    assert response.status_code == 200
-    assert 3 == limiter.statistics().granted == len(server.arrivals)
-
-
 async def test_hooks_do_not_see_the_attempts_of_a_retry_transport(server: Server) -> None:
     """The documentation warns of it; if it ever changes, so should the page."""
     limiter = bucket()
@@ -125,17 +80,6 @@ async def test_hooks_do_not_see_the_attempts_of_a_retry_transport(server: Server
         await client.get(f"{server.url}/flaky/2")
 
     assert (limiter.statistics().granted, len(server.arrivals)) == (1, 3)
-
-
-async def test_a_stream_is_not_broken(client_with: Any, server: Server) -> None:
-    """The response is handed over with its head, before the server has made the rest."""
-    async with client_with(bucket()) as client, client.stream("GET", "/stream") as response:
-        chunks = response.aiter_bytes()
-        first = await anext(chunks)
-        server.go.set()
-        rest = b"".join([chunk async for chunk in chunks])
-
-    assert (first, rest) == (b"first", b"last")
 
 
 async def test_waiting_holds_no_connection(client_with: Any, server: Server) -> None:
@@ -207,21 +151,6 @@ async def test_cost_of_a_function_and_of_a_single_request(client_with: Any, serv
         assert limiter.statistics().granted == 5 + 2 * 7
 
     assert len(server.arrivals) == 4
-
-
-async def test_a_full_key_does_not_hold_up_another(client_with: Any, server: Server) -> None:
-    """Each key has a separate line."""
-    limiters = {"/a": bucket(burst=1), "/b": bucket(burst=1)}
-    async with client_with(limiters, key=lambda request: request.url.path) as client:
-        await client.get("/a")
-        task = asyncio.create_task(client.get("/a"))
-        await in_line(limiters["/a"], 1)
-
-        await client.get("/b")
-
-        task.cancel()
-        await asyncio.wait([task])
-    assert server.paths == ["/a", "/b"]
 
 
 async def test_the_key_is_the_origin_unless_told_otherwise(client_with: Any, server: Server) -> None:

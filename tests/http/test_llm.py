@@ -82,13 +82,12 @@ def provider_of(sdk: str, left: float = 0.1, seconds_a_token: float = 0.01) -> P
     return Provider(http, {name: bucket(limit, initial=round(limit * left)) for name, limit in LIMITS[sdk].items()}, seconds_a_token)
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("sdk", LIMITS)
-async def test_no_call_is_refused_and_95_percent_of_the_limit_is_used(sdk: str, seed: int) -> None:
+async def test_no_call_is_refused_and_95_percent_of_the_limit_is_used(sdk: str) -> None:
     """200 calls at once that take 1 to 4 s each and use 3/5 of what they reserve. The tightest limit counts."""
     provider = provider_of(sdk)
     budget = Budget(**{name: bucket(limit, 0.1) for name, limit in LIMITS[sdk].items()})
-    call, dice = await caller(sdk, provider, budget), random.Random(seed)
+    call, dice = await caller(sdk, provider, budget), random.Random(sdk)
 
     async def one() -> None:
         await asyncio.sleep(dice.random())
@@ -105,22 +104,6 @@ async def test_no_call_is_refused_and_95_percent_of_the_limit_is_used(sdk: str, 
     assert (provider.refused, len(provider.used)) == (0, CALLS)
     assert 0.95 <= max(shares.values()) <= 1.0
     assert max(shares, key=shares.__getitem__) == ("tokens" if sdk == "openai" else "output_tokens")
-
-
-@pytest.mark.parametrize("sdk", LIMITS)
-async def test_no_call_is_refused_with_exact_estimates(sdk: str) -> None:
-    """Every call uses all that it reserves: the provider's bucket is as empty as ours, without a nanosecond in between."""
-    provider = provider_of(sdk)
-    budget = Budget(**{name: bucket(limit, 0.1) for name, limit in LIMITS[sdk].items()})
-    call = await caller(sdk, provider, budget)
-
-    async def one() -> None:
-        async with budget.reserve(**estimate(sdk)):
-            await call()
-
-    await asyncio.gather(*(one() for _ in range(60)))
-
-    assert (provider.refused, len(provider.used)) == (0, 60)
 
 
 @pytest.mark.parametrize("sdk", LIMITS)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import httpx2
 import pytest
+import yarl
 
 import aiorate.aiohttp
 import aiorate.http
@@ -17,19 +19,13 @@ from aiorate import KeyedLimiter, Limiter, TokenBucket
 from aiorate.http import hooks, limit_transport
 from aiorate.http.requests import origin
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 PACKAGES = pytest.mark.parametrize("package", [httpx2, httpx], ids=["httpx2", "httpx"])
-WAYS = pytest.mark.parametrize(
-    "limit",
-    [
-        aiorate.http.hooks,
-        lambda *args, **options: limit_transport(httpx2.AsyncHTTPTransport(), *args, **options),
-        aiorate.aiohttp.middleware,
-    ],
-    ids=["hooks", "transport", "middleware"],
-)
+WAYS: list[Callable[..., object]] = [
+    aiorate.http.hooks,
+    lambda *args, **options: limit_transport(httpx2.AsyncHTTPTransport(), *args, **options),
+    aiorate.aiohttp.middleware,
+]
+REQUEST = httpx2.Request("GET", "https://EXAMPLE.com/path")
 
 
 async def async_key(request: object) -> str:
@@ -43,10 +39,9 @@ class Keyed:
         return Limiter("1/s")
 
 
-@WAYS
-@pytest.mark.parametrize(
-    ("args", "options", "error", "hint"),
-    [
+def test_wrong_arguments_are_refused_at_once() -> None:
+    """Where the client is made, not at its first request in the night."""
+    table: list[tuple[list[Any], dict[str, Any], type[Exception], str]] = [
         (["10/s"], {}, TypeError, r"not str. Write Limiter\('100/s'\)"),
         ([10], {}, TypeError, "takes a Limiter, a KeyedLimiter"),
         ([None], {}, TypeError, "not NoneType"),
@@ -66,42 +61,19 @@ class Keyed:
         ([Limiter("1/s")], {"max_wait": Decimal("sNaN")}, ValueError, "or None"),
         ([Limiter("1/s")], {"max_wait": True}, TypeError, "a number of seconds or None"),
         ([Limiter("1/s")], {"max_wait": "1"}, TypeError, "a number of seconds or None"),
-    ],
-)
-def test_wrong_arguments_are_refused_at_once(
-    limit: Callable[..., object], args: list[Any], options: dict[str, Any], error: type[Exception], hint: str
-) -> None:
-    """Where the client is made, not at its first request in the night."""
-    with pytest.raises(error, match=hint):
-        limit(*args, **options)
+    ]
+    for limit in WAYS:
+        for args, options, error, hint in table:
+            with pytest.raises(error, match=hint):
+                limit(*args, **options)
 
 
-@WAYS
-@pytest.mark.parametrize("limiters", [Limiter("1/s"), {}, Keyed()], ids=["limiter", "dict", "own"])
-def test_a_limiter_or_one_for_each_key(limit: Callable[..., object], limiters: Any) -> None:
+def test_a_limiter_or_one_for_each_key() -> None:
     """A dict, or a custom class."""
-    assert limit(limiters, max_wait=0) is not None
-    assert limit(limiters, max_wait=timedelta(seconds=2)) is not None
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize(
-    ("limiters", "options", "error", "hint"),
-    [
-        ({"https://example.com": Limiter("1/s")}, {}, LookupError, "no limiter for 'https://example.com:443'. Add one under exactly"),
-        ({}, {"key": lambda request: 7}, LookupError, "no limiter for 7"),
-        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: None}, TypeError, "key must return text, .* not NoneType"),
-        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: never()}, TypeError, "key must return text, .* not Future"),
-        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashable.*'list'"),
-        ({}, {"key": lambda request: ([],)}, TypeError, "hashable.*'list'"),
-        ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"limiter for 'x' must be a Limiter, not str. Write Limiter\('100/s'\)"),
-    ],
-)
-async def test_a_key_without_a_limiter_says_so(limiters: Any, options: Any, error: type[Exception], hint: str) -> None:
-    """A bare KeyError from inside a client would not say why."""
-    async with httpx2.AsyncClient(event_hooks=hooks(limiters, **options)) as client:
-        with pytest.raises(error, match=hint):
-            await client.get("https://EXAMPLE.com/path")
+    for limit in WAYS:
+        for limiters in (Limiter("1/s"), {}, Keyed()):
+            assert limit(limiters, max_wait=0) is not None
+            assert limit(limiters, max_wait=timedelta(seconds=2)) is not None
 
 
 def never() -> asyncio.Future[None]:
@@ -110,37 +82,37 @@ def never() -> asyncio.Future[None]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("key", [("acme", "gpt"), 7, b"x"], ids=str)
-async def test_any_hashable_value_may_be_a_key(key: Any) -> None:
-    """Users and tenants have numbers, and pairs of numbers."""
-    keyed: KeyedLimiter[Any] = KeyedLimiter(lambda key: TokenBucket("1/h", burst=2))
-    one = {key: Limiter(TokenBucket("1/h", burst=2))}
-    limits: list[Any] = [keyed, one]
-    for limiters in limits:
-        transport = limit_transport(httpx2.MockTransport(lambda request: httpx2.Response(200)), limiters, key=lambda request: key)
-        async with httpx2.AsyncClient(transport=transport) as client:
-            await client.get("https://example.com")
+async def test_a_key_without_a_limiter_says_so() -> None:
+    """A bare KeyError from inside a client would not say why."""
+    table: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+        ({"https://example.com": Limiter("1/s")}, {}, LookupError, "no limiter for 'https://example.com:443'. Add one under exactly"),
+        ({}, {"key": lambda request: 7}, LookupError, "no limiter for 7"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: None}, TypeError, "key must return text, .* not NoneType"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: never()}, TypeError, "key must return text, .* not Future"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashable.*'list'"),
+        ({}, {"key": lambda request: ([],)}, TypeError, "hashable.*'list'"),
+        ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"limiter for 'x' must be a Limiter, not str. Write Limiter\('100/s'\)"),
+    ]
+    for limiters, options, error, hint in table:
+        with pytest.raises(error, match=hint):
+            await hooks(limiters, **options)["request"][0](REQUEST)
 
-    assert [1, 1] == [keyed[key].statistics().granted, one[key].statistics().granted]
 
-
-@pytest.mark.parametrize(
-    ("wishes", "error", "hint"),
-    [
-        (7, TypeError, r"such as \{'cost': 7\}, not int"),
-        ({"costs": 7}, ValueError, "takes cost and max_wait, not 'costs'"),
-        ({"cost": -1}, ValueError, "0: not limited"),
-        ({"cost": True}, TypeError, "not bool"),
-        ({"cost": 1.5}, TypeError, "not float"),
-        ({"cost": 11}, ValueError, "10 is the most at once"),
-        ({"max_wait": -1}, ValueError, "0 seconds or more"),
-        ({"max_wait": "2"}, TypeError, "a number of seconds"),
-        ({"max_wait": float("nan")}, ValueError, "0 seconds or more"),
-    ],
-)
 @pytest.mark.asyncio
-async def test_wrong_extensions_are_refused_before_sending(wishes: Any, error: type[Exception], hint: str) -> None:
-    """A misspelt cost must not count as a cost of one."""
+async def test_any_hashable_value_may_be_a_key() -> None:
+    """Users and tenants have numbers, and pairs of numbers."""
+    for key in (("acme", "gpt"), 7, b"x"):
+        keyed: KeyedLimiter[Any] = KeyedLimiter(lambda key: TokenBucket("1/h", burst=2))
+        one = {key: Limiter(TokenBucket("1/h", burst=2))}
+        for limiters in (keyed, one):
+            await hooks(limiters, key=lambda request, key=key: key)["request"][0](REQUEST)  # type: ignore[misc]
+
+        assert [1, 1] == [keyed[key].statistics().granted, one[key].statistics().granted], key
+
+
+@pytest.mark.asyncio
+async def test_wrong_costs_and_extensions_are_refused_before_sending() -> None:
+    """A misspelt cost must not count as a cost of one, and a function may compute nonsense."""
     limiter = Limiter(TokenBucket("10/s", burst=10))
     sent: list[httpx2.Request] = []
 
@@ -148,43 +120,32 @@ async def test_wrong_extensions_are_refused_before_sending(wishes: Any, error: t
         sent.append(request)
         return httpx2.Response(200)
 
-    transport = limit_transport(httpx2.MockTransport(answer), limiter)
-    async with httpx2.AsyncClient(transport=transport) as client:
-        with pytest.raises(error, match=hint):
-            await client.get("https://example.com", extensions={"aiorate": wishes})
+    table: list[tuple[Any, type[Exception], str]] = [
+        (7, TypeError, r"such as \{'cost': 7\}, not int"),
+        ({"costs": 7}, ValueError, "takes cost and max_wait, not 'costs'"),
+        ({"cost": -1}, ValueError, "0: not limited"),
+        ({"cost": True}, TypeError, "not bool"),
+        ({"cost": 1.5}, TypeError, "not float"),
+        ({"cost": 11}, ValueError, "never grants more than 10"),
+        ({"max_wait": -1}, ValueError, "0 seconds or more"),
+        ({"max_wait": "2"}, TypeError, "a number of seconds"),
+        ({"max_wait": float("nan")}, ValueError, "0 seconds or more"),
+    ]
+    async with httpx2.AsyncClient(transport=limit_transport(httpx2.MockTransport(answer), limiter)) as client:
+        for wishes, error, hint in table:
+            with pytest.raises(error, match=hint):
+                await client.get("https://example.com", extensions={"aiorate": wishes})
+    for cost, wrong in ((-1, ValueError), (True, TypeError), (1.0, TypeError), (None, TypeError), (11, ValueError)):
+        with pytest.raises(wrong):
+            await hooks(limiter, cost=lambda request, cost=cost: cost)["request"][0](REQUEST)  # type: ignore[misc]
 
     assert sent == []
     assert limiter.statistics().granted == 0
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize(("cost", "error"), [(-1, ValueError), (True, TypeError), (1.0, TypeError), (None, TypeError), (11, ValueError)])
-async def test_wrong_cost_of_the_function_is_refused(cost: Any, error: type[Exception]) -> None:
-    """A function may compute nonsense."""
-    limiter = Limiter(TokenBucket("10/s", burst=10))
-    with pytest.raises(error):
-        await hooks(limiter, cost=lambda request: cost)["request"][0](httpx2.Request("GET", "https://example.com"))
-
-    assert limiter.statistics().granted == 0
-
-
-@pytest.mark.parametrize(
-    ("url", "key"),
-    [
-        ("http://example.com", "http://example.com:80"),
-        ("HTTPS://Api.EXAMPLE.com/path?query", "https://api.example.com:443"),
-        ("https://user:secret@example.com:8443/", "https://example.com:8443"),
-        ("https://[::1]:8443/", "https://[::1]:8443"),
-        ("https://bücher.example/", "https://xn--bcher-kva.example:443"),
-        ("wss://example.com/socket", "https://example.com:443"),
-        ("ws://example.com/socket", "http://example.com:80"),
-    ],
-)
 @pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_every_client_names_an_origin_the_same(url: str, key: str) -> None:
+async def test_every_client_names_an_origin_the_same() -> None:
     """One budget serves one server, whichever client is used and however the address is spelt."""
-    import yarl
-
     seen: list[str] = []
 
     class Noting(dict[str, Limiter]):
@@ -198,20 +159,26 @@ async def test_every_client_names_an_origin_the_same(url: str, key: str) -> None
 
     async def handler(request: object) -> None: ...
 
-    for package in (httpx2, httpx):
-        await hooks(Noting())["request"][0](package.Request("GET", url))
-    await aiorate.aiohttp.middleware(Noting(), feedback=False)(Request(yarl.URL(url)), handler)  # type: ignore[arg-type]
+    table = [
+        ("http://example.com", "http://example.com:80"),
+        ("HTTPS://Api.EXAMPLE.com/path?query", "https://api.example.com:443"),
+        ("https://user:secret@example.com:8443/", "https://example.com:8443"),
+        ("https://[::1]:8443/", "https://[::1]:8443"),
+        ("https://bücher.example/", "https://xn--bcher-kva.example:443"),
+        ("wss://example.com/socket", "https://example.com:443"),
+        ("ws://example.com/socket", "http://example.com:80"),
+    ]
+    for url, key in table:
+        seen.clear()
+        for package in (httpx2, httpx):
+            await hooks(Noting())["request"][0](package.Request("GET", url))
+        await aiorate.aiohttp.middleware(Noting(), feedback=False)(Request(yarl.URL(url)), handler)  # type: ignore[arg-type]
+        assert [key] * 3 == seen, url
 
-    assert [key] * 3 == seen
 
-
-def test_an_origin_is_the_same_in_any_case() -> None:
-    """Some clients do not write the host in lower case before they ask."""
+def test_an_origin_of_any_case_and_scheme() -> None:
+    """Some clients do not write the host in lower case before they ask; a custom transport may send another scheme."""
     assert origin("HTTPS", "API.Example.com", None) == "https://api.example.com:443"
-
-
-def test_an_origin_of_another_scheme_has_port_0() -> None:
-    """No client sends one, but a custom transport may."""
     assert origin("unix", "socket", None) == "unix://socket:0"
 
 
@@ -257,20 +224,17 @@ async def test_opening_and_closing_reach_the_inner_transport(package: Any) -> No
 
 
 @PACKAGES
-@pytest.mark.parametrize(
-    ("inner", "hint"),
-    [
+def test_what_is_not_a_transport_is_refused(package: Any) -> None:
+    """The error says what to write."""
+    table: list[tuple[Callable[[Any], Any], str]] = [
         (lambda package: object(), "takes a transport.*not object"),
         (lambda package: package.AsyncHTTPTransport, r"not the class AsyncHTTPTransport. Write AsyncHTTPTransport\(\)"),
         (lambda package: package.Client(), r"pass hooks\(limiter\), or blocking_hooks\(limiter\), as its event_hooks="),
         (lambda package: None, "not NoneType"),
-    ],
-    ids=["object", "class", "client", "None"],
-)
-def test_what_is_not_a_transport_is_refused(package: Any, inner: Callable[[Any], Any], hint: str) -> None:
-    """The error says what to write."""
-    with pytest.raises(TypeError, match=hint):
-        limit_transport(inner(package), Limiter("1/s"))
+    ]
+    for inner, hint in table:
+        with pytest.raises(TypeError, match=hint):
+            limit_transport(inner(package), Limiter("1/s"))
 
 
 @PACKAGES

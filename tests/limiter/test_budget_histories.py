@@ -1,135 +1,24 @@
-"""Budgets through random histories, and from one event loop to the next: no dimension ever exceeds its bound."""
+"""Budgets through random histories: settling is exact, and no dimension of any of four levels exceeds its bound."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import random
 from copy import deepcopy
 
-from helpers.calls import Calls
-from helpers.driving import SECOND, others, turns
-from helpers.samples import examples, sampled
+import pytest
+from helpers.budget_levels import BudgetLevels
+from helpers.driving import SECOND, one_loop, turns
 from helpers.strategies import EACH
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import aiorate
-from aiorate import Budget, TokenBucket
+from aiorate import Budget
 from aiorate.testing import ManualClock
 
 
-def test_leases_may_outlive_an_event_loop() -> None:
-    """A lease of a loop that has ended is settled in the next one, and its receipt is still exact."""
-    tokens = TokenBucket("10/h", burst=100)
-    budget = Budget(tokens=tokens)
-    old = budget.reserve(tokens=50)
-
-    async def one() -> None:
-        await old.__aenter__()
-
-    async def two() -> None:
-        async with budget.reserve(tokens=10):
-            old.settle(tokens=0)
-            assert tokens.receipts
-        assert not tokens.receipts
-
-    asyncio.run(one())
-    asyncio.run(two())
-
-    assert budget.available("tokens") == 90
-
-
-class Used:
-    """The permits that were used of one dimension, and when."""
-
-    def __init__(self, factory: Callable[[], aiorate.Scheduler]) -> None:
-        self.scheduler = factory()
-        self.largest = 1
-        self.grants: list[list[int]] = []  # instant, amount
-
-    def most_in(self, window: int) -> int:
-        """The most permits granted within any window of that many ns."""
-        return max(
-            (sum(amount for instant, amount in self.grants if begin <= instant < begin + window) for begin, _ in self.grants), default=0
-        )
-
-
-PAIRS = st.sampled_from([name for name in EACH if EACH[name]().bound(1) is not None])
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["ask", "ask", "ask", "settle first", "settle last", "settle", "refund", "error", "cancel"]),
-        st.integers(0, 9),
-        st.integers(0, 9),
-        st.sampled_from([0, 0, 1, SECOND // 20, SECOND // 7, SECOND // 3, SECOND, 3 * SECOND]),
-    ),
-    max_size=40,
-)
-
-
-@sampled
-@examples(150)
-@given(first=PAIRS, second=PAIRS, steps=STEPS)
-def test_usage_never_exceeds_the_bound_of_any_dimension(first: str, second: str, steps: list[tuple[str, int, int, int]]) -> None:
-    """The bounds hold after any sequence of reservations, settlements, refunds and cancellations."""
-
-    async def main() -> None:
-        clock = ManualClock()
-        dimensions = {"one": Used(EACH[first]), "two": Used(EACH[second])}
-        schedulers = {name: used.scheduler for name, used in dimensions.items()}
-        budget = Budget(**schedulers, clock=clock, on_error="refund")
-        calls = Calls(budget, clock)
-        entries: dict[int, dict[str, list[int]]] = {}
-        asked = 0
-
-        def note() -> None:
-            for name, at in calls.granted.items():
-                if name not in entries:
-                    entries[name] = {}
-                    for place, amount in calls.leases[name].amounts.items():
-                        dimensions[place].largest = max(dimensions[place].largest, amount)
-                        entries[name][place] = [at, amount]
-                        dimensions[place].grants.append(entries[name][place])
-
-        for does, one, two, gap in steps:
-            await clock.run(gap / SECOND)
-            note()
-            inside = [name for name in calls.granted if not calls.tasks[name].done()]
-            if does == "ask":
-                calls.ask(asked, one=one, two=two)
-                asked += 1
-            elif does == "cancel":
-                waiting = [name for name, task in calls.tasks.items() if not task.done() and name not in calls.granted]
-                if waiting:
-                    calls.tasks[waiting[one % len(waiting)]].cancel()
-            elif inside:
-                name = inside[0 if "first" in does else -1 if "last" in does else one % len(inside)]
-                used = {"one": one, "two": two} if "settle" in does else {"one": 0, "two": 0}
-                for place, amount in used.items():
-                    entries[name][place][1] = min(amount, entries[name][place][1])  # the excess is a debt
-                if "settle" in does:
-                    await calls.end(name, **used)
-                else:
-                    await calls.end(name, error=OSError()) if does == "error" else await calls.end(name, **used)
-            await turns(3)
-        note()
-        for name in list(calls.granted):
-            await calls.end(name)
-        for task in calls.tasks.values():
-            task.cancel()
-        await asyncio.gather(*calls.tasks.values(), return_exceptions=True)
-
-        for used in dimensions.values():
-            assert not used.scheduler.receipts
-            for window in (1, SECOND // 10, SECOND, 3 * SECOND, 10 * SECOND):
-                bound = used.scheduler.bound_when_late(window, used.largest, SECOND // 50)
-                assert bound is None or used.most_in(window) <= bound
-        assert (budget.waiting, clock.timers, others()) == (0, 0, set())
-
-    asyncio.run(main())
-
-
-@sampled
-@examples(150)
+@settings(max_examples=50, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     name=st.sampled_from(["TokenBucket", "TokenBucket-paced", "TokenPool", "SlidingWindow", "CalendarWindow"]),
     steps=st.lists(
@@ -170,3 +59,63 @@ def test_settling_equals_having_reserved_the_amount_used(name: str, steps: list[
         assert not scheduler.receipts
 
     asyncio.run(main())
+
+
+OFTEN = ("ask",) * 6 + ("settle",) * 3 + ("end", "late", "cancel", "cancel granted", "refund", "error")
+SELDOM = ("pause", "resume", "rest")
+
+
+@one_loop
+@pytest.mark.parametrize("seed", range(5))
+async def test_four_levels_of_budgets_keep_all_bounds(seed: int) -> None:
+    """With settlements below and above the estimate, refunds, errors, cancellations, pauses, stalls and closes."""
+    dice = random.Random(seed)
+    clock = ManualClock(SECOND)
+    levels = BudgetLevels(clock, dice)
+    for _ in range(200):
+        await clock.run(dice.choice((0, 0, 0.01, 0.1, 0.7)))
+        what = dice.choice(OFTEN * 4 + SELDOM) if dice.random() < 0.99 else "close"
+        if what == "ask":
+            for _ in range(dice.randrange(1, 5)):
+                levels.ask(dice.choice(levels.users if dice.random() < 0.9 else levels.all))
+        elif what == "late":  # timers fire all at once, after they were due
+            clock.set(clock.now() + dice.randrange(1, 2 * SECOND))
+        elif what == "pause":
+            dice.choice(levels.all).pause(dice.random())
+        elif what == "resume":
+            dice.choice(levels.all).resume()
+        elif what == "close":
+            levels.closed.add(dice.choice(levels.all[3:]))  # not the one for all, nor a region
+            await asyncio.gather(*(budget.aclose() for budget in levels.closed))
+        elif what.startswith("cancel"):
+            if what == "cancel granted":
+                clock.set(clock.now() + dice.randrange(1, SECOND // 2))
+            waiting = levels.going_on(inside=False)
+            for call in dice.sample(waiting, k=min(3, len(waiting))):
+                call.task.cancel()
+        elif levels.going_on(inside=True):
+            call = dice.choice(levels.going_on(inside=True))
+            names = dice.sample(call.budget.dimensions, k=dice.randrange(len(call.budget.dimensions) + 1))
+            if what == "settle":
+                call.settle({name: dice.choice((0, 0, 1, 2, 5)) for name in names})
+            elif what == "refund":
+                call.settle(dict.fromkeys(call.budget.dimensions, 0))
+            elif what == "error":
+                call.fail()
+            elif what == "end":
+                call.over.set()
+    for _ in range(200):
+        await clock.run(10)
+        for call in levels.going_on(inside=True):
+            call.over.set()
+    await turns(5)
+
+    assert all(call.task.done() for call in levels.calls)
+    for call in levels.calls:
+        error = None if call.task.cancelled() else call.task.exception()
+        closed = not levels.closed.isdisjoint(levels.paths[call.budget])
+        assert error is None or (closed and isinstance(error, aiorate.LimiterClosed)) or (call.fails and isinstance(error, OSError))
+    assert 0 == clock.timers
+    for budget in levels.all:
+        assert (0, [False] * len(levels.own[budget])) == (budget.waiting, [each.receipts for each in levels.own[budget].values()])
+    assert levels.check_bounds() > 1_000

@@ -1,286 +1,165 @@
-"""Changing a limiter while requests wait: rate, pauses, refunds and charges."""
+"""Changing a limiter while requests wait: rate, pauses, refunds, charges, the verbs of a spec, closing and opening again."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
-from helpers.driving import SECOND, crowd_of, in_ms, one_loop, others, turns
+from helpers.driving import crowd_of, one_loop, others, turns
+from helpers.feedback import granted
 from helpers.strategies import EACH
 
 import aiorate
+from aiorate import CalendarWindow, TokenBucket
 
 pytestmark = one_loop
 
 
-@pytest.mark.parametrize(("rate", "instants"), [("100/s", [0, 55, 65, 75]), ("2/s", [0, 300, 800, 1300])])
-async def test_a_new_rate_applies_to_requests_in_line(rate: str, instants: list[int]) -> None:
-    """Half of the first wait passes at 10/s; the other half permit takes half of the new interval."""
-    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=1))
-    await crowd.queue(range(4))
-
-    await crowd.clock.run(0.05)
-    crowd.limiter.set_rate(rate)
-    await crowd.clock.run(3)
-
-    assert in_ms(crowd) == instants
+def bucket(burst: int) -> TokenBucket:
+    return TokenBucket("10/s", burst=burst)
 
 
-@pytest.mark.parametrize("name", [name for name in EACH if name != "AllOf"])
-async def test_frequent_changes_of_the_rate_cause_no_burst_and_no_hang(name: str) -> None:
-    """SGrondin/bottleneck#185: an update of the settings broke the refill for good."""
-    crowd = crowd_of(EACH[name]())
-    await crowd.queue(range(40))
-    first = len(crowd.granted)
-
-    for step in range(200):
-        crowd.limiter.set_rate(("1/s", "10/s", "7/s")[step % 3])
-        await turns(2)
-    await turns(5)
-
-    assert len(crowd.granted) == first or name in ("CalendarWindow", "SlidingWindow")
-    crowd.limiter.set_rate("10/s")
-    await crowd.clock.run(200)
-    assert list(crowd.granted) == list(range(40))
-
-
-async def test_a_waiter_may_change_the_rate_itself() -> None:
-    """It does so right after its grant."""
-    crowd = crowd_of("10/s")
-
-    async def faster() -> None:
-        await crowd.limiter.acquire()
-        await crowd.limiter.acquire()
-        crowd.limiter.set_rate("100/s")
-
-    crowd.tasks["faster"] = asyncio.ensure_future(faster())
-    await turns(2)
-    await crowd.queue("AB")
-    await crowd.clock.run(1)
-
-    # The pool keeps nanoseconds across the change: had there been any, each would be worth ten times as many permits now.
-    assert in_ms(crowd) == [110, 120]
+async def test_a_change_applies_to_requests_in_line() -> None:
+    """Time that was spent paused or stopped is not owed."""
+    rows: list[tuple[Any, list[tuple[Any, ...]], list[float]]] = [
+        # Half of the first wait passes at 10/s; the other half permit takes half of the new interval.
+        (bucket(1), [(0, 4), (0.05, "set_rate", "100/s")], [0, 0.055, 0.065, 0.075]),
+        (bucket(1), [(0, 4), (0.05, "set_rate", "2/s")], [0, 0.3, 0.8, 1.3]),
+        # python-telegram-bot/python-telegram-bot#5338: a shorter pause must not end a longer one, and a longer one extends it.
+        (bucket(1), [(0, 2), (0, "pause", 2), (0, "pause", 1), (1, "pause", 2), (0, "pause", 0.5)], [0, 3.1]),
+        (bucket(1), [(0, 3), (0, "pause", 100), (1, "resume")], [0, 1.1, 1.2]),
+        (bucket(3), [(0, "pause", 2), (1, 4)], [2, 2, 2, 2.1]),
+        # The server's clock goes on during a pause: after it a new window has begun, which ends where the calendar says.
+        (CalendarWindow("10/s", "UTC", origin=0), [(0.2, 22), (0, "pause", 2)], [0.2] * 10 + [2.2] * 10 + [3] * 2),
+        (bucket(3), [(0, 6), (0, "refund", 2)], [0, 0, 0, 0, 0, 0.1]),
+        (bucket(2), [(0, 4), (0, "pause", 1), (0, "refund", 1)], [0, 0, 1, 1.1]),
+        # A debt that is larger than the bucket is paid at the rate.
+        (bucket(5), [(0, 6), (0, "charge", 25), (0, 1)], [0] * 5 + [2.6, 2.7]),
+        (bucket(1), [(0, 3), (0, "apply", "10,1,stop"), (0, "apply", "10,1,stop"), (5, "apply", "10,1,start")], [0, 5.1, 5.2]),
+        # A server asked for the pause, which start must not end; and resume() does not start what was stopped, nor does configure.
+        (bucket(1), [(0, 2), (0, "pause", 2), (0, "apply", "10,1,stop"), (1, "apply", "10,1,start")], [0, 2.1]),
+        (bucket(1), [(0, 2), (0, "pause", 2), (0, "apply", "10,1,stop"), (1, "resume"), (4, "apply", "10,1,start")], [0, 5.1]),
+        (bucket(1), [(0, 2), (0, "apply", "10,1,stop"), (1, "apply", "20,1,configure"), (1, "apply", "20,1,start")], [0, 2.05]),
+    ]
+    for number, (scheduler, steps, instants) in enumerate(rows):
+        assert await granted(*steps, scheduler=scheduler) == instants, f"row {number}"
 
 
 async def test_requests_above_a_new_limit_fail_and_the_rest_go_on() -> None:
     """A request for 10 permits of a window that now holds 5 would wait for ever, and block the line behind it."""
     crowd = crowd_of(aiorate.SlidingWindow("10/s"))
     assert crowd.limiter.try_acquire(10)
-    for name, size in (("A", 1), ("B", 10), ("C", 1)):
-        crowd.ask(name, size)
-    await turns(3)
+    crowd.ask("A")
+    await crowd.queue(range(3000), permits=10)
+    await crowd.queue("C")
 
     crowd.limiter.set_rate("5/s")
     announced = crowd.limiter.delay()
     await turns(3)
 
-    assert crowd.tasks["B"].done()
     with pytest.raises(ValueError, match=r"acquire\(10\) can no longer be granted: 5 is the most"):
-        crowd.tasks["B"].result()
+        crowd.tasks[0].result()
+    assert {type(crowd.tasks[who].exception()) for who in range(3000)} == {ValueError}
     assert announced == 1.0
     await crowd.clock.run(3)
     assert list(crowd.granted) == ["A", "C"]
 
 
-async def test_thousands_of_requests_above_a_new_limit_all_fail() -> None:
-    """They fail in a loop, since recursion would reach its limit."""
-    crowd = crowd_of(aiorate.SlidingWindow("10/s"))
-    assert crowd.limiter.try_acquire(10)
-    await crowd.queue(range(3000), permits=10)
-
-    crowd.limiter.set_rate("5/s")
-    await turns(5)
-
-    assert {type(task.exception()) for task in crowd.tasks.values()} == {ValueError}
-    assert others() == set()
+def ratio(name: str) -> float:
+    """The burst_ratio in force, for a spec that changes nothing."""
+    return 1.5 if name in ("TokenPool-burst", "BurstRatio") else 1
 
 
-@pytest.mark.parametrize("name", EACH)
-async def test_a_pause_grants_nothing_and_its_time_is_not_owed(name: str) -> None:
-    """F5, SGrondin/bottleneck, sidekiq/sidekiq#5315: a line resumes paced, from where it stood, not as a herd."""
-    crowd, calm = crowd_of(EACH[name]()), crowd_of(EACH[name]())
-    await crowd.queue(range(30))
-    await calm.queue(range(30))
-    await crowd.clock.run(0.35)
+async def test_applying_the_spec_in_force_changes_nothing() -> None:
+    """start and configure are idempotent: a controller may send its settings every second."""
+    for name in sorted(EACH.keys() - {"AllOf"}):
+        for verb in ("start", "configure"):
+            crowd, left_alone = crowd_of(EACH[name]()), crowd_of(EACH[name]())
+            spec = aiorate.RateSpec(crowd.limiter.rate, ratio(name), verb)
+            for each in (crowd, left_alone):
+                await each.queue(range(12))
 
-    crowd.limiter.pause(5)
-    await crowd.clock.run(4.999)
-    during = len(crowd.granted)
-    await crowd.clock.run(60)
-    await calm.clock.run(60)
+            for _ in range(25):
+                crowd.limiter.apply(spec)
+                await crowd.clock.run(0.03)
+            await crowd.clock.run(10)
+            await left_alone.clock.run(10.75)
 
-    before = {who: at for who, at in calm.granted.items() if at <= 0.35 * SECOND}
-    after = {who: at + 5 * SECOND for who, at in calm.granted.items() if who not in before}
-    assert during == len(before)
-    if name != "CalendarWindow":
-        assert crowd.granted == {**before, **after}
+            assert crowd.granted == left_alone.granted, (name, verb)
 
 
-async def test_a_calendar_window_stays_on_the_calendar_through_a_pause() -> None:
-    """The server's clock goes on during a pause: after it a new window has begun, which ends where the calendar says."""
-    crowd = crowd_of(aiorate.CalendarWindow("10/s", "UTC", origin=0))
-    await crowd.clock.run(0.2)
-    assert crowd.limiter.try_acquire(10)
-    await crowd.queue(range(12))
-
-    crowd.limiter.pause(2)
-    announced = crowd.limiter.delay()
-    next_at = crowd.limiter.statistics().next_at
-    await crowd.clock.run(5)
-
-    assert announced == 2.8
-    assert next_at == 2.2
-    assert in_ms(crowd) == [2200] * 10 + [3000] * 2
-
-
-async def test_pauses_merge_by_the_later_end() -> None:
-    """python-telegram-bot/python-telegram-bot#5338: a shorter pause must not end a longer one."""
+async def test_configure_changes_rate_and_ratio_and_starts_nothing() -> None:
     crowd = crowd_of("10/s")
-    await crowd.queue("AB")
+    crowd.limiter.apply("10,1,stop")
 
-    crowd.limiter.pause(3)
-    crowd.limiter.pause(1)
-    await crowd.clock.run(2)
-    crowd.limiter.pause(0.5)
-    assert crowd.limiter.statistics().paused_until == 3.0
-    await crowd.clock.run(2)
+    crowd.limiter.apply("20,1.5,configure")
+    assert not crowd.limiter.try_acquire()
+    crowd.limiter.apply("20,1.5,start")
 
-    assert in_ms(crowd) == [0, 3100]
-
-
-async def test_a_longer_pause_extends_the_one_in_force() -> None:
-    """Pauses merge by the later end in either order."""
-    crowd = crowd_of("10/s")
-    await crowd.queue("AB")
-
-    crowd.limiter.pause(1)
-    await crowd.clock.run(0.5)
-    crowd.limiter.pause(2)
-    assert crowd.limiter.delay() == 2.5 - 0.5 + 0.2
-    await crowd.clock.run(4)
-
-    assert in_ms(crowd) == [0, 2600]
-
-
-async def test_resume_ends_a_pause_now() -> None:
-    """Its remaining time is not waited for; the time that was spent paused is still not owed."""
-    crowd = crowd_of("10/s")
-    await crowd.queue("ABC")
-
-    crowd.limiter.pause(100)
-    await crowd.clock.run(1)
-    crowd.limiter.resume()
-    await crowd.clock.run(1)
-
-    assert in_ms(crowd) == [0, 1100, 1200]
-    assert crowd.limiter.statistics().paused_until is None
-
-
-async def test_an_idle_limiter_pauses_without_a_timer() -> None:
-    """Nothing waits, so no timer is needed; a request that arrives during the pause waits for its end."""
-    crowd = crowd_of("10/s")
-    crowd.limiter.pause(2)
-
-    assert crowd.clock.timers == 0
-    assert crowd.limiter.try_acquire() is False
-    assert crowd.limiter.delay() == 2.0
-    assert crowd.ask("A") is not None
-    await crowd.clock.run(3)
-    assert in_ms(crowd) == [2000]
-
-
-async def test_a_refund_serves_the_line_at_once() -> None:
-    """Permits that were not needed go to the next request."""
-    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=3))
-    assert crowd.limiter.try_acquire(3)
-    await crowd.queue("ABC")
-
-    crowd.limiter.refund(2)
-    await crowd.clock.run(0.1)
-
-    assert in_ms(crowd) == [0, 0, 100]
-    assert crowd.limiter.statistics().refunded == 2
-
-
-@pytest.mark.parametrize("name", [name for name in EACH if name not in ("TicksAccumulator", "BurstRatio")])
-async def test_a_refund_never_goes_above_capacity(name: str) -> None:
-    """Several libraries mint permits by refunds: afterwards at most as many are available as in an idle limiter."""
-    crowd, idle = crowd_of(EACH[name]()), crowd_of(EACH[name]())
     assert crowd.limiter.try_acquire()
-    assert idle.limiter.try_acquire()
-    await idle.clock.run(10)
-
-    for _ in range(50):
-        crowd.limiter.refund(3)
-
-    assert crowd.limiter.statistics().granted == 0
-    assert sum(crowd.limiter.try_acquire() for _ in range(100)) <= sum(idle.limiter.try_acquire() for _ in range(100))
+    assert isinstance(crowd.limiter.scheduler, aiorate.TokenPool)
+    assert (crowd.limiter.scheduler.burst_ratio, crowd.limiter.rate) == (1.5, aiorate.Rate.parse("20/s"))
 
 
-async def test_a_refund_during_a_pause_waits_for_its_end() -> None:
-    """It is counted at once, and the permit is granted when the pause is over."""
-    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=2))
-    assert crowd.limiter.try_acquire(2)
-    await crowd.queue("AB")
-    crowd.limiter.pause(1)
-
-    crowd.limiter.refund(1)
-    await crowd.clock.run(3)
-
-    assert in_ms(crowd) == [1000, 1100]
+# Closing.
 
 
-@pytest.mark.parametrize("name", EACH)
-async def test_a_charge_delays_requests_in_line_and_later_ones(name: str) -> None:
-    """A debt of n permits delays the line by as much as n more requests at its head."""
-    crowd, other = crowd_of(EACH[name]()), crowd_of(EACH[name]())
-    assert crowd.limiter.try_acquire()
-    assert other.limiter.try_acquire()
+async def test_closing_fails_the_line_and_leaves_nothing_behind() -> None:
+    """LimiterClosed for each waiter, at once; no task and no timer stays."""
+    for name, make in EACH.items():
+        crowd = crowd_of(make())
+        await crowd.queue(range(30))
+        granted = len(crowd.granted)
+        crowd.limiter.pause(100)
 
-    await crowd.queue(range(10))
-    crowd.limiter.charge(1)
-    crowd.limiter.charge(2)
-    at_first = len(crowd.granted)
-    await other.queue(range(at_first))
-    await other.queue(["debt", "more", "rest"])
-    await other.queue(range(at_first, 10))
-    announced = crowd.limiter.delay(), other.limiter.delay()
-    await crowd.clock.run(60)
-    await other.clock.run(60)
+        await crowd.limiter.aclose()
+        await turns(3)
 
-    for debt in ("debt", "more", "rest"):
-        del other.granted[debt]
-    assert crowd.granted == other.granted
-    assert announced[0] == announced[1]
+        assert {type(crowd.tasks[who].exception()) for who in range(granted, 30)} == {aiorate.LimiterClosed}, name
+        assert (crowd.clock.timers, others()) == (0, set()), name
+        for refused in (crowd.limiter.acquire(), crowd.limiter.of(1).__aenter__()):
+            with pytest.raises(aiorate.LimiterClosed, match="start"):
+                await refused
+        with pytest.raises(aiorate.LimiterClosed):
+            crowd.limiter.try_acquire()
+        assert crowd.limiter.delay() == float("inf")
 
 
-async def test_a_charge_may_exceed_the_bucket() -> None:
-    """A debt of 25 permits in a bucket of 5 is paid at the rate."""
-    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=5))
-    await crowd.clock.run(10)
+async def test_a_reopened_limiter_keeps_its_budget() -> None:
+    """alisaifee/limits#26: restartable helpers that could not be restarted. Nor does closing give a fresh burst."""
+    for name, make in EACH.items():
+        crowd, never_closed = crowd_of(make()), crowd_of(make())
+        for each in (crowd, never_closed):
+            while each.limiter.try_acquire():
+                pass
 
-    crowd.limiter.charge(25)
-    assert crowd.limiter.delay() == 2.1
-    assert (crowd.clock.timers, others()) == (0, set())
-    crowd.ask("A")
-    await crowd.clock.run(10)
+        for _ in range(3):
+            await crowd.limiter.aclose()
+            await crowd.limiter.aclose()
+            crowd.limiter.apply(aiorate.RateSpec(crowd.limiter.rate, ratio(name), "start"))
+        for each in (crowd, never_closed):
+            await each.queue(range(5))
+            await each.clock.run(5)
 
-    assert in_ms(crowd) == [12_100]
-    assert crowd.limiter.try_acquire(5)
+        assert crowd.granted == never_closed.granted, name
 
 
-@pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "TicksAccumulator", "SmoothBursty"])
-async def test_a_debt_survives_pause_cancellation_and_loop_steps(name: str) -> None:
-    """The debt is paid once, in full."""
-    crowd = crowd_of(EACH[name]())
-    crowd.limiter.charge(15)
-    expected = crowd.limiter.delay()
-    await crowd.queue("AB")
-    crowd.limiter.pause(3)
-    crowd.tasks["A"].cancel()
-    await turns(3)
+async def test_closing_and_cancelling_at_once_ends_every_task() -> None:
+    for name in ("TokenPool", "TokenBucket-paced"):
+        for first in ("close", "cancel"):
+            crowd = crowd_of(EACH[name]())
+            await crowd.queue(range(70))
+            if first == "cancel":
+                for task in crowd.tasks.values():
+                    task.cancel()
+            closing = asyncio.ensure_future(crowd.limiter.aclose())
+            await turns(1)
+            if first == "close":
+                for task in crowd.tasks.values():
+                    task.cancel()
+            await turns(12)
 
-    await crowd.clock.run(30)
-
-    assert crowd.granted["B"] == 3 * SECOND + round(expected * SECOND)
-    assert crowd.limiter.statistics().waiting == 0
+            assert closing.done()
+            assert all(task.done() for task in crowd.tasks.values())
+            assert (crowd.clock.timers, others()) == (0, set())

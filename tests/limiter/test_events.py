@@ -1,23 +1,17 @@
-"""Events, their log records, percentiles of waits, and `statistics().available`."""
+"""Events, their log records, callbacks that fail, statistics, percentiles of waits and repr()."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-import subprocess
-import sys
-from copy import deepcopy
-from typing import Any
 
 import pytest
-from helpers.driving import SECOND, SteppedClock, one_loop, turns
+from helpers.driving import SECOND, SteppedClock, crowd_of, one_loop, turns
 from helpers.strategies import EACH
 
-import aiorate
-from aiorate import BurstCompensation, Event, Limiter, SmoothBursty, TokenBucket
+from aiorate import BurstCompensation, Event, Limiter, Rate, Statistics, TokenBucket
 from aiorate.http import Feedback
-from aiorate.waiting.counters import Counters
 
 pytestmark = one_loop
 
@@ -49,9 +43,10 @@ async def test_a_pause_by_a_server_is_one_event(clock: SteppedClock, events: lis
     limiter.pause(10)  # the program's own pause is not an event
 
     assert events == [Event("paused", "api", seconds=5.0, source="Retry-After")]
-    assert [(record.levelname, record.name, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", "aiorate", "limiter 'api': paused for 5 s by the server (Retry-After)")
-    ]
+    (record,) = (each for each in caplog.records if each.name == "aiorate")  # asyncio may log what other tests left
+    assert (record.levelname, record.getMessage()) == ("WARNING", "limiter 'api': paused for 5 s by the server (Retry-After)")
+    fields = {key.removeprefix("aiorate_"): value for key, value in vars(record).items() if key.startswith("aiorate_")}
+    assert fields == {"kind": "paused", "limiter": "api", "key": None, "seconds": 5.0, "permits": None, "source": "Retry-After"}
 
 
 async def test_each_late_wake_up_is_one_event_of_skipped_permits(
@@ -72,53 +67,7 @@ async def test_each_late_wake_up_is_one_event_of_skipped_permits(
     ]
 
 
-async def test_skipped_slots_are_an_event(clock: SteppedClock, events: list[Event]) -> None:
-    """A slow body of `async for slot in limiter.slots()` causes one."""
-    limiter = Limiter(BurstCompensation("10/s"), clock=clock, on_event=events.append)
-    slots = limiter.slots()
-    await anext(slots)
-
-    clock.advance(1.12)
-    slot = await anext(slots)
-    await turns(2)
-    await slots.aclose()  # type: ignore[attr-defined]
-
-    assert (slot.index, events) == (11, [Event("skipped", permits=10)])
-
-
-async def test_a_log_record_has_a_field_for_each_part(clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
-    """Logs can be searched without parsing. The names begin with aiorate_, so that they collide with no other library's."""
-    Limiter("10/s", clock=clock, name="api").observe(Feedback(429, pause=5.0, source="Retry-After"))
-
-    (record,) = (each for each in caplog.records if each.name == "aiorate")  # asyncio may log what other tests left
-    extra = {key: value for key, value in vars(record).items() if key.startswith("aiorate_")}
-    assert extra == {
-        "aiorate_kind": "paused",
-        "aiorate_limiter": "api",
-        "aiorate_key": None,
-        "aiorate_seconds": 5.0,
-        "aiorate_permits": None,
-        "aiorate_source": "Retry-After",
-    }
-
-
-@pytest.mark.parametrize(
-    ("event", "line"),
-    [
-        (Event("paused", "api", "chat 5", 2.5, source="GitHub"), "limiter 'api', key 'chat 5': paused for 2.5 s by the server (GitHub)"),
-        (Event("skipped", permits=3), "limiter: 3 permits skipped because the event loop was late"),
-        (Event("clamped", None, "tokens", permits=9), "limiter, key 'tokens': estimate lowered to 9, the most that can be granted at once"),
-        (Event("evicted", key=("a", 1)), "limiter, key ('a', 1): evicted"),
-    ],
-)
-async def test_an_event_is_one_line(event: Event, line: str) -> None:
-    """str() of an event is the text that is logged."""
-    assert str(event) == line
-
-
 async def test_an_error_in_on_event_is_logged_and_harmless(clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
-    """The callback runs after the limiter has done its work."""
-
     def fail(event: Event) -> None:
         raise ZeroDivisionError
 
@@ -135,8 +84,7 @@ async def test_an_error_in_on_event_is_logged_and_harmless(clock: SteppedClock, 
     ]
 
 
-@pytest.mark.parametrize("name", ["TokenPool", "TokenBucket", "TokenBucket-paced", "BurstCompensation-strict", "SmoothBursty", "AllOf"])
-async def test_on_event_may_change_the_limiter(name: str, clock: SteppedClock) -> None:
+async def test_on_event_may_change_the_limiter(clock: SteppedClock) -> None:
     """reset(), charge() and refund() in the callback, while the line is being served: every request is still granted."""
 
     def changed(event: Event) -> None:
@@ -146,163 +94,116 @@ async def test_on_event_may_change_the_limiter(name: str, clock: SteppedClock) -
         limiter.refund(1)
         limiter.statistics()
 
-    limiter = Limiter(EACH[name](), clock=clock, on_event=changed)
+    for name in ("TokenPool", "TokenBucket", "TokenBucket-paced", "BurstCompensation-strict", "SmoothBursty", "AllOf"):
+        limiter = Limiter(EACH[name](), clock=clock, on_event=changed)
 
-    for _ in range(3):
-        await late(limiter, clock, 3.02)
+        for _ in range(3):
+            await late(limiter, clock, 3.02)
 
-    task = asyncio.ensure_future(limiter.acquire())
-    await clock.run(60)
-    assert task.done()
-    assert (limiter.statistics().waiting, clock.timers) == (0, 0)
-
-
-async def test_without_events_their_module_is_not_imported() -> None:
-    """A limiter that is never paused and never late does not import logging either."""
-    program = """
-import asyncio, sys
-import aiorate
-async def main():
-    limiter = aiorate.Limiter("1000/s", max_concurrency=2)
-    for _ in range(5):
-        async with limiter:
-            pass
-known = set(sys.modules)
-import logging
-assert "aiorate.events" not in known
-"""
-    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True)
-
-    assert (done.returncode, done.stderr) == (0, "")
+        task = asyncio.ensure_future(limiter.acquire())
+        await clock.run(60)
+        assert task.done(), name
+        assert (limiter.statistics().waiting, clock.timers) == (0, 0), name
 
 
-@pytest.mark.parametrize("wrong", [5, "print", [print]])
-async def test_a_callback_must_be_a_function(wrong: Any) -> None:
-    """The error comes from the constructor, not from the first event."""
-    with pytest.raises(TypeError, match="on_event"):
-        Limiter("1/s", on_event=wrong)
+# Statistics.
+
+
+async def test_statistics_after_one_of_everything() -> None:
+    crowd = crowd_of("10/s", max_waiting=3)
+    await crowd.queue("ABCD")
+    assert not crowd.limiter.try_acquire()
+    assert crowd.limiter.statistics().next_at == 0.1
+    crowd.tasks["C"].cancel()
+    await crowd.clock.run(0.1)
+    crowd.limiter.refund(1)  # lets D go
+    await turns(5)
+    crowd.limiter.pause(2)
+
+    seen = crowd.limiter.statistics()
+
+    counts = {"granted": 2, "refused": 1, "cancelled": 1, "refunded": 1, "waiting": 0, "charged": 0, "available": 0, "skipped": 0}
+    waits = {"waited_total": 0.2, "waited_max": 0.1, "waited_p50": 0.1, "waited_p90": 0.1, "waited_p99": 0.1}
+    assert seen == Statistics(**counts, **waits, rate=Rate.parse("10/s"), paused_until=2.1, next_at=None, state="local")  # type: ignore[arg-type]
+    with pytest.raises(AttributeError):
+        seen.granted = 0  # type: ignore[misc]
+
+
+async def test_repr_shows_the_state() -> None:
+    crowd = crowd_of("10/s", name="api")
+    await crowd.queue("AB")
+
+    assert repr(crowd.limiter).startswith("<Limiter 'api' TokenPool('10/s'")
+    assert "1 waiting" in repr(crowd.limiter)
+    crowd.limiter.pause(1)
+    assert "paused" in repr(crowd.limiter)
+    crowd.limiter.apply("10,1,stop")
+    assert "stopped" in repr(crowd.limiter)
+    await crowd.limiter.aclose()
+    assert "closed" in repr(crowd.limiter)
+    await asyncio.gather(*crowd.tasks.values(), return_exceptions=True)
 
 
 # Percentiles.
 
 
-@pytest.mark.parametrize("spread", ["even", "heavy", "equal", "tiny"])
-async def test_percentiles_are_at_most_a_sixteenth_too_long(spread: str) -> None:
-    """They are never too short. They are by nearest rank, for waits from a nanosecond to a day."""
-    dice = random.Random(spread)
-    draw = {
+async def waits_of(lengths: list[int]) -> tuple[list[int], Limiter]:
+    """Have one request after the other wait for about that many ns; how long each waited."""
+    clock = SteppedClock()
+    limiter = Limiter(TokenBucket("1000000000/s", burst=10**18, initial=0), clock=clock)
+    assert limiter.delay() > 0  # the first reading of the clock starts the schedule
+    waited = []
+    for length in lengths:
+        clock.advance(1)  # timers are kept apart
+        assert limiter.try_acquire(limiter.statistics().available)
+        task = asyncio.ensure_future(limiter.acquire(length))
+        while not task.done():
+            await turns(3)
+            clock.fire()
+        waited.append(round(task.result() * SECOND))
+    return sorted(waited), limiter
+
+
+async def test_percentiles_are_at_most_a_sixteenth_too_long() -> None:
+    """And never too short. They are by nearest rank, for waits from a nanosecond to days; reset() forgets them."""
+    dice = random.Random(4)
+    draws = {
         "even": lambda: dice.randint(1, 10 * SECOND),
         "heavy": lambda: int(SECOND // 1000 * dice.paretovariate(0.5)) + 1,
         "equal": lambda: 123_456_789,
         "tiny": lambda: dice.randint(1, 40),
-    }[spread]
-    for count in (1, 2, 9, 100, 1234):
-        counters = Counters()
-        waits = sorted(draw() for _ in range(count))
-        for waited in waits:
-            counters.note(waited)
-        for percent in (1, 50, 90, 99, 100):
-            exact = waits[-(-count * percent // 100) - 1]
-            assert exact <= counters.percentile(percent) <= min(exact * 17 / 16, waits[-1])
-        assert (counters.waited_total, counters.waited_max) == (sum(waits), waits[-1])
-
-
-async def test_every_length_of_wait_is_within_a_sixteenth() -> None:
-    """Tested at the edges of the steps, where rounding shows."""
-    lengths = [*range(1, 3000), *(2**power * step // 16 + off for power in range(12, 62) for step in range(16, 32) for off in (-1, 0, 1))]
-    for length in lengths:
-        counters = Counters()
-        counters.note(length)
-        counters.note(2**63)
-        assert length <= counters.percentile(50) <= length * 17 / 16
-
-
-async def test_the_memory_of_percentiles_is_bounded() -> None:
-    """A limiter may run for months: a hundred thousand different waits take fewer than a thousand counts."""
-    counters = Counters()
-    dice = random.Random(1)
-    for _ in range(100_000):
-        counters.note(1 + int(10 ** (dice.random() * 18)))
-
-    assert len(counters.waits) < 1000
-    assert Counters().waits is Counters().waits  # one empty table, shared by all limiters without a wait
-
-
-async def test_percentiles_count_only_requests_that_waited(clock: SteppedClock) -> None:
-    """Ten are granted at once and ten wait from 0.1 to 1 s: the median is that of the latter. reset() forgets them."""
-    limiter = Limiter(TokenBucket("10/s", burst=10), clock=clock)
-    before = limiter.statistics()
-    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(20)]
-    await clock.run(5)
-    counts = limiter.statistics()
-
-    assert (before.waited_p50, before.waited_p90, before.waited_p99) == (0.0, 0.0, 0.0)
-    assert (counts.waited_p50, counts.waited_p90, counts.waited_p99) == (
-        pytest.approx(0.5, rel=1 / 16),
-        pytest.approx(0.9, rel=1 / 16),
-        1.0,
-    )
-    assert counts.waited_total == sum(task.result() for task in tasks) == 5.5
-    limiter.reset()
-    assert limiter.statistics().waited_p99 == 0.0
-
-
-# Available permits.
-
-
-MORE = {
-    "SmoothBursty-fraction": lambda: SmoothBursty("3/s", max_stored=2.5),
-    "BurstCompensation-mild": lambda: BurstCompensation("7/s", strictness=0.1),
-    "BurstCompensation-plain": lambda: BurstCompensation("7/s", strictness=0),
-}
-
-
-@pytest.mark.parametrize("name", [*EACH, *MORE])
-async def test_available_is_what_a_newcomer_gets(name: str, clock: SteppedClock) -> None:
-    """Exactly as many as try_acquire() would grant one after the other, after any history."""
-    for seed in range(12):
-        dice, scheduler = random.Random(seed), {**EACH, **MORE}[name]()
-        clock.set(0)
-        limiter = Limiter(scheduler, clock=clock)
-        limiter.delay()
-        for _ in range(25):
-            clock.advance(dice.choice((0, 0, 1e-9, 0.05, 1 / 7, 1 / 3, 1, 5)))
-            does = dice.random()
-            if does < 0.7:
-                limiter.try_acquire(min(dice.choice((1, 1, 2, 3)), scheduler.max_permits or 3))
-            elif does < 0.8:
-                limiter.charge(dice.randint(1, 4))
-            elif does < 0.9:
-                limiter.refund(dice.randint(1, 4))
-            available = limiter.statistics().available
-            copy, granted = deepcopy(limiter.scheduler), 0
-            while granted <= available and copy.take(1, clock.now()) <= clock.now():
-                granted += 1
-            assert available == granted
+        "edges of steps": lambda: (dice.randint(16, 31) << dice.randint(0, 44)) + dice.randint(-1, 1),
+    }
+    for spread, draw in draws.items():
+        for count in (1, 2, 9, 100):
+            waits, limiter = await waits_of([draw() for _ in range(count)])
+            seen = limiter.statistics()
+            for percent, told in ((50, seen.waited_p50), (90, seen.waited_p90), (99, seen.waited_p99)):
+                exact = waits[-(-count * percent // 100) - 1]
+                assert exact <= round(told * SECOND) <= min(exact * 17 / 16, waits[-1]), (spread, count, percent)
+            assert round(seen.waited_max * SECOND) == waits[-1]
+            assert round(seen.waited_total * SECOND) == sum(waits)
+            limiter.reset()
+            assert limiter.statistics().waited_p99 == 0.0
 
 
 async def test_nothing_is_available_if_a_newcomer_would_wait(clock: SteppedClock) -> None:
     """It would wait behind a line, while the limiter is paused or stopped, and once it is closed."""
     limiter = Limiter(TokenBucket("1/s", burst=5), clock=clock)
+    seen = []
 
-    def available() -> int:
-        return limiter.statistics().available
+    def look(*_: object) -> None:
+        seen.append(limiter.statistics().available)
 
-    assert limiter.try_acquire(3)
-    assert available() == 2
+    look(limiter.try_acquire(3))
     task = asyncio.ensure_future(limiter.acquire(4))
-    await turns(2)
-    assert available() == 0
-    await clock.run(7)
-    assert (task.done(), available()) == (True, 5)
-    limiter.pause(1)
-    assert available() == 0
-    clock.advance(1)
-    assert available() == 5
-    limiter.apply("1,1,stop")
-    assert available() == 0
-    limiter.apply("1,1,start")
-    assert available() == 5
-    await limiter.aclose()
-    assert available() == 0
-    assert isinstance(limiter.statistics(), aiorate.Statistics)
+    look(await turns(2))
+    look(await clock.run(7))
+    look(limiter.pause(1))
+    look(clock.advance(1))
+    look(limiter.apply("1,1,stop"))
+    look(limiter.apply("1,1,start"))
+    look(await limiter.aclose())
+
+    assert task.done()
+    assert seen == [2, 0, 5, 0, 5, 0, 5, 0]

@@ -1,54 +1,155 @@
-"""Keys with bad arguments, factories and strategies that fail, limiters that are in use already, and loops that end."""
+"""Keys with bad arguments, and with factories, functions and strategies that fail."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers.driving import Crowd, SteppedClock, one_loop, turns
+from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
 
 import aiorate
+from aiorate import KeyedLimiter, Limiter, SlidingWindow, TokenBucket
 from aiorate.testing import ManualClock
 
-
-@pytest.mark.parametrize(
-    ("make", "error", "hint"),
-    [
-        (lambda: aiorate.KeyedLimiter("10/s"), TypeError, "function of the key"),  # type: ignore[arg-type]
-        (lambda: aiorate.KeyedLimiter(lambda key: "10/s", max_keys=0), ValueError, "max_keys"),
-        (lambda: aiorate.KeyedLimiter(lambda key: "10/s", idle=-1), ValueError, "idle"),
-        (lambda: aiorate.KeyedLimiter(lambda key: "10/s", shared=object()), TypeError, "rate"),  # type: ignore[arg-type]
-        (lambda: aiorate.KeyedLimiter(lambda key: "1/s")["a", []], TypeError, "a key must be hashable.*'list'"),
-        (lambda: aiorate.KeyedLimiter(lambda key: object())["a"], TypeError, "factory must return"),  # type: ignore[arg-type, return-value]
-        (lambda: aiorate.KeyedLimiter(lambda key: "10/s")[["a"]], TypeError, "hashable"),  # type: ignore[index]
-        (lambda: aiorate.KeyedLimiter(lambda key: "no rate")["a"], ValueError, "not a rate"),
-    ],
-)
-def test_bad_arguments_of_a_keyed_limiter_are_refused(make: Any, error: type[Exception], hint: str) -> None:
-    """The error says what is allowed."""
-    with pytest.raises(error, match=hint):
-        make()
+pytestmark = one_loop
 
 
-def test_a_factory_that_fails_leaves_nothing_behind() -> None:
-    """The next request for the key calls the factory again."""
-    keyed: aiorate.KeyedLimiter[str] = aiorate.KeyedLimiter(lambda key: 1 / 0)
+async def later(key: str) -> None:
+    """An async function."""
 
+
+def by_key(function: Any, **options: Any) -> KeyedLimiter[str]:
+    return KeyedLimiter(lambda key: "10/s", shared=function, **options)
+
+
+async def test_bad_arguments_of_a_keyed_limiter_are_refused() -> None:
+    """The error names the argument, and says what is allowed."""
+    make: Any = KeyedLimiter
+    rows: list[tuple[Callable[[], Any], type[Exception], str]] = [
+        (lambda: make("10/s"), TypeError, "factory|function"),
+        (lambda: make(lambda key: "10/s", max_keys=0), ValueError, "max_keys"),
+        (lambda: make(lambda key: "10/s", idle=-1), ValueError, "idle"),
+        (lambda: make(lambda key: "10/s", on_event="me"), TypeError, "on_event"),
+        (lambda: make(lambda key: "10/s", shared=object()), TypeError, "rate"),
+        (lambda: make(lambda key: "10/s", shared={"a": Limiter("1/s")}), TypeError, "shared"),
+        (lambda: make(lambda key: "10/s", shared=make(lambda key: "1/s")), TypeError, "shared"),
+        (lambda: make(lambda key: "10/s", shared=TokenBucket), TypeError, "shared"),
+        (lambda: make(lambda key: "10/s", shared="10/s", weight=1), TypeError, "weight"),
+        (lambda: make(lambda key: "10/s", weight=len), ValueError, "weight"),
+        (lambda: make(lambda key: "1/s")["a", []], TypeError, "hashable"),
+        (lambda: make(lambda key: object())["a"], TypeError, "factory"),
+        (lambda: make(later)["a"], TypeError, "coroutine"),
+        (lambda: make(lambda key: "no rate")["a"], ValueError, "'no rate' for 'a'"),
+    ]
+    for function, error, hint in rows:
+        with pytest.raises(error, match=hint):
+            function()
+
+
+async def test_wrong_results_of_a_shared_function_name_the_key() -> None:
+    """Nothing is kept, and the next call asks again."""
+    rows: list[tuple[Any, type[Exception], str]] = [
+        (lambda key: "10/s", TypeError, "str"),
+        (lambda key: TokenBucket("1/s", 5), TypeError, ""),
+        (lambda key: KeyedLimiter(lambda key: "1/s"), TypeError, "KeyedLimiter"),
+        (lambda key: False, TypeError, "bool"),
+        (later, TypeError, ""),
+        (lambda key: Limiter("1/s", scope="process"), ValueError, "scope"),
+        (lambda key: Limiter("1/s", max_concurrency=2), ValueError, "max_concurrency"),
+        (lambda key: Limiter("1/s", max_waiting=2), ValueError, "max_waiting"),
+    ]
+    for function, error, hint in rows:
+        keyed = by_key(function)
+        for _ in range(2):
+            with pytest.raises(error, match=f"'ann'.*{hint}"):
+                keyed.try_acquire("ann")
+        assert 0 == len(keyed)
+
+
+async def test_bad_weight_names_the_key_and_spends_nothing() -> None:
+    """The key is not kept either, and may be used once the function returns a number."""
+    for wrong in (True, 1.0, "3", None, [1], "x" * 10**6, later("x"), 0, -1, -(10**5000)):
+        shared = Limiter(TokenBucket("10/s", burst=1))
+        answers = [wrong, 2]
+        keyed = KeyedLimiter[str](lambda key: "100/s", shared=shared, weight=lambda key: answers.pop(0))  # type: ignore[arg-type, return-value]  # noqa: B023
+        with pytest.raises(ValueError if type(wrong) is int else TypeError, match=r"weight.*'alice'") as told:
+            keyed.try_acquire("alice")
+
+        assert len(str(told.value)) < 300
+        assert (0, 0) == (len(keyed), shared.statistics().granted)
+        assert keyed.try_acquire("alice")
+        if asyncio.iscoroutine(wrong):
+            wrong.close()
+
+
+async def test_a_function_that_fails_leaves_nothing_behind() -> None:
+    """Its own error reaches the caller, the next request calls it again, and nothing is spent of what is shared."""
+    made: list[str] = []
+    shared = Limiter(TokenBucket("1/h", burst=1), clock=ManualClock())
+
+    def factory(key: str) -> str:
+        made.append(key)
+        return "10/s" if len(made) > 1 else str(1 // 0)
+
+    keyed = KeyedLimiter[str](factory, shared=lambda key: shared)
     with pytest.raises(ZeroDivisionError):
         keyed.try_acquire("a")
+    assert 0 == len(keyed)
+    assert keyed.try_acquire("a")
 
-    assert len(keyed) == 0
+    made.clear()
+    weighed = KeyedLimiter[str](factory, shared="1/s", weight=lambda key: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        await weighed.acquire("a")
+    assert ([], 0) == (made, len(weighed))
 
 
-def test_one_limiter_for_two_keys_with_shared_is_refused() -> None:
-    """It would pass the shared limit twice."""
-    limiter = aiorate.Limiter("10/s")
-    keyed = aiorate.KeyedLimiter(lambda key: limiter, shared="100/s")
+async def test_a_factory_makes_a_limiter_for_each_key() -> None:
+    """One for two keys would pass the shared limit twice, as would the shared limit itself."""
+    limiter, shared = Limiter("10/s"), Limiter("100/s")
+    keyed = KeyedLimiter[str](lambda key: limiter, shared=shared)
     assert keyed["a"] is limiter
-
-    with pytest.raises(ValueError, match="one for each key"):
+    with pytest.raises(ValueError, match="each key"):
         keyed["b"]
+    with pytest.raises(ValueError, match="each key"):
+        KeyedLimiter[str](lambda key: shared, shared=shared)["a"]
+
+
+async def test_a_circle_of_shared_functions_is_refused() -> None:
+    """A key that leads back to itself, at once, through other KeyedLimiters, or by the factory. Or one without end."""
+    alone: KeyedLimiter[str] = by_key(lambda key: alone[key])
+    first: KeyedLimiter[str] = by_key(lambda key: second[key])
+    second: KeyedLimiter[str] = by_key(lambda key: third[key])
+    third: KeyedLimiter[str] = by_key(lambda key: first[key])
+    factory: KeyedLimiter[str] = KeyedLimiter(lambda key: factory[key])
+    for keyed in (alone, first, second, factory):
+        with pytest.raises(ValueError, match=r"'ann'.* itself"):
+            keyed.try_acquire("ann")
+    assert [0] * 4 == [len(keyed) for keyed in (alone, first, second, third)]
+    endless: KeyedLimiter[int] = KeyedLimiter(lambda key: "1/s", shared=lambda key: endless[key + 1])
+    with pytest.raises(ValueError, match="64"):
+        endless[0]
+
+
+async def test_a_lower_shared_rate_fails_requests_that_became_too_large() -> None:
+    """Those behind them, of the same key, are served, and did not wait for them."""
+    clock = SteppedClock()
+    shared = Limiter(SlidingWindow("4/s"), clock=clock)
+    keyed = KeyedLimiter[str](lambda key: Limiter(TokenBucket("9/s", burst=9), clock=clock), shared=shared)
+    assert keyed.try_acquire("a", 4)
+    crowd = Crowd(keyed["a"], clock)
+    crowd.ask("large", 4)
+    crowd.ask("small", 1)
+    await turns(3)
+
+    shared.set_rate("2/s")
+    await clock.run(5)
+
+    with pytest.raises(ValueError, match="2"):
+        crowd.tasks["large"].result()
+    assert {"small": SECOND} == crowd.granted
 
 
 class Fails(aiorate.TokenBucket):
@@ -67,7 +168,6 @@ class Fails(aiorate.TokenBucket):
         return super().take(permits, now, since)
 
 
-@one_loop
 @pytest.mark.parametrize("in_line", [True, False])
 async def test_a_failing_strategy_of_a_key_spends_no_shared_permit(in_line: bool) -> None:
     """The shared limit is asked first, and gets its permit back when the key's own limit fails."""
@@ -90,108 +190,3 @@ async def test_a_failing_strategy_of_a_key_spends_no_shared_permit(in_line: bool
     assert [True, not in_line] == [shared.try_acquire(), shared.try_acquire()]
     assert (0, clock.timers) == (shared.statistics().waiting, 0)
     await keyed.aclose()
-
-
-@one_loop
-async def test_a_limiter_with_a_line_is_refused_as_a_key() -> None:
-    """Its waiters have not asked the shared limit. Once they are served, a key may have that limiter."""
-    clock = ManualClock()
-    made = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
-    keyed = aiorate.KeyedLimiter[str](lambda key: made, shared=aiorate.Limiter("10/s", clock=clock))
-    assert made.try_acquire()
-    waiting = asyncio.ensure_future(made.acquire())
-    await turns(2)
-
-    with pytest.raises(ValueError, match="in use already"):
-        keyed["a"]
-    await clock.run(1)
-    assert 1 == await waiting
-    assert not keyed.try_acquire("a")
-    await clock.run(1)
-    assert keyed.try_acquire("a")
-
-
-@pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_a_used_limiter_may_become_that_of_a_key() -> None:
-    """Its meter was open until then, and no grab bypasses the shared limit afterwards."""
-    made = aiorate.Limiter(aiorate.TicksAccumulator("10/s"))
-    for _ in range(3):
-        await made.acquire()
-    await asyncio.sleep(10)
-    assert all(made.try_acquire() for _ in range(3))
-    keyed = aiorate.KeyedLimiter[str](lambda key: made, shared=aiorate.TokenBucket("1/s", burst=2))
-
-    assert [True, True, False] == [keyed.try_acquire("a") for _ in range(3)]
-    assert 8 == keyed["a"].statistics().granted
-
-
-@pytest.mark.parametrize("first", ["key", "shared"])
-def test_waiters_of_a_past_loop_leave_both_lines(first: str) -> None:
-    """The next loop may ask the key first or the shared limit."""
-    clock = ManualClock()
-    shared = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
-    keyed = aiorate.KeyedLimiter[str](lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)
-    assert keyed.try_acquire("a")
-    clock.advance(1)
-    assert shared.try_acquire()
-    tasks: list[asyncio.Task[float]] = []
-
-    async def wait() -> None:
-        tasks.append(asyncio.ensure_future(keyed.acquire("a")))
-        await turns(3)
-        assert (1, 1) == (shared.statistics().waiting, keyed["a"].statistics().waiting)
-
-    async def ask() -> None:
-        if first == "shared":
-            assert not shared.try_acquire()
-        assert not keyed.try_acquire("a")
-        await clock.run(1)
-        assert keyed.try_acquire("a")
-        assert (0, 0) == (shared.statistics().waiting, keyed["a"].statistics().waiting)
-
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(wait())
-    asyncio.run(ask())
-    with pytest.raises(RuntimeError, match="moved to another event loop"):
-        loop.run_until_complete(tasks[0])
-    loop.close()
-
-
-@pytest.mark.asyncio
-async def test_a_factory_may_not_return_shared_or_a_coroutine() -> None:
-    """A key that is its own shared limit would pay twice; a coroutine means that the factory is an async function."""
-    shared = aiorate.Limiter("5/s")
-
-    async def later(key: str) -> str:
-        return "5/s"
-
-    with pytest.raises(ValueError, match="make one for each key"):
-        aiorate.KeyedLimiter[str](lambda key: shared, shared=shared).try_acquire("ann")
-    with pytest.raises(TypeError, match="it returned coroutine"):
-        aiorate.KeyedLimiter[str](later).try_acquire("ann")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="on_event"):
-        aiorate.KeyedLimiter(lambda key: "1/s", on_event="me")  # type: ignore[arg-type]
-
-
-@pytest.mark.asyncio
-async def test_a_failing_strategy_affects_only_its_own_key() -> None:
-    """The key is kept, and other keys never raise its error."""
-
-    class Broken(aiorate.TokenBucket):
-        __slots__ = ()
-
-        def rested(self, now: int) -> bool:
-            raise OSError("broken")
-
-    clock = ManualClock()
-    limiters = aiorate.KeyedLimiter[str](
-        lambda key: aiorate.Limiter((Broken if key == "bad" else aiorate.TokenBucket)("1/s", burst=1), clock=clock)
-    )
-    assert limiters.try_acquire("bad")
-    clock.set(clock.now() + 10_000_000_000)
-
-    assert all(limiters.try_acquire(key) for key in ("ann", "bob", "cid"))
-    clock.set(clock.now() + 10_000_000_000)
-    limiters.evict()
-
-    assert list(limiters) == ["bad"]

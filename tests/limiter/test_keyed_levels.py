@@ -1,113 +1,131 @@
-"""Four levels of keys: a hundred thousand users of ten thousand teams, and what a busy tenant costs the others."""
+"""shared= as a function of the key: users of teams, teams of regions, and one limit for all."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+from collections import Counter
 from typing import Any
 
 import pytest
-from helpers.driving import SECOND, Crowd, SteppedClock, in_ms, one_loop
+from helpers.driving import Crowd, SteppedClock, in_ms, one_loop, turns
+from helpers.feedback import said
 
-from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket
-from aiorate.testing import VirtualLoop
+from aiorate import KeyedLimiter, Limiter, LimiterClosed, TokenBucket
 
-MANY = 100_000
+pytestmark = one_loop
 
 
-class Users:
-    """Users, teams of ten, four regions, and one limit for all: users of limiters, or of budgets of requests and tokens."""
+class Tree:
+    """Users such as "a1" of team "a", the guest, who has no team, and one limit for all teams. A user has 5 permits, a team 3."""
 
-    def __init__(self, kind: str, many: int = MANY, levels: int = 4) -> None:
-        self.kind = kind
-        made: Any = self.limiter if kind == "limiters" else self.budget
-        keyed: Any = KeyedLimiter if kind == "limiters" else KeyedBudget
-        self.top = made(10 * many)
-        self.regions = keyed(lambda region: made(10 * many), shared=self.top)
-        self.teams = keyed(lambda team: made(50), shared=(lambda team: self.regions[team % 4]) if levels > 3 else self.top)
-        above = {1: None, 2: self.top}.get(levels, lambda user: self.teams[user // 10])
-        self.users = keyed(lambda user: made(5), shared=above, max_keys=many)
+    def __init__(self, users: int = 5, team: int = 3, all_of_them: int = 100, **options: Any) -> None:
+        self.clock = SteppedClock()
+        self.asked: list[str] = []
+        self.top = self.bucket(all_of_them)
+        self.teams = KeyedLimiter[str](lambda key: self.bucket(team), shared=lambda key: self.top, **options)
+        self.users = KeyedLimiter[str](lambda user: self.bucket(users), shared=self.team_of, **options)
 
-    def limiter(self, burst: int) -> Limiter:
-        return Limiter(TokenBucket("1/s", burst))
+    def bucket(self, burst: int) -> Limiter:
+        return Limiter(TokenBucket(burst, burst), clock=self.clock)
 
-    def budget(self, burst: int) -> Budget:
-        return Budget(requests=TokenBucket("1/s", burst), tokens=TokenBucket("1/s", burst))
+    def team_of(self, user: str) -> Limiter | None:
+        self.asked.append(user)
+        return None if user == "guest" else self.teams[user[:-1]]
 
-    async def use(self, user: int) -> None:
-        if self.kind == "limiters":
-            await self.users.acquire(user)
+    def left(self, user: str) -> list[int]:
+        """What is available to the user alone, to the team and to all."""
+        limiters = [self.users[user], self.teams[user[:-1]], self.top]
+        return [limiter.scheduler.available(self.clock.now()) for limiter in limiters]
+
+
+async def test_each_key_passes_the_limit_that_the_function_names() -> None:
+    """Two users of a team share its permits; another team, and a key without one, do not."""
+    tree = Tree()
+    assert [True, True, True, False] == [tree.users.try_acquire(user) for user in ("a1", "a2", "a1", "a2")]
+    assert [True, True] == [tree.users.try_acquire("b1"), tree.users.try_acquire("guest")]
+    assert [3, 0, 96] == tree.left("a1")
+    assert [4, 0, 96] == tree.left("a2")
+    assert [4, 2, 96] == tree.left("b1")
+
+
+async def test_a_function_is_asked_once_for_each_kept_key() -> None:
+    """It may look into a database. A key that was evicted is a new one."""
+    tree = Tree()
+    for user in ("a1", "a2", "a1", "guest", "guest"):
+        tree.users.try_acquire(user)
+        tree.users.observe(user, said(pause=0))
+        repr(tree.users[user])
+    assert {"a1": 1, "a2": 1, "guest": 1} == Counter(tree.asked)
+    tree.clock.advance(60)
+    assert 3 == tree.users.evict()
+    tree.users.try_acquire("a1")
+    assert 2 == tree.asked.count("a1")
+
+
+async def test_what_comes_back_reaches_every_level() -> None:
+    """Also a level above, of which the function of the users knows nothing."""
+    for call, now in (("refund", [4, 2, 99]), ("charge", [0, 0, 95]), ("cancelled wait", [5, 2, 100]), ("cancelled grant", [5, 2, 100])):
+        tree = Tree()
+        limiter = tree.users["a1"]
+        assert limiter.try_acquire(3)
+        if call == "refund":
+            limiter.refund(2)
+        elif call == "charge":
+            limiter.charge(2)
         else:
-            async with self.users.reserve(user, tokens=2) as lease:
-                lease.settle(tokens=1)
+            task = asyncio.ensure_future(limiter.acquire(2))
+            await turns(3)
+            if call == "cancelled grant":
+                tree.clock.advance(2 / 3)
+            task.cancel()
+            await turns(3)
+            tree.clock.advance(0 if call == "cancelled grant" else 2 / 3)
+
+        assert now == tree.left("a1"), call
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["limiters", "budgets"])
-def test_four_levels_of_a_hundred_thousand_keys(kind: str) -> None:
-    """All are kept while they owe, every level has counted every use, and all go once nothing is owed."""
-
-    async def main() -> None:
-        tree = Users(kind)
-        for user in range(MANY):
-            await tree.use(user)
-        assert [MANY, MANY // 10, 4] == [len(keyed) for keyed in (tree.users, tree.teams, tree.regions)]
-        levels = [tree.users[7], tree.teams[0], tree.regions[0], tree.top]
-        assert [1, 10, MANY // 4, MANY] == [level.statistics().granted for level in levels]
-        del levels
-        await asyncio.sleep(10 * MANY)
-        assert [MANY, MANY // 10, 4] == [keyed.evict() for keyed in (tree.users, tree.teams, tree.regions)]
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main())
+async def test_a_limit_that_kept_keys_share_is_kept() -> None:
+    """max_keys is soft above the leaves; a team goes once none of its users is kept."""
+    tree = Tree()
+    tree.teams = KeyedLimiter[str](lambda team: tree.bucket(3), max_keys=1)
+    for user in ("a1", "b1", "c1", "d1"):
+        tree.users.try_acquire(user)
+    tree.clock.advance(60)
+    assert 0 == tree.teams.evict()
+    assert ["a", "b", "c", "d"] == sorted(tree.teams)
+    assert (4, 4) == (tree.users.evict(), tree.teams.evict())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["limiters", "budgets"])
-def test_the_cost_grows_with_the_levels_only(kind: str) -> None:
-    """An acquire on four levels costs about twice one on two, which takes the same way through one level."""
+async def test_a_closed_level_refuses_the_keys_below_it() -> None:
+    """Requests in line, later ones, and those of keys that are made later. The keys of other teams go on."""
+    tree = Tree()
+    crowd = Crowd(tree.users["a1"], tree.clock)
+    await crowd.queue(range(5))
+    await tree.teams["a"].aclose()
+    await turns(5)
 
-    async def main(levels: int) -> float:
-        tree = Users(kind, 200, levels)
-        for user in range(200):
-            await tree.use(user)
-        begun = time.process_time()
-        for user in range(200):
-            for _ in range(3):
-                await tree.use(user)
-        return time.process_time() - begun
-
-    def best(levels: int) -> float:
-        return min(asyncio.run(main(levels)) for _ in range(5))
-
-    assert best(4) < 4 * best(2)
+    assert [LimiterClosed] * 2 == [type(task.exception()) for task in crowd.tasks.values() if task.exception() is not None]
+    for user in ("a1", "a2"):
+        with pytest.raises(LimiterClosed):
+            await tree.users.acquire(user)
+    assert tree.users.try_acquire("b1")
+    await tree.teams.aclose()
+    with pytest.raises(LimiterClosed):
+        await tree.users.acquire("c1")
 
 
-@one_loop
-@pytest.mark.parametrize("busy", ["user", "team", "region"])
-async def test_a_busy_tenant_delays_nobody_else(busy: str) -> None:
-    """A thousand waiting requests of one user, team or region delay another user by one request of each line that it meets."""
+async def test_64_levels_work_and_more_are_refused() -> None:
+    """A decision passes them in nested calls, of which Python allows about a thousand."""
     clock = SteppedClock()
-
-    def make(rate: int) -> Limiter:
-        return Limiter(TokenBucket(rate, 1), clock=clock)
-
-    top = make(100)
-    regions = KeyedLimiter[str](lambda key: make(50), shared=top)
-    teams = KeyedLimiter[str](lambda key: make(20), shared=lambda key: regions[key[:1]])
-    users = KeyedLimiter[str](lambda key: make(20), shared=lambda key: teams[key[:2]])
-    flood = {"user": ["aa0"], "team": [f"aa{number}" for number in range(10)], "region": [f"a{x}{y}" for x in "abcde" for y in range(2)]}
-    for user in flood[busy]:
-        await Crowd(users[user], clock).queue(range(1_000 // len(flood[busy])))
+    keyed: KeyedLimiter[int] = KeyedLimiter(
+        lambda key: Limiter(TokenBucket("1/s", burst=1), clock=clock), shared=lambda key: keyed[key - 1] if key else None
+    )
+    for level in range(64):
+        assert keyed[level] is keyed[level]
+    crowd = Crowd(keyed[63], clock)
+    await crowd.queue(range(3))
     await clock.run(2)
-    quiet = {user: Crowd(users[user], clock) for user in ("bbx", "abx", "aax")}
-    begun = clock.now()
-    for crowd in quiet.values():
-        await crowd.queue([0])
-    await clock.run(1)
 
-    waited = {user: (at - begun * 1_000 // SECOND) for user, crowd in quiet.items() for at in in_ms(crowd)}
-    # One interval, and one request of each other line at every level that they share: of ten users at 20/s, or of two users in each of
-    # five teams at 50/s. The user of another region waits for none.
-    most = {"user": (20, 40, 100), "team": (20, 40, 550), "region": (20, 320, 320)}[busy]
-    assert all(wait <= limit for wait, limit in zip(waited.values(), most, strict=True)), waited
+    assert [0, 1000, 2000] == in_ms(crowd)
+    with pytest.raises(ValueError, match="64"):
+        keyed[64]

@@ -1,19 +1,25 @@
-"""on_wait: told once of each request that waited, after its grant, in the task or thread that waited."""
+"""on_wait and watch(): told once of each request that waited, after its grant, in the task or thread that waited."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from dataclasses import FrozenInstanceError
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
-from helpers.driving import SteppedClock, one_loop, turns
+import trio
+from helpers.driving import LONG, turns
+from helpers.under_trio import run
 
 import aiorate
 from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket, Waited
+from aiorate.redis import RedisBudget, RedisLimiter
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
@@ -38,57 +44,29 @@ async def test_each_request_that_waited_is_told_once(told: list[Waited]) -> None
     assert [Waited(1.0, 1, "api"), Waited(2.0, 1, "api")] == told
 
 
-async def test_waited_is_a_frozen_value(told: list[Waited]) -> None:
-    """With slots: many may be kept."""
-    waited = Waited(1.5, 2, "api", ("user", 5), "shared")
+async def test_every_way_to_ask_is_told(told: list[Waited]) -> None:
+    async def block(limiter: Limiter) -> None:
+        async with limiter.of(1):
+            pass
 
-    assert waited == Waited(1.5, 2, "api", ("user", 5), "shared")
-    assert not hasattr(waited, "__dict__")
-    assert str(waited) == "limiter 'api', key ('user', 5): waited 1.5 s for 2 (limited by shared)"
-    assert str(Waited(0.25, 1)) == "limiter: waited 0.25 s for 1"
-    with pytest.raises(FrozenInstanceError):
-        waited.seconds = 2.0  # type: ignore[misc]
+    async def decorated(limiter: Limiter) -> None:
+        await limiter(asyncio.sleep)(0)
 
+    async def slots(limiter: Limiter) -> None:
+        slots = limiter.slots()
+        await anext(slots)
+        await slots.aclose()  # type: ignore[attr-defined]
 
-async def _block(limiter: Limiter) -> None:
-    async with limiter:
-        pass
+    ways = [Limiter.acquire, lambda limiter: limiter.acquire(max_wait=5), block, decorated, slots]
+    rows = [(way, options) for way in ways for options in ({}, {"max_concurrency": 2}, {"max_waiting": 5})]
+    for way, options in [*rows, (block, {"scope": "process"})]:
+        told.clear()
+        limiter = one_a_second(on_wait=told.append, **options)
+        assert await limiter.acquire() == 0.0
 
+        await way(limiter)
 
-async def _weighted(limiter: Limiter) -> None:
-    async with limiter.of(1):
-        pass
-
-
-async def _decorated(limiter: Limiter) -> None:
-    @limiter
-    async def call() -> None: ...
-
-    await call()
-
-
-async def _slots(limiter: Limiter) -> None:
-    slots = limiter.slots()
-    await anext(slots)
-    await slots.aclose()
-
-
-async def _within(limiter: Limiter) -> None:
-    await limiter.acquire(max_wait=5)
-
-
-@pytest.mark.parametrize("ask", [Limiter.acquire, _block, _weighted, _decorated, _slots, _within])
-@pytest.mark.parametrize("options", [{}, {"max_concurrency": 2}, {"scope": "process"}, {"max_waiting": 5}])
-async def test_every_way_to_ask_is_told(ask: Callable[[Limiter], Any], options: dict[str, Any], told: list[Waited]) -> None:
-    """All waiting goes one way."""
-    limiter = one_a_second(on_wait=told.append, **options)
-    assert await limiter.acquire() == 0.0
-
-    await ask(limiter)
-
-    assert len(told) == 1
-    assert told[0].permits == 1
-    assert told[0].seconds > 0
+        assert [(each.permits, each.seconds > 0) for each in told] == [(1, True)], (way, options)
 
 
 async def test_requests_that_did_not_get_permits_are_not_told(told: list[Waited]) -> None:
@@ -114,21 +92,6 @@ async def test_requests_that_did_not_get_permits_are_not_told(told: list[Waited]
     assert told == []
 
 
-@one_loop
-async def test_a_grant_that_a_cancellation_gives_back_is_not_told(clock: SteppedClock, told: list[Waited]) -> None:
-    """The next in line gets the permit, and is told of."""
-    limiter = one_a_second(on_wait=told.append, clock=clock)
-    await limiter.acquire()
-    first, second = (asyncio.ensure_future(limiter.acquire()) for _ in range(2))
-    await turns(3)
-    clock.advance(1.0)  # granted, and not run yet
-    first.cancel()
-    await turns(5)
-
-    assert [Waited(1.0, 1)] == told
-    assert (await second, first.cancelled()) == (1.0, True)
-
-
 async def test_the_caller_is_told_before_it_goes_on(told: list[Waited]) -> None:
     """In its task, so that context variables, such as the current span, are the caller's."""
     tasks: list[object] = []
@@ -146,7 +109,6 @@ async def test_the_caller_is_told_before_it_goes_on(told: list[Waited]) -> None:
 
 
 async def test_an_error_in_on_wait_is_logged_and_harmless(caplog: pytest.LogCaptureFixture, told: list[Waited]) -> None:
-    """As with on_event: the request goes on, and other functions are called."""
     limiter = one_a_second(name="api", on_wait=lambda waited: 1 / 0)
     limiter.watch(told.append)
     await limiter.acquire()
@@ -159,26 +121,30 @@ async def test_an_error_in_on_wait_is_logged_and_harmless(caplog: pytest.LogCapt
     assert [Waited(1.0, 1, "api")] == told
 
 
-@pytest.mark.parametrize("scope", ["loop", "process"])
-async def test_on_wait_may_change_and_ask_the_limiter(scope: Any) -> None:
+async def test_on_wait_may_change_and_ask_the_limiter() -> None:
     """It is called when nothing is half decided."""
-    seen: list[object] = []
+    for scope in ("loop", "process"):
+        seen: list[object] = []
+        limiter = one_a_second(scope=scope)
 
-    def on_wait(waited: Waited) -> None:
-        seen.append(limiter.try_acquire())
-        seen.append(limiter.statistics().waiting)
-        limiter.set_rate("1000/s")
-        limiter.apply("1000,1,stop")
+        def on_wait(waited: Waited, limiter: Limiter = limiter, seen: list[object] = seen) -> None:
+            seen.append(limiter.try_acquire())
+            seen.append(limiter.statistics().waiting)
+            limiter.set_rate("1000/s")
+            limiter.apply("1000,1,stop")
 
-    limiter = one_a_second(on_wait=on_wait, scope=scope)
-    await limiter.acquire()
-    asking = [asyncio.ensure_future(limiter.acquire()) for _ in range(2)]
+        limiter.watch(on_wait)
+        await limiter.acquire()
+        asking = [asyncio.ensure_future(limiter.acquire()) for _ in range(2)]
 
-    await asking[0]
-    assert seen == [False, 1]
-    assert limiter.delay() == float("inf")  # stopped
-    limiter.apply("1000,1,start")
-    assert await asking[1] > 0
+        await asking[0]
+        assert seen == [False, 1], scope
+        assert limiter.delay() == float("inf")  # stopped
+        limiter.apply("1000,1,start")
+        assert await asking[1] > 0
+
+
+# watch().
 
 
 async def test_watching_ends_with_the_function_that_watch_returned(told: list[Waited]) -> None:
@@ -199,68 +165,30 @@ async def test_watching_ends_with_the_function_that_watch_returned(told: list[Wa
     assert len(told) == 6
 
 
-async def test_a_function_may_end_its_own_watch(told: list[Waited]) -> None:
-    """Told once, and the others still are."""
-    limiter = one_a_second()
+async def test_on_wait_must_be_a_plain_function() -> None:
+    async def unawaited(waited: Waited) -> None: ...
 
-    def once(waited: Waited) -> None:
-        told.append(waited)
-        end()
+    class Unawaited:
+        async def __call__(self, waited: Waited) -> None: ...
 
-    end = limiter.watch(once)
-    limiter.watch(told.append)
-    await limiter.acquire()
-
-    await limiter.acquire()
-    await limiter.acquire()
-
-    assert len(told) == 3
-
-
-async def test_a_request_that_waits_already_is_told(told: list[Waited]) -> None:
-    """From when it asked."""
-    limiter = one_a_second()
-    await limiter.acquire()
-    waiting = asyncio.ensure_future(limiter.acquire())
-    await asyncio.sleep(0.5)
-
-    limiter.watch(told.append)
-    await waiting
-
-    assert [Waited(1.0, 1)] == told
-
-
-async def _unawaited(waited: Waited) -> None: ...
-
-
-async def _not_iterated(waited: Waited) -> AsyncIterator[None]:
-    yield
-
-
-class _Unawaited:
-    async def __call__(self, waited: Waited) -> None: ...
-
-
-@pytest.mark.parametrize("wrong", [5, "print", _unawaited, _Unawaited(), partial(_unawaited), _not_iterated, Waited])
-@pytest.mark.parametrize(
-    "make",
-    [
+    url = "redis://127.0.0.1:1"  # nothing is asked of it
+    places: list[Callable[[Any], object]] = [
         lambda wrong: Limiter("1/s", on_wait=wrong),
         lambda wrong: Limiter("1/s").watch(wrong),
         lambda wrong: KeyedLimiter(lambda key: "1/s", on_wait=wrong),
         lambda wrong: KeyedLimiter(lambda key: "1/s").watch(wrong),
         lambda wrong: Budget(requests="1/s", on_wait=wrong),
         lambda wrong: KeyedBudget(lambda key: Budget(requests="1/s"), on_wait=wrong),
-        lambda wrong: aiorate.redis.RedisLimiter("redis://localhost", "api", "1/s", on_wait=wrong),
-        lambda wrong: aiorate.redis.RedisBudget("redis://localhost", "api", requests="1/s", on_wait=wrong),
-    ],
-)
-async def test_on_wait_must_be_a_plain_function(make: Callable[[Any], Any], wrong: object) -> None:
-    """A coroutine function would never be awaited."""
-    import aiorate.redis  # noqa: F401
+        lambda wrong: RedisLimiter(url, "api", "1/s", on_wait=wrong),
+        lambda wrong: RedisBudget(url, "api", requests="1/s", on_wait=wrong),
+    ]
+    for place in places:
+        for wrong in (5, "print", unawaited, Unawaited(), partial(unawaited), Waited):
+            with pytest.raises(TypeError, match=r"\(on_wait\) must be a plain function"):
+                place(wrong)
 
-    with pytest.raises(TypeError, match=r"\(on_wait\) must be a plain function of an aiorate.Waited"):
-        make(wrong)
+
+# What a wait was for.
 
 
 async def test_a_keyed_limiter_tells_the_key(told: list[Waited]) -> None:
@@ -279,7 +207,6 @@ async def test_a_keyed_limiter_tells_the_key(told: list[Waited]) -> None:
 
 
 async def test_limits_that_are_shared_are_named(told: list[Waited]) -> None:
-    """The last one in whose line the request stood, at any level; its own rate is None."""
     top, asked = Limiter(TokenBucket("10/s", burst=10), name="provider", on_wait=told.append), list[Waited]()
     teams = KeyedLimiter(lambda team: Limiter(TokenBucket("1/min", burst=1 if team == "slow" else 9), name=team), shared=top)
     users = KeyedLimiter(
@@ -297,17 +224,7 @@ async def test_limits_that_are_shared_are_named(told: list[Waited]) -> None:
     assert told == []  # nobody asked it directly
 
 
-async def test_an_unnamed_shared_limit_is_called_shared(told: list[Waited]) -> None:
-    """A KeyedLimiter's own is named so as well."""
-    for shared in ("1/s", Limiter(TokenBucket("1/s", burst=1))):
-        keyed = KeyedLimiter(lambda key: TokenBucket("10/s", burst=10), shared=shared, on_wait=told.append)
-        await asyncio.gather(keyed.acquire("ann"), keyed.acquire("bob"))
-
-    assert ["shared", "shared"] == [waited.limited_by for waited in told][-2:]
-
-
 async def test_a_wait_for_a_place_says_so(told: list[Waited]) -> None:
-    """The whole wait is told once, for the place and the permit together."""
     limiter = Limiter(TokenBucket("1/s", burst=2), max_concurrency=1, on_wait=told.append)
 
     async def work(seconds: float) -> None:
@@ -320,7 +237,6 @@ async def test_a_wait_for_a_place_says_so(told: list[Waited]) -> None:
 
 
 async def test_a_wait_for_the_end_of_a_pause_says_so(told: list[Waited]) -> None:
-    """A request that was due when time stood still; those behind it wait for the rate."""
     limiter = Limiter(TokenBucket("1/s", burst=1), on_wait=told.append)
     limiter.pause(3)
 
@@ -336,7 +252,6 @@ async def test_a_wait_for_the_end_of_a_pause_says_so(told: list[Waited]) -> None
 
 
 async def test_a_budget_tells_amounts_and_dimension(told: list[Waited]) -> None:
-    """As the lease does; a wait for a pause alone is one for no dimension."""
     budget = Budget(requests=TokenBucket("10/s", 10), tokens=TokenBucket("100/s", 100), name="llm", on_wait=told.append)
     async with budget.reserve(tokens=100):
         pass
@@ -352,23 +267,129 @@ async def test_a_budget_tells_amounts_and_dimension(told: list[Waited]) -> None:
         Waited(0.5, {"requests": 1, "tokens": 50}, "llm", None, "tokens"),
         Waited(2.0, {"requests": 1, "tokens": 0}, "llm", None, "pause"),
     ] == told
+    assert str(told[0]) == "limiter 'llm': waited 0.5 s for {'requests': 1, 'tokens': 50} (limited by tokens)"
 
 
-async def test_a_keyed_budget_tells_the_key_and_shared_dimension(told: list[Waited]) -> None:
-    """A dimension that only the shared budget has is among the amounts."""
-    shared = Budget(tokens=TokenBucket("100/s", 100), on_wait=told.append)
-    keyed = KeyedBudget(lambda key: Budget(requests=TokenBucket("10/s", 10)), shared=shared, on_wait=told.append)
-
-    for _ in range(2):
-        async with keyed.reserve("ann", tokens=100):
-            pass
-
-    assert [Waited(1.0, {"requests": 1, "tokens": 100}, None, "ann", "tokens")] == told
+# Cancellations, threads, trio and a second loop.
 
 
-async def test_a_limiter_that_nobody_watches_is_no_heavier() -> None:
-    """All such limiters share one object, also the keys of a KeyedLimiter."""
-    keyed = KeyedLimiter(lambda key: "1/s")
-    limiters = [Limiter("1/s"), keyed["ann"], keyed["bob"]]
+Ask = Callable[[], Any]
 
-    assert 1 == len({id(limiter._dispatcher.extras) for limiter in limiters})
+
+def places(on_wait: Callable[[Waited], object]) -> Ask:
+    limiter = Limiter(TokenBucket("20/s", burst=2), max_concurrency=2, on_wait=on_wait)
+
+    async def enter() -> float:
+        async with limiter as waited:
+            with suppress(asyncio.CancelledError):  # it was granted
+                await asyncio.sleep(0.03)
+        return waited
+
+    return enter
+
+
+def levels(on_wait: Callable[[Waited], object]) -> Ask:
+    top = Limiter(TokenBucket("20/s", burst=2), name="top")
+    teams = KeyedLimiter(lambda team: TokenBucket("15/s", burst=2), shared=top)
+    users = KeyedLimiter(lambda user: TokenBucket("5/s", burst=2), shared=lambda user: teams[user % 2], on_wait=on_wait)
+    return lambda: users.acquire(random.randrange(5))
+
+
+def evicted(on_wait: Callable[[Waited], object]) -> Ask:
+    keyed = KeyedLimiter(lambda key: TokenBucket("2/s", burst=1), max_keys=4, on_wait=on_wait)
+    return lambda: keyed.acquire(random.randrange(12))
+
+
+def budgets(on_wait: Callable[[Waited], object]) -> Ask:
+    shared = Budget(tokens=TokenBucket("20/s", 4))
+    keyed = KeyedBudget(lambda key: Budget(requests=TokenBucket("10/s", 2)), shared=shared, on_wait=on_wait)
+
+    async def reserve() -> float:
+        async with keyed.reserve(random.randrange(3), tokens=random.randrange(3)) as lease:
+            return lease.waited
+
+    return reserve
+
+
+KINDS: dict[str, Callable[[Any], Ask]] = {
+    "limiter": lambda on_wait: Limiter(TokenBucket("20/s", burst=2), on_wait=on_wait).acquire,
+    "pool": lambda on_wait: Limiter("20/s", on_wait=on_wait).acquire,
+    "places": places,
+    "levels": levels,
+    "evicted": evicted,
+    "budgets": budgets,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_told_is_exactly_what_callers_waited(kind: str, told: list[Waited]) -> None:
+    """Many requests, a third of them cancelled at some instant: told are the waits of those that went on, each once."""
+    random.seed(7)
+    waited: list[float] = []
+
+    ask = KINDS[kind](told.append)
+
+    async def call() -> None:
+        waited.append(await ask())
+
+    tasks = []
+    for _ in range(300):
+        tasks.append(asyncio.ensure_future(call()))
+        if random.random() < 0.5:
+            await asyncio.sleep(random.choice([0, 0.05, 0.1]))
+        if random.random() < 0.3:
+            random.choice(tasks).cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert Counter(seconds for seconds in waited if seconds) == Counter(each.seconds for each in told)
+    assert 30 < len(told) < len(waited) < 300
+
+
+async def test_under_trio(told: list[Waited]) -> None:
+    """A request of a task that was cancelled is not told of."""
+    limiter = Limiter(TokenBucket("100/s", burst=20, initial=1), on_wait=told.append)
+
+    async def main() -> None:
+        await limiter.acquire()
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(limiter.acquire)
+            with trio.move_on_after(0.001):
+                await limiter.acquire(20)
+
+    await asyncio.to_thread(run, main)
+
+    assert [0.01, 0.02] == [each.seconds for each in told]
+
+
+async def test_threads_are_told_where_they_wait() -> None:
+    """Outside of the critical section, so that the function may wait for the limiter itself. Each way to wait is told, loops too."""
+    told: Counter[int] = Counter()
+    waited: Counter[int] = Counter()
+    nested = threading.local()
+
+    def note(seconds: float) -> None:
+        waited[threading.get_ident()] += seconds > 0
+
+    def on_wait(each: Waited) -> None:
+        told[threading.get_ident()] += 1
+        if not hasattr(nested, "begun"):
+            nested.begun = True
+            note(limiter.acquire_blocking())
+
+    limiter = Limiter(TokenBucket("50/s", burst=1), scope="process", on_wait=on_wait, max_concurrency=2)
+
+    async def acquire() -> float:
+        return await limiter.acquire()
+
+    def work() -> None:
+        with limiter.of(1) as seconds:
+            note(seconds)
+        note(limiter.acquire_blocking(max_wait=LONG))
+        note(asyncio.run(acquire()))
+
+    await asyncio.gather(*(asyncio.to_thread(work) for _ in range(3)))
+
+    assert told == waited
+    assert sum(told.values()) > 3
+    assert limiter.statistics().waiting == 0

@@ -17,21 +17,15 @@ waiting = [threading.Thread(target=limiter.acquire_blocking, args=(10,)) for _ i
 for thread in waiting:
     thread.start()
 in_line(limiter, 2)
-
-
 def child():
     print(limiter.statistics().waiting, limiter.try_acquire(3), limiter.try_acquire(3), limiter.try_acquire())
     limiter.set_rate("1000/s")
     limiter.acquire_blocking()
     asyncio.run(inside())
     print("served", limiter.statistics().waiting)
-
-
 async def inside():
     async with limiter:
         pass
-
-
 in_child(child)
 print(limiter.statistics().waiting, limiter.delay(1) > 3600)
 limiter.set_rate("100000/s")
@@ -48,13 +42,9 @@ def test_a_fork_waits_for_the_decisions_of_other_threads() -> None:
     printed = program("""
 limiter = aiorate.Limiter("1000000/s", scope="process")
 over = False
-
-
 def work():
     while not over:
         limiter.acquire_blocking()
-
-
 threads = [threading.Thread(target=work) for _ in range(4)]
 for thread in threads:
     thread.start()
@@ -69,57 +59,72 @@ print("done", limiter.statistics().waiting)
     assert "done 0\n" == printed
 
 
-def test_a_forked_loop_goes_on_with_its_own_line() -> None:
-    """A child that is forked within a coroutine does not have the parent's waiter."""
+def test_a_fork_while_threads_wait_and_make_keys() -> None:
+    """The child has the keys and their debts, none of the waiters, and makes keys although another thread was making one."""
     printed = program("""
-limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), scope="process")
-
-
-async def ask():
-    return await limiter.acquire()
-
-
-async def main():
-    await limiter.acquire()
-    task = asyncio.create_task(ask())
-    await asyncio.sleep(0)
-    in_child(lambda: print(limiter.statistics().waiting, limiter.acquire_blocking() >= 0) if not _loop() else None)
-    print((await task) > 0, limiter.statistics().granted)
-
-
-def _loop():
-    asyncio._set_running_loop(None)
-
-
-asyncio.run(main())
-""")
-
-    assert "0 True\nTrue 2\n" == printed
-
-
-def test_a_place_left_during_a_fork_is_free_after_it() -> None:
-    """Leaving does not block, and no task gets in during a fork: without a check afterwards the next would wait beside a free place."""
-    printed = program("""
-def leave():
-    thread = threading.Thread(target=left.pop())
+begun, over = threading.Event(), threading.Event()
+def factory(key):
+    if key == "slow" and not os.environ.get("CHILD"):
+        begun.set()
+        over.wait(100)
+    return aiorate.TokenBucket("1/h", burst=2)
+shared = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=10), scope="process")
+keyed = aiorate.KeyedLimiter(factory, shared=shared, scope="process")
+keyed.acquire_blocking("a", 2)
+threads = [threading.Thread(target=keyed.acquire_blocking, args=(key, 1)) for key in ("a", "a", "slow")]
+for thread in threads:
     thread.start()
+in_line(keyed["a"], 2)
+begun.wait()
+def child():
+    os.environ["CHILD"] = "yes"
+    print(keyed["a"].statistics().waiting, keyed.try_acquire("a"), shared.statistics().available)
+    keyed.acquire_blocking("slow", 2)
+    print(shared.statistics().available, len(keyed))
+    keyed["a"].refund(1)
+    keyed.acquire_blocking("a")
+    print(keyed["a"].statistics().waiting, shared.statistics().waiting)
+in_child(child)
+print(keyed["a"].statistics().waiting, shared.statistics().available)
+over.set()
+for _ in range(2):
+    keyed["a"].refund(1)
+for thread in threads:
     thread.join()
-left = []
-os.register_at_fork(after_in_parent=leave)  # before the limiters' own
-async def main():
-    limiter = aiorate.Limiter(aiorate.TokenBucket("100/s", burst=2), scope="process", max_concurrency=1)
-    await limiter._enter(1)
-    second = asyncio.create_task(limiter._enter(1))
-    await asyncio.sleep(0)
-    left.append(limiter._leave)
-    process = os.fork()
-    if process == 0:
-        os._exit(0)
-    os.waitpid(process, 0)
-    async with asyncio.timeout(20):
-        await second
-    print("inside")
-asyncio.run(main())
+print(shared.statistics().available)
 """)
 
-    assert "inside\n" == printed
+    assert "0 False 8\n6 2\n0 0\n2 8\n7\n" == printed
+
+
+def test_a_fork_while_threads_wait_keeps_the_budget() -> None:
+    """The child has what was reserved, and none of the waiters of either line; the parent goes on."""
+    printed = program(
+        """
+def bucket(burst):
+    return aiorate.TokenBucket("1/h", burst=burst)
+team = aiorate.Budget(tokens=bucket(100), scope="process")
+budget = aiorate.Budget(tokens=bucket(80), requests=bucket(10), shared=team, scope="process")
+lease = budget.reserve(tokens=80).__enter__()
+def reserve():
+    with budget.reserve(tokens=20):
+        pass
+threads = [threading.Thread(target=reserve) for _ in range(2)]
+for thread in threads:
+    thread.start()
+in_line(budget, 2)
+def child():
+    print(budget.waiting, team.waiting, team.available("tokens"))
+    budget.pause(0.01)
+    with budget.reserve(tokens=0) as other:
+        print(other.waited > 0)
+in_child(child)
+print(budget.waiting, team.available("tokens"))
+lease.settle(tokens=0)
+for thread in threads:
+    thread.join()
+print(budget.waiting, team.available("tokens"))
+"""
+    )
+
+    assert "0 0 20\nTrue\n2 20\n0 60\n" == printed

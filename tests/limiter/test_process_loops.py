@@ -1,28 +1,35 @@
-"""The event loops of a process-wide limiter: closed, blocked or busy ones, and how often the limiter calls them."""
+"""The event loops of a process-wide limiter, closed, blocked or busy, and waiters that leave: cancelled, interrupted, collected."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import threading
-import weakref
 from collections.abc import Callable
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import suppress
+from functools import partial
 from operator import methodcaller
-from time import monotonic_ns
 from typing import Any
 
 import pytest
-import trio
 from helpers.driving import LONG
 from helpers.loops import FACTORIES
-from helpers.process import EACH_KIND, forget, made
-from helpers.threads import LoopThread, in_thread, loop_thread, waiting
+from helpers.platforms import needs_signals
+from helpers.process import EACH_KIND, made
+from helpers.threads import LoopThread, Recorded, TrioThread, in_thread, loop_thread, waiting
 
 import aiorate
+from aiorate import Limiter, TokenBucket
 from aiorate.testing import ManualClock
 
-# Closed loops.
+
+def forget(tasks: list[Any]) -> None:
+    """Let tasks of a closed loop be collected, without asyncio's log record."""
+    for task in tasks:
+        task._log_destroy_pending = False  # the flag that asyncio itself uses
+    tasks.clear()
+    gc.collect()
 
 
 @pytest.mark.parametrize("kind", FACTORIES)
@@ -31,8 +38,7 @@ def test_waiters_of_a_closed_loop_leave_the_line(kind: str) -> None:
     clock = ManualClock()
     limiter = made(clock)
     kept: list[Any] = []
-    with loop_thread(kind) as thread:
-        assert isinstance(thread, LoopThread)
+    with LoopThread(FACTORIES[kind]) as thread:
         for number in range(3):
             thread.start(limiter.acquire)
             kept.append(thread.task)
@@ -42,99 +48,38 @@ def test_waiters_of_a_closed_loop_leave_the_line(kind: str) -> None:
         thread.stop()
     clock.advance(0.1)  # the instant of the first of them
 
-    assert survivor.result(LONG) == 0.1
-    assert (3, 2, 0) == (limiter.statistics().cancelled, limiter.statistics().granted, limiter.statistics().waiting)
+    assert 0.1 == survivor.result(LONG)
     forget(kept)
     assert (3, 2, 0) == (limiter.statistics().cancelled, limiter.statistics().granted, limiter.statistics().waiting)
 
 
-def _refused(limiter: aiorate.Limiter) -> None:
-    with pytest.raises(aiorate.WaitTooLong):
-        limiter.acquire_blocking(max_wait=0)
-
-
-@pytest.mark.parametrize("look", [methodcaller("try_acquire"), methodcaller("statistics"), methodcaller("delay"), _refused])
 @pytest.mark.parametrize("kind", FACTORIES)
-def test_a_grant_lost_with_a_closed_loop_goes_to_the_next(kind: str, look: Callable[[aiorate.Limiter], object]) -> None:
-    """Granted while the loop was blocked, which then was closed. The next call of any kind finds that."""
-    clock = ManualClock()
-    limiter = made(clock)
-    kept: list[Any] = []
-    with loop_thread(kind) as thread:
-        assert isinstance(thread, LoopThread)
-        thread.start(limiter.acquire)
-        kept.append(thread.task)
-        survivor = in_thread(limiter.acquire_blocking)
-        waiting(limiter, 2)
-        with thread.stand_still() as blocked:
-            clock.advance(0.1)
-            assert limiter.statistics().granted == 2
-            blocked.finally_call = thread.loop.stop
-        thread.thread.join(LONG)
-        thread.loop.close()
-        look(limiter)
+def test_a_grant_lost_with_a_closed_loop_goes_to_the_next(kind: str) -> None:
+    """Granted while the loop was blocked, which then was closed. The next call of any kind finds that, and else the timekeeper."""
 
-    assert survivor.result(LONG) == 0.1
-    assert (1, 2) == (limiter.statistics().cancelled, limiter.statistics().granted)
-    forget(kept)
+    def refused(limiter: Limiter) -> None:
+        with pytest.raises(aiorate.WaitTooLong):
+            limiter.acquire_blocking(max_wait=0)
 
-
-def test_the_timekeeper_finds_a_closed_loop() -> None:
-    """Waiters behind those of a closed loop are served without another call."""
-    limiter = made(rate="1/h")
-    kept: list[Any] = []
-    with LoopThread() as thread:
-        thread.start(limiter.acquire)
-        kept.append(thread.task)
-        survivor = in_thread(limiter.acquire_blocking)
-        waiting(limiter, 2)
-        with thread.stand_still() as blocked:
-            limiter.refund(1)
-            blocked.finally_call = thread.loop.stop
-        thread.thread.join(LONG)
-        thread.loop.close()
-
-        survivor.result(LONG)
-    forget(kept)
-
-
-def test_closed_loops_are_found_among_many() -> None:
-    """A few loops are checked at a time, and closed ones are found among forty."""
-    limiter = made(rate="1/h")
-    kept: list[Any] = []
-    with ExitStack() as stack:
-        threads = [stack.enter_context(LoopThread()) for _ in range(40)]
-        for number, thread in enumerate(threads):
+    for look in (methodcaller("try_acquire"), methodcaller("statistics"), methodcaller("delay"), refused, None):
+        limiter = made(None if look is None else ManualClock(), rate="1/h")
+        kept: list[Any] = []
+        with LoopThread(FACTORIES[kind]) as thread:
             thread.start(limiter.acquire)
             kept.append(thread.task)
-            waiting(limiter, number + 1)
-        for thread in threads:
-            thread.stop()
-        waiting(limiter, 0)
-    forget(kept)
+            survivor = in_thread(limiter.acquire_blocking)
+            waiting(limiter, 2)
+            with thread.stand_still() as blocked:
+                limiter.refund(1)
+                blocked.finally_call = thread.loop.stop
+            thread.thread.join(LONG)
+            thread.loop.close()
+            if look is not None:
+                look(limiter)
+            survivor.result(LONG)
 
-
-def test_many_loops_one_after_the_other_leave_nothing_behind() -> None:
-    """They run like the threads of a server, each with an asyncio.run()."""
-    limiter = aiorate.Limiter(aiorate.TokenBucket("1000/s", burst=1), scope="process")
-    loops = []
-
-    async def main() -> None:
-        loops.append(weakref.ref(asyncio.get_running_loop()))
-        await asyncio.gather(*(limiter.acquire() for _ in range(3)))
-
-    for _ in range(5):
-        thread = threading.Thread(target=lambda: asyncio.run(main()))
-        thread.start()
-        thread.join()
-    assert 0 == limiter.statistics().waiting
-
-    while any(loop() is not None for loop in loops):  # the timekeeper may be in the middle of its last round
-        gc.collect()
-        threading.Event().wait(0.001)
-
-
-# Blocked loops.
+        assert (1, 1) == (limiter.statistics().cancelled, limiter.statistics().granted)
+        forget(kept)
 
 
 @EACH_KIND
@@ -158,28 +103,6 @@ def test_a_blocked_loop_delays_only_its_own_waiters(kind: str) -> None:
         assert (0.1, 0.3) == (round(first.result(LONG), 9), round(third.result(LONG), 9))
 
 
-def test_unheard_grants_of_a_blocked_loop_delay_nobody() -> None:
-    """The limiter of one loop wakes at most a thousand tasks before the loop runs on; here others would wait for the blocked one."""
-    limiter = aiorate.Limiter(aiorate.TokenBucket("1/day", burst=3000, initial=0), scope="process")
-
-    async def many() -> None:
-        await asyncio.gather(*(limiter.acquire() for _ in range(1500)))
-
-    with LoopThread() as still:
-        asked = still.start(many)
-        waiting(limiter, 1500)
-        behind = in_thread(limiter.acquire_blocking)
-        waiting(limiter, 1501)
-        with still.stand_still():
-            limiter.refund(2000)
-            behind.result(LONG)
-            assert not asked.done()
-        asked.result(LONG)
-
-
-# Calls to a loop, and callers that yield to theirs.
-
-
 class Counting(asyncio.SelectorEventLoop):
     """A loop that counts calls from other threads."""
 
@@ -192,121 +115,161 @@ class Counting(asyncio.SelectorEventLoop):
 
 def test_a_loop_is_called_once_for_many_grants() -> None:
     """It is not called for grants to another loop, since a call wakes its thread."""
-    clock = ManualClock()
-    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100, initial=0), scope="process", clock=clock)
+    limiter = Limiter(TokenBucket("10/s", burst=100, initial=0), scope="process", clock=ManualClock())
 
     async def many() -> int:
         return len(await asyncio.gather(*(limiter.acquire() for _ in range(50))))
 
     with LoopThread(Counting) as first, LoopThread(Counting) as second:
-        one = first.start(many)
+        loops: list[Any] = [first.loop, second.loop]
+        asked = [first.start(many)]
         waiting(limiter, 50)
-        two = second.start(many)
+        asked.append(second.start(many))
         waiting(limiter, 100)
-        assert isinstance(first.loop, Counting)
-        assert isinstance(second.loop, Counting)
-        before = first.loop.calls, second.loop.calls
-        limiter.refund(50)
-        assert one.result(LONG) == 50
-        assert (before[0] + 1, before[1]) == (first.loop.calls, second.loop.calls)
-        limiter.refund(50)
-        assert two.result(LONG) == 50
-        assert (before[0] + 1, before[1] + 1) == (first.loop.calls, second.loop.calls)
+        for loop, future in zip(loops, asked, strict=True):
+            before = [each.calls for each in loops]
+            limiter.refund(50)
+            assert 50 == future.result(LONG)
+            assert [calls + (each is loop) for each, calls in zip(loops, before, strict=True)] == [each.calls for each in loops]
+
+
+def test_callers_that_never_wait_yield_to_their_loop() -> None:
+    """Otherwise a task that is always granted, or retries at once, would starve all others and could not be cancelled."""
+    empty = made(rate="1/1000s")
+    plenty = Limiter(aiorate.TicksAccumulator("1000000000/s"), scope="process")
+    places = Limiter(aiorate.TicksAccumulator("1000000000/s"), scope="process", max_concurrency=1)
+
+    async def enter() -> None:
+        async with places:
+            pass
+
+    async def until_others_ran(ask: Callable[[], Any], line: bool) -> None:
+        first = asyncio.create_task(empty.acquire()) if line else asyncio.create_task(asyncio.sleep(0))
+        await asyncio.sleep(0)
+        turned: list[bool] = []
+        asyncio.get_running_loop().call_soon(turned.append, True)
+        while not turned:
+            with suppress(aiorate.WaitTooLong):
+                await ask()
+        first.cancel()
+
+    refused = partial(empty.acquire, max_wait=1)
+    for ask, line in ((plenty.acquire, False), (enter, False), (refused, False), (refused, True)):
+        asyncio.run(until_others_ran(ask, line))
+
+
+# Waiters that leave.
 
 
 @EACH_KIND
-def test_callers_that_are_always_granted_yield_to_their_loop(kind: str) -> None:
-    """Else a task that always finds a permit would starve all others: here it ends once another callback has run."""
-    limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000000000/s"), scope="process")
+def test_a_cancelled_waiter_lets_other_threads_move_up(kind: str) -> None:
+    """The cancelled request spends nothing: while it waits, or granted while its loop was blocked and cancelled before it hears of that."""
+    for granted in (False, True) if kind != "trio" else (False,):
+        clock = ManualClock()
+        limiter = made(clock)
+        with loop_thread(kind) as thread:
+            left = thread.start(limiter.acquire)
+            next_one = in_thread(limiter.acquire_blocking)
+            waiting(limiter, 2)
+            if granted and isinstance(thread, LoopThread):
+                with thread.stand_still() as blocked:
+                    clock.advance(0.1)
+                    blocked.finally_call = thread.task.cancel
+            else:
+                thread.call(thread.scope.cancel if isinstance(thread, TrioThread) else thread.task.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                left.result(LONG)
+            clock.advance(0.1)
 
-    async def greedy() -> bool:
-        turned: list[bool] = []
-        if kind == "trio":
-            trio.lowlevel.current_trio_token().run_sync_soon(turned.append, True)
-        else:
-            asyncio.get_running_loop().call_soon(turned.append, True)
-        while not turned:
-            await limiter.acquire()
-        turned.clear()
-        if kind == "trio":
-            trio.lowlevel.current_trio_token().run_sync_soon(turned.append, True)
-        else:
-            asyncio.get_running_loop().call_soon(turned.append, True)
-        async with aclosing(limiter.slots()) as slots:
-            async for _ in slots:
-                if turned:
-                    return True
-        raise AssertionError
-
-    with loop_thread(kind) as thread:
-        assert thread.start(greedy).result(LONG)
+            assert 0.1 == next_one.result(LONG)
+        assert (1, 2) == (limiter.statistics().cancelled, limiter.statistics().granted)
 
 
-def test_in_a_busy_loop_callers_join_the_line_before_they_yield() -> None:
-    """Else each of thousands of tasks would yield again and again, and requests of other threads would pass them."""
-    limiter = made(rate="1/1000s")
+@needs_signals
+def test_ctrl_c_ends_acquire_blocking() -> None:
+    """The main thread is interrupted while it waits, leaves the line, and no permit is lost."""
+    clock = ManualClock()
+    limiter = made(clock)
+    main = threading.main_thread().ident
+    assert main is not None
+    assert threading.current_thread() is threading.main_thread()
 
-    async def ask() -> int:
-        first = asyncio.create_task(limiter.acquire())
-        await asyncio.sleep(0)
-        busy_from = monotonic_ns()
-        while monotonic_ns() < busy_from + 20_000_000:
-            with suppress(aiorate.WaitTooLong):
-                limiter.acquire(max_wait=0).send(None)  # refused, and the time since the loop ran is measured
-                break  # it had to yield
-        request = limiter.acquire()
-        request.send(None)
-        seen = limiter.statistics().waiting
-        request.close()
-        first.cancel()
-        return seen
+    def interrupt() -> None:
+        waiting(limiter, 1)
+        signal.pthread_kill(main, signal.SIGINT)
 
-    assert 2 == asyncio.run(ask())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        helper = in_thread(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            limiter.acquire_blocking()
+        helper.result(LONG)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    clock.advance(0.1)
 
-
-def test_callers_that_are_always_refused_yield_to_their_loop() -> None:
-    """Else a task that retries at once could not be cancelled."""
-    limiter = made(rate="1/1000s")
-
-    async def insist() -> bool:
-        first = asyncio.create_task(limiter.acquire())
-        await asyncio.sleep(0)
-        turned: list[bool] = []
-        asyncio.get_running_loop().call_soon(turned.append, True)
-        while not turned:
-            with suppress(aiorate.WaitTooLong):
-                await limiter.acquire(max_wait=1)
-        first.cancel()
-        return True
-
-    assert asyncio.run(insist())
+    assert (0, 1) == (limiter.statistics().waiting, limiter.statistics().cancelled)
+    assert limiter.try_acquire()
 
 
-def test_callers_refused_by_an_empty_line_yield_to_their_loop() -> None:
-    """Else a task that retries until a permit is there would keep all others from running."""
-    limiter = made(rate="1/1000s")
+def test_an_interrupt_while_joining_leaves_nobody_in_line() -> None:
+    """Ctrl-C between joining the line and setting the timer: the interrupted request is gone, and the next is served in time."""
 
-    async def insist() -> bool:
-        turned: list[bool] = []
-        asyncio.get_running_loop().call_soon(turned.append, True)
-        while not turned:
-            with suppress(aiorate.WaitTooLong):
-                await limiter.acquire(max_wait=1)
-        return True
+    class Interrupted(ManualClock):
+        interrupts = False
 
-    assert asyncio.run(insist())
+        def call_at(self, instant: int, callback: Callable[[], None]) -> Any:
+            if self.interrupts:
+                self.interrupts = False
+                raise KeyboardInterrupt
+            return super().call_at(instant, callback)
+
+    clock = Interrupted()
+    limiter = made(clock)
+    clock.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        limiter.acquire_blocking()
+    assert (0, 1) == (limiter.statistics().waiting, limiter.statistics().cancelled)
+
+    next_one = in_thread(limiter.acquire_blocking)
+    waiting(limiter, 1)
+    clock.advance(0.1)
+    assert 0.1 == next_one.result(LONG)
 
 
-def test_callers_that_always_find_a_place_yield_to_their_loop() -> None:
-    """They do so like callers that always find a permit."""
-    limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000000000/s"), scope="process", max_concurrency=1)
+def test_a_finalizer_cannot_ask_during_a_decision() -> None:
+    """It gets an error, because it would deadlock or see half of the decision. A refund takes effect right after the decision."""
+    bucket = Recorded("10/s")
+    limiter = Limiter(bucket, scope="process", clock=ManualClock())
+    told: list[str] = []
 
-    async def greedy() -> bool:
-        turned: list[bool] = []
-        asyncio.get_running_loop().call_soon(turned.append, True)
-        while not turned:
-            async with limiter:
-                pass
-        return True
+    def finalizer() -> None:
+        for ask in ("try_acquire", "acquire_blocking", "statistics", "delay"):
+            with pytest.raises(RuntimeError, match="finalizer"):
+                getattr(limiter, ask)()
+        limiter.refund(1)
+        told.append(repr(limiter))
 
-    assert asyncio.run(greedy())
+    bucket.hook = finalizer
+    assert limiter.try_acquire()
+    assert (1, 1) == (len(told), limiter.statistics().refunded)
+    assert [True, False] == [limiter.try_acquire(), limiter.try_acquire()]
+
+
+def test_leaving_never_blocks_on_another_thread() -> None:
+    """A finalizer may run in the middle of another limiter's decision, so a lock could deadlock."""
+    bucket = Recorded("10/s")
+    limiter = Limiter(bucket, scope="process", clock=ManualClock())
+    assert limiter.try_acquire()
+    inside, go_on = threading.Event(), threading.Event()
+    with LoopThread() as thread:
+        waiter = limiter.acquire()
+        thread.call(lambda: waiter.send(None))
+        bucket.hook = lambda: (inside.set(), go_on.wait(LONG))
+        asking = in_thread(lambda: limiter.refund(1))
+        assert inside.wait(LONG)
+        waiter.close()  # while the other thread decides
+        go_on.set()
+        asking.result(LONG)
+        assert (0, 1) == (limiter.statistics().waiting, limiter.statistics().cancelled)
+    assert [True, False] == [limiter.try_acquire(), limiter.try_acquire()]

@@ -1,20 +1,22 @@
-"""Open-loop pacing: slots, on time and with a late loop."""
+"""A late loop: slots of open-loop pacing, and permits that fell due while nobody could ask, up to `catch_up`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 from helpers.driving import Crowd, turns
 
 import aiorate
+from aiorate import BurstCompensation, Limiter, TicksAccumulator, TokenPool
 from aiorate.testing import ManualClock
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
+MS = 1_000_000
 
-async def collect(limiter: aiorate.Limiter, bodies: list[float]) -> list[tuple[int, float, float]]:
+
+async def collect(limiter: Limiter, bodies: list[float]) -> list[tuple[int, float, float]]:
     """(index, scheduled_at, lag) of each slot, in ms; `bodies` are the seconds that the work of each takes."""
     seen = []
     slots = limiter.slots()
@@ -26,74 +28,46 @@ async def collect(limiter: aiorate.Limiter, bodies: list[float]) -> list[tuple[i
     return seen
 
 
-async def test_slots_come_at_their_instants() -> None:
-    """At ten per second there is one every 100 ms, and none is late."""
-    limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
+async def test_slots_stay_on_the_grid() -> None:
+    """`scheduled_at` is the schedule's; a slow body is made up for within `catch_up`, and later slots are skipped and counted."""
+    rows = [
+        (BurstCompensation("10/s"), 0.02, [0] * 4, [(0, 0, 0), (1, 100, 0), (2, 200, 0), (3, 300, 0)], 0),
+        (BurstCompensation("10/s"), 0.05, [0.11, 0.11, 0.01, 0], [(0, 0, 0), (1, 100, 10), (2, 200, 20), (3, 300, 0)], 0),
+        (BurstCompensation("10/s"), 0.02, [1.05, 0], [(0, 0, 0), (10, 1030, 20)], 9),
+        # A load generator that must reach its mean makes up for every late slot.
+        (TicksAccumulator("10/s"), 0.02, [0.25, 0, 0, 0], [(0, 0, 0), (1, 100, 150), (2, 200, 50), (3, 300, 0)], 0),
+    ]
+    for scheduler, catch_up, bodies, slots, skipped in rows:
+        limiter = Limiter(scheduler, catch_up=catch_up)
+        began = asyncio.get_running_loop().time() * 1000
 
-    assert await collect(limiter, [0] * 4) == [(0, 0, 0), (1, 100, 0), (2, 200, 0), (3, 300, 0)]
+        seen = await collect(limiter, bodies)
+
+        assert [(index, round(at - began, 3), lag) for index, at, lag in seen] == slots
+        assert limiter.statistics().skipped == skipped
 
 
-@pytest.mark.parametrize("kind", [aiorate.TokenPool, aiorate.BurstCompensation, aiorate.TicksAccumulator])
-async def test_the_lag_of_a_slot_includes_a_late_wake_up(kind: Callable[[str], aiorate.Scheduler]) -> None:
+async def test_the_lag_of_a_slot_includes_a_late_wake_up() -> None:
     """`scheduled_at` is the instant of the schedule, not of the timer: response times are measured from it."""
-    clock = ManualClock()
-    slots = aiorate.Limiter(kind("10/s"), clock=clock).slots()
-    await anext(slots)
-    waiting = asyncio.ensure_future(anext(slots))  # type: ignore[arg-type]
-    await turns(3)
+    for scheduler in (TokenPool("10/s"), BurstCompensation("10/s"), TicksAccumulator("10/s")):
+        clock = ManualClock()
+        slots = Limiter(scheduler, clock=clock).slots()
+        await anext(slots)
+        seen = []
+        for wakes in ([100 * MS, 115 * MS], [212 * MS]):  # at first on time, but the task runs later
+            waiting = asyncio.ensure_future(anext(slots))  # type: ignore[arg-type]
+            await turns(3)
+            for wake in wakes:
+                clock.set(wake)
+            await turns(8)
+            slot = waiting.result()
+            seen.append((slot.index, slot.scheduled_at, slot.lag))
 
-    clock.advance(0.1)
-    clock.set(115_000_000)  # before the task that waits has run
-    await turns(8)
-    on_time = waiting.result()
-    waiting = asyncio.ensure_future(anext(slots))  # type: ignore[arg-type]
-    await turns(3)
-    clock.set(212_000_000)
-    await turns(8)
-    late = waiting.result()
-
-    assert (on_time.index, on_time.scheduled_at, on_time.lag) == (1, 0.1, 0.015)
-    assert (late.index, late.scheduled_at, late.lag) == (2, 0.2, 0.012)
-    await slots.aclose()  # type: ignore[attr-defined]
-
-
-async def test_a_slow_body_within_catch_up_costs_no_slot() -> None:
-    """110 ms of work every 100 ms: `scheduled_at` stays on the grid, and `lag` tells how late each slot is."""
-    limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"), catch_up=0.05)
-
-    assert await collect(limiter, [0.11, 0.11, 0.01, 0.01]) == [(0, 0, 0), (1, 100, 10), (2, 200, 20), (3, 300, 0)]
-    assert limiter.statistics().skipped == 0
-
-
-async def test_slots_later_than_catch_up_are_skipped_and_counted() -> None:
-    """A body that takes a second leaves a gap in the index and a number in the statistics."""
-    limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"), catch_up=0.02)
-
-    seen = await collect(limiter, [1.05, 0, 0])
-
-    assert limiter.statistics().skipped == 9
-    assert [index for index, _, _ in seen] == [0, 10, 11]
-
-
-async def test_a_plain_accumulator_skips_nothing() -> None:
-    """A load generator that must reach its mean makes up for every late slot; each tells how late it is."""
-    limiter = aiorate.Limiter(aiorate.TicksAccumulator("10/s"))
-
-    assert await collect(limiter, [0.35, 0, 0, 0, 0]) == [(0, 0, 0), (1, 100, 250), (2, 200, 150), (3, 300, 50), (4, 400, 0)]
-
-
-async def test_two_loops_over_slots_share_the_rate_in_turn() -> None:
-    """Slots wait in the same line as every other request."""
-    limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
-
-    one, two = await asyncio.gather(collect(limiter, [0] * 3), collect(limiter, [0] * 3))
-
-    assert [at for _, at, _ in one] == [0, 200, 400]
-    assert [at for _, at, _ in two] == [100, 300, 500]
+        assert seen == [(1, 0.1, 0.015), (2, 0.2, 0.012)]
+        await slots.aclose()  # type: ignore[attr-defined]
 
 
 async def test_leaving_the_loop_early_leaves_the_line() -> None:
-    """A loop that ends while it waits for a slot spends nothing."""
     clock = ManualClock()
     crowd = Crowd(aiorate.Limiter("10/s", clock=clock), clock)
 
@@ -125,7 +99,6 @@ async def test_a_closed_limiter_ends_its_slots_with_an_error() -> None:
 
 
 async def test_a_pause_shifts_the_slots() -> None:
-    """Time paused is not owed, so no slot is late after it."""
     limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
     slots = limiter.slots()
     await anext(slots)
@@ -135,3 +108,49 @@ async def test_a_pause_shifts_the_slots() -> None:
 
     assert (round(slot.scheduled_at, 6), slot.lag, slot.index) == (5.1, 0.0, 1)
     await slots.aclose()  # type: ignore[attr-defined]
+
+
+# Late wake-ups.
+
+
+async def late(catch_up: float, rate: str, wake: int) -> tuple[Limiter, ManualClock]:
+    """Strict pacing, with one waiter that is woken at that instant."""
+    clock = ManualClock()
+    limiter = Limiter(BurstCompensation(rate), catch_up=catch_up, clock=clock)
+    await limiter.acquire()
+    waiter = asyncio.ensure_future(limiter.acquire())
+    await clock.run(0)
+
+    clock.set(wake)
+    await waiter
+    return limiter, clock
+
+
+async def test_a_late_wake_up_serves_newcomers_as_if_in_line() -> None:
+    """The slots at 20 and 30 ms fell due while the loop was blocked, and go to callers that could not ask meanwhile."""
+    limiter, clock = await late(0.05, "100/s", 35 * MS)
+
+    waits = [await limiter.acquire(), await limiter.acquire()]
+    refused = limiter.try_acquire()
+    clock.set(40 * MS)
+
+    assert waits == [0.0, 0.0]
+    assert refused is False
+    assert limiter.try_acquire() is True
+
+
+async def test_missed_slots_are_lost_two_milliseconds_later() -> None:
+    """By then the loop has run: strict pacing gives the missed slots up."""
+    limiter, clock = await late(0.05, "100/s", 35 * MS)
+
+    clock.advance(0.002)
+
+    assert (limiter.try_acquire(), limiter.delay()) == (True, 0.01)
+
+
+async def test_a_late_wake_up_is_made_up_for_up_to_catch_up() -> None:
+    """The guarantee holds for a window that is `catch_up` longer."""
+    limiter, _ = await late(0.02, "1000/s", 500 * MS)
+
+    assert sum(limiter.try_acquire() for _ in range(1000)) == 20
+    assert limiter.statistics().skipped == 479

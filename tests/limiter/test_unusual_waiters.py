@@ -1,21 +1,20 @@
-"""Unusual waiters: eager tasks, interrupts, coroutines driven by hand, limiters that only their waiters refer to."""
+"""Unusual waiters: eager tasks, interrupts, coroutines driven by hand, limiters that only their waiters refer to, clocks that fail."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import weakref
-from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
 import pytest
-from helpers.driving import LONG, alive, one_loop, others, turns
+from helpers.driving import LONG, crowd_of, others, turns
 from helpers.strategies import EACH
 
 import aiorate
+from aiorate import BurstCompensation, Limiter, SlidingWindow, TokenBucket, TokenPool
 from aiorate.testing import ManualClock, simulate
-from aiorate.waiting.asyncio.filler import FillerTicket
 
 # Eager tasks exist from Python 3.12 on: they run to their first wait before create_task() returns.
 FACTORIES: list[Any] = [None, *([asyncio.eager_task_factory] if hasattr(asyncio, "eager_task_factory") else [])]
@@ -23,165 +22,78 @@ FACTORIES: list[Any] = [None, *([asyncio.eager_task_factory] if hasattr(asyncio,
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])  # uvloop 0.23 does not work with the factory of Python 3.13.0
 @pytest.mark.parametrize("factory", FACTORIES)
-@pytest.mark.parametrize("name", EACH)
-async def test_eager_tasks_wait_in_order_of_creation(name: str, factory: Any) -> None:
+async def test_eager_tasks_wait_in_order_of_creation(factory: Any) -> None:
     """An eager task is in line before create_task() returns; order and instants are those of other tasks, also when some are cancelled."""
     asyncio.get_running_loop().set_task_factory(factory)
-    clock = ManualClock()
-    limiter = aiorate.Limiter(EACH[name](), clock=clock)
-    expected = simulate(EACH[name](), [0] * 6)
-    granted: dict[int, int] = {}
+    for name, make in EACH.items():
+        clock = ManualClock()
+        limiter = Limiter(make(), clock=clock)
+        granted: dict[int, int] = {}
 
-    async def one(k: int) -> None:
-        await limiter.acquire()
-        granted[k] = clock.now()
+        async def one(k: int, limiter: Limiter = limiter, clock: ManualClock = clock, granted: dict[int, int] = granted) -> None:
+            await limiter.acquire()
+            granted[k] = clock.now()
 
-    tasks = [asyncio.create_task(one(k)) for k in range(9)]
-    await turns(3)
-    for task in [task for task in tasks if not task.done()][-3:]:
-        task.cancel()
-    await clock.run(10)
+        tasks = [asyncio.create_task(one(k)) for k in range(9)]
+        await turns(3)
+        for task in [task for task in tasks if not task.done()][-3:]:
+            task.cancel()
+        await clock.run(10)
+
+        assert list(granted) == sorted(granted), name
+        assert list(granted.values())[:6] == simulate(make(), [0] * 6), name
+        assert (clock.timers, others(), limiter.statistics().waiting) == (0, set(), 0), name
     asyncio.get_running_loop().set_task_factory(None)
 
-    assert list(granted) == sorted(granted)
-    assert list(granted.values())[:6] == expected
-    assert (clock.timers, others(), limiter.statistics().waiting) == (0, set(), 0)
 
-
-@pytest.mark.parametrize("name", EACH)
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_a_limiter_survives_an_interrupt_of_a_granted_task(name: str, error: type[BaseException]) -> None:
+def test_a_limiter_survives_an_interrupt_of_a_granted_task() -> None:
     """Ctrl-C ends the loop at any point; the next loop is served as if those tasks had never waited."""
-    clock = ManualClock()
-    limiter = aiorate.Limiter(EACH[name](), clock=clock)
 
-    async def interrupted() -> None:
+    async def interrupted(limiter: Limiter, error: type[BaseException]) -> None:
         await limiter.acquire()
         raise error
 
-    async def main() -> None:
+    async def main(limiter: Limiter, clock: ManualClock, error: type[BaseException]) -> None:
         while limiter.try_acquire():
             pass
-        tasks = [asyncio.ensure_future(interrupted()), *(asyncio.ensure_future(limiter.acquire()) for _ in range(5))]
+        tasks = [asyncio.ensure_future(interrupted(limiter, error)), *(asyncio.ensure_future(limiter.acquire()) for _ in range(5))]
         await clock.run(10)
         await asyncio.gather(*tasks)
 
-    with pytest.raises(error):
-        asyncio.run(main())
-    clock.advance(10)
+    for error in (KeyboardInterrupt, SystemExit):
+        for kind in (TokenPool, BurstCompensation, SlidingWindow):
+            clock = ManualClock()
+            limiter = Limiter(kind("10/s"), clock=clock)
+            with pytest.raises(error):
+                asyncio.run(main(limiter, clock, error))
+            clock.advance(10)
 
-    async def again() -> float:
-        return await limiter.acquire()
-
-    assert asyncio.run(again()) == 0.0
-    assert (limiter.statistics().waiting, clock.timers) == (0, 0)
+            assert asyncio.run(limiter.acquire()) == 0.0
+            assert (limiter.statistics().waiting, clock.timers) == (0, 0)
 
 
-@one_loop
-@pytest.mark.parametrize("name", EACH)
-async def test_a_limiter_lives_as_long_as_its_waiters(name: str) -> None:
+@pytest.mark.asyncio
+async def test_a_limiter_lives_as_long_as_its_waiters() -> None:
     """Made in a function that has returned, it serves its waiters and is then collected."""
     clock = ManualClock()
 
-    def ask() -> tuple[weakref.ref[aiorate.Limiter], list[asyncio.Task[float]]]:
-        limiter = aiorate.Limiter(EACH[name](), clock=clock)
+    def ask(scheduler: aiorate.Scheduler) -> tuple[weakref.ref[Limiter], list[asyncio.Task[float]]]:
+        limiter = Limiter(scheduler, clock=clock)
         return weakref.ref(limiter), [asyncio.ensure_future(limiter.acquire()) for _ in range(20)]
 
-    ghost, tasks = ask()
-    await turns(3)
-    gc.collect()
-    await clock.run(10)
-
-    assert all(task.done() for task in tasks)
-    del tasks
-    gc.collect()
-    assert ghost() is None
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
-async def test_cancelled_waiters_are_collected(make: Callable[[str], aiorate.Scheduler]) -> None:
-    """K1, cristipufu/aspnetcore-redis-rate-limiting#61; K4, sindresorhus/p-throttle#11: cancelled waiters were never collected."""
-    clock = ManualClock()
-    limiter = aiorate.Limiter(make("1/h"), clock=clock)
-    assert limiter.try_acquire()
-    first = asyncio.ensure_future(limiter.acquire())
-    await turns(2)
-    kept = []
-
-    for _ in range(10):
-        tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(25)]
-        ghosts = [weakref.ref(task) for task in tasks]
-        await turns(2)
-        for task in tasks:
-            task.cancel()
+    for kind in (TokenPool, BurstCompensation):
+        ghost, tasks = ask(kind("10/s"))
         await turns(3)
-        del tasks, task
         gc.collect()
-        kept.append(sum(ghost() is not None for ghost in ghosts))
+        await clock.run(10)
 
-    assert [0] * 10 == kept
-    first.cancel()
-    await turns(3)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
-async def test_a_waiter_closed_instead_of_cancelled_is_collected(make: Callable[[str], aiorate.Scheduler]) -> None:
-    """A coroutine driven by hand and closed never touches its ticket again, which must not be kept for ever."""
-    limiter = aiorate.Limiter(make("1/h"), clock=ManualClock())
-    assert limiter.try_acquire()
-
-    for _ in range(1_000):
-        waiter = limiter.acquire()
-        waiter.send(None)
-        waiter.close()
-    await turns(5)
-
-    assert limiter.statistics().waiting == 0
-    assert others() == set()
-    assert alive(FillerTicket) == 0
-    assert alive(asyncio.Future) < 50
-
-
-class Failing:
-    """A clock that fails once, at the reading that brings `left` to 0."""
-
-    left = 10**9
-
-    def now(self) -> int:
-        self.left -= 1
-        if self.left == 0:
-            raise OSError("broken clock")
-        return monotonic_ns()
-
-
-@pytest.mark.asyncio(loop_factories=["asyncio"])
-@pytest.mark.parametrize("factory", FACTORIES)
-@pytest.mark.parametrize("make", [aiorate.TokenPool, aiorate.BurstCompensation])
-async def test_a_clock_that_fails_at_any_reading_hangs_nobody(make: Callable[[str], aiorate.Scheduler], factory: Any) -> None:
-    """This includes readings while the driver is set for the first waiter: an eager filler fails before that one is in line."""
-    asyncio.get_running_loop().set_task_factory(factory)
-    outcomes = []
-
-    for k in range(1, 40):  # a coarse clock is read more often, because timers fire early
-        clock = Failing()
-        limiter = aiorate.Limiter(make("200/s"), clock=clock)
-        await limiter.acquire()
-        clock.left = k
-        [outcome] = await asyncio.wait_for(asyncio.gather(limiter.acquire(), return_exceptions=True), LONG)
-        clock.left = 10**9
-        outcomes.append(type(outcome))
-        assert limiter.statistics().waiting == 0
-    asyncio.get_running_loop().set_task_factory(None)
-
-    assert outcomes[0] is OSError
-    assert outcomes[-1] is float
-    assert set(outcomes) == {OSError, float}
+        assert all(task.done() for task in tasks)
+        del tasks
+        gc.collect()
+        assert ghost() is None
 
 
 def test_waiting_without_a_loop_names_the_calls_that_work() -> None:
-    """Nothing could wake a coroutine that is driven by hand; the error spends nothing."""
     limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=1))
     assert limiter.try_acquire()
     with pytest.raises(RuntimeError, match=r"only wait in a running event loop; try_acquire\(\) and delay\(\) work without one"):
@@ -206,53 +118,70 @@ def test_looking_between_two_runs_of_a_loop_changes_nothing() -> None:
         assert 1 == waiting.result()
 
 
-def test_a_grant_made_before_a_change_of_loop_is_kept() -> None:
-    """The waiter hears of it when its old loop runs again; meanwhile the limiter was used in another loop."""
-    clock = ManualClock()
-    limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
-    assert limiter.try_acquire()
-    with asyncio.Runner() as runner:
-        waiting = runner.get_loop().create_task(limiter.acquire())
-
-        async def elsewhere() -> None:
-            assert not limiter.try_acquire()
-            await clock.run(1)
-            assert limiter.try_acquire()
-
-        runner.run(turns(3))
-        clock.advance(1)
-        assert not waiting.done()  # granted, but its loop does not run
-        with asyncio.Runner() as other:
-            other.run(elsewhere())
-        runner.run(turns(1))
-
-        assert 1 == waiting.result()
-        assert (3, 0) == (limiter.statistics().granted, limiter.statistics().waiting)
+# Failures.
 
 
-@one_loop
-async def test_a_full_line_refuses_until_one_leaves() -> None:
-    """A long line is not counted again for each refusal, and still one that leaves makes room."""
-    clock = ManualClock()
-    limiter = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock, max_waiting=200)
-    assert limiter.try_acquire()
-    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(200)]
-    await turns(3)
-    for _ in range(3):
-        with pytest.raises(aiorate.LineFull, match="max_waiting=200"):
+@pytest.mark.asyncio
+async def test_a_clock_that_fails_at_any_reading_hangs_nobody() -> None:
+    """This includes readings while the driver is set for the first waiter."""
+
+    class Failing:
+        left = 10**9
+
+        def now(self) -> int:
+            self.left -= 1
+            if self.left == 0:
+                raise OSError("broken clock")
+            return monotonic_ns()
+
+    for kind in (TokenPool, BurstCompensation):
+        outcomes = []
+        for k in range(1, 40):  # a coarse clock is read more often, because timers fire early
+            clock = Failing()
+            limiter = Limiter(kind("500/s"), clock=clock)
             await limiter.acquire()
+            clock.left = k
+            [outcome] = await asyncio.wait_for(asyncio.gather(limiter.acquire(), return_exceptions=True), LONG)
+            clock.left = 10**9
+            outcomes.append(type(outcome))
+            assert limiter.statistics().waiting == 0
 
-    tasks[100].cancel()
-    await turns(3)
-    tasks.append(asyncio.ensure_future(limiter.acquire()))
-    await turns(3)
-    assert 200 == limiter.statistics().waiting
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+        assert outcomes[0] is OSError
+        assert outcomes[-1] is float
+        assert set(outcomes) == {OSError, float}
 
 
-@one_loop
+@pytest.mark.asyncio
+async def test_a_timer_that_cannot_be_set_blocks_no_later_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The empty line must not count as a line with a timer, or the next request would hang."""
+    crowd = crowd_of(TokenBucket("10/s", burst=1))
+    assert crowd.limiter.try_acquire()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(crowd.clock), "call_at", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await crowd.limiter.acquire()
+    await crowd.queue("A")
+    await crowd.clock.run(0.1)
+
+    assert crowd.tasks["A"].result() == 0.1
+
+
+@pytest.mark.asyncio
+async def test_a_filler_cancelled_from_outside_is_replaced() -> None:
+    crowd = crowd_of("10/s")
+    await crowd.queue("AB")
+    (filler,) = others() - {crowd.tasks["B"]}
+
+    filler.cancel()
+    await turns(5)
+    await crowd.clock.run(0.2)
+
+    assert crowd.tasks["B"].result() == 0.1
+    assert crowd.limiter.try_acquire()
+
+
+@pytest.mark.asyncio
 async def test_an_error_that_cannot_be_copied_is_raised_as_it_is() -> None:
     """Each waiter raises the same instance, since its class allows only one."""
 

@@ -56,7 +56,7 @@ class Notes:
         """Called after the next grant, with the scheduler that granted: one copied for an estimate has the same hook."""
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        at: int = super().take(permits, now, since)  # type: ignore[misc]
+        at: int = super().take(permits, now, since)
         if at <= now:
             self.grants += [now] * permits
             if self.hook is not None:
@@ -65,11 +65,11 @@ class Notes:
 
     def charge(self, permits: int, now: int) -> None:
         grants = list(self.grants)
-        super().charge(permits, now)  # type: ignore[misc]  # which may take permits
+        super().charge(permits, now)  # which may take permits
         self.grants = grants
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        super().give_back(permits, now, taken)  # type: ignore[misc]
+        super().give_back(permits, now, taken)
         if taken is not None:
             self.back += [taken] * permits
 
@@ -81,15 +81,11 @@ def noted(strategy: type[aiorate.Scheduler], *args: Any, **options: Any) -> Any:
 
 @dataclass
 class Level:
-    """A limit that requests pass."""
+    """A limit that requests pass: its grants that did not come back, and the most that it may grant in a window of that many ns."""
 
     grants: Callable[[], list[int]]
-    """The instants of permits that were granted and did not come back."""
     bound: Callable[[int], int | None]
-    """The most permits that it may grant in a window of that many ns."""
     notes: Notes | None = None
-    held: object = None
-    """Objects that must not be collected or evicted."""
 
     @classmethod
     def of(cls, scheduler: Any, catch_up: int = SECOND // 50, largest: int = 1) -> Level:
@@ -100,27 +96,33 @@ class Level:
 
         return cls(kept, lambda window: scheduler.bound_when_late(window, largest, catch_up), scheduler)
 
+    def check(self, name: str, since: int = 0, extra: int = 0, slower: int = 1) -> None:
+        """Assert that no window of the grants exceeds its bound, where the rate may once have been higher, and some came back."""
+        grants = self.grants()[since:]
+        for first, begin in enumerate(grants):
+            for last in range(first + 1, min(first + FAR, len(grants))):
+                window = grants[last] - begin + 1
+                most = self.bound(slower * window)
+                assert most is None or last - first + 1 <= most + extra, f"{name}: too many in {window} ns: {grants}"
+
 
 @dataclass
 class Subject:
     """A limiter of some kind, as programs use it."""
 
     limiter: Any
-    """The limiter, which is closed at the end and has the verbs, unless ``verbs_of`` returns another object for those."""
+    """The limiter, which is closed at the end."""
     enter: Callable[[int], AbstractAsyncContextManager[Any]]
     """Makes request number ``i``."""
     levels: dict[str, Level]
     path: Callable[[int], tuple[str, ...]]
     """The levels of a request; the first one is its line."""
-    looks: Callable[[], list[Any]]
-    """Returns the limiters whose statistics count all requests."""
-    verbs_of: Callable[[], Any] | None = None
+    looks: list[Any]
+    """The limiters whose statistics count all requests."""
+    verbs: Any
+    """The limiter that events change."""
     also: tuple[Any, ...] = ()
     """Others to be closed at the end."""
-
-    @property
-    def verbs(self) -> Any:
-        return self.limiter if self.verbs_of is None else self.verbs_of()
 
 
 @dataclass
@@ -139,14 +141,12 @@ class Stage:
     cancelled: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     """Requests whose loop was closed while they waited."""
-    left: bool = False
-    """True once a loop was closed while its tasks waited."""
     waits: dict[int, float] = field(default_factory=dict)
     """Seconds from each request to its grant or error."""
     waited: dict[int, float] = field(default_factory=dict)
     """Seconds that each granted request was told that it had waited."""
-    watched: dict[int, list[float]] | None = None
-    """What ``on_wait`` was told of each request; None: nobody watches."""
+    watched: dict[int, list[float]] = field(default_factory=dict)
+    """What ``on_wait`` was told of each request."""
     stalled: float = 0.0
     extra: int = 0
     """Permits that were given back, by which any window may exceed its bound."""
@@ -168,10 +168,7 @@ class Stage:
 
     async def sleep(self, seconds: float) -> None:
         """Let that much time pass."""
-        if self.clock is None:
-            await asyncio.sleep(seconds)
-        else:
-            await self.clock.run(seconds)
+        await (asyncio.sleep(seconds) if self.clock is None else self.clock.run(seconds))
 
     def stall(self, seconds: float) -> None:
         """Let time pass while the loop is blocked."""
@@ -216,7 +213,6 @@ class Stage:
     def on_wait(self, waited: aiorate.Waited) -> None:
         """Note what is told, by the request in whose task."""
         task = asyncio.current_task()
-        assert self.watched is not None
         assert task is not None
         self.watched.setdefault(int(task.get_name()), []).append(waited.seconds)
 
@@ -227,14 +223,14 @@ class Stage:
 
     def pending(self) -> list[int]:
         """The requests without a grant or an error, in order of arrival."""
-        return [number for number in self.asked if number not in self.granted and number not in self.told | dict.fromkeys(self.cancelled)]
+        return [number for number in self.asked if number not in self.granted and number not in self.told and number not in self.cancelled]
 
     async def done(self) -> None:
         """Return when each request has a grant or an error."""
         for second in range(PATIENT):
             if all(task.done() for task in self.tasks.values()):
                 break
-            if self.left and second < 2:
+            if self.lost and second < 2:
                 gc.collect()  # so that the tasks of a closed loop leave their places
             await self.sleep(1)
 
@@ -255,14 +251,7 @@ class Stage:
     def check_bounds(self) -> None:
         """Assert that since the last change of a level's rate no window exceeds its bound."""
         for name, level in self.subject.levels.items():
-            grants = level.grants()[self.since.get(name, 0) :]
-            for first, begin in enumerate(grants):
-                for last in range(first + 1, min(first + FAR, len(grants))):
-                    window = grants[last] - begin + 1
-                    most = level.bound(window)
-                    assert most is None or last - first + 1 <= most + self.extra, (
-                        f"{name}: {last - first + 1} in {window / SECOND} s, where {most} are allowed: {grants}"
-                    )
+            level.check(name, self.since.get(name, 0), self.extra)
 
     def changes(self) -> None:
         """Check the bounds, which change from here on."""
@@ -271,10 +260,6 @@ class Stage:
 
     def left_behind(self) -> list[str]:
         """Tasks, timers and waiters, of which an idle limiter should have none."""
-        found = [f"task {task!r}" for task in others()]
         timers = self.loop.timers() if self.clock is None else self.clock.timers
-        found += [f"{timers} timers"] * bool(timers)
-        for look in self.subject.looks():
-            waiting = look.statistics().waiting
-            found += [f"{waiting} wait in {look!r}"] * bool(waiting)
-        return found
+        waiting = [f"{look!r}" for look in self.subject.looks if look.statistics().waiting]
+        return [*(f"task {task!r}" for task in others()), *[f"{timers} timers"] * bool(timers), *waiting]

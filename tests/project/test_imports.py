@@ -11,7 +11,7 @@ import aiorate
 
 ABSENT = "aiohttp", "http_sf", "httpx", "httpx2", "hypothesis", "opentelemetry", "plotext", "pytest", "redis", "rich", "trio", "uvloop"
 """What the extras bring, and what users bring."""
-NEEDS_MORE = "aiorate._demo.", "aiorate._simulate.plot", "aiorate.testing.", "aiorate.waiting.trio."
+NEEDS_MORE = "aiorate._tools.demo", "aiorate.testing.", "aiorate.waiting.trio."
 """The adapters are not among them: they look for their client as they are used."""
 PROGRAM = """
 import importlib, pkgutil, sys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.adaptive import real, servers
+from helpers.adaptive import real, servers
 from helpers.driving import one_loop
 
 from aiorate import Limiter

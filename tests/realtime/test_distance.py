@@ -10,12 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from benchmarks.processes import Shares, together
-from benchmarks.wire import wire
-from benchmarks.worker import Order
+from helpers.fleet import Order, Shares, together
+from helpers.local_store import Store
 from helpers.rounds import Figures, in_one_round
-
-from aiorate._demo.store import Store
+from helpers.wire import wire
 
 pytestmark = pytest.mark.slow
 

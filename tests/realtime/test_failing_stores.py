@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from benchmarks.processes import RATE, together
-from benchmarks.wire import wire
+from helpers.fleet import RATE, together
+from helpers.local_store import Store
 from helpers.rounds import Figures, floor, in_one_round, missing, orders, slack, until_true
 from helpers.stores import port_of_cluster
+from helpers.wire import wire
 
-from aiorate._demo.store import Store
 from aiorate.redis import RedisLimiter
 
 pytestmark = pytest.mark.slow

@@ -5,19 +5,16 @@ What the machine makes of processes that share nothing, each with its part of th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
-from benchmarks.measure import run_in
-from benchmarks.processes import RATE, alone, out_of_reach, together
-from benchmarks.wire import wire
-from helpers.driving import LONG
+from helpers.fleet import RATE, alone, together
+from helpers.local_store import Store
 from helpers.loops import FACTORIES
 from helpers.rounds import Figures, floor, in_one_round, missing, orders, slack
-
-from aiorate._demo.store import Store
+from helpers.wire import wire
 
 pytestmark = pytest.mark.slow
 
@@ -187,17 +184,6 @@ def test_a_store_that_answers_late_costs_no_rate(store: Store, seconds: float, t
     in_one_round(measured)
 
 
-def test_a_process_is_faster_than_any_peer(store: Store) -> None:
-    """Callers do not talk to the store: six times as fast on a busy machine, eight to thirteen on a quiet one, and fifty with a lease."""
-
-    def measured() -> Figures:
-        peers = max(out_of_reach(store, name, {}, 1.0) for name in ("limits-fixed", "limits-moving", "pyrate-limiter", "throttled-py"))
-        exact, leased = out_of_reach(store, "aiorate", {}, 1.5), out_of_reach(store, "aiorate", LEASE, 1.5)
-        return {"exact": (6 * peers / exact, 1.0), "lease": (50 * peers / leased, 1.0)}
-
-    in_one_round(measured)
-
-
 @pytest.mark.parametrize(("loop", "most"), [(name, {"asyncio": 2.3, "uvloop": 2.6}[name]) for name in FACTORIES], ids=FACTORIES)
 @pytest.mark.parametrize("client", ["", "redis-py"], ids=["url", "client"])
 def test_one_task_alone_waits_about_as_long_as_for_a_bare_script(store: Store, client: str, loop: str, most: float) -> None:
@@ -210,7 +196,8 @@ def test_one_task_alone_waits_about_as_long_as_for_a_bare_script(store: Store, c
 
     def once(subject: str, options: dict[str, Any]) -> float:
         store.send("FLUSHALL")
-        return run_in(loop, partial(alone, store.url, subject, options, 2_000), LONG)
+        with asyncio.Runner(loop_factory=FACTORIES[loop]) as runner:
+            return runner.run(alone(store.url, subject, options, 2_000))
 
     def measured() -> Figures:
         rounds = [(once("", {}), once("aiorate", {"client": client}), once("aiorate", {**LEASE, "client": client})) for _ in range(3)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks import threads
+from helpers import crew
 from helpers.driving import SECOND
 from helpers.loops import FACTORIES
 from helpers.server import most_in_any_window
@@ -20,13 +20,13 @@ def test_twelve_threads_share_ten_thousand_a_second(loop: str) -> None:
     The floor wakes as many callers at the same rate, and makes up for as much lateness. While other programs keep the machine busy, the two
     do not see the same machine: the best of some rounds counts.
     """
-    crew, rate = threads.Crew(loops=8, tasks=50, threads=4), 10_000
+    of_all, rate = crew.Crew(loops=8, tasks=50, threads=4), 10_000
     rounds: list[tuple[float, float]] = []
     for _ in range(6):
-        floor = threads.of_floor(crew, loop, rate, 1)
+        floor = crew.of_floor(of_all, loop, rate, 1)
         bucket = Recorded(f"{rate}/s", burst=10)
         limiter = aiorate.Limiter(bucket, scope="process")
-        record = threads.measure(crew, loop, rate, 2, limiter.acquire, limiter.acquire_blocking)
+        record = crew.measure(of_all, loop, rate, 2, limiter.acquire, limiter.acquire_blocking)
         for window in (1_000_000, 10_000_000, 100_000_000, SECOND):
             bound = limiter.bound(window / SECOND)
             assert bound is not None

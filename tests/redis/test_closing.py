@@ -1,18 +1,20 @@
-"""aclose(): what it tells the store, which slots it returns, and that it leaves nothing behind."""
+"""aclose(): what it tells the store, which permits it returns, and that it leaves nothing behind. Leases: what they take, and lose."""
 
 from __future__ import annotations
 
 import asyncio
+from itertools import product
+from typing import Any
 
 import pytest
 from helpers.driving import others
-from helpers.server import most_in_any_window
-from helpers.stores import Process, RealServer, now
+from helpers.stores import Process, RealServer, TimedClient, now, stop
 
 import aiorate
-from aiorate.redis import RedisLimiter
+from aiorate import CalendarWindow, TokenBucket
+from aiorate.redis import RedisBudget, RedisLimiter
 
-pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+pytestmark = [pytest.mark.asyncio(loop_factories=["virtual"]), pytest.mark.usefixtures("stopped")]
 
 
 async def test_closing_gives_slots_back_and_leaves_nothing(store: RealServer) -> None:
@@ -31,8 +33,6 @@ async def test_closing_gives_slots_back_and_leaves_nothing(store: RealServer) ->
         await one.limiter.acquire()
     one.limiter.apply("100,1,start")
     await one.one()
-    await one.stop()
-    await other.stop()
 
 
 async def test_a_charge_just_before_closing_is_told(store: RealServer) -> None:
@@ -49,79 +49,24 @@ async def test_a_charge_just_before_closing_is_told(store: RealServer) -> None:
     await third.aclose()
     await other.one()
     assert pytest.approx(40.2, abs=0.2) == other.granted[1]
-    await other.stop()
-    assert not others()
 
 
-@pytest.mark.parametrize("turns", range(6))
-async def test_a_request_as_the_last_limiter_closes_is_served(store: RealServer, turns: int) -> None:
+async def test_a_request_as_the_last_limiter_closes_is_served(store: RealServer) -> None:
     """The task is being cancelled, which does not concern a new limiter of the same client."""
-    process = Process(store)
-    other = RedisLimiter(process.client, "y", "10/s")
-    await process.one()
-    closing = asyncio.create_task(process.limiter.aclose())
-    for _ in range(turns):
-        await asyncio.sleep(0)
-
-    assert 0.0 == await other.acquire()
-    await closing
-    await other.acquire()
-    await other.aclose()
-    assert not others()
-
-
-async def test_a_closed_limiter_that_is_only_configured_stays_closed(store: RealServer) -> None:
-    """And asks the store for nothing; ``start`` opens it."""
-    process = Process(store)
-    await process.one()
-    await process.limiter.aclose()
-    calls = process.client.calls
-    process.limiter.apply("100,1,configure")
-    process.limiter.delay()
-    with pytest.raises(aiorate.LimiterClosed):
+    for turns in range(6):
+        store.send("FLUSHALL")
+        process = Process(store)
+        other = RedisLimiter(process.client, "y", "10/s")
         await process.one()
-    assert calls == process.client.calls
+        closing = asyncio.create_task(process.limiter.aclose())
+        for _ in range(turns):
+            await asyncio.sleep(0)
 
-    process.limiter.apply("100,1,start")
-    await process.one()
-    assert 2 == len(process.granted)
-    await process.stop()
-
-
-async def test_a_limiter_that_is_started_while_it_closes_stays_open(store: RealServer) -> None:
-    """An operator restarts it while the store is told of a charge: the next request is served."""
-    process = Process(store, latency=0.01)
-    process.limiter.charge(1)
-    closing = asyncio.create_task(process.limiter.aclose())
-    await asyncio.sleep(0.005)
-    process.limiter.apply("10,1,start")
-    async with asyncio.timeout(1):
-        await process.one()
+        assert 0.0 == await other.acquire(), turns
         await closing
-        await process.one()
-
-    assert 2 == len(process.granted)
-    await process.stop()
-
-
-async def test_slots_that_pass_while_it_closes_are_not_given_back(store: RealServer) -> None:
-    """The task is busy with another limiter's call, and afterwards there is nothing left to return."""
-    process = Process(store, "1000/s", horizon=0.02)
-    other = RedisLimiter(process.client, "y", "10/s")
-    tasks = process.ask(10)
-    await asyncio.sleep(0.001)
-    process.client.latency = 0.05
-    asking = asyncio.create_task(other.acquire())
-    await asyncio.sleep(0.001)
-    calls = process.client.calls
-    await process.limiter.aclose()
-
-    assert 0 == process.client.calls - calls
-    assert pytest.approx(0.101, abs=1e-3) == now()
-    await asking
-    await asyncio.wait(tasks)
-    await other.aclose()
-    assert not others()
+        await other.acquire()
+        await other.aclose()
+        assert not others()
 
 
 async def test_closing_that_is_cancelled_breaks_nothing(store: RealServer) -> None:
@@ -138,66 +83,146 @@ async def test_closing_that_is_cancelled_breaks_nothing(store: RealServer) -> No
     assert closing.cancelled()
     assert [pytest.approx(0.55, abs=0.01)] == other.granted
     await one.limiter.aclose()
-    await other.stop()
+
+
+async def test_a_cancelled_close_does_not_cancel_the_other(store: RealServer) -> None:
+    """Both wait for one answer, and each gives up for itself."""
+    for cancelled in (0, 1):
+        process, began = Process(store, latency=0.05), now()
+        process.limiter.charge(5)
+        closing = [asyncio.create_task(process.limiter.aclose()) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        closing[cancelled].cancel()
+        await asyncio.wait(closing)
+
+        assert closing[cancelled].cancelled()
+        assert closing[1 - cancelled].result() is None
+        assert pytest.approx(began + 0.1, abs=1e-3) == now()
+        await process.limiter.aclose()
+        assert not others()
+
+
+# Permits that were taken from the store and not used.
+
+
+DAY = CalendarWindow("100_000/day", "UTC")
+ENDS = [step * 0.0073 for step in range(1, 30, 3)]  # seconds: before, during and after a call to a store 10 ms away
+
+
+def taken(store: RealServer) -> int:
+    """How many permits of the window are used, as the store counts."""
+    words = str(store.send("GET", "aiorate:x")).split()
+    return int(float(words[4]) + float(words[5])) if len(words) > 1 else 0
+
+
+async def test_runs_of_one_request_lose_nothing(store: RealServer) -> None:
+    """A process that makes one request takes nothing ahead, so nothing is lost even if the limiter is not closed."""
+    for lease, max_wait, closes in product((0.0, 0.05, 5.0), (None, 0), (True, False)):
+        store.send("FLUSHALL")
+        for _ in range(3):
+            limiter = RedisLimiter(TimedClient(store, latency=0.01), "x", DAY, lease=lease)
+            await limiter.acquire(3, max_wait=max_wait)
+            await asyncio.sleep(0)
+            if closes:
+                await limiter.aclose()
+
+        assert 9 == taken(store), (lease, max_wait, closes)
+
+
+async def test_a_limiter_closed_at_any_instant_loses_nothing(store: RealServer) -> None:
+    """Also what an answer brings that was on its way then, for requests that are gone."""
+    for lease, ends in product((0.0, 0.05, 5.0), ENDS):
+        store.send("FLUSHALL")
+        process = Process(store, DAY, latency=0.01, lease=lease)
+        process.load(3)
+        await asyncio.sleep(ends)
+        await stop(process)
+
+        assert len(process.granted) == taken(store), (lease, ends)
     assert not others()
 
 
-@pytest.mark.parametrize("asks_once_more", [False, True])
-async def test_slots_come_back_only_if_they_are_the_last(store: RealServer, asks_once_more: bool) -> None:
-    """Not even if the last answer of all brought no slots: its value counts the slots of the others too."""
-    closing, behind, last = processes = [Process(store, "100/s", horizon=1.0) for _ in range(3)]
-    for process in processes:
+async def test_a_killed_process_loses_what_a_lease_takes(store: RealServer) -> None:
+    """At most as many permits as it used in the last lease; three tasks of 100 requests a second use 15 in 50 ms."""
+    for ends in ENDS:
+        store.send("FLUSHALL")
+        process = Process(store, DAY, latency=0.001, lease=0.05)
+        for _ in range(3):
+            process.tasks.append(asyncio.create_task(at_times(process)))
+        await asyncio.sleep(0.2 + ends)
+        process.client.hangs = True
+
+        assert 0 <= taken(store) - len(process.granted) <= 18, ends
+        await stop(process)
+
+
+async def at_times(process: Process) -> None:
+    while True:
         await process.one()
-    await asyncio.sleep(0.05)
-    tasks = closing.ask(50)
-    await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+
+
+async def test_a_rate_has_back_what_nobody_used(store: RealServer) -> None:
+    """The slots of requests that left while the answer was on its way are the next ones of another process."""
+    one, other = Process(store, "10/s", latency=0.01, horizon=10), Process(store, "10/s")
+    await one.one()
+    tasks = one.ask(50)
+    await asyncio.sleep(0.005)
     for task in tasks:
         task.cancel()
-    behind.ask(45)
-    await asyncio.sleep(0.001)
-    if asks_once_more:
-        closing.limiter.resume()
-        await asyncio.sleep(0.001)
-    await closing.limiter.aclose()
-    last.ask(45)
-    await asyncio.wait(behind.tasks + last.tasks)
+    await one.limiter.aclose()
+    await other.one()
 
-    instants = [instant for process in (behind, last) for instant in process.granted[1:]]
-    assert 90 == len(instants)
-    assert most_in_any_window(instants, 0.45) <= (last.limiter.bound(0.45) or 0)
-    assert 90 == len({round(instant, 4) for instant in instants})
-    for process in processes:
-        await process.stop()
+    assert [pytest.approx(0.11, abs=0.01)] == other.granted
 
 
-async def test_two_closes_at_once_both_end(store: RealServer) -> None:
-    """``async with`` and a handler of a signal, say. The store hears of it once."""
-    process = Process(store, "1000/s", latency=0.01, horizon=1.0)
-    tasks = process.ask(20)
-    await asyncio.sleep(0.025)
-    calls = process.client.calls
-    async with asyncio.timeout(5):
-        await asyncio.gather(process.limiter.aclose(), process.limiter.aclose())
+async def test_a_budget_has_back_what_nobody_used(store: RealServer) -> None:
+    """Reservations that left while the answer was on its way."""
+    limits: dict[str, Any] = {"requests": "10/s", "tokens": TokenBucket("10/s", burst=1000)}
+    one, other = RedisBudget(TimedClient(store, latency=0.01), "x", **limits), RedisBudget(TimedClient(store), "x", **limits)
 
-    assert 1 == process.client.calls - calls
-    assert pytest.approx(0.045, abs=1e-3) == now()
-    await asyncio.wait(tasks)
-    await process.limiter.aclose()
+    async def reserve(budget: RedisBudget) -> float:
+        async with budget.reserve(tokens=900):
+            return now()
+
+    task = asyncio.create_task(reserve(one))
+    await asyncio.sleep(0.015)
+    task.cancel()
+    await one.aclose()
+    assert pytest.approx(0.04, abs=0.03) == await reserve(other)
+    await other.aclose()
     assert not others()
 
 
-@pytest.mark.parametrize("cancelled", [0, 1])
-async def test_a_cancelled_close_does_not_cancel_the_other(store: RealServer, cancelled: int) -> None:
-    """Both wait for one answer, and each gives up for itself."""
-    process = Process(store, latency=0.05)
-    process.limiter.charge(5)
-    closing = [asyncio.create_task(process.limiter.aclose()) for _ in range(2)]
-    await asyncio.sleep(0.01)
-    closing[cancelled].cancel()
-    await asyncio.wait(closing)
+async def test_runs_of_one_reservation_lose_nothing(store: RealServer) -> None:
+    """Each uses its estimate, and books nothing for later ones."""
+    for closes in (True, False) * 5:
+        budget = RedisBudget(TimedClient(store, latency=0.01), "x", tokens=TokenBucket("1/hour", burst=100))
+        async with budget.reserve(tokens=3) as lease:
+            lease.settle(tokens=2)
+        if closes:
+            await budget.aclose()
+        else:
+            await asyncio.sleep(0.2)
+    last = RedisBudget(TimedClient(store), "x", tokens=TokenBucket("1/hour", burst=100))
+    async with asyncio.timeout(1), last.reserve(tokens=80):
+        pass
+    await last.aclose()
 
-    assert closing[cancelled].cancelled()
-    assert closing[1 - cancelled].result() is None
-    assert pytest.approx(0.1, abs=1e-3) == now()
-    await process.limiter.aclose()
-    assert not others()
+
+async def test_statistics_show_what_the_store_has_left(store: RealServer) -> None:
+    """Of a window and of a bucket, as the store said last; 0 while the limiter is paused."""
+    lease = 0.05
+    window = Process(store, CalendarWindow("1000/day", "UTC"), lease=lease)
+    other = Process(store, CalendarWindow("1000/day", "UTC"))
+    bucket = RedisLimiter(TimedClient(store), "bucket", TokenBucket("1/hour", burst=50), lease=lease)
+    assert (1000, 50) == (window.limiter.statistics().available, bucket.statistics().available)
+    await other.one(600)
+    await window.one()
+    await bucket.acquire(20)
+
+    assert (399, 400) == (window.limiter.statistics().available, other.limiter.statistics().available)
+    assert 30 == bucket.statistics().available
+    bucket.pause(10)
+    assert 0 == bucket.statistics().available
+    await bucket.aclose()

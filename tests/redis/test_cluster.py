@@ -6,6 +6,7 @@ import asyncio
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+import pytest
 from helpers.driving import one_loop, until
 from helpers.forks import program
 from helpers.stores import RealServer, port_of_cluster
@@ -48,18 +49,27 @@ async def complete(nodes: list[RealServer]) -> None:
 
 
 async def test_keys_of_all_slots_are_served(running: RealServer) -> None:
-    """A limiter is one key, so each is on one node, and all are asked for in one go."""
+    """A limiter is one key, and so is a budget whatever its dimensions: each is on one node, and all are asked for in one go."""
     with cluster(range(8192), range(8192, 16384)) as nodes:
         await complete(nodes)
         client = RedisCluster.from_url(nodes[0].url)
-        keyed = KeyedLimiter(lambda key: RedisLimiter(client, f"key:{key}", "1000/s", on_unavailable="wait"))
+        limiters = KeyedLimiter(lambda key: RedisLimiter(client, f"key:{key}", "1000/s", on_unavailable="wait"))
+        budgets = KeyedBudget(lambda key: RedisBudget(client, f"b:{key}", requests="1000/s", tokens="9000/s", on_unavailable="wait"))
+
+        async def one(key: int) -> None:
+            await limiters.acquire(key)
+            async with budgets.reserve(key, tokens=9) as lease:
+                lease.settle(tokens=1)
+
         for _ in range(2):
-            await asyncio.gather(*[keyed.acquire(key) for key in range(20) for _ in range(3)])
+            await asyncio.gather(*[one(key) for key in range(20) for _ in range(3)])
         assert all(node.calls() for node in nodes)
-        await keyed.aclose()
+        await limiters.aclose()
+        await budgets.aclose()
         await client.aclose()
 
 
+@pytest.mark.slow
 async def test_a_node_that_is_killed_keeps_only_its_keys_waiting(running: RealServer) -> None:
     """Each node has its own task that asks, because a client tries a node that is down again and again.
 
@@ -106,20 +116,3 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-async def test_budgets_of_all_slots_are_served(running: RealServer) -> None:
-    """A budget is one key too, whatever its dimensions."""
-    with cluster(range(8192), range(8192, 16384)) as nodes:
-        await complete(nodes)
-        client = RedisCluster.from_url(nodes[0].url)
-        keyed = KeyedBudget(lambda key: RedisBudget(client, f"key:{key}", requests="1000/s", tokens="9000/s", on_unavailable="wait"))
-
-        async def one(key: int) -> None:
-            async with keyed.reserve(key, tokens=9) as lease:
-                lease.settle(tokens=1)
-
-        await asyncio.gather(*[one(key) for key in range(20) for _ in range(3)])
-        assert all(node.calls() for node in nodes)
-        await keyed.aclose()
-        await client.aclose()

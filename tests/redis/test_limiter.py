@@ -10,13 +10,13 @@ import asyncio
 import pytest
 from helpers.driving import others
 from helpers.server import most_in_any_window
-from helpers.stores import Process, RealServer, TimedClient, now
+from helpers.stores import Process, RealServer, TimedClient, now, stop
 
 import aiorate
-from aiorate import TokenBucket
-from aiorate.redis import RedisLimiter
+from aiorate import TokenBucket, Waited, WaitTooLong
+from aiorate.redis import RedisBudget, RedisLimiter
 
-pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+pytestmark = [pytest.mark.asyncio(loop_factories=["virtual"]), pytest.mark.usefixtures("stopped")]
 
 
 async def test_a_line_is_served_at_the_rate(store: RealServer) -> None:
@@ -27,8 +27,6 @@ async def test_a_line_is_served_at_the_rate(store: RealServer) -> None:
     assert [pytest.approx(index / 1000, abs=1e-4) for index in range(100)] == process.granted
     assert process.client.calls <= 12
     assert "shared" == process.limiter.statistics().state
-    await process.stop()
-    assert not others()
 
 
 async def test_it_is_a_limiter(store: RealServer) -> None:
@@ -45,7 +43,10 @@ async def test_it_is_a_limiter(store: RealServer) -> None:
     assert pytest.approx(0.1, abs=1e-4) == await called()
     async with process.limiter.of(2):
         assert pytest.approx(0.3, abs=1e-4) == now()
-    await process.stop()
+    async for slot in process.limiter.slots():
+        assert pytest.approx(0.4 + slot.index / 10, abs=1e-3) == now()
+        if slot.index == 2:
+            break
 
 
 async def test_two_processes_share_the_rate_evenly(store: RealServer) -> None:
@@ -60,22 +61,19 @@ async def test_two_processes_share_the_rate_evenly(store: RealServer) -> None:
     assert most_in_any_window(instants, 0.1) <= 106
     assert [pytest.approx(0.25, abs=0.05)] * 4 == [len(process.granted) / len(instants) for process in processes]
     assert sum(process.client.calls for process in processes) <= 0.15 * len(instants)
-    for process in processes:
-        await process.stop()
 
 
-@pytest.mark.parametrize("skew", [5.0, -5.0, 1e6])
-async def test_a_clock_that_is_wrong_changes_nothing(store: RealServer, skew: float) -> None:
-    """Only durations cross the wire."""
-    process = Process(store, skew=skew)
-    await asyncio.gather(*process.ask(3))
+async def test_a_clock_that_is_wrong_changes_nothing(store: RealServer) -> None:
+    for skew in (5.0, -5.0, 1e6):
+        store.send("FLUSHALL")
+        process, began = Process(store, skew=skew), now()
+        await asyncio.gather(*process.ask(3))
 
-    assert [pytest.approx(index / 10, abs=1e-4) for index in range(3)] == process.granted
-    await process.stop()
+        assert [pytest.approx(began + index / 10, abs=1e-4) for index in range(3)] == process.granted, skew
+        await stop(process)
 
 
 async def test_a_store_that_is_far_away_costs_no_rate(store: RealServer) -> None:
-    """Slots are booked two round trips ahead."""
     process = Process(store, "1000/s", latency=0.025)
     process.load(200)
     await asyncio.sleep(0.5)
@@ -83,7 +81,6 @@ async def test_a_store_that_is_far_away_costs_no_rate(store: RealServer) -> None
     await asyncio.sleep(2.0)
 
     assert 0.98 * 2000 <= len(process.granted) - before <= 2006
-    await process.stop()
 
 
 async def test_a_token_bucket_is_a_limit(store: RealServer) -> None:
@@ -91,20 +88,18 @@ async def test_a_token_bucket_is_a_limit(store: RealServer) -> None:
     process = Process(store, TokenBucket("10/s", burst=3))
     await asyncio.gather(*process.ask(5))
     assert [pytest.approx(instant, abs=1e-3) for instant in (0, 0, 0, 0.1, 0.2)] == process.granted
-    await process.stop()
+    await stop(process)
 
     store.send("FLUSHALL")
     process, began = Process(store, [TokenBucket("10/s", burst=3), TokenBucket("1/s", burst=4)]), now()
     await asyncio.gather(*process.ask(6))
     assert [pytest.approx(began + instant, abs=1e-3) for instant in (0, 0, 0, 0.1, 1, 2)] == process.granted
-    await process.stop()
 
 
 # Giving up.
 
 
 async def test_a_slot_of_a_caller_that_gives_up_is_the_next_ones(store: RealServer) -> None:
-    """In the same process, at the same instant."""
     process = Process(store)
     tasks = process.ask(4)
     await asyncio.sleep(0.05)
@@ -112,7 +107,6 @@ async def test_a_slot_of_a_caller_that_gives_up_is_the_next_ones(store: RealServ
     await asyncio.wait(tasks)
 
     assert [pytest.approx(index / 10, abs=1e-4) for index in (0, 1, 2)] == process.granted
-    await process.stop()
 
 
 async def test_a_caller_cancelled_as_it_is_granted_gives_the_slot_back(store: RealServer) -> None:
@@ -126,7 +120,6 @@ async def test_a_caller_cancelled_as_it_is_granted_gives_the_slot_back(store: Re
 
     assert tasks[0].cancelled()
     assert [pytest.approx(0, abs=1e-4), pytest.approx(0.1, abs=2e-4)] == process.granted
-    await process.stop()
 
 
 async def test_callers_that_all_give_up_in_time_cost_no_rate(store: RealServer) -> None:
@@ -138,8 +131,6 @@ async def test_callers_that_all_give_up_in_time_cost_no_rate(store: RealServer) 
 
     total = sum(len(process.granted) for process in processes)
     assert 0.98 * 400 <= total <= 402
-    for process in processes:
-        await process.stop()
 
 
 async def test_a_crowd_of_one_process_does_not_delay_another(store: RealServer) -> None:
@@ -151,48 +142,25 @@ async def test_a_crowd_of_one_process_does_not_delay_another(store: RealServer) 
     await other.one()
 
     assert other.granted[0] - began <= 0.2
-    await busy.stop()
-    await other.stop()
 
 
 # Several permits, several rates.
 
 
-@pytest.mark.parametrize("horizon", [0.001, 0.02, 1.0])
-async def test_a_large_request_gathers_its_slots(store: RealServer, horizon: float) -> None:
+async def test_a_large_request_gathers_its_slots(store: RealServer) -> None:
     """Slots that are booked a few at a time do not lapse meanwhile."""
-    process = Process(store, "100/s", horizon=horizon)
-    process.ask(1, permits=10)
-    process.ask(1)
-    await asyncio.wait(process.tasks)
+    for horizon in (0.001, 0.02, 1.0):
+        store.send("FLUSHALL")
+        process, began = Process(store, "100/s", horizon=horizon), now()
+        process.ask(1, permits=10)
+        process.ask(1)
+        await asyncio.wait(process.tasks)
 
-    assert [pytest.approx(0.09, abs=2e-3), pytest.approx(0.1, abs=2e-3)] == process.granted
-    await process.stop()
-
-
-async def test_large_requests_of_two_processes_are_both_granted(store: RealServer) -> None:
-    """Neither starves the other."""
-    processes = [Process(store, "100/s"), Process(store, "100/s")]
-    for process in processes:
-        process.ask(5, permits=10)
-    await asyncio.wait([task for process in processes for task in process.tasks], timeout=2.0)
-
-    assert [5, 5] == [len(process.granted) for process in processes]
-    for process in processes:
-        await process.stop()
-
-
-async def test_several_rates_are_kept_in_one_call(store: RealServer) -> None:
-    """Ten per second, and sixty per minute with a burst of five."""
-    process = Process(store, ["10/s", "60/min"], burst=[1, 5])
-    await asyncio.gather(*process.ask(7))
-
-    assert [pytest.approx(slot, abs=1e-3) for slot in (0, 0.1, 0.2, 0.3, 0.4, 1, 2)] == process.granted
-    await process.stop()
+        assert [pytest.approx(began + due, abs=2e-3) for due in (0.09, 0.1)] == process.granted, horizon
+        await stop(process)
 
 
 async def test_a_burst_is_one_for_all(store: RealServer) -> None:
-    """Not one for each process."""
     processes = [Process(store, "10/s", burst=5), Process(store, "10/s", burst=5)]
     for process in processes:
         process.ask(4)
@@ -201,15 +169,12 @@ async def test_a_burst_is_one_for_all(store: RealServer) -> None:
     instants = sorted(instant for process in processes for instant in process.granted)
     assert 5 == sum(instant < 0.01 for instant in instants)
     assert most_in_any_window(instants, 0.3) <= 8
-    for process in processes:
-        await process.stop()
 
 
 # Leases.
 
 
 async def test_try_acquire_needs_a_lease(store: RealServer) -> None:
-    """And a refusal books nothing."""
     process = Process(store, "1000/s")
     for _ in range(3):
         with pytest.raises(RuntimeError, match=r"acquire\(max_wait=0\).*lease="):
@@ -217,7 +182,6 @@ async def test_try_acquire_needs_a_lease(store: RealServer) -> None:
         await asyncio.sleep(0.01)
 
     assert 0 == process.client.calls
-    await process.stop()
 
 
 async def test_a_lease_has_permits_ready(store: RealServer) -> None:
@@ -232,7 +196,6 @@ async def test_a_lease_has_permits_ready(store: RealServer) -> None:
     assert 0.95 * 2000 <= len(taken) <= 2000 + 51
     assert most_in_any_window(taken, 0.5) <= (process.limiter.bound(0.5) or 0)
     assert process.client.calls <= 0.06 * len(taken)
-    await process.stop()
 
 
 async def test_a_lease_that_nobody_uses_ends(store: RealServer) -> None:
@@ -249,57 +212,9 @@ async def test_a_lease_that_nobody_uses_ends(store: RealServer) -> None:
     await asyncio.sleep(0.5)
 
     assert 0.97 * 500 <= len(busy.granted) - before
-    await idle.stop()
-    await busy.stop()
 
 
 # Waits: which slots are booked, and how long they are.
-
-
-async def test_a_caller_that_gives_up_at_once_has_no_slot_booked(store: RealServer) -> None:
-    """Cancelled before the store was asked: its slot would only delay the others."""
-    one, other = Process(store, horizon=1.0), Process(store)
-    tasks = one.ask(3)
-    while one.limiter.statistics().waiting < 3:
-        await asyncio.sleep(0)
-    tasks[1].cancel()
-    await asyncio.wait(tasks)
-    await other.one()
-
-    assert [pytest.approx(slot, abs=1e-3) for slot in (0, 0.1)] == one.granted
-    assert [pytest.approx(0.2, abs=1e-3)] == other.granted
-    await one.stop()
-    await other.stop()
-
-
-async def test_delay_and_max_wait_go_by_the_last_answer(store: RealServer) -> None:
-    """The line included."""
-    process = Process(store)
-    process.ask(3)
-    await asyncio.sleep(0.05)
-
-    assert pytest.approx(0.25, abs=1e-3) == process.limiter.delay()
-    with pytest.raises(aiorate.WaitTooLong):
-        await process.limiter.acquire(max_wait=0.2)
-    await process.limiter.acquire(max_wait=0.3)
-    assert pytest.approx(0.3, abs=1e-3) == now()
-    await process.stop()
-
-
-async def test_max_wait_holds_where_only_the_store_knows_the_backlog(store: RealServer) -> None:
-    """A newcomer does not know how far the others have booked, and learns it too late to be refused at once."""
-    one, other = Process(store, "0.1/s"), Process(store, "0.1/s")
-    await one.one()
-    with pytest.raises(aiorate.WaitTooLong, match=r"acquire\(1\) was not granted within max_wait \(0\.5 s\)") as told:
-        await other.limiter.acquire(max_wait=0.5)
-
-    assert (0.5, 0.5) == (now(), told.value.max_wait)
-    assert 10 == pytest.approx(told.value.wait, abs=0.01)
-    with pytest.raises(aiorate.WaitTooLong, match=r"would wait 9\.5 s"):
-        await other.limiter.acquire(max_wait=0.5)
-    assert pytest.approx(9.5) == await other.limiter.acquire(max_wait=9.5)
-    await one.stop()
-    await other.stop()
 
 
 # Limits over a limiter.
@@ -319,8 +234,6 @@ async def test_a_budget_takes_limits_that_processes_share(store: RealServer) -> 
     assert 300 == process.limiter.statistics().granted
     assert 150 == process.limiter.statistics().charged
     assert pytest.approx(0.35, abs=0.02) == now()
-    await process.stop()
-    await other.stop()
 
 
 async def test_keys_behind_a_shared_limit_of_a_store(store: RealServer) -> None:
@@ -344,14 +257,78 @@ async def test_keys_behind_a_shared_limit_of_a_store(store: RealServer) -> None:
     assert not others()
 
 
-async def test_open_loop_pacing_goes_by_the_slots(store: RealServer) -> None:
-    """One after the other, at the rate."""
-    process = Process(store)
-    began: list[float] = []
-    async for slot in process.limiter.slots():
-        began.append(now())
-        if slot.index == 4:
-            break
+async def test_a_redis_limiter_tells_what_callers_waited(store: RealServer) -> None:
+    """on_wait: also of the requests that wait for one answer, and not of those that it refuses."""
+    told: list[Waited] = []
+    limiter = RedisLimiter(TimedClient(store, latency=0.01), "api", "10/s", on_wait=told.append)
 
-    assert [pytest.approx(index / 10, abs=1e-3) for index in range(5)] == began
-    await process.stop()
+    waited = await asyncio.gather(*(limiter.acquire() for _ in range(4)))
+    with pytest.raises(WaitTooLong):
+        await limiter.acquire(max_wait=0)
+    await asyncio.sleep(1)
+    waited.append(await limiter.acquire(max_wait=0))
+    await limiter.aclose()
+
+    assert waited == [each.seconds for each in told]
+    assert 5 == len(told)
+    assert {("api", 1, None)} == {(each.name, each.permits, each.limited_by) for each in told}
+
+
+async def test_a_redis_budget_tells_amounts_and_dimension(store: RealServer) -> None:
+    told: list[Waited] = []
+    budget = RedisBudget(TimedClient(store, latency=0.01), "llm", requests="10/s", tokens="100/s", on_wait=told.append)
+    leases = []
+    for tokens in (50, 5, 0):
+        async with budget.reserve(tokens=tokens) as lease:
+            leases.append(lease)
+    await budget.aclose()
+
+    assert [(lease.waited, lease.amounts, lease.limited_by) for lease in leases] == [
+        (each.seconds, each.permits, each.limited_by) for each in told
+    ]
+    assert "tokens" in {each.limited_by for each in told}
+
+
+# max_wait.
+
+
+async def test_delay_and_max_wait_go_by_the_last_answer(store: RealServer) -> None:
+    process = Process(store)
+    process.ask(3)
+    await asyncio.sleep(0.05)
+
+    assert pytest.approx(0.25, abs=1e-3) == process.limiter.delay()
+    with pytest.raises(aiorate.WaitTooLong):
+        await process.limiter.acquire(max_wait=0.2)
+    await process.limiter.acquire(max_wait=0.3)
+    assert pytest.approx(0.3, abs=1e-3) == now()
+
+
+async def test_max_wait_holds_where_only_the_store_knows_the_backlog(store: RealServer) -> None:
+    """A newcomer does not know how far the others have booked, and learns it too late to be refused at once."""
+    one, other = Process(store, "0.1/s"), Process(store, "0.1/s")
+    await one.one()
+    with pytest.raises(aiorate.WaitTooLong, match=r"acquire\(1\) was not granted within max_wait \(0\.5 s\)") as told:
+        await other.limiter.acquire(max_wait=0.5)
+
+    assert (0.5, 0.5) == (now(), told.value.max_wait)
+    assert 10 == pytest.approx(told.value.wait, abs=0.01)
+    with pytest.raises(aiorate.WaitTooLong, match=r"would wait 9\.5 s"):
+        await other.limiter.acquire(max_wait=0.5)
+    assert pytest.approx(9.5) == await other.limiter.acquire(max_wait=9.5)
+
+
+async def test_a_grant_within_max_wait_stands(store: RealServer) -> None:
+    """No timer stays that would send somebody else away, and cancelling is cancelling."""
+    process = Process(store)
+    assert 0 == await process.limiter.acquire(max_wait=0.01)
+    tasks = [asyncio.create_task(process.limiter.acquire(max_wait=0.35)) for _ in range(3)]
+    await asyncio.sleep(0.15)
+    tasks[1].cancel()
+    await asyncio.wait(tasks)
+    assert [pytest.approx(0.1, abs=1e-3), pytest.approx(0.2, abs=1e-3)] == [tasks[0].result(), tasks[2].result()]
+    process.ask(5)
+    await asyncio.wait(process.tasks)
+
+    assert 0 == process.limiter.statistics().refused
+    assert pytest.approx(0.7, abs=1e-3) == now()

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis.asyncio
 import trio
 from helpers.driving import LONG
 from helpers.forks import program
 from helpers.outages import POLICIES
 from helpers.platforms import needs_fork
-from helpers.stores import RealServer, TimedClient
+from helpers.stores import RealServer
 from helpers.threads import KINDS, call_in_thread, in_thread, loop_thread
 
 from aiorate import CalendarWindow, EngineUnavailable, LimiterClosed, WaitTooLong
-from aiorate.redis import RedisLimiter
+from aiorate.redis import RedisBudget, RedisLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,22 +91,14 @@ def test_threads_and_loops_of_every_kind_share_one_limit(store: RealServer, made
     assert "110" == store.send("GET", quota.key).split()[5]
 
 
-def test_limiters_of_several_urls_have_a_connection_each(store: RealServer, made: Callable[..., RedisLimiter]) -> None:
-    """And one thread. A plain client lends its settings."""
-    client: Any = redis.asyncio.Redis.from_url(store.url)
-    limiters = [made("a"), made("b"), made("c", source=client), made("d", source=client)]
-    for _ in range(20):  # a connection may be closed, after a second in which a busy machine did nothing
-        for limiter in limiters:
-            limiter.acquire_blocking()
-        if (2, 1) == (connections(store), threads().count("aiorate-redis")):
-            break
-    else:
-        pytest.fail(f"{connections(store)} connections, {threads()}")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_last_to_close_leaves_nothing(store: RealServer, kind: str) -> None:
+def test_the_last_to_close_leaves_nothing(store: RealServer) -> None:
     """In a loop of any kind: no thread, no connection; what was in hand goes back."""
+    for kind in KINDS:
+        store.send("FLUSHALL")
+        closes_in_a_loop(store, kind)
+
+
+def closes_in_a_loop(store: RealServer, kind: str) -> None:
     one, other = (RedisLimiter(store.url, name, CalendarWindow("9/day", "UTC"), scope="process", lease=60) for name in "ab")
     with loop_thread(kind) as thread:
         for limiter in (one, other):
@@ -137,23 +128,6 @@ def test_the_thread_ends_when_nothing_is_asked(store: RealServer, made: Callable
     assert 1 == threads().count("aiorate-redis")
 
 
-def test_the_thread_closes_its_connection_before_it_ends(store: RealServer) -> None:
-    """Python reported a task that was destroyed while it closed it, at the end of the program or in the middle."""
-    said = program(
-        """
-from aiorate.redis import RedisLimiter
-
-limiter = RedisLimiter(URL, "x", "1000/s", scope="process")
-limiter.acquire_blocking()
-next(thread for thread in threading.enumerate() if thread.name == "aiorate-redis").join(300)
-print("ended")
-""",
-        URL=store.url,
-    )
-
-    assert "ended\n" == said
-
-
 @needs_fork
 def test_a_child_process_has_its_own_thread_and_connection(store: RealServer) -> None:
     """And its own permits; those in hand are the parent's."""
@@ -169,7 +143,7 @@ for _ in range(20):
     limiter.acquire_blocking()
 
 def child():
-    assert not limiter.scheduler.in_hand and not names()
+    assert not names() and not limiter.try_acquire()
     limiter.acquire_blocking()
     asyncio.run(asyncio.wait_for(limiter.acquire(), 60))
     print(names())
@@ -188,9 +162,8 @@ print(names())
     assert ["['aiorate-redis']", "[]", "['aiorate-redis'] 21", "[]"] == said.splitlines()
 
 
-@pytest.mark.parametrize("limit", ["1/min", CalendarWindow("1/day", "UTC")], ids=["rate", "window"])
-def test_without_waiting_the_store_is_asked_once(store: RealServer, made: Callable[..., RedisLimiter], limit: Any) -> None:
-    """By threads and by tasks."""
+def test_without_waiting_the_store_is_asked_once(store: RealServer, made: Callable[..., RedisLimiter]) -> None:
+    limit = "1/min"
     first, limiter = made(limit=limit), made("y", limit=limit)
     first.acquire_blocking()
     calls = store.calls("evalsha")
@@ -225,30 +198,8 @@ def test_changes_in_any_thread_hold_for_all(made: Callable[..., RedisLimiter]) -
     assert monotonic() - began >= 0.15
 
 
-def test_callers_that_give_up_leave_their_permits(made: Callable[..., RedisLimiter]) -> None:
-    """Tasks that are cancelled in one loop, while a thread waits."""
-    limiter = made(limit="50/s")
-
-    async def give_up() -> None:
-        tasks = [asyncio.create_task(limiter.acquire()) for _ in range(50)]
-        await asyncio.sleep(0.05)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-    limiter.acquire_blocking()
-    thread = in_thread(lambda: [limiter.acquire_blocking() for _ in range(10)])
-    asyncio.run(give_up())
-    thread.result(LONG)
-
-    statistics = limiter.statistics()
-    assert 0 == statistics.waiting
-    assert 61 == statistics.granted + statistics.cancelled
-
-
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["raise", "wait"])
 def test_an_outage_has_its_policy_in_every_thread(policy: str) -> None:
-    """And ends in every thread."""
     with RealServer() as store:
         limiter = RedisLimiter(store.url, "x", "100/s", scope="process", grace=0.2, **POLICIES[policy])
         limiter.acquire_blocking()
@@ -279,33 +230,36 @@ def test_an_outage_has_its_policy_in_every_thread(policy: str) -> None:
     assert not threads()
 
 
-def test_wrong_arguments_say_what_to_write(store: RealServer) -> None:
-    """A client that belongs to an event loop cannot be asked in a thread."""
-    client: Any = TimedClient(store)
-    with pytest.raises(TypeError, match=r"in a thread, and this TimedClient belongs to an event loop. Give a URL"):
-        RedisLimiter(client, "x", "1/s", scope="process")
-    with pytest.raises(ValueError, match="'loop' or 'process'; 'thread' was given"):
-        RedisLimiter(store.url, "x", "1/s", scope="thread")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="not NoneType"):
-        RedisLimiter(store.url, "x", "1/s", scope=None)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="process"):
-        RedisLimiter(store.url, "x", "1/s").acquire_blocking()
+def test_a_budget_of_the_process_serves_threads_and_loops(store: RealServer) -> None:
+    """Through one connection, in synchronous code and in event loops at once, within both rates."""
+    budget = RedisBudget(store.url, "x", requests="200/s", tokens="2000/s", scope="process")
+    granted: list[int] = []
 
+    def in_a_thread() -> None:
+        for _ in range(10):
+            with budget.reserve(tokens=10) as lease:
+                granted.append(monotonic_ns())
+                lease.settle(tokens=5)
 
-@pytest.mark.parametrize("end", ["pass", "asyncio.run(limiter.aclose())", "os._exit(0)"])
-def test_a_program_of_one_request_uses_one_permit(store: RealServer, end: str) -> None:
-    """It takes none ahead for requests that never come, so it need not be closed."""
-    program(
-        f"""
-from aiorate import CalendarWindow
-from aiorate.redis import RedisLimiter
+    async def in_a_loop() -> None:
+        async def one() -> None:
+            async with budget.reserve(tokens=10) as lease:
+                granted.append(monotonic_ns())
+                lease.settle(tokens=5)
 
-limiter = RedisLimiter(URL, "x", CalendarWindow("1000/day", "UTC"), lease=0.05, scope="process")
-with limiter:
-    pass
-{end}
-""",
-        URL=store.url,
-    )
+        await asyncio.gather(*[one() for _ in range(10)])
 
-    assert [0.0, 1.0] == [float(word) for word in store.send("GET", "aiorate:x").split()[4:6]]
+    def at_once() -> None:
+        for _ in range(2):
+            with budget.reserve(tokens=100_000, max_wait=0):
+                granted.append(monotonic_ns())
+
+    for done in [in_thread(target) for target in (in_a_thread, in_a_thread, lambda: asyncio.run(in_a_loop()))]:
+        done.result(LONG)
+
+    assert 30 == len(granted) == budget.statistics().granted
+    assert max(granted) - min(granted) >= 29 / 200 * 1e9 * 0.95
+    with pytest.raises(WaitTooLong, match=r"reserve\(\) would wait"):
+        at_once()
+    asyncio.run(budget.aclose())
+    assert not threads()

@@ -6,7 +6,9 @@ Each is produced by the command or the setting that produces it in production.
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack, asynccontextmanager, suppress
+import re
+from contextlib import AsyncExitStack, ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,27 +17,104 @@ import valkey.asyncio
 from helpers.driving import one_loop, until
 from helpers.stores import RealServer, port_of_cluster
 
-from aiorate import EngineUnavailable, Rate
+from aiorate import EngineUnavailable
 from aiorate.redis import RedisLimiter
-from aiorate.redis.connections import connection_to
-from aiorate.redis.failures import Refusal, Unreachable, code_of, failure_of
-from aiorate.redis.script import SHA, TEXT, Question, limits_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
 pytestmark = one_loop
 
-Command = tuple[str | bytes | int, ...]
-LIBRARIES = {"redis-py": (redis.asyncio, redis.asyncio.Redis), "valkey-py": (valkey.asyncio, valkey.asyncio.Valkey)}
-ASK_LIMITER: Command = ("EVAL", TEXT, 1, "aiorate:x", *Question(1, horizon=20_000).words(limits_of((Rate(10),), (1,))))
-"""What a limiter of the name "x" sends."""
-OUTAGES = ["READONLY", "MASTERDOWN", "OOM", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "BUSY", "UNKILLABLE", "TRYAGAIN"]
-REFUSALS = ["NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "ASK", "EXECABORT", "NOSCRIPT", "WRONGTYPE"]
-IN_A_CLUSTER = ["MOVED", "ASK", "TRYAGAIN"]
+CLIENTS: list[Any] = [redis.asyncio.Redis, valkey.asyncio.Valkey]
+SETTINGS: dict[str, list[tuple[Any, ...]]] = {
+    "READONLY": [("REPLICAOF", "127.0.0.1", 1)],
+    "MASTERDOWN": [("CONFIG", "SET", "replica-serve-stale-data", "no"), ("REPLICAOF", "127.0.0.1", 1)],
+    "OOM": [("CONFIG", "SET", "maxmemory", 1)],
+    "NOREPLICAS": [("CONFIG", "SET", "min-replicas-to-write", 1)],
+    "NOAUTH": [("CONFIG", "SET", "requirepass", "right")],
+    "WRONGPASS": [("CONFIG", "SET", "requirepass", "right")],
+    "NOPERM": [("ACL", "SETUSER", "worker", "on", ">right", "~*", "+@all", "-eval", "-evalsha")],
+    "WRONGTYPE": [("RPUSH", "aiorate:x", "1")],
+}
+LOGINS = {"WRONGPASS": "//:wrong@", "NOPERM": "//worker:right@"}
+OUTAGES = {"READONLY", "MASTERDOWN", "OOM", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "BUSY"}
 
 
-@pytest.fixture(scope="module")
+async def limiter_names(code: str, url: str) -> None:
+    """A limiter tells of an outage after the grace and of a refusal at once, and names the code, whatever its client."""
+    own = [type("Own", (client,), {}).from_url(url, retry=None) for client in CLIENTS]
+    sources = [*own] if code == "LOADING" else [url, *[client.from_url(url) for client in CLIENTS], *own]
+    async with AsyncExitStack() as stack:
+        for source in sources:
+            if not isinstance(source, str):
+                stack.push_async_callback(source.aclose)
+            limiter = RedisLimiter(source, "x", "10/s", grace=0.01 if code in OUTAGES else 3600)
+            with pytest.raises(EngineUnavailable, match=f": {code} ") as caught:
+                await limiter.acquire()
+            assert ("the store refuses" in str(caught.value)) is (code not in OUTAGES), (code, source)
+            await limiter.aclose()
+
+
+async def test_an_error_is_an_outage_or_a_refusal_by_its_code(running: RealServer) -> None:
+    """The libraries remove the code from the text of some errors, and have no class for others."""
+    for code, commands in SETTINGS.items():
+        with RealServer() as server:
+            for command in commands:
+                server.send(*command)
+            await limiter_names(code, server.url.replace("//", LOGINS.get(code, "//")))
+
+
+async def test_a_server_that_runs_a_long_script_is_an_outage(running: RealServer) -> None:
+    with RealServer() as server:
+        server.send("CONFIG", "SET", "lua-time-limit", 1)
+        endless = asyncio.create_task(asyncio.to_thread(ignoring_errors, server, "EVAL", "while true do end", 0))
+        await until(lambda: "BUSY" in said(server, "GET", "x"))
+        try:
+            await limiter_names("BUSY", server.url)
+        finally:
+            server.kill()
+            await endless
+
+
+@pytest.mark.slow
+async def test_a_replica_that_is_loading_is_an_outage(running: RealServer) -> None:
+    with RealServer() as server, RealServer() as replica:
+        server.send("CONFIG", "SET", "rdbcompression", "no")
+        ignoring_errors(server, "CONFIG", "SET", "repl-diskless-sync-delay", 0)  # older servers have no such setting, or no delay
+        server.send("EVAL", "for i = 1, 3000 do redis.call('SET', 'key:' .. i, string.rep('x', 20000)) end", 0)
+        answers_often = not said(replica, "CONFIG", "SET", "loading-process-events-interval-bytes", 200_000).startswith("-")
+        replica.send("CONFIG", "SET", "key-load-delay", 10_000 if answers_often else 1_000)
+        replica.send("REPLICAOF", "127.0.0.1", server.port)
+        await until(lambda: "loading:1" in replica.send("INFO", "persistence"))
+        await limiter_names("LOADING", replica.url)
+
+
+def said(server: RealServer, *words: str | int) -> str:
+    try:
+        return str(server.send(*words))
+    except OSError as error:
+        return str(error)
+
+
+def ignoring_errors(server: RealServer, *words: str | int) -> None:
+    with suppress(OSError):
+        server.send(*words)
+
+
+async def test_a_node_of_a_cluster_is_no_plain_server(nodes: tuple[RealServer, RealServer]) -> None:
+    """Another node, or one that is taking a key over, is named with its code; a cluster without all slots is down."""
+    first, second = nodes
+    await until(lambda: all("cluster_state:ok" in node.send("CLUSTER", "INFO") for node in nodes))
+    slot = int(first.send("CLUSTER", "KEYSLOT", "aiorate:x"))
+    owner, other = (first, second) if slot >= 8192 else (second, first)
+    await limiter_names("MOVED", other.url)
+    owner.send("CLUSTER", "SETSLOT", slot, "MIGRATING", other.send("CLUSTER", "MYID"))
+    await limiter_names("ASK", owner.url)
+    with RealServer("--cluster-enabled", "yes", port=port_of_cluster()) as alone:
+        await limiter_names("CLUSTERDOWN", alone.url)
+
+
+@pytest.fixture
 def nodes() -> Iterator[tuple[RealServer, RealServer]]:
     """A cluster of two: the first has the slots from 8192 on, and the second those before."""
     with ExitStack() as stack:
@@ -47,142 +126,35 @@ def nodes() -> Iterator[tuple[RealServer, RealServer]]:
         yield first, second
 
 
-@asynccontextmanager
-async def trouble(code: str, request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, list[Command]]]:
-    """A server that is in that trouble: its URL, and the commands of which the last meets the error."""
-    if code in IN_A_CLUSTER:
-        first, second = request.getfixturevalue("nodes")
-        await until(lambda: all("cluster_state:ok" in node.send("CLUSTER", "INFO") for node in (first, second)))
-        yield prepare_cluster(code, first, second)
-        return
-    options, port = (("--cluster-enabled", "yes"), port_of_cluster()) if code == "CLUSTERDOWN" else ((), 0)
-    with RealServer(*options, port=port) as server:
-        url, commands = server.url, [ASK_LIMITER]
-        if code == "READONLY":
-            server.send("REPLICAOF", "127.0.0.1", 1)
-        elif code == "MASTERDOWN":
-            server.send("CONFIG", "SET", "replica-serve-stale-data", "no")
-            server.send("REPLICAOF", "127.0.0.1", 1)
-        elif code == "OOM":
-            server.send("CONFIG", "SET", "maxmemory", 1)
-        elif code == "NOREPLICAS":
-            server.send("CONFIG", "SET", "min-replicas-to-write", 1)
-        elif code == "NOAUTH":
-            server.send("CONFIG", "SET", "requirepass", "right")
-        elif code == "WRONGPASS":
-            server.send("CONFIG", "SET", "requirepass", "right")
-            url = url.replace("//", "//:wrong@")
-        elif code == "NOPERM":
-            server.send("ACL", "SETUSER", "worker", "on", ">right", "~*", "+@all", "-eval", "-evalsha")
-            url = url.replace("//", "//worker:right@")
-        elif code == "WRONGTYPE":
-            server.send("RPUSH", "aiorate:x", "1")
-        elif code == "EXECABORT":
-            commands = [("MULTI",), ("NO-SUCH-COMMAND",), ("EXEC",)]
-        elif code == "NOSCRIPT":
-            commands = [("EVALSHA", SHA, 1, "aiorate:x")]
-        elif code == "LOADING":
-            fill(server)
-            with RealServer() as replica:
-                replica.send("CONFIG", "SET", "key-load-delay", load_delay(replica))
-                replica.send("REPLICAOF", "127.0.0.1", server.port)
-                await until(lambda: "loading:1" in replica.send("INFO", "persistence"))
-                yield replica.url, commands
-            return
-        elif code in ("BUSY", "UNKILLABLE"):
-            server.send("CONFIG", "SET", "lua-time-limit", 1)
-            before = "redis.call('SET', 'x', 1) " if code == "UNKILLABLE" else ""
-            endless = asyncio.create_task(asyncio.to_thread(ignoring_errors, server, "EVAL", f"{before}while true do end", 0))
-            await until(lambda: is_busy(server))
-            try:
-                yield url, [("SCRIPT", "KILL")] if code == "UNKILLABLE" else commands
-            finally:
-                server.kill()
-                await endless
-            return
-        yield url, commands
+# The permissions that docs/redis.md names.
+
+PAGE = (Path(__file__).parents[2] / "docs" / "redis.md").read_text(encoding="utf-8")
+KEYS, *COMMANDS = re.findall(r"ACL SETUSER \S+ on \S+ (.*)", PAGE)[0].split()
 
 
-def prepare_cluster(code: str, first: RealServer, second: RealServer) -> tuple[str, list[Command]]:
-    slot = int(first.send("CLUSTER", "KEYSLOT", "aiorate:x"))
-    owner, other = (first, second) if slot >= 8192 else (second, first)
-    if code == "MOVED":
-        return other.url, [ASK_LIMITER]
-    if code == "ASK":
-        owner.send("CLUSTER", "SETSLOT", slot, "MIGRATING", other.send("CLUSTER", "MYID"))
-        return owner.url, [ASK_LIMITER]
-    other.send("CLUSTER", "SETSLOT", slot, "IMPORTING", owner.send("CLUSTER", "MYID"))
-    return other.url, [("ASKING",), ("MGET", "{aiorate:x}1", "{aiorate:x}2")]
+def url_of(store: RealServer, *rights: str) -> str:
+    """The URL of a user that has only these rights."""
+    store.send("ACL", "SETUSER", "somebody", "reset", "on", ">secret", *rights)
+    return f"redis://somebody:secret@127.0.0.1:{store.port}/0"
 
 
-def fill(server: RealServer) -> None:
-    """60 MB, which a replica takes its time to load."""
-    server.send("CONFIG", "SET", "rdbcompression", "no")
-    with suppress(OSError):  # older servers have no such setting, or no delay
-        server.send("CONFIG", "SET", "repl-diskless-sync-delay", 0)
-    server.send("EVAL", "for i = 1, 3000 do redis.call('SET', 'key:' .. i, string.rep('x', 20000)) end", 0)
+async def test_the_listed_permissions_are_enough(store: RealServer) -> None:
+    url = url_of(store, KEYS, *COMMANDS)
+    for source in (url, *[client.from_url(url) for client in CLIENTS]):
+        limiter = RedisLimiter(source, "name", "1000/s")
+        for _ in range(3):
+            await limiter.acquire()
+        await limiter.aclose()
+        if not isinstance(source, str):
+            await source.aclose()
 
 
-def load_delay(replica: RealServer) -> int:
-    """The us for each of 3000 keys: 30 s in all, and an answer every 0.1 s; 3 s in all where a server answers after every 2 MB only."""
-    try:
-        replica.send("CONFIG", "SET", "loading-process-events-interval-bytes", 200_000)
-    except OSError:  # older servers have no such setting
-        return 1_000
-    return 10_000
-
-
-def ignoring_errors(server: RealServer, *words: str | int) -> None:
-    with suppress(OSError):
-        server.send(*words)
-
-
-def is_busy(server: RealServer) -> bool:
-    try:
-        server.send("GET", "x")
-    except OSError as error:
-        return "BUSY" in str(error)
-    return False
-
-
-async def met(url: str, commands: list[Command], library: Any) -> Exception:
-    """The error that the last command meets, or the connection before it."""
-    connection = connection_to(url, library, 5.0)
-    try:
-        *_, last = await connection.run(commands)
-    except Exception as error:
-        return error
-    finally:
-        await connection.close()
-    assert isinstance(last, Exception), last
-    return last
-
-
-@pytest.mark.parametrize("code", [*OUTAGES, *REFUSALS])
-async def test_an_error_is_an_outage_or_a_refusal_by_its_code(code: str, request: pytest.FixtureRequest) -> None:
-    """The libraries remove the code from the text of some errors, and have no class for others.
-
-    A limiter tells of an outage after the grace and of a refusal at once, and names the code.
-    """
-    async with trouble(code, request) as (url, commands):
-        for library, client in LIBRARIES.values():
-            error = await met(url, commands, library)
-            assert code == code_of(error), repr(str(error))
-            failure = failure_of(error)
-            assert (Unreachable if code in OUTAGES else Refusal) is type(failure)
-            assert str(failure).startswith(f"{code} ")
-            assert error is failure.__cause__
-            if commands == [ASK_LIMITER]:
-                through_its_own = type("Own", (client,), {}).from_url(url, retry=None)
-                for source in [through_its_own] if code == "LOADING" else [url, client.from_url(url), through_its_own]:
-                    await limiter_names(code, source)
-
-
-async def limiter_names(code: str, source: Any) -> None:
-    limiter = RedisLimiter(source, "x", "10/s", grace=0.01 if code in OUTAGES else 3600)
-    with pytest.raises(EngineUnavailable, match=f": {code} ") as caught:
-        await limiter.acquire()
-    assert ("the store refuses" in str(caught.value)) is (code in REFUSALS)
-    await limiter.aclose()
-    if not isinstance(source, str):
-        await source.aclose()
+async def test_each_listed_permission_is_needed(store: RealServer) -> None:
+    """A page that asks for too much would be as wrong. The name of a limiter is the end of its key."""
+    assert COMMANDS
+    for rights in (*[(KEYS, *(each for each in COMMANDS if each != without)) for without in COMMANDS], ("~other:*", *COMMANDS)):
+        store.send("SCRIPT", "FLUSH")
+        limiter = RedisLimiter(url_of(store, *rights), "name", "1000/s", on_unavailable="open", grace=3600)
+        with pytest.raises(EngineUnavailable, match="the store refuses"):
+            await limiter.acquire()
+        await limiter.aclose()

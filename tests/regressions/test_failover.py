@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import redis.asyncio
 import valkey.asyncio
-from benchmarks.wire import wire
 from helpers.driving import LONG, one_loop, until
 from helpers.stores import RealServer, TimedClient
+from helpers.wire import wire
 from redis.exceptions import ConnectionError as NoConnection
 
 from aiorate import EngineUnavailable, Rate

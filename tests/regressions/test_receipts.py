@@ -12,8 +12,6 @@ from helpers.strategies import EACH
 from helpers.transcripts import S
 
 from aiorate import BurstCompensation, Scheduler, TokenBucket, TokenPool
-from aiorate.testing.laws import LAWS, run_law
-from aiorate.testing.receipts import EXACT_RECEIPTS
 
 MS = 1_000_000
 
@@ -106,55 +104,6 @@ def test_returning_to_a_pool_after_others_makes_nobody_sooner() -> None:
             sooner += [late for one, other in zip(dues(gave, 2 * S + late), dues(never, 2 * S + late), strict=True) if one < other]
 
     assert not sooner
-
-
-@pytest.mark.parametrize(
-    ("wrong", "name"),
-    [
-        ("bucket", "giving_back_later_leaves_no_trace"),
-        ("pool", "giving_back_later_leaves_no_trace"),
-        ("group", "a_group_that_comes_back_leaves_no_trace"),
-    ],
-)
-def test_the_laws_find_receipts_that_are_not_exact(wrong: str, name: str) -> None:
-    """Each of the three defects, put back into its strategy, breaks a law within fifteen histories."""
-    law = next(law for law in LAWS + EXACT_RECEIPTS if law.__name__ == name)
-
-    with pytest.raises(AssertionError, match=name):
-        run_law(law, WRONG[wrong], 15)
-
-
-class CutAtOnce(TokenBucket):
-    """Caps a returned permit at a full bucket as of the instant of its return."""
-
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        super().give_back(permits, now, taken)
-        super().set_rate(self.rate, now)
-        if self.peek(self.burst, now) == now:
-            self.reset(now)
-
-
-class LatestOnly(BurstCompensation):
-    """Undoes the latest record of an instant, and loses the others."""
-
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        at = super().take(permits, now, since)
-        self.older_takes = []
-        return at
-
-
-class FillsUp(TokenPool):
-    """Puts everything returned into the active pool."""
-
-    def undo_takes(self, permits: int, taken: int) -> int:
-        return permits
-
-
-WRONG: dict[str, Callable[[], Scheduler]] = {
-    "bucket": lambda: CutAtOnce("7/s", burst=1),
-    "group": lambda: LatestOnly("7/s", strictness=0.3),
-    "pool": lambda: FillsUp("7/s", burst_ratio=1.5),
-}
 
 
 @pytest.mark.parametrize("strategy", EACH)

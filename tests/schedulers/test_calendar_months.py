@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import random
 from bisect import bisect_right
 from collections import Counter
@@ -15,7 +13,6 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from aiorate import AllOf, CalendarWindow, Limiter, Rate, SlidingWindow, TokenBucket
-from aiorate.adaptive import AdaptiveRate
 from aiorate.testing import ManualClock
 
 S = 1_000_000_000
@@ -25,13 +22,9 @@ QUARTER = 900  # all changes of the clocks in the years below are at whole quart
 ODD = [
     ("America/Sao_Paulo", 2017),  # forward at midnight: it does not exist; back at midnight
     ("America/Havana", 2012),  # back from 01:00 to midnight, which comes twice
-    ("Asia/Beirut", 2015),  # forward at midnight
     ("Africa/Cairo", 2014),  # four changes in a year, some at midnight
     ("Pacific/Apia", 2011),  # 30 December was left out
-    ("Asia/Gaza", 2016),  # forward at 01:00, back at 01:00
     ("Europe/Berlin", 2024),
-    ("Asia/Kathmandu", 2023),
-    ("UTC", 2024),
 ]
 
 
@@ -59,11 +52,8 @@ def walked(rate: str, zone: str, begin: str, end: str) -> list[int]:
 
 @pytest.mark.parametrize(("zone", "year"), ODD)
 def test_days_weeks_and_months_begin_with_their_date(zone: str, year: int) -> None:
-    """Against the plain search, over a year."""
     begin, end = f"{year - 1}-12-15T00:00", f"{year + 1}-01-15T00:00"
-
     days = beginnings(zone, begin, end, QUARTER)
-
     assert [second for second, _ in days] == walked("1/day", zone, begin, end)
     weeks = [second for (_, before), (second, day) in pairwise(days) if day.isocalendar()[:2] != before.isocalendar()[:2]]
     assert weeks == walked("1/week", zone, days[0][1].isoformat(), end)
@@ -76,193 +66,109 @@ def test_days_weeks_and_months_begin_with_their_date(zone: str, year: int) -> No
 def test_clocks_that_go_back_over_midnight_do_not_end_a_day_twice() -> None:
     """In St John's they went back from 00:01 to 23:01: permits of the hour that is repeated are the next day's, which has begun."""
     zone, begin, end = "America/St_Johns", "2006-10-27T12:00", "2006-10-31T12:00"
-
     assert [second for second, _ in beginnings(zone, begin, end, 60)] == walked("1/day", zone, begin, end)
     repeated = CalendarWindow("3/day", zone, origin=utc("2006-10-29T03:00") * S)  # 23:30 for the second time
-    assert (datetime.fromtimestamp(repeated.origin // S, ZoneInfo(zone)).isoformat(), repeated.take(3, 0)) == (
-        "2006-10-28T23:30:00-03:30",
-        0,
-    )
+    assert datetime.fromtimestamp(repeated.origin // S, ZoneInfo(zone)).isoformat() == "2006-10-28T23:30:00-03:30"
+    assert repeated.take(3, 0) == 0
     assert repeated.peek(1, 0) == 24 * 3_600 * S + 1_800 * S
 
 
-@pytest.mark.parametrize("rate", ["5/day", "5/week", "5/month", "5/2months", "5/year"])
-@pytest.mark.parametrize("zone", ["America/Sao_Paulo", "America/St_Johns", "Pacific/Apia", "Europe/Berlin"])
-def test_no_window_of_a_history_exceeds_its_number(zone: str, rate: str) -> None:
-    """Ten years of takes, returns and pauses at random: counted by dates, and against the guarantee."""
-    chance = random.Random(f"{zone} {rate}")
-    start = utc("2004-11-20T00:00")
-    window = CalendarWindow(rate, zone, origin=start * S)
-    longest = window.rate.period_ns // S
-    tz, now, kept, grants = ZoneInfo(zone), 0, Counter[int](), []
-    edges = [start, *walked(rate, zone, "2004-11-20T00:00", "2016-01-01T00:00")]
-    while start + now // S < utc("2015-01-01T00:00"):
-        permits = chance.randint(1, 5)
-        at = window.peek(permits, now)
-        now = max(now, at) if chance.random() < 0.7 else now + chance.randrange(longest * S // 3)
-        if window.take(permits, now) <= now:
-            grants.append((now, permits))
-            place = edges[bisect_right(edges, start + now // S) - 1]
-            kept[place] += permits
-            if chance.random() < 0.2:
-                window.give_back(permits, now, taken=now)
-                grants.pop()
-                kept[place] -= permits
-        else:
-            assert datetime.fromtimestamp(start + at // S, tz) > datetime.fromtimestamp(start + now // S, tz)
+def test_no_window_of_a_history_exceeds_its_number() -> None:
+    """Years of takes, returns and pauses at random: counted by dates, and against the guarantee."""
+    for zone, rate in [("America/Sao_Paulo", "5/day"), ("America/St_Johns", "5/week"), ("Pacific/Apia", "5/month"), ("UTC", "5/year")]:
+        chance = random.Random(f"{zone} {rate}")
+        start = utc("2004-11-20T00:00")
+        window = CalendarWindow(rate, zone, origin=start * S)
+        longest = window.rate.period_ns // S
+        years = 3 if "day" in rate else 10
+        tz, now, kept, grants = ZoneInfo(zone), 0, Counter[int](), []
+        edges = [start, *walked(rate, zone, "2004-11-20T00:00", f"{2006 + years}-01-01T00:00")]
+        while start + now // S < utc(f"{2005 + years}-01-01T00:00"):
+            permits = chance.randint(1, 5)
+            at = window.peek(permits, now)
+            now = max(now, at) if chance.random() < 0.7 else now + chance.randrange(longest * S // 3)
+            if window.take(permits, now) <= now:
+                grants.append((now, permits))
+                place = edges[bisect_right(edges, start + now // S) - 1]
+                kept[place] += permits
+                if chance.random() < 0.2:
+                    window.give_back(permits, now, taken=now)
+                    grants.pop()
+                    kept[place] -= permits
+            else:
+                assert datetime.fromtimestamp(start + at // S, tz) > datetime.fromtimestamp(start + now // S, tz)
 
-    assert max(kept.values()) == 5
-    assert len(kept) > 9
-    for first in range(len(grants)):
-        total = 0
-        for instant, permits in grants[first : first + 12]:
-            total += permits
-            assert total <= window.bound(instant - grants[first][0] + 1)
-
-
-@pytest.mark.parametrize("permits", [1, 2, 3, 4, 7, 8, 40, 301])
-@pytest.mark.parametrize("rate", ["3/month", "3/3months", "3/year"])
-def test_a_charge_equals_takes_one_by_one(rate: str, permits: int) -> None:
-    """Months differ in length. A debt may end after the year 9999."""
-    charged, one_by_one = (CalendarWindow(rate, "Europe/Berlin", origin=utc("2023-12-20T00:00") * S) for _ in range(2))
-    for window in (charged, one_by_one):
-        window.take(2, S)
-
-    charged.charge(permits, S)
-    now = S
-    for _ in range(permits):
-        now = one_by_one.peek(1, now)
-        one_by_one.take(1, now)
-
-    assert [charged.peek(n, S) for n in (1, 2, 3)] == [one_by_one.peek(n, now) for n in (1, 2, 3)]
-    charged.charge(10**30, S)
-    assert charged.peek(1, S) > 10**30 * S
+        assert max(kept.values()) == 5
+        assert len(kept) > 9
+        for first in range(len(grants)):
+            total = 0
+            for instant, permits in grants[first : first + 12]:
+                total += permits
+                assert total <= window.bound(instant - grants[first][0] + 1)
 
 
-@pytest.mark.parametrize("rate", ["3/day", "3/week", "3/6h", "3/month", "3/year"])
-def test_the_calendar_ends_with_the_year_9999(rate: str) -> None:
-    """Its last window is followed by others of one period each."""
+def test_the_calendar_ends_with_the_year_9999() -> None:
     last = int(datetime(9999, 12, 31, 12, tzinfo=UTC).timestamp())
-    window = CalendarWindow(rate, "UTC", origin=last * S)
-    window.take(3, 0)
-
-    assert window.peek(1, 0) > 0
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("10000/month", "10000/month"),
-        ("10_000 per months", "10000/month"),
-        ("1e3/mo", "1000/month"),
-        ("10/3 months", "10/3months"),
-        ("10/3MONTHS", "10/3months"),
-        ("10/12month", "10/year"),
-        (" 10 / year ", "10/year"),
-        ("10/yr", "10/year"),
-    ],
-)
-def test_months_are_written_in_words_and_shown_so(text: str, shown: str) -> None:
-    """What is shown may be written again."""
-    window = CalendarWindow(text, "Europe/Berlin", origin=0)
-
-    assert str(window.rate) == shown
-    assert repr(window) == f"CalendarWindow({shown!r}, tz='Europe/Berlin', used=0)"
-    assert CalendarWindow(str(window.rate), "UTC").rate == window.rate == CalendarWindow(window.rate, "UTC").rate
+    for rate in ("3/day", "3/week", "3/6h", "3/month", "3/year"):
+        window = CalendarWindow(rate, "UTC", origin=last * S)
+        window.take(3, 0)
+        assert window.peek(1, 0) > 0
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("10/5months", "1, 2, 3, 4, 6 or 12 months.*'10/3months'"),
-        ("10/0.5month", "1, 2, 3, 4, 6 or 12 months"),
-        ("10/24months", "'10/year'"),
-        ("10/2years", "'10/year'"),
-        ("0.5/month", "whole number"),
-        ("1.5/year", "whole number"),
-        ("0/month", "whole number of 1 or more"),
-    ],
-)
-def test_other_months_are_refused(text: str, hint: str) -> None:
-    """A window of five months would begin in another month each year."""
-    with pytest.raises(ValueError, match=hint):
-        CalendarWindow(text, "UTC")
+def test_months_are_written_in_words_and_shown_so() -> None:
+    texts = {"10000/month": "10000/month", "10_000 per months": "10000/month", "1e3/mo": "1000/month", "10/3 months": "10/3months"}
+    texts |= {"10/3MONTHS": "10/3months", "10/12month": "10/year", " 10 / year ": "10/year", "10/yr": "10/year"}
+    for text, shown in texts.items():
+        window = CalendarWindow(text, "Europe/Berlin", origin=0)
+        assert str(window.rate) == shown
+        assert repr(window) == f"CalendarWindow({shown!r}, tz='Europe/Berlin', used=0)"
+        assert CalendarWindow(str(window.rate), "UTC").rate == window.rate == CalendarWindow(window.rate, "UTC").rate
 
 
-@pytest.mark.parametrize("make", [Limiter, TokenBucket, SlidingWindow, Rate.parse])
-def test_a_month_elsewhere_names_the_calendar_window(make: Any) -> None:
-    """A rate is exact, and a month has no fixed length."""
-    with pytest.raises(ValueError, match=r"no fixed length. Write '10/30day', or CalendarWindow\('10/month', 'UTC'\)"):
-        make("10/month", burst=5) if make is TokenBucket else make("10/month")
+def test_other_months_are_refused() -> None:
+    """A window of five months would begin in another month each year. Other strategies have no months at all."""
+    for hint, texts in {
+        "1, 2, 3, 4, 6 or 12 months": ["10/5months", "10/0.5month"],
+        "'10/year'": ["10/24months", "10/2years"],
+        "whole number": ["0.5/month", "1.5/year", "0/month"],
+    }.items():
+        for text in texts:
+            with pytest.raises(ValueError, match=hint):
+                CalendarWindow(text, "UTC")
+    calls: list[Any] = [Limiter, SlidingWindow, Rate.parse, lambda rate: TokenBucket(rate, burst=5), Limiter("10/s").set_rate]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"no fixed length. Write '10/30day', or CalendarWindow\('10/month', 'UTC'\)"):
+            call("10/month")
 
 
-def test_rates_of_months_are_values() -> None:
-    """Compared, hashed, copied and pickled as other rates are, and equal to no number of days."""
-    rate = CalendarWindow("10/month", "UTC").rate
-
-    assert rate == copy.deepcopy(rate) == pickle.loads(pickle.dumps(rate)) == CalendarWindow("10/month", "Asia/Tokyo").rate
-    assert len({rate, CalendarWindow("10/month", "UTC").rate, CalendarWindow("20/2months", "UTC").rate, Rate.parse("10/31day")}) == 3
-    assert rate != Rate.parse("10/31day")
-    assert Rate.parse("10/31day") != rate
-    assert rate != "10/month"
-
-
-@pytest.mark.parametrize(
-    ("new", "shown"),
-    [
+def test_set_rate_reads_months_too() -> None:
+    """At a limiter, as a member, and at the strategy itself. Another text changes nothing."""
+    rates: list[tuple[Any, str]] = [
         ("20000/month", "20000/month"),
         ("120000/year", "10000/month"),  # a window keeps its period
         ("100000/year", "100000/year"),  # and changes it where the number is whole only there
         (5, "13392000/month"),  # per second: as in the longest month
         (Rate(10, 86_400), "310/month"),
-    ],
-)
-def test_set_rate_reads_months_too(new: Any, shown: str) -> None:
-    """At a limiter, with a server's quota in force, as a member, and at the strategy itself."""
-    limiter = Limiter(CalendarWindow("10000/month", "UTC", origin=0), clock=ManualClock())
-    limiter.try_acquire(3)
-    several = Limiter(AllOf(TokenBucket("10/s", burst=5), CalendarWindow("10000/month", "UTC", origin=0)), clock=ManualClock())
+    ]
+    for new, shown in rates:
+        limiter = Limiter(CalendarWindow("10000/month", "UTC", origin=0), clock=ManualClock())
+        limiter.try_acquire(3)
+        several = Limiter(AllOf(TokenBucket("10/s", burst=5), CalendarWindow("10000/month", "UTC", origin=0)), clock=ManualClock())
 
-    limiter.set_rate(new)
-    several.set_rate(new, member=1)
-
-    assert str(limiter.rate) == str(several.scheduler.members[1].rate) == shown
-    assert limiter.statistics().available == limiter.rate.permits - 3
-
-
-def test_a_day_becomes_a_month_by_its_text() -> None:
-    """The grants of the day count until the month ends."""
-    clock = ManualClock()
-    limiter = Limiter(CalendarWindow("10/day", "UTC", origin=utc("2024-02-10T00:00") * S), clock=clock)
-    limiter.try_acquire(10)
-
-    limiter.set_rate("20/month")
-
-    assert [limiter.try_acquire(10), limiter.try_acquire()] == [True, False]
-    assert limiter.delay() == 20 * DAY
-
-
-@pytest.mark.parametrize("new", ["10/5months", "0.5/month", "7/11h", "1/s/month"])
-def test_a_wrong_rate_changes_nothing(new: str) -> None:
-    """A call that raises has changed nothing."""
-    limiter = Limiter(CalendarWindow("10/month", "UTC", origin=0), clock=ManualClock())
-
-    with pytest.raises(ValueError, match=r"10/5months|whole number|1/s/month|7/11h"):
         limiter.set_rate(new)
+        several.set_rate(new, member=1)
 
-    assert repr(limiter.scheduler) == "CalendarWindow('10/month', tz='UTC', used=0)"
-
-
-def test_other_strategies_refuse_months_at_set_rate() -> None:
-    """With the same hint as at the beginning."""
-    with pytest.raises(ValueError, match="CalendarWindow"):
-        Limiter("10/s").set_rate("10/month")
+        assert str(limiter.rate) == str(several.scheduler.members[1].rate) == shown
+        assert limiter.statistics().available == limiter.rate.permits - 3
+    for wrong in ("10/5months", "0.5/month", "7/11h", "1/s/month"):
+        with pytest.raises(ValueError, match=r"10/5months|whole number|1/s/month|7/11h"):
+            limiter.set_rate(wrong)
+    assert str(limiter.rate) == shown
     with pytest.raises(RuntimeError, match=r"member=0"):
         Limiter(AllOf(CalendarWindow("10/month", "UTC"))).set_rate("20/month")
 
 
 def test_a_limiter_of_a_month_says_how_things_stand() -> None:
-    """February of a leap year has 29 days, with the hour of no change."""
     clock = ManualClock()
     limiter = Limiter(CalendarWindow("10/month", "Europe/Berlin", origin=utc("2024-01-31T23:00") * S), clock=clock)
     limiter.try_acquire(4)
@@ -279,14 +185,3 @@ def test_a_limiter_of_a_month_says_how_things_stand() -> None:
     clock.advance(29 * DAY)
     assert limiter.try_acquire(10)
     assert limiter.delay() == 31 * DAY - 3_600  # of March, in which the clocks go forward
-
-
-def test_the_rate_of_a_month_may_be_searched() -> None:
-    """An AdaptiveRate moves the permits, and the window stays a month."""
-    limiter = Limiter(CalendarWindow("1000/month", "UTC", origin=0), clock=ManualClock())
-    adaptive = AdaptiveRate(limiter, "1/day", "1000/day")
-
-    adaptive.throttled(took=1)
-
-    assert str(adaptive.rate).endswith("/month")
-    assert adaptive.rate.permits < 1000

@@ -1,13 +1,13 @@
-"""Traces of the originals: each file of vectors/ is replayed by one small test.
+"""Traces of the originals: each file of vectors/ is replayed by one test, but for lines marked ``quirk``, defects of the originals.
 
-An unconditional reservation is replayed as a caller that waits: ``at = peek(n, t)``, ``take(n, max(at, t))``.
-Lines marked ``quirk`` are defects of the originals and are left out. Each test names the other lines that do not apply, and asserts
-the sane behaviour instead if there is one.
+Guava counts in whole microseconds, so it may differ by one for each part that was costed; x/time/rate truncates delays to whole ns, and
+the ticks family its intervals; ours are rounded up.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from fractions import Fraction
 from math import lcm
 from pathlib import Path
@@ -21,9 +21,22 @@ SECOND = 1_000_000_000
 BEYOND = 2**63 - 1  # where the originals saturate
 
 
-def scenarios(name: str) -> list[Any]:
-    lines = (Path(__file__).parent / "vectors" / name).read_text(encoding="utf-8").splitlines()
-    return [pytest.param(line, id=line["id"]) for line in map(json.loads, lines) if not line.get("quirk")]
+def replayed(name: str) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
+    """A test that replays each line of a file."""
+
+    def decorate(replay: Callable[[Any], None]) -> Callable[[], None]:
+        def test() -> None:
+            for line in map(json.loads, (Path(__file__).parent / "vectors" / name).read_text(encoding="utf-8").splitlines()):
+                try:
+                    if not line.get("quirk"):
+                        replay(line)
+                except Exception as error:
+                    error.add_note(f"{name}: {line['id']}")
+                    raise
+
+        return test
+
+    return decorate
 
 
 def reserve(scheduler: aiorate.Scheduler, n: int, now: int) -> int:
@@ -39,9 +52,6 @@ def refused(call: Any, *args: Any) -> bool:
     return True
 
 
-# Guava: whole microseconds, so it may differ by at most one microsecond for each part that was costed.
-
-
 def guava(p: dict[str, Any]) -> tuple[Any, int]:
     start = p["created_at_us"] * 1000
     if p["kind"] == "smooth_bursty":
@@ -49,13 +59,9 @@ def guava(p: dict[str, Any]) -> tuple[Any, int]:
     return aiorate.SmoothWarmingUp(p["rate"], Fraction(p["warmup_us"], 10**6), p["cold_factor"], start=start), 3
 
 
-@pytest.mark.parametrize("line", scenarios("guava.jsonl"))
+@replayed("guava.jsonl")
 def test_guava(line: Any) -> None:
-    """Waits, refusals, the store and rates.
-
-    An infinite rate is refused here, at construction and by set_rate: a scenario ends where it has one, because what is
-    stored or owed at an infinite rate means nothing here.
-    """
+    """Waits, refusals, the store and rates. A scenario ends where it has an infinite rate, which is refused here."""
     params = {**line["params"], "kind": line["kind"]}
     if params["rate"] == "inf":
         assert refused(guava, {**params, "rate": float("inf")})
@@ -90,17 +96,12 @@ def test_guava(line: Any) -> None:
             assert limiter.stored == pytest.approx(op["stored"], rel=1e-9, abs=1e-9 + off)
 
 
-# x/time/rate: delays are truncated to whole ns, ours are rounded up.
-
-
-@pytest.mark.parametrize("line", scenarios("x_time_rate.jsonl"))
+@replayed("x_time_rate.jsonl")
 def test_x_time_rate(line: Any) -> None:
     """Decisions, delays and levels.
 
-    Left out: a limit of 0 or infinity and a burst of 0 (all refused at construction or by set_rate; the replay of a line
-    ends there), requests for 0 permits (refused), and `set_burst` (a TokenBucket keeps its burst). A cancelled reservation is given back
-    if it was the last and has not begun; the partial refund of others has no counterpart, since nothing is reserved ahead
-    of a line, and the line ends there.
+    Refused here: a limit of 0 or infinity, a burst of 0, requests for 0 permits; and a TokenBucket keeps its burst. A cancelled
+    reservation is given back if it was the last and has not begun. A line ends at one of others, since nothing is reserved ahead.
     """
     params, delays, last = line["params"], {}, None
     if params["limit"] in (0, "inf") or params["burst"] < 1:
@@ -147,10 +148,7 @@ def level(bucket: aiorate.TokenBucket, now: int) -> float:
     return float(bucket.burst - missing)
 
 
-# Token pools: to the last digit.
-
-
-@pytest.mark.parametrize("line", scenarios("token_pool.jsonl"))
+@replayed("token_pool.jsonl")
 def test_token_pool(line: Any) -> None:
     """Active, waiting and the sizes, as integers. A blocking take is `take_up_to` where there is enough."""
     p = line["params"]
@@ -179,14 +177,9 @@ def test_token_pool(line: Any) -> None:
         assert (pool.active, pool.waiting) == (op["active"], op["waiting"])
 
 
-@pytest.mark.parametrize("line", scenarios("hybrid_lifecycle.jsonl"))
+@replayed("hybrid_lifecycle.jsonl")
 def test_hybrid_lifecycle(line: Any) -> None:
-    """Pools through the verbs. The effect of a verb on the limiter around the pool is tested with `aiorate.Limiter.apply`.
-
-    Left out: `state` and `fillers_started` (a filler lives only while requests wait) and `total_wait_time`, which in
-    the original always equals the current one; ours adds the active pool to the waiting one only in this comparison.
-    Applying the same spec again does nothing, as in the original.
-    """
+    """Pools through the verbs. Applying the same spec again does nothing, as in the original. A filler lives only while requests wait."""
     spec = aiorate.RateSpec.parse(line["params"]["spec"])
     pool = aiorate.TokenPool(spec.rate, burst_ratio=spec.burst_ratio)
     running = spec.verb != "configure"
@@ -216,12 +209,11 @@ def test_hybrid_lifecycle(line: Any) -> None:
         assert running is (op["state"] == "started")
 
 
-@pytest.mark.parametrize("line", scenarios("rate_spec.jsonl"))
+@replayed("rate_spec.jsonl")
 def test_rate_spec(line: Any) -> None:
-    """A text that either parser reads is read alike.
+    """A text that either parser reads is read alike; where they differ the later one counts.
 
-    Refused here though an original takes it: rate 0 and a ratio below 1 or NaN. The scope "thread" (one limiter per
-    thread) does not exist here and is refused rather than ignored. Where the parsers differ the later one counts.
+    Refused here though an original takes it: rate 0, a ratio below 1 or NaN, and the scope "thread".
     """
     sane = [p for p in (line["pool_era"], line["sim_era"]) if not p.get("error") and p["rate"] > 0 and p["burst_ratio"] >= 1]
     if not sane or any(p.get("scope") == "thread" for p in sane):
@@ -235,16 +227,12 @@ def test_rate_spec(line: Any) -> None:
         assert spec.rate.interval_ns == expected["ns_per_op"]
 
 
-# The ticks family: the originals truncate their intervals to whole ns.
-
-
-@pytest.mark.parametrize("line", scenarios("ticks.jsonl"))
+@replayed("ticks.jsonl")
 def test_ticks(line: Any) -> None:
     """Lateness, slots and waits of the average and the dynamic limiter, at the original's truncated intervals.
 
-    Left out: `core_compensated` and `strictness_shift` (its strictness is rounded to a power of two, and counts only where its
-    cached clock is stale: another limiter than `BurstCompensation`), `total_wait_ns` (counts the same delay twice at a change of the
-    rate), the dynamic limiter's `slept_ns` (grace operations start before their time) and `last_seen_ns` (its cache).
+    The original's strict limiter is another than `BurstCompensation`: its strictness is a power of two, and counts only where its cached
+    clock is stale.
     """
     p = line["params"]
     if line["kind"] not in ("average", "dynamic"):
@@ -282,16 +270,9 @@ def test_ticks(line: Any) -> None:
                 ticks.set_rate(pace, now)
 
 
-# The article on stored permits.
-
-
-@pytest.mark.parametrize("line", scenarios("bursty_smooth.jsonl"))
+@replayed("bursty_smooth.jsonl")
 def test_bursty_smooth(line: Any) -> None:
-    """Waits, within a nanosecond or two (the original adds up doubles and truncates).
-
-    The original drops fractions of a stored permit at every sync, ours keeps them: waits are compared until the first time at which
-    it stored a fraction while it stores at all; after that ours must be no longer. Requests for 0 or fewer are refused.
-    """
+    """Waits, within a nanosecond or two. The original drops fractions of a stored permit, ours keeps them and is then no later."""
     limiter = aiorate.SmoothBursty(line["params"]["tps"], max_stored=line["params"]["max_stored"], start=0)
     kept = False
     for op in line["ops"]:
@@ -307,10 +288,7 @@ def test_bursty_smooth(line: Any) -> None:
             assert abs(limiter.next_free - op["next_free_ns"]) <= 2
 
 
-# GCRA: exact rationals there, whole nanoseconds rounded up here.
-
-
-@pytest.mark.parametrize("line", scenarios("gcra.jsonl"))
+@replayed("gcra.jsonl")
 def test_gcra(line: Any) -> None:
     """Decisions and waits, exactly: time is counted in a unit of which every instant of the line is a whole number."""
     interval, burst = Fraction(line["params"]["emission_interval"]), line["params"]["burst"]

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-import errno
-import runpy
+import os
+import signal
 import subprocess
 import sys
-from importlib.metadata import version
+from collections.abc import Iterator
+from importlib import metadata
 
 import pytest
 from helpers.driving import LONG
+from helpers.platforms import needs_signals
 
 import aiorate
-from aiorate import cli
+from aiorate._tools import cli, simulate, strategies
+
+COMMAND = [sys.executable, "-m", "aiorate"]
+PLAIN = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PYTHONIOENCODING")}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The error of wrong arguments, whether argparse finds it or the command. Nothing is printed to standard output."""
+    try:
+        code = cli.main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    shown = capsys.readouterr()
+    assert (code, shown.out) == (2, ""), arguments
+    return shown.err
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Without it, child processes ignore Ctrl-C if a script started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """``python -m aiorate`` is a user's first look."""
     assert cli.main([]) == 0
 
     shown = capsys.readouterr().out
@@ -24,211 +47,129 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
     assert "simulate" in shown
 
 
-def test_help_names_every_option_and_strategy(capsys: pytest.CaptureFixture[str]) -> None:
-    """An option that the help leaves out is not found."""
-    assert cli.main(["demo", "--help"]) == 0
+def test_the_help_names_every_option_and_strategy(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"demo": ("--rate", "--strategy", "--seconds"), "simulate": ("FILE", "--requests", "--rate", "--burst", "--max-wait")}
+    for command, names in options.items():
+        with pytest.raises(SystemExit) as stop:
+            cli.main([command, "--help"])
 
-    shown = capsys.readouterr().out
-    options = ("--rate", "--strategy", "--seconds", "--clients", "--port", "--processes", "--server")
-    for word in (*options, "by default 50/s, and 200/s for processes", "SmoothWarmingUp", "CalendarWindow"):
-        assert word in " ".join(shown.split())
-
-
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    """One source of truth: the metadata."""
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out in (f"aiorate {version('aiorate')} ({meter} meter)\n" for meter in ("compiled", "pure Python"))
+        shown = capsys.readouterr().out
+        assert stop.value.code == 0
+        assert [] == [name for name in (*names, *strategies.NAMES) if name not in shown]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (["bogus"], "invalid choice: 'bogus'"),
-        (["demo", "--bogus"], "unrecognized arguments: --bogus"),
-        (["demo", "--rate", "0/s"], "a rate must be greater than 0"),
-        (["demo", "--rate", "-3"], "Write '100/s'"),
-        (["demo", "--rate", "fast"], "Write '100/s'"),
-        (["demo", "--rate", "5/m"], "write 'min'"),
-        (["demo", "--rate", ""], "Write '100/s'"),
-        (["demo", "--rate"], "expected one argument"),
-        (["demo", "--strategy", "Leaky"], "there are TokenPool"),
-        (["demo", "--seconds", "0"], "'0' is not a number from 0.2 to 3600"),
-        (["demo", "--seconds", "nan"], "not a number from 0.2"),
-        (["demo", "--seconds", "inf"], "not a number from 0.2"),
-        (["demo", "--seconds", "long"], "not a number from 0.2"),
-        (["demo", "--clients", "1"], "'1' is not a whole number from 2 to 1000"),
-        (["demo", "--clients", "2.5"], "not a whole number from 2"),
-        (["demo", "--processes", "1"], "'1' is not a whole number from 2 to 64"),
-        (["demo", "--port", "65536"], "not a whole number from 0 to 65535"),
-        (["simulate", "--requests", "0"], "not a whole number from 1"),
-        (["simulate", "--requests", "1" * 5_000], "not a whole number from 1"),
-        (["simulate", "--permits", "-1"], "not a whole number from 1"),
-    ],
-)
-def test_wrong_arguments_name_the_valid_ones(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With exit code 2: never a traceback, and never a run with other values than those given."""
-    code = cli.main(arguments)
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source tree that was not installed has none."""
 
-    shown = capsys.readouterr()
-    assert code == 2
-    assert hint in shown.err
-    assert shown.out == ""
+    def lacking(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    for version, expected in ((lambda name: {"aiorate-limiter": "1.2"}[name], "1.2"), (lacking, "unknown")):
+        monkeypatch.setattr(metadata, "version", version)
+        assert cli.main(["--version"]) == 0
+        assert capsys.readouterr().out in [f"aiorate {expected} ({meter} meter)\n" for meter in ("compiled", "pure Python")]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (["--strategy", "CalendarWindow", "--rate", "3/7s"], "divide a day"),
-        (["--strategy", "SlidingWindow", "--rate", "3/s", "--permits", "4"], "4"),
-    ],
-)
-def test_simulate_shows_the_error_of_a_strategy(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The parser cannot know what each strategy allows."""
-    code = cli.main(["simulate", *arguments])
-
-    shown = capsys.readouterr()
-    assert code == 2
-    assert shown.err.startswith("aiorate simulate: ")
-    assert hint in shown.err
-    assert shown.out == ""
-
-
-def test_simulate_prints_the_instants_exactly(capsys: pytest.CaptureFixture[str]) -> None:
-    """A full bucket of one (a tenth of a second at 10/s), then the rate. Nothing waits."""
-    assert cli.main(["simulate", "--rate", "10/s", "--strategy", "tokenbucket", "--requests", "3", "--permits", "1"]) == 0
-
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("TokenBucket('10/s'")
-    assert [line.split() for line in lines[3:]] == [
-        ["1", "0.000000", "0.000000"],
-        ["2", "0.100000", "0.100000"],
-        ["3", "0.200000", "0.100000"],
-    ]
+def test_wrong_arguments_name_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """Never a traceback, and never a run with other values than those given."""
+    for arguments, hint in (
+        ("bogus", "invalid choice: 'bogus'"),
+        ("demo --bogus", "unrecognized arguments: --bogus"),
+        ("demo --rate 0/s", "a rate must be greater than 0"),
+        ("demo --rate fast", "Write '100/s'"),
+        ("demo --rate", "expected one argument"),
+        ("demo --strategy Leaky", "TokenPool"),
+        ("demo --seconds 0", "'0' is not a number from 0.2 to 1000000"),
+        ("demo --seconds nan", "is not a number from 0.2"),
+        ("simulate --requests 0", "'0' is not a whole number from 1"),
+        ("simulate --requests 2.5", "is not a whole number from 1"),
+        (f"simulate --requests {'1' * 5000}", "is not a whole number from 1"),
+        ("simulate --max-wait -1", "is not a number from 0"),
+        ("simulate --requests 3 -", "not allowed with"),
+        ("simulate --rate 5/m", "write 'min'"),
+        ("simulate --strategy CalendarWindow --rate 3/7s", "divide a day"),
+        ("simulate --rate 2/month", "CalendarWindow('2/month', 'UTC')"),
+        ("simulate --strategy TokenPool --burst 3", "--burst is that of a TokenBucket; TokenPool has none"),
+        ("simulate nowhere", "'nowhere'"),
+    ):
+        assert hint in refused(capsys, *arguments.split()), arguments
 
 
-def test_simulate_takes_several_permits_a_request(capsys: pytest.CaptureFixture[str]) -> None:
-    """At 10/s, five permits come every half second."""
-    assert cli.main(["simulate", "--strategy", "BurstCompensation", "--requests", "3", "--permits", "5"]) == 0
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[3:]] == ["0.000000", "0.500000", "1.000000"]
+def test_every_strategy_can_be_made_for_any_rate() -> None:
+    """Parameters are derived from the rate: a slow one must not give a burst of 0."""
+    for name in strategies.NAMES:
+        for rate in ("100000/s", "500/s", "1/min", "10000/day"):
+            scheduler = strategies.make(name, rate, origin=0)
+
+            assert (type(scheduler).__name__, scheduler.rate) == (name, aiorate.Rate.parse(rate)), (name, rate)
+            assert scheduler.take(1, 1_000) <= 1_000, (name, rate)
+    assert [type(strategies.make(None, "9/s", burst=burst)).__name__ for burst in (None, 3)] == ["TokenPool", "TokenBucket"]
 
 
-def test_demo_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code of the command is that of the run."""
-    from aiorate._demo import run as _demo
+def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing module of ours is an error of another kind: installing extras would not help."""
+    monkeypatch.delattr(aiorate._tools, "demo", raising=False)  # so that it is imported again
+    for missing in ("aiohttp", "httpx2"):
+        with monkeypatch.context() as patch:
+            patch.delitem(sys.modules, "aiorate._tools.demo", raising=False)
+            patch.setitem(sys.modules, missing, None)
+            assert f'needs {missing}, which is not installed: pip install "aiorate-limiter[demo]"' in refused(capsys, "demo")
+    monkeypatch.setitem(sys.modules, "aiorate._tools.demo", None)
 
-    calls: list[dict[str, object]] = []
-
-    def run(**options: object) -> int:
-        calls.append(options)
-        return 1
-
-    monkeypatch.setattr(_demo, "run", run)
-
-    code = cli.main(["demo", "--rate", "3/250ms", "--strategy", "burstratio", "--seconds", "2", "--clients", "8", "--port", "8080"])
-
-    assert code == 1
-    assert calls == [{"rate": aiorate.Rate.parse("3/250ms"), "strategy": "BurstRatio", "seconds": 2.0, "clients": 8, "port": 8080}]
-
-
-@pytest.mark.parametrize("missing", ["aiohttp", "httpx2", "plotext", "rich"])
-def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """``pip install aiorate`` alone has no demo."""
-    _forget_the_demo(monkeypatch)
-    monkeypatch.setitem(sys.modules, missing, None)
-
-    code = cli.main(["demo"])
-
-    assert code == 2
-    assert f'aiorate demo needs {missing}, which is not installed: pip install "aiorate[demo]"' in capsys.readouterr().err
-
-
-def test_a_missing_module_of_aiorate_is_not_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installing extras would not help, so the error comes through."""
-    _forget_the_demo(monkeypatch)
-    monkeypatch.setitem(sys.modules, "aiorate._demo.verdict", None)
-
-    with pytest.raises(ModuleNotFoundError, match="verdict"):
+    with pytest.raises(ImportError, match="demo"):
         cli.main(["demo"])
 
 
-@pytest.mark.parametrize(("error", "expected"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141)])
-def test_an_interrupted_command_ends_as_the_shell_expects(
-    error: type[BaseException], expected: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """130 for Ctrl-C, 141 for a closed pipe: neither says whether the guarantee was kept."""
-
-    def handler(**options: object) -> int:
-        raise error
-
-    monkeypatch.setattr(cli, "_simulate", handler)
-
-    assert cli.main(["simulate"]) == expected
+def test_an_interrupted_command_ends_as_the_shell_expects(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """130 for Ctrl-C, 141 for a closed pipe. Windows calls that an invalid argument (bpo-35754)."""
+    invalid = OSError(22, "Invalid argument")
+    for error, system, expected in ((KeyboardInterrupt(), "posix", 130), (BrokenPipeError(), "posix", 141), (invalid, "nt", 141)):
+        with monkeypatch.context() as patch:
+            patch.setattr(simulate, "run", lambda error=error, **options: (_ for _ in ()).throw(error))
+            patch.setattr(cli, "_SYSTEM", system)
+            assert cli.main(["simulate"]) == expected, error
+    monkeypatch.setattr(simulate, "run", lambda **options: (_ for _ in ()).throw(invalid))
+    with pytest.raises(OSError, match="Invalid argument"):
+        cli.main(["simulate"])
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("system", "expected"), [("nt", 141), ("posix", None)])
-def test_a_closed_pipe_of_windows_is_an_invalid_argument(system: str, expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """bpo-35754: there a write to it raises OSError with EINVAL, which is an error of another kind elsewhere."""
-
-    def handler(**options: object) -> int:
-        raise OSError(errno.EINVAL, "Invalid argument")
-
-    monkeypatch.setattr(cli, "_simulate", handler)
-    monkeypatch.setattr(cli, "_SYSTEM", system)
-
-    if expected is None:
-        with pytest.raises(OSError, match="Invalid argument"):
-            cli.main(["simulate"])
-    else:
-        assert cli.main(["simulate"]) == expected
-
-
 def test_the_module_runs_as_a_program() -> None:
-    """``python -m aiorate`` hands its exit code to the shell."""
-    command = [sys.executable, "-m", "aiorate"]
-
-    good = subprocess.run([*command, "simulate", "--requests", "2"], capture_output=True, text=True, timeout=LONG)
-    bad = subprocess.run([*command, "simulate", "--requests", "none"], capture_output=True, text=True, timeout=LONG)
+    """``python -m aiorate`` hands its exit code to the shell, and reads a pipe."""
+    good = subprocess.run([*COMMAND, "simulate"], input="0\n0\n", capture_output=True, text=True, timeout=LONG)
+    bad = subprocess.run([*COMMAND, "simulate"], input="0\n\nsoon\n", capture_output=True, text=True, timeout=LONG)
 
     assert (good.returncode, good.stderr) == (0, "")
-    assert good.stdout.splitlines()[-1].split() == ["2", "0.100000", "0.100000"]
+    assert "2   in 0.000 s" in good.stdout
     assert (bad.returncode, bad.stdout) == (2, "")
-    assert "not a whole number" in bad.stderr
+    assert "standard input, line 3: 'soon'" in bad.stderr
 
 
-def test_the_module_ends_with_the_exit_code_of_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same in this process."""
-    monkeypatch.setattr(sys, "argv", ["aiorate", "simulate", "--requests", "0"])
-    monkeypatch.delitem(sys.modules, "aiorate.__main__", raising=False)
+def test_a_closed_pipe_is_not_an_error() -> None:
+    """As in ``simulate | head -1``: no traceback, and not 1, which says that a guarantee was broken."""
+    with subprocess.Popen([*COMMAND, "simulate", "-"], stdin=-1, stdout=-1, stderr=-1, text=True, env=PLAIN) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write("0\n")
+        process.stdin.close()
 
-    with pytest.raises(SystemExit) as stop:
-        runpy.run_module("aiorate", run_name="__main__")
-
-    assert stop.value.code == 2
-    assert "not a whole number" in capsys.readouterr().err
-
-
-def _forget_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the module, so that the next import runs it again."""
-    for name in [name for name in sys.modules if name.startswith("aiorate._demo") and name != "aiorate._demo.strategies"]:
-        monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delattr(aiorate, name.removeprefix("aiorate."), raising=False)
-    for name in ("aiorate.http", "aiorate.aiohttp"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.delattr(aiorate, name.removeprefix("aiorate."), raising=False)
+        assert process.stderr.read() == ""
+        assert process.wait(LONG) == 141
 
 
-def test_simulate_counts_by_months(capsys: pytest.CaptureFixture[str]) -> None:
-    """From the first of January 1970."""
-    assert cli.main(["simulate", "--strategy", "CalendarWindow", "--rate", "2/month", "--requests", "5"]) == 0
+@needs_signals
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_ends_the_demo_without_a_traceback() -> None:
+    """Also with requests in line and under way."""
+    command = [*COMMAND, "demo", "--rate", "20/s", "--seconds", "60"]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=PLAIN) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert any("The server answers" in line for line in process.stdout)
 
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[3:]] == ["0.000000"] * 2 + ["2678400.000000"] * 2 + [
-        "5097600.000000"
-    ]
+        process.send_signal(signal.SIGINT)
 
-
-def test_simulate_of_a_month_names_the_calendar_window(capsys: pytest.CaptureFixture[str]) -> None:
-    """No other strategy has months."""
-    assert cli.main(["simulate", "--rate", "2/month"]) == 2
-
-    assert "CalendarWindow('2/month', 'UTC')" in capsys.readouterr().err
+        assert process.stderr.read() == "interrupted\n"
+        assert process.wait(LONG) == 130

@@ -1,1 +1,0 @@
-"""``python -m aiorate simulate --arrivals``: what would this limit do to my traffic?"""

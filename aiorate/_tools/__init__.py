@@ -1,0 +1,1 @@
+"""The command line: a demo, and a simulation of limits."""

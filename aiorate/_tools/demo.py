@@ -1,0 +1,196 @@
+"""``demo``: real requests to a local server that answers 429 beyond its limit, first without and then with a limiter.
+
+Half of them go through httpx2 and half through aiohttp. The verdict compares the limiter's guarantee with its grants. The server sees
+each request a little later, some more than others, so a second may hold more arrivals than grants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter, deque
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from math import ceil
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import httpx2
+from aiohttp import web
+
+from aiorate import Limiter, LimiterClosed
+from aiorate._tools import strategies
+from aiorate._tools.figures import SECOND, busiest, percentile, plot
+from aiorate.aiohttp import middleware
+from aiorate.http import hooks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+__all__ = ["Run", "WatchedLimiter", "judge", "run", "send", "show"]
+
+_FREE_SECONDS = 1.5  # the longest run without the limiter
+_ANSWER_AFTER = 0.05  # seconds
+_DEMAND = 3  # what the clients would send without a limiter, as a multiple of the rate
+_MOST_CLIENTS = 200
+_MORE = 1.1  # what the server allows, as a multiple of the guarantee: the network moves requests together
+_CLOCK = SECOND // 200  # ns: the clock is read before the limiter reads it, so a grant is noted too early by up to this
+
+
+@dataclass
+class Run:
+    """What happened in one run. Instants are those of the monotonic clock, in ns."""
+
+    arrivals: list[int] = field(default_factory=list)
+    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """By client and status."""
+
+    def count(self, client: str | None = None, status: int | None = None) -> int:
+        """The answers to that client, or to both, with that status, or with any."""
+        return sum(n for (by, code), n in self.answers.items() if client in (None, by) and status in (None, code))
+
+
+class WatchedLimiter(Limiter):
+    """A limiter that notes the wait (ns) and the instant (ns) of every grant."""
+
+    __slots__ = ("grants", "waits")
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.waits: list[int] = []
+        self.grants: list[int] = []
+        super().__init__(*arguments, **options)
+
+    async def acquire(self, permits: int = 1, **options: Any) -> float:
+        """Do as `Limiter.acquire`, and take notes."""
+        asked = monotonic_ns()
+        waited = await super().acquire(permits, **options)
+        self.waits.append(round(waited * SECOND))
+        self.grants.append(asked + self.waits[-1])
+        return waited
+
+
+def run(rate: str, strategy: str | None, seconds: float) -> int:
+    """Run the demo and show its results; returns the exit code: 1 if the guarantee was broken, 2 if the demo could not run."""
+    try:
+        limiter = WatchedLimiter(strategies.make(strategy, rate))
+    except ValueError as error:
+        print(f"aiorate demo: {error}", file=sys.stderr)
+        return 2
+    bound, rate_per_second = limiter.bound(1), limiter.rate.per_second
+    allowed = ceil(_MORE * (bound or rate_per_second))
+    clients = min(max(ceil(_DEMAND * rate_per_second * _ANSWER_AFTER / 2), 1), _MOST_CLIENTS // 2)
+    print(f"{limiter.scheduler!r}: one limiter for {clients} clients of httpx2 and {clients} of aiohttp.")
+    print(f"The server answers after {_ANSWER_AFTER * 1000:g} ms, and allows {allowed} requests in any second.", flush=True)
+    without = asyncio.run(send(min(_FREE_SECONDS, seconds), clients, allowed))
+    print(f"Without the limiter it got {len(without.arrivals)} requests. Now {seconds:g} s with it ...\n", flush=True)
+    limited = asyncio.run(send(seconds, clients, allowed, limiter))
+    show(without, limited, limiter, bound)
+    verdict, kept = judge(bound, limiter.grants, limited.arrivals)
+    print(f"\n{verdict}")
+    return 0 if kept else 1
+
+
+async def send(seconds: float, clients: int, allowed: int, limiter: Limiter | None = None) -> Run:
+    """Have so many clients of each library send requests for some seconds to a server that allows so many per second."""
+    done = Run()
+    async with (
+        _server(allowed, done.arrivals) as url,
+        httpx2.AsyncClient(event_hooks=hooks(limiter) if limiter else None, trust_env=False, timeout=60) as client,
+        aiohttp.ClientSession(middlewares=[middleware(limiter)] if limiter else [], connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+
+        async def by_httpx2() -> int:
+            return (await client.get(url)).status_code
+
+        async def by_aiohttp() -> int:
+            async with session.get(url) as response:
+                return response.status
+
+        async def keep_sending(name: str, request: Callable[[], Awaitable[int]]) -> None:
+            sending = True
+            while sending:
+                try:
+                    done.answers[name, await request()] += 1
+                except LimiterClosed:
+                    return
+                sending = monotonic_ns() < end
+
+        end = monotonic_ns() + round(seconds * SECOND)
+        async with asyncio.TaskGroup() as group:
+            for name, request in {"httpx2": by_httpx2, "aiohttp": by_aiohttp}.items():
+                for _ in range(clients):
+                    group.create_task(keep_sending(name, request))
+            if limiter is not None:
+                await asyncio.sleep(seconds)
+                await limiter.aclose()  # those in line have not been sent; those under way finish
+    return done
+
+
+@asynccontextmanager
+async def _server(allowed: int, arrivals: list[int]) -> AsyncIterator[str]:
+    """Serve on any free port of loopback; the target is the URL. Every arrival is noted; refused requests do not count for the limit."""
+    passed: deque[int] = deque()
+
+    async def answer(request: web.Request) -> web.Response:
+        now = monotonic_ns()
+        arrivals.append(now)
+        while passed and now - passed[0] >= SECOND:
+            passed.popleft()
+        status = 200 if len(passed) < allowed else 429
+        if status == 200:
+            passed.append(now)
+        await asyncio.sleep(_ANSWER_AFTER)
+        return web.Response(status=status)
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def show(without: Run, limited: Run, limiter: WatchedLimiter, bound: int | None) -> None:
+    """Print the table and the plot."""
+    waits = sorted(limiter.waits)
+    rows: list[tuple[str, object, object]] = [
+        ("", "without", "with the limiter"),
+        ("requests by httpx2", without.count("httpx2"), limited.count("httpx2")),
+        ("requests by aiohttp", without.count("aiohttp"), limited.count("aiohttp")),
+        ("refused by the server (429)", without.count(status=429), limited.count(status=429)),
+        ("arrived in the busiest second", _busiest(without.arrivals), _busiest(limited.arrivals)),
+        ("bound(1): granted in any second, at most", "-", "none" if bound is None else bound),
+        ("median wait", "-", f"{percentile(waits, 50) / SECOND:.3f} s"),
+        ("longest wait", "-", f"{percentile(waits, 100) / SECOND:.3f} s"),
+    ]
+    for name, free, kept in rows:
+        print(f"{name:42}{free!s:>9}{kept!s:>20}")
+    print()
+    title = "requests per second: without (o) and with a limiter (bars), and the rate"
+    print(plot(title, _points(limited.arrivals), _points(without.arrivals), limiter.rate.per_second))
+
+
+def judge(bound: int | None, grants: Sequence[int], arrivals: Sequence[int]) -> tuple[str, bool]:
+    """Say in a sentence whether no second held more than ``bound`` grants, and every arrival had one. Instants are ns."""
+    grants, arrivals = sorted(grants), sorted(arrivals)
+    if len(arrivals) > len(grants) or any(arrival < grant for grant, arrival in zip(grants, arrivals, strict=False)):
+        return "BROKEN: the server saw a request that the limiter had not granted.", False
+    if bound is None:
+        return "This strategy bounds no window, so there is no guarantee to keep.", True
+    granted = _busiest(grants, SECOND - _CLOCK)
+    if granted > bound:
+        return f"BROKEN: {granted} grants in a second, where the guarantee is {bound}.", False
+    return f"Kept: at most {granted} grants in any second, where the guarantee is {bound}.", True
+
+
+def _busiest(instants: Sequence[int], window: int = SECOND) -> int:
+    return busiest(_points(sorted(instants)), window)
+
+
+def _points(instants: Sequence[int]) -> list[tuple[int, int]]:
+    """The instants as points of a plot, from the first one on."""
+    return [(instant - instants[0], 1) for instant in instants]

@@ -1,0 +1,144 @@
+"""Time in tests: a loop in which waiting takes none, and a clock that a test moves by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import selectors
+from math import ulp
+from typing import TYPE_CHECKING, Any
+
+from aiorate.rate import NS_PER_SECOND, duration_to_ns
+from aiorate.schedulers.interface import check_instant
+from aiorate.waiting.loops import running_loop, view_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate.rate import Duration
+
+__all__ = ["ManualClock", "VirtualLoop"]
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which waiting takes no time: when no task can run, time jumps to the next timer.
+
+    Time begins at 0. Use it as a loop factory: ``asyncio.Runner(loop_factory=VirtualLoop)``. Sockets and threads still take real
+    time. Raises RuntimeError where code spins and time does not pass.
+    """
+
+    _MOST_TURNS = 1_000_000
+
+    def __init__(self) -> None:
+        self._virtual_ns = self._turns = 0
+        super().__init__(_Jumping(self._jump))
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._virtual_ns / NS_PER_SECOND
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as in CPython 3.12
+        """Wait until its threads have ended, however long that takes in real time: virtual time would be over at once."""
+        await super().shutdown_default_executor()
+
+    def _jump(self, seconds: float) -> None:
+        ns = round(seconds * NS_PER_SECOND)
+        self._turns = 0 if ns else self._turns + 1
+        if self._turns > self._MOST_TURNS:
+            self._turns = 0  # so that the loop can still be closed
+            raise RuntimeError("VirtualLoop: time does not pass, so something spins. Make it wait for more than 0 seconds.")
+        self._virtual_ns += ns
+        # asyncio runs the timers that are due within this. After 194 days, the float of time() no longer resolves a nanosecond.
+        self._clock_resolution = max(1 / NS_PER_SECOND, ulp(self.time()))
+
+
+class _Jumping(selectors.DefaultSelector):
+    """A selector that jumps instead of waiting."""
+
+    def __init__(self, jump: Callable[[float], None]) -> None:
+        super().__init__()
+        self._jump = jump
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if not ready and timeout is not None:
+            self._jump(max(timeout, 0))
+        return ready if ready or timeout is not None else super().select(None)
+
+
+class ManualClock:
+    """A clock that moves only when a test moves it, on any event loop: ``Limiter(..., clock=clock)``.
+
+    `advance` moves it on and fires timers in order. ``await run(seconds)`` also lets the tasks that they wake run at their instants.
+    """
+
+    def __init__(self, start_ns: int = 0) -> None:
+        check_instant("ManualClock(start_ns)", start_ns)
+        self._now = start_ns
+        self._timers: list[tuple[int, int, _Timer]] = []
+        self._count = 0
+
+    def now(self) -> int:
+        """The instant that it shows, in ns."""
+        return self._now
+
+    def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
+        """Call back once the clock reaches or passes the instant (ns)."""
+        check_instant("ManualClock.call_at()", instant)
+        self._count += 1
+        timer = _Timer(callback)
+        heapq.heappush(self._timers, (instant, self._count, timer))
+        return timer
+
+    def advance(self, seconds: Duration) -> None:
+        """Move on by ``seconds``, a number or a timedelta, and fire timers at their instants."""
+        self._until(self._now + duration_to_ns(seconds, "ManualClock.advance()"))
+
+    def set(self, instant: int) -> None:
+        """Jump to an instant (ns), also back in time. Timers that are due by then fire there."""
+        check_instant("ManualClock.set()", instant)
+        self._now = instant
+        self._until(instant)
+
+    async def run(self, seconds: Duration) -> None:
+        """Move on by ``seconds``, a number or a timedelta, and let tasks run after each timer."""
+        until = self._now + duration_to_ns(seconds, "ManualClock.run()")
+        await _settle()
+        while (instant := self._next()) is not None and instant <= until:
+            self._until(max(instant, self._now))
+            await _settle()
+        self._now = max(self._now, until)
+        await _settle()
+
+    @property
+    def timers(self) -> int:
+        """The number of timers set: none while everything is idle."""
+        return sum(not timer.cancelled for _, _, timer in self._timers)
+
+    def _next(self) -> int | None:
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def _until(self, until: int) -> None:
+        while (instant := self._next()) is not None and instant <= until:
+            timer = heapq.heappop(self._timers)[2]
+            self._now = max(self._now, instant)
+            timer.callback()
+        self._now = max(self._now, until)
+
+
+class _Timer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback, self.cancelled = callback, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+async def _settle() -> None:
+    native = running_loop()
+    assert native is not None  # or nobody could await this
+    loop = view_of(native, None, precise=False)
+    for _ in range(12):  # a few turns from a timer to the last task that it wakes: driver, notice, waiter, and the waiter's owner
+        await loop.yield_once()

@@ -1,0 +1,284 @@
+"""The pages' programs before servers that enforce the limits, in virtual time: what they promise holds. The docs' runner only runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import defaultdict, deque
+from typing import Any
+
+import httpx
+import pytest
+from helpers.llm import Provider
+from helpers.programs import program_with
+
+from aiorate import Rate, TokenBucket
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Window:
+    """A server's limit: at most ``most`` in any ``seconds``."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most, self.seconds = most, seconds
+        self.used: deque[tuple[float, int]] = deque()
+        self.total = 0
+
+    def allows(self, amount: int) -> bool:
+        while self.used and now() - self.used[0][0] >= self.seconds:
+            self.total -= self.used.popleft()[1]
+        return self.total + amount <= self.most
+
+    def take(self, amount: int) -> None:
+        if amount:
+            self.used.append((now(), amount))
+            self.total += amount
+
+
+# GitHub and Shopify.
+
+
+async def test_github_never_refuses() -> None:
+    """All limits are reached, and none is exceeded: requests, points, content per minute and per hour, and at a time."""
+    requests, points, content = Window(5000, 3600), Window(900, 60), (Window(80, 60), Window(500, 3600))
+    dice, refused, running, most = random.Random(1), 0, 0, 0
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal refused, running, most
+        running += 1
+        most = max(most, running)
+        amounts = {requests: 1, points: 1 if request.method == "GET" else 5, **dict.fromkeys(content, int(request.method == "POST"))}
+        refuse = not all(window.allows(amount) for window, amount in amounts.items())
+        for window, amount in amounts.items():
+            window.take(0 if refuse else amount)
+        refused += refuse
+        await asyncio.sleep(dice.uniform(0.05, 2))
+        running -= 1
+        left = {"x-ratelimit-limit": "5000", "x-ratelimit-resource": "core", "x-ratelimit-remaining": str(5000 - requests.total)}
+        return httpx.Response(403 if refuse else 200, headers={**left, "retry-after": "60"} if refuse else left)
+
+    program = program_with("https://api.github.com", answer)
+
+    async with program["httpx"].AsyncClient(base_url="http://github", event_hooks=program["hooks"](program["budget"])) as client:
+        writes = await asyncio.gather(*(program["call"](client, "POST", f"/issues/{n}/comments") for n in range(90)))
+        wrote_in = now()
+        reads = await asyncio.gather(*(program["call"](client, "GET", "/issues") for _ in range(250)))
+
+    assert {200} == {answer.status_code for answer in writes + reads}
+    assert (0, True) == (refused, most <= 50)
+    assert 40 * 8 < wrote_in < 1.1 * 41 * 8  # 450 an hour and 50 at first
+    assert now() - wrote_in < 1.05 * 250 * 60 / 800 + 2  # at the rate of the points
+
+
+class Shopify:
+    """A bucket of points that needs the requested cost before a query, and gives back what was not used."""
+
+    def __init__(self, left: float = 2000) -> None:
+        self.left, self.seen = left, now()
+        self.throttled = self.used = 0
+        self.dice = random.Random(1)
+
+    def refill(self, points: float = 0) -> None:
+        self.left = min(2000, self.left + (now() - self.seen) * 100 + points)
+        self.seen = now()
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        asked, actual = COSTS[json.loads(request.content)["query"]], None
+        self.refill()
+        if self.left < asked:
+            self.throttled += 1
+        else:
+            self.refill(-asked)
+            await asyncio.sleep(self.dice.uniform(0.05, 1))
+            actual = self.dice.randint(2, asked)
+            self.used += actual
+            self.refill(asked - actual)
+        status = {"maximumAvailable": 2000.0, "currentlyAvailable": int(self.left), "restoreRate": 100.0}
+        cost = {"requestedQueryCost": asked, "actualQueryCost": actual, "throttleStatus": status}
+        return httpx.Response(200, json={"data": None if actual is None else {"n": 1}, "extensions": {"cost": cost}})
+
+
+COSTS = {f"{{ products(first: {n}) {{ nodes {{ title }} }} }}": n for n in (20, 52, 110, 300)}
+
+
+async def test_shopify_hardly_throttles_and_all_points_are_used() -> None:
+    """Costs of 20 to 300 points, half of which come back, and 100 a second: known, after an earlier run, and learnt on the way."""
+    for left, known, most in ((2000, COSTS, 0), (100, COSTS, 5), (2000, {}, 0)):
+        shop, began = Shopify(left), now()
+        program = program_with("graphql.json", shop.answer)
+        program["costs"].update(known)
+
+        async with program["httpx"].AsyncClient(base_url="http://shop") as client:
+            for text in set(COSTS) - set(known):
+                await program["query"](client, text)
+            answers = await asyncio.gather(*(program["query"](client, list(COSTS)[n % 4]) for n in range(120)))
+
+        assert {1} == {answer["data"]["n"] for answer in answers}
+        assert shop.throttled <= most, (left, known)
+        assert shop.used >= 0.85 * (left - 100 + 98 * (now() - began)), (left, known)
+
+
+# Many addresses, and bytes.
+
+
+async def test_many_addresses_come_in_order() -> None:
+    """At an even pace, by fifty tasks: a refused page is asked for again, one failure is in its place, each step reported once."""
+    running, most, steps = 0, 0, 0
+    instants, refused = [], list[str]()
+    dice = random.Random(1)
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal running, most
+        instants.append(now())
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(dice.uniform(0.05, 0.3))
+        running -= 1
+        number = request.url.params["page"]
+        if number == "300" and not refused:
+            refused.append(number)
+            return httpx.Response(429, headers={"Retry-After": "2"})
+        return httpx.Response(500 if number == "77" else 200, text=number)
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+
+    pages = await program_with("fetch_all", answer)["fetch_all"]([f"http://test/about?page={n}" for n in range(400)], step)
+
+    assert [n for n in range(400) if pages[n] != str(n)] == [77]
+    assert isinstance(pages[77], httpx.HTTPStatusError)
+    assert (400, ["300"]) == (steps, refused)
+    assert most <= 50
+    assert min(later - earlier for earlier, later in zip(instants, instants[100:], strict=False)) >= 1
+    assert 401 / 90 + 1 < now() < 401 / 90 + 3
+
+
+async def test_bytes_per_second_hold_for_all_streams() -> None:
+    """Four transfers share 2 MB per second: no window has more, and none of the four is left behind."""
+    size, burst, rate = 1_500_001, 4 * 16_384, 2_000_000
+    sent: list[tuple[float, int]] = []
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=bytes(size))
+
+    program = program_with("aiter_bytes(CHUNK)", answer)
+    plain = program["paced"]
+
+    async def paced(chunks: Any) -> Any:
+        async for chunk in plain(chunks):
+            sent.append((now(), len(chunk)))
+            yield chunk
+
+    async def timed(client: httpx.AsyncClient) -> float:
+        assert await program["download"](client, "/file") == size
+        return now()
+
+    program["paced"] = paced
+    async with program["httpx"].AsyncClient(base_url="http://test") as client:
+        ends = await asyncio.gather(*(timed(client) for _ in range(4)))
+
+    for begin, _ in sent[::20]:
+        for window in (0.05, 0.5, 1):
+            assert sum(size for at, size in sent if begin <= at < begin + window) <= burst + rate * (window + 0.02)
+    assert now() <= 1.001 * (4 * size - burst) / rate + 0.001
+    assert max(ends) - min(ends) <= 4 * burst / rate + 0.01  # one of the four had the burst
+
+
+# A gateway for language models.
+
+ACCOUNT = {"requests": 500, "tokens": 200_000}  # per minute
+TEAM = {"requests": 300, "tokens": 120_000}
+USER = {"requests": 60, "tokens": 40_000}
+
+
+class Gateway:
+    """The program, its provider, and who used what: instants of arrival, one request and its tokens, by user, team and account."""
+
+    def __init__(self, teams: dict[str, str]) -> None:
+        limits = {name: TokenBucket(Rate(limit, 60), burst=limit) for name, limit in ACCOUNT.items()}
+        self.provider = Provider(httpx, limits, seconds_a_token=0.005)
+        self.provider.begin()
+        self.program = program_with("KeyedBudget(lambda team: per_minute(300", self.answer)
+        self.teams = teams
+        self.program["TEAMS"].update(teams)
+        self.used: dict[str, list[tuple[float, dict[str, int]]]] = defaultdict(list)
+        self.client = httpx.AsyncClient(base_url="http://gateway", transport=httpx.ASGITransport(self.program["app"]))
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        user, began = json.loads(request.content)["messages"][0]["content"].split()[0], now()
+        response: httpx.Response = await self.provider.network.handle_async_request(request)
+        if response.is_success:
+            for who in (user, self.teams[user], "account"):
+                self.used[who].append((began, {"requests": 1, "tokens": response.json()["usage"]["total_tokens"]}))
+        return response
+
+    async def ask(self, user: str, max_tokens: int = 400) -> float:
+        """Send a call, again when the gateway says so; returns the seconds until it was answered."""
+        begin = now()
+        asked = {"model": "gpt", "max_tokens": max_tokens, "messages": [{"role": "user", "content": f"{user} asks"}]}
+        while (answer := await self.client.post("/v1/chat/completions", json=asked, headers={"X-User": user})).status_code != 200:
+            await asyncio.sleep(float(answer.headers["retry-after"]))
+        return now() - begin
+
+    def check(self, who: str, limits: dict[str, int]) -> None:
+        """Assert that no window has more than the bound of a bucket with a tenth at once."""
+        for name, limit in limits.items():
+            taken = [(at, used[name]) for at, used in self.used[who]]
+            for begin, _ in taken[::7]:
+                for window in (1, 10, 60):
+                    most = limit // 10 + limit / 60 * (window + 0.02)
+                    assert sum(amount for at, amount in taken if begin <= at < begin + window) <= most, who
+
+
+async def stopped(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_no_level_of_the_gateway_is_exceeded() -> None:
+    """Ten users of two teams ask as much as they can: the account is used up, and the provider refuses nothing."""
+    gateway = Gateway({f"user{n}": f"team{n % 2}" for n in range(10)})
+    seconds = 10
+
+    async def use(user: str) -> None:
+        while True:
+            await gateway.ask(user)
+
+    tasks = [asyncio.create_task(use(user)) for user in gateway.teams for _ in range(3)]
+    await asyncio.sleep(seconds)
+    await stopped(tasks)
+
+    for who, limits in {**dict.fromkeys(gateway.teams, USER), **dict.fromkeys(gateway.teams.values(), TEAM), "account": ACCOUNT}.items():
+        gateway.check(who, limits)
+    assert 0 == gateway.provider.refused
+    calls, tokens = len(gateway.used["account"]), sum(used["tokens"] for _, used in gateway.used["account"])
+    assert max(calls / (50 + 500 / 60 * seconds), tokens / (20_000 + 200_000 / 60 * seconds)) >= 0.9
+
+
+async def test_a_busy_user_of_the_gateway_delays_no_other() -> None:
+    """Not one of the same team, and not one of another; and what estimates did not use comes back at every level."""
+    gateway = Gateway({"ann": "search", "bob": "search", "cleo": "ads"})
+    busy = [asyncio.create_task(gateway.ask("ann")) for _ in range(80)]
+
+    waits = []
+    for _ in range(5):
+        await asyncio.sleep(5)
+        waits += [await gateway.ask("bob", 40), await gateway.ask("cleo", 40)]
+    done = sum(task.done() for task in busy)
+    await stopped(busy)
+
+    assert max(waits) <= 40 * 0.005 + 0.01  # the answer itself
+    assert 20 < done < 80
+    gateway.check("ann", USER)
+    await asyncio.sleep(60)
+    budgets = [gateway.program["account"], gateway.program["teams"]["search"], gateway.program["users"]["ann"]]
+    for budget, limits in zip(budgets, (ACCOUNT, TEAM, USER), strict=True):
+        assert [limit // 10 for limit in limits.values()] == [budget.available(name) for name in limits]

@@ -1,0 +1,394 @@
+"""A store that does not answer, in virtual time: limiters, budgets and windows, under every policy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import product
+from math import ceil
+from typing import Any
+
+import pytest
+from helpers.driving import others
+from helpers.outages import KINDS, POLICIES, lines, made, refuse, take, together
+from helpers.stores import RealServer, TimedClient, now
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import InvalidResponse, ResponseError
+from redis.exceptions import TimeoutError as NoAnswer
+
+import aiorate
+from aiorate import EngineUnavailable, LimiterClosed, WaitTooLong
+from aiorate.redis import RedisLimiter
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+ERRORS: list[Exception | None] = [
+    NoConnection("gone"),
+    NoAnswer("gone"),
+    InvalidResponse("gone"),
+    OSError(104, "gone"),
+    ResponseError("BUSY gone"),
+    None,  # it hangs
+]
+
+
+def near(seconds: float, most: float = 1e-3) -> Any:
+    return pytest.approx(seconds, abs=most)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_outage_goes_by_its_policy(store: RealServer, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing changes within the grace; then the policy decides; afterwards the limit is shared again. Two lines are logged."""
+    caplog.set_level(logging.DEBUG, "aiorate")
+    for policy, error in product(POLICIES, ERRORS):
+        row = kind, policy, error
+        store.send("FLUSHALL")
+        caplog.clear()
+        events: list[aiorate.Event] = []
+        subject, client = made(store, kind, policy, on_event=events.append)
+        assert isinstance(await take(subject), float), row
+        await asyncio.sleep(2 - now() + ceil(now()))
+        began = now()
+        client.error, client.hangs = error, error is None
+        tasks = [asyncio.create_task(take(subject)) for _ in range(3)]
+        await asyncio.sleep(0.9)
+        assert ("shared", [], []) == (subject.statistics().state, events, [task for task in tasks if task.done()]), row
+
+        await asyncio.sleep(1.3)
+        done = [task.result() for task in tasks if task.done()]
+        match policy:
+            case "raise":
+                assert [EngineUnavailable] * 3 == [type(each) for each in done], row
+                assert 3 == len({id(each) for each in done}), row
+                assert all("(): the store " in str(each) and isinstance(each, ConnectionError) for each in done), (row, done)
+                assert error is None or {error} == {each.__cause__ for each in done}, row
+                began = now()
+                assert (EngineUnavailable, began) == (type(await take(subject)), now()), row
+            case "wait":
+                assert [] == done, row
+                assert isinstance(await take(subject, max_wait=0.2), WaitTooLong), row
+            case "local":
+                assert [near(done[0] + 0.2 * index) for index in range(3)] == done, row
+                assert 1 <= done[0] - began <= 1.51, row
+            case "open":
+                assert [near(done[0])] * 3 == done, row
+                assert 1 <= done[0] - began <= 1.51, row
+        assert "degraded" == subject.statistics().state, row
+
+        client.error, client.hangs = None, False
+        back = now()
+        await asyncio.sleep(3)
+        assert isinstance(await take(subject), float), row
+        if policy == "wait":
+            waited = [task.result() for task in tasks]
+            assert waited == sorted(waited), row
+            assert waited[0] - back <= 1.1, row
+            assert kind == "window" or waited[2] - waited[0] == near(0.2), row
+        assert "shared" == subject.statistics().state, row
+        assert ["degraded", "restored"] == [event.kind for event in events], row
+        degraded, restored = lines(caplog)
+        assert "'x': the store " in degraded, row
+        assert policy in degraded, row
+        assert "answers again" in restored, row
+        await subject.aclose()
+        assert not others(), row
+
+
+async def test_max_wait_holds_from_the_first_moment_of_an_outage(store: RealServer) -> None:
+    """Also for a request that joined before the outage was noticed; later ones are refused at once."""
+    for kind in KINDS:
+        subject, client = made(store, kind, "wait")
+        client.error = NoConnection()
+        began = now()
+        assert isinstance(await take(subject, max_wait=0.2), WaitTooLong), kind
+        assert began + 0.2 == near(now()), kind
+        waiting = [asyncio.create_task(take(subject)) for _ in range(2)]
+        await asyncio.sleep(2)
+        began = now()
+        refused = await take(subject, max_wait=0.2)
+        assert (isinstance(refused, WaitTooLong), began) == (True, now()), kind
+        if isinstance(subject, RedisLimiter):
+            assert (float("inf"), float("inf")) == (subject.delay(), subject.statistics().next_at), kind
+            assert "2 waiting" in repr(subject)
+        await subject.aclose()
+        assert [LimiterClosed] * 2 == [type(await task) for task in waiting], kind
+
+
+async def test_booked_slots_are_granted_during_an_outage(store: RealServer) -> None:
+    """Slots are slots, whether the store that assigned them lives or not."""
+    for policy in ("raise", "wait"):
+        store.send("FLUSHALL")
+        limiter, client = made(store, "limiter", policy, rate="1000/s", horizon=0.5, grace=0)
+        tasks = [asyncio.create_task(take(limiter)) for _ in range(400)]
+        await asyncio.sleep(0.001)
+        client.error = NoConnection()
+        await asyncio.sleep(0.3)
+
+        assert 290 <= limiter.statistics().granted <= 302, policy
+        await limiter.aclose()
+        await asyncio.wait(tasks)
+
+
+async def test_local_permits_are_charged_if_others_used_the_rate(store: RealServer) -> None:
+    """What nobody used meanwhile is this process's share, so that only what exceeds it is owed."""
+    for busy in (False, True):
+        store.send("FLUSHALL")
+        (cut_off, client), (other, _) = (made(store, "limiter", "local", rate="10/s") for _ in range(2))
+        await take(cut_off)
+        client.error = NoConnection()
+        began = now()
+        tasks = [asyncio.create_task(take(cut_off)) for _ in range(30)]
+        while now() < began + 5:
+            await (take(other) if busy else asyncio.sleep(0.1))
+        local = cut_off.statistics().granted - 1
+        assert 20 <= local <= 21
+        client.error = None
+        await asyncio.sleep(0.6)
+        began = now()
+        waited = float(await take(other)) - began
+        assert 1.0 <= waited <= 2.5 if busy else waited <= 0.5, (busy, waited)
+        await cut_off.aclose()
+        await other.aclose()
+        await asyncio.wait(tasks)
+
+
+async def test_open_grants_all_and_counts_nothing(store: RealServer) -> None:
+    """What comes back of such a reservation is nobody's: the store never heard of it."""
+    budget, client = made(store, "budget", "open", tokens="100/s")
+    assert 0.0 == await take(budget, tokens=100)
+    client.error = NoConnection()
+    assert [near(1.0)] * 5 == await together(*[take(budget, used=0, tokens=1000) for _ in range(5)])
+
+    client.error = None
+    await asyncio.sleep(2)
+    begin = now()
+    assert begin == await take(budget, tokens=100)
+    assert near(begin + 1.0, 1e-2) == await take(budget, tokens=1)
+    await budget.aclose()
+
+
+# What a process knows that does not ask all the time.
+
+
+async def test_an_idle_process_does_not_ask_a_store_that_is_down(store: RealServer) -> None:
+    """It keeps no task for it; the next request waits for an answer, and gets what that allows."""
+    limiter, client = made(store, "limiter", "raise")
+    client.error = NoConnection()
+    await take(limiter)
+    await asyncio.sleep(5)
+    calls = client.calls
+    await asyncio.sleep(5)
+    assert (calls, set()) == (client.calls, others())
+    assert isinstance(await take(limiter), EngineUnavailable)
+
+    await asyncio.sleep(5)
+    client.error = None
+    assert now() == await take(limiter)
+    assert "shared" == limiter.statistics().state
+    await limiter.aclose()
+
+
+@pytest.mark.parametrize("back", [True, False])
+async def test_a_request_after_an_idle_outage_waits_for_one_call(store: RealServer, back: bool) -> None:
+    """If the store is back, nobody is refused or granted too much; if not, the grace does not begin again. max_wait holds."""
+    for policy, max_wait in product(POLICIES, (None, 0.15)):
+        if not back and max_wait is None:
+            continue
+        store.send("FLUSHALL")
+        limiter, client = made(store, "limiter", policy, rate="10/s" if back else "20/s")
+        await limiter.acquire()
+        client.error = NoConnection()
+        waiting = asyncio.create_task(take(limiter))
+        await asyncio.sleep(2)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await asyncio.sleep(5)
+        assert ("degraded", set()) == (limiter.statistics().state, others()), policy
+
+        client.latency, client.error, began = 0.01, None if back else client.error, now()
+        got = await together(take(limiter, max_wait=max_wait), take(limiter, max_wait=max_wait))
+        got = [type(each) if isinstance(each, Exception) else near(each - began) for each in got]
+        if back:
+            expected: list[Any] = [0.02, 0.12]
+        else:
+            expected = {"raise": [EngineUnavailable] * 2, "wait": [WaitTooLong] * 2, "local": [0.01, 0.11], "open": [0.01] * 2}[policy]
+        assert expected == got, (policy, max_wait)
+        assert ("shared" if back else "degraded") == limiter.statistics().state, policy
+        await limiter.aclose()
+
+
+async def test_a_first_answer_may_take_several_round_trips(store: RealServer) -> None:
+    """A store far away is not down: connecting, the password and the script take longer than one answer."""
+    for policy in POLICIES:
+        store.send("FLUSHALL")
+        limiter, client = made(store, "limiter", policy, grace=2.0)
+        client.latency = 0.4
+        assert near(0.8) == await limiter.acquire(), policy
+        client.latency = 0.1
+        for _ in range(3):
+            await limiter.acquire()
+        assert "shared" == limiter.statistics().state, policy
+        await limiter.aclose()
+
+
+async def test_a_pause_of_all_goes_on_through_an_outage(store: RealServer) -> None:
+    """The store is not needed meanwhile, so an outage that ended before the pause is not reported."""
+    (limiter, client), (other, _) = (made(store, "limiter", "raise") for _ in range(2))
+    other.pause(4)
+    await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(take(limiter))
+    await asyncio.sleep(0.5)
+    client.error = NoConnection()
+    await asyncio.sleep(3)
+    client.error = None
+
+    assert near(4.0, 0.02) == await waiting
+    assert "shared" == limiter.statistics().state
+    await limiter.aclose()
+    await other.aclose()
+
+
+async def test_a_slow_answer_books_a_second_ahead_at_most(store: RealServer) -> None:
+    """A round trip, but at most a second: the next answer may be much faster."""
+    for each_way, booked in ((0.2, 40), (0.7, 100)):
+        store.send("FLUSHALL")
+        limiter, client = made(store, "limiter", "raise", rate="100/s", grace=5)
+        client.latency = each_way
+        tasks = [asyncio.create_task(take(limiter)) for _ in range(1_000)]
+        await asyncio.sleep(each_way + 0.01)  # on its way back
+        client.latency = 0
+        await asyncio.sleep(each_way)
+        other, _ = made(store, "limiter", "raise", rate="100/s")
+        began = now()
+
+        assert booked / 100 - 0.01 == near(float(await take(other)) - began, 0.02)
+        await limiter.aclose()
+        await other.aclose()
+        await asyncio.wait(tasks)
+
+
+# Some keys of a client only, and budgets.
+
+
+async def test_a_node_that_is_down_keeps_only_its_keys_waiting(store: RealServer) -> None:
+    """Some replies of a call are errors, as those of a cluster may be, and the rest are answers: these go on at their rate."""
+    for policy in POLICIES:
+        store.send("FLUSHALL")
+        client = TimedClient(store, latency=0.001)
+        good, bad = (RedisLimiter(client, name, "100/s", **POLICIES[policy]) for name in ("good", "bad"))
+        await asyncio.gather(good.acquire(), bad.acquire())
+        load = [asyncio.create_task(forever(good.acquire)) for _ in range(10)]
+        client.lost.add(bad.key)
+        began = now()
+        waiting = asyncio.create_task(take(bad))
+        await asyncio.sleep(3)
+        before = good.statistics().granted
+        await asyncio.sleep(2)
+
+        assert near(200, 4) == good.statistics().granted - before, policy
+        assert ["shared", "degraded"] == [good.statistics().state, bad.statistics().state], policy
+        assert policy != "raise" or isinstance(waiting.result(), EngineUnavailable)
+        assert policy not in ("open", "local") or near(1.0, 0.05) == waiting.result() - began, policy
+        assert (policy != "wait") is waiting.done()
+        client.lost.clear()
+        assert policy != "wait" or near(5.2, 0.3) == float(await waiting) - began
+        while "shared" != bad.statistics().state:
+            await take(bad)
+            await asyncio.sleep(0.1)
+        for task in load:
+            task.cancel()
+        await asyncio.wait(load)
+        await good.aclose()
+        await bad.aclose()
+        assert not others()
+
+
+async def forever(acquire: Callable[[], Any]) -> None:
+    while True:
+        await acquire()
+
+
+async def test_a_credit_that_may_have_arrived_is_not_told_again(store: RealServer) -> None:
+    """An answer that is lost may follow a script that ran: the same permits must not come back twice."""
+    one, client = made(store, "budget", "wait", tokens="100/s")
+    other, _ = made(store, "budget", "wait", tokens="100/s")
+    async with one.reserve(tokens=1000) as lease:
+        lease.settle(tokens=500)
+    answered = client.execute_command
+
+    async def lost(*args: Any, **options: Any) -> Any:
+        await answered(*args, **options)
+        raise NoConnection("the answer is lost")
+
+    client.execute_command = lost  # type: ignore[method-assign]
+    await asyncio.sleep(0.3)
+    client.execute_command = answered  # type: ignore[method-assign]
+    await asyncio.sleep(0.7)
+
+    assert 4.9 <= float(await take(other, tokens=1))
+    await one.aclose()
+    await other.aclose()
+
+
+# Closing and cancelling meanwhile.
+
+
+async def test_closing_during_an_outage_does_not_wait_for_the_store(store: RealServer) -> None:
+    """Requests in line fail, what is to be told is told to nobody, and no task is left; another limiter of the client is served later."""
+    for kind, refusing in product(KINDS, (False, True)):
+        store.send("FLUSHALL")
+        subject, client = made(store, kind, "wait")
+        other = RedisLimiter(client, "y", "10/s", on_unavailable="wait")
+        await together(take(subject), take(other))
+        if refusing:
+            client.error = NoConnection()
+        client.hangs = not refusing
+        waiting = [asyncio.create_task(take(each)) for each in (subject, other)]
+        await asyncio.sleep(0.25)
+        began = now()
+        await subject.aclose()
+        assert now() - began <= 0.5, kind  # as long as a call may take
+        assert isinstance(await waiting[0], LimiterClosed), kind
+
+        client.served.clear()
+        client.error, client.hangs = None, False
+        assert float(await waiting[1]) <= now()
+        assert {other.key} == client.served, kind
+        await other.aclose()
+        assert not others()
+
+
+async def test_a_refusal_while_closing_raises_nothing(store: RealServer) -> None:
+    """No request is in line, and the caller that closes can do nothing about it."""
+    limiter, client = made(store, "limiter", "raise")
+    client.error = refuse()
+    limiter.charge(5)
+    await limiter.aclose()
+
+    assert 1 == client.calls
+    assert not others()
+
+
+async def test_the_tasks_of_a_client_may_be_cancelled(store: RealServer) -> None:
+    """A program that cancels all its tasks, and goes on or ends: no request hangs, and neither does closing."""
+    limiter, client = made(store, "limiter", "raise")
+    client.hangs = True
+    waiting = asyncio.create_task(take(limiter))
+    await asyncio.sleep(0.01)
+    for task in others() - {waiting}:
+        task.cancel()
+    assert isinstance(await waiting, RuntimeError)
+    client.hangs = False
+    assert 0 <= await limiter.acquire() < 0.01
+
+    client.hangs = True
+    limiter.charge(5)
+    began = now()
+    closing = asyncio.create_task(limiter.aclose())
+    await asyncio.sleep(0.1)
+    for task in others() - {closing}:
+        task.cancel()
+    await closing
+    assert near(began + 0.1) == now()
+    assert not others()

@@ -1,0 +1,211 @@
+"""TicksAccumulator, BurstCompensation, BurstRatio: three ways to treat unused time. SmoothBursty, SmoothWarmingUp: stored permits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.transcripts import S, grants, waits
+
+from aiorate import BurstCompensation, BurstRatio, Rate, SmoothBursty, SmoothWarmingUp, TicksAccumulator
+
+TICKS = (TicksAccumulator, BurstCompensation, BurstRatio)
+
+
+def test_the_accumulator_makes_up_for_everything() -> None:
+    """It always reaches the mean: ten at once follow a second of silence."""
+    assert grants(TicksAccumulator("10/s", start=0), 13, begin=1) == " ".join(["1"] * 11 + ["1.1", "1.2"])
+
+
+def test_strict_is_strict() -> None:
+    """No two closer than the interval, and unused time is gone. The original let two through at one instant."""
+    assert grants(BurstCompensation("10/s", start=0), 4, begin=1) == "1 1.1 1.2 1.3"
+
+
+def test_half_strict_gives_up_half_of_each_gap() -> None:
+    """due 0, asked at 1: next = 0 + 0.5 x 1 + 0.1 = 0.6; then 0.6 + 0.2 + 0.1 = 0.9, then 0.9 + 0.05 + 0.1 = 1.05."""
+    pace = BurstCompensation("10/s", strictness=0.5, start=0)
+    assert waits(pace, "1 1 1 1 1") == "0 0 0 0.05 0.15"
+    assert pace.spilled == S // 2 + S // 5 + S // 20
+
+
+def test_giving_up_half_of_a_gap_gains_no_fraction() -> None:
+    """Half of three nanoseconds is given up as two, so that strictness never makes a permit earlier."""
+    scheduler = BurstCompensation("1/3ns", strictness=0.5, start=0)
+    assert [scheduler.take(1, 0), scheduler.take(1, 6), scheduler.peek(1, 6)] == [0, 3, 8]
+
+
+def test_strictness_zero_is_the_plain_accumulator() -> None:
+    """One revision of the original closed the whole gap instead."""
+    asked = "0 3 3 3.05 9 9 9"
+    assert waits(BurstCompensation("7/s", strictness=0), asked) == waits(TicksAccumulator("7/s"), asked)
+
+
+def test_a_burst_ratio_catches_up_and_never_runs_ahead() -> None:
+    """A second late at 10/s, ratio 2: 20/s for as long as the delay lasted, then 10/s."""
+    granted = grants(BurstRatio("10/s", ratio=2, start=0), 24, begin=1).split()
+    assert (granted[:3], granted[-4:]) == (["1", "1.05", "1.1"], ["2", "2.1", "2.2", "2.3"])
+
+
+def test_ratio_one_never_catches_up_and_says_so() -> None:
+    """Rate 1000, 1000 ns late: the original's own test reports lateness 1000, 1000, 1000."""
+    pace = BurstRatio("1000/s", ratio=1, start=50_000)
+    late = [now - pace.take(1, now) for now in (51_000, 1_051_000, 2_051_000)]
+    assert late == [1000, 1000, 1000]
+    assert pace.lag(3_051_000) == 1000
+
+
+def test_the_size_of_a_request_delays_only_those_behind_it() -> None:
+    for make in TICKS:
+        assert waits(make("10/s"), "0:100 0 0") == "0 10 10.1"
+
+
+def test_only_the_latest_slot_can_be_given_back() -> None:
+    """A slot in the middle is lost: a request moved into it would come closer than promised."""
+    for make in TICKS:
+        pace = make("10/s")
+        waits(pace, "0:2 0.2:3")
+        for permits, taken, due in [(2, 0, 5), (1, None, 5), (1, S // 5, 4), (5, S // 5, 2), (2, S // 5, 2)]:
+            pace.give_back(permits, S, taken)
+            assert pace.peek(1, 0) == due * S // 10, (make, permits, taken)
+
+
+def test_set_rate_keeps_the_next_slot() -> None:
+    for make in TICKS:
+        pace = make("10/s")
+        waits(pace, "0:5")
+        pace.set_rate(Rate(100), 0)
+        assert waits(pace, "0 0 0") == "0.5 0.51 0.52"
+
+
+def test_restart_forgets_the_backlog_but_keeps_a_debt() -> None:
+    for make in TICKS:
+        late, early = make("10/s", start=0), make("10/s", start=0)
+        early.take(20, 0)
+        for pace in (late, early):
+            pace.restart(S)
+        assert grants(late, 3, begin=1) == "1 1.1 1.2"
+        assert grants(early, 1, begin=1) == "2"
+
+
+def test_lag_is_how_far_behind_the_schedule_is() -> None:
+    """The wait time of a load test. Slots promised ahead do not make it negative."""
+    for make in TICKS:
+        pace = make("10/s", start=0)
+        assert pace.lag(3 * S) == 3 * S
+        pace.take(100, 0)
+        assert pace.lag(3 * S) == 0
+        assert make("10/s").lag(5) == 0
+
+
+def test_stock_counts_the_slots_that_are_due() -> None:
+    """None before the first call, which begins the schedule: a limiter made long ago has no burst."""
+    pace, idle = TicksAccumulator("10/s", start=0), TicksAccumulator("10/s")
+    pace.take(1, S)
+    assert [pace.stock(now) for now in (0, S // 10 - 1, S // 10, S)] == [0, 0, 1, 10]
+    assert pace.ticks == S // 10
+    assert (idle.stock(5 * S), idle.take(1, 5 * S)) == (0, 5 * S)
+    assert [idle.stock(5 * S + S // 20 * place) for place in range(1, 5)] == [0, 1, 1, 2]
+
+
+def test_a_returned_slot_brings_its_gap_back() -> None:
+    """The gap before a slot is given up by the request that takes the slot. Without a receipt, slot and gap are lost."""
+    for receipt in (S, None):
+        scheduler = BurstCompensation("10/s", start=0)
+        scheduler.take(1, 0)
+        assert scheduler.take(1, S) == S // 10
+        assert scheduler.spilled == 9 * S // 10
+        scheduler.give_back(1, S, receipt)
+        assert scheduler.spilled == (0 if receipt else 9 * S // 10)
+
+
+# Stored permits, paid later.
+
+
+def test_bursty_starts_empty_and_its_first_request_is_free() -> None:
+    """The burst must be earned. Then the store and one more pass at once, the last one on credit."""
+    assert waits(SmoothBursty("5/s"), "0 0 0.2") == "0 0.2 0.2"
+    assert grants(SmoothBursty("5/s", start=0), 8, begin=2) == "2 2 2 2 2 2 2.2 2.4"
+
+
+def test_the_store_is_capped_in_seconds_or_in_permits() -> None:
+    """After a year of idle time, the cap and one on credit."""
+    begin = 365 * 86_400
+    for parameters, at_once in [({"max_burst": 2}, 11), ({"max_stored": 2.5}, 3), ({"max_burst": 0}, 1), ({"max_stored": 0}, 1)]:
+        store = SmoothBursty("5/s", start=0, **parameters)
+        assert grants(store, 12, begin=begin).split().count(str(begin)) == at_once, parameters
+
+
+def test_fractions_of_a_stored_permit_are_kept() -> None:
+    """A caller that comes every 1.9 intervals stores 0.9 each time; the article's limiter never stores anything."""
+    store = SmoothBursty("1/s", max_stored=5, start=0)
+    waits(store, "0 1.9 3.8 5.7")
+    assert store.stored == 1.7
+
+
+def test_warming_up_is_slow_at_first_and_after_idling() -> None:
+    """2/s, 4 s of warm-up, cold factor 3: intervals from 1.375 s down to 0.5 s. A whole warm-up time of idleness makes it cold again."""
+    warm = SmoothWarmingUp("2/s", warmup=4)
+    assert waits(warm, "0 0 1.375 2.5 3.375 4 4.5") == "0 1.375 1.125 0.875 0.625 0.5 0.5"
+    assert waits(warm, "100 100 100") == "0 1.375 2.5"
+
+
+def test_a_change_of_the_rate_shows_from_the_request_after_next() -> None:
+    for smooth in (SmoothBursty("10/s", start=0), SmoothWarmingUp("10/s", warmup=1, cold_factor=1, start=0)):
+        waits(smooth, "0:10")
+        smooth.set_rate(Rate(1), 0)
+        assert waits(smooth, "0 0").startswith("1 ")
+        assert smooth.rate == Rate(1)
+
+
+def test_the_store_keeps_its_fraction_when_the_rate_changes() -> None:
+    """Half full stays half full, in seconds; a cap in permits keeps its permits."""
+    seconds, permits = SmoothBursty("10/s", start=0), SmoothBursty("10/s", max_stored=10, start=0)
+    for store in (seconds, permits):
+        store.set_rate(Rate(20), S // 2)
+    assert (seconds.stored, permits.stored) == (10.0, 5.0)
+
+
+def test_the_latest_take_is_undone_as_if_it_had_not_been() -> None:
+    for make in (lambda: SmoothBursty("10/s", start=0), lambda: SmoothWarmingUp("10/s", warmup=1, start=0)):
+        gave, never, part, less = make(), make(), make(), make()
+        for smooth in (gave, never, part, less):
+            smooth.take(3, 5 * S)
+        now = gave.peek(1, 5 * S)
+        gave.take(4, now)
+        gave.give_back(4, now, taken=now)
+        gave.give_back(3, now, taken=5 * S)  # that one is too old
+        gave.give_back(1, now)  # and here nobody knows whose it was
+        part.take(4, now)
+        part.give_back(1, now, taken=now)
+        less.take(3, now)
+        assert waits(gave, "9:5 9 9") == waits(never, "9:5 9 9")
+        assert (part.next_free, part.stored) == (less.next_free, less.stored)
+
+
+def test_idle_time_lost_at_a_take_comes_back_with_it() -> None:
+    """The take found the store full, and lost idle time. By receipt, nothing was taken and nothing lost."""
+    for scheduler in (SmoothBursty("10/s", max_burst=0, start=0), SmoothWarmingUp("10/s", warmup=1, start=0)):
+        scheduler.take(1, 0)
+        before = scheduler.spilled
+        scheduler.take(1, 3600 * S)
+        assert scheduler.spilled > before
+        scheduler.give_back(1, 3600 * S, 3600 * S)
+        assert scheduler.spilled == before
+
+
+def test_wrong_arguments_are_refused() -> None:
+    nan, inf = float("nan"), float("inf")
+    kinds: list[tuple[Any, str, list[Any]]] = [
+        (BurstCompensation, "strictness", [-0.1, 1.1, nan, True]),
+        (BurstRatio, "ratio", [0.99, inf, "2"]),
+        (SmoothBursty, "max_burst", [-1, inf, True]),
+        (SmoothBursty, "max_stored", [-1]),
+        (lambda rate, **stored: SmoothBursty(rate, max_burst=1, **stored), "max_stored", [1]),
+        (SmoothWarmingUp, "warmup", [0, nan, "1"]),
+        (lambda rate, **cold: SmoothWarmingUp(rate, 1, **cold), "cold_factor", [0.5]),
+    ]
+    for make, name, values in kinds:
+        for value in values:
+            with pytest.raises((TypeError, ValueError), match=name):
+                make("10/s", **{name: value})

@@ -1,0 +1,178 @@
+"""TokenPool and TokenBucket: pay now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.transcripts import S, grants, waits
+
+from aiorate import Rate, TokenBucket, TokenPool
+
+
+def test_a_pool_starts_with_one_permit_and_holds_two() -> None:
+    """The first caller does not wait, the others come at the rate. Further idle time waits, and with ratio 1 never returns.
+
+    A fast pool holds a millisecond: a filler that runs once a millisecond loses nothing.
+    """
+    pool = TokenPool("10/s", start=0)
+    assert grants(TokenPool("10/s"), 5) == "0 0.1 0.2 0.3 0.4"
+    assert grants(pool, 5, begin=60) == "60 60 60.1 60.2 60.3"
+    assert pool.lag(60 * S) > 59 * S
+    assert grants(TokenPool("10000/s", start=0), 12, begin=1) == " ".join(["1"] * 10 + ["1.0001", "1.0002"])
+
+
+def test_with_a_burst_ratio_a_backlog_is_caught_up_at_that_ratio() -> None:
+    """After a second of idleness at 10/s and ratio 2: four at once, then 20/s until the backlog is gone."""
+    granted = grants(TokenPool("10/s", burst_ratio=2, start=0), 26, begin=1).split()
+    assert granted[:6] == ["1", "1", "1", "1", "1.05", "1.1"]
+    assert granted[14:22] == ["1.55", "1.6", "1.65", "1.7", "1.8", "1.9", "2", "2.1"]
+
+
+def test_a_request_larger_than_the_pool_owes_the_rest() -> None:
+    assert waits(TokenPool("10/s", start=0), "0:5 0 0") == "0.1 0.5 0.6"
+
+
+def test_give_back_fills_up_to_the_size_of_the_pool() -> None:
+    """Permits that do not fit are gone. Nothing is taken away, even if a shrunk pool holds more than its size."""
+    pool, shrunk = TokenPool("10/s", start=0), TokenPool("1/s", start=0)
+    waits(pool, "0 0.1 0.2")
+    pool.give_back(3, 2 * S // 10)
+    assert waits(pool, "0.2 0.2 0.2") == "0 0 0.1"
+    shrunk.take(1, 0)
+    shrunk.set_rate(Rate(1000), 10 * S)
+    before = shrunk.active
+    shrunk.give_back(1, 10 * S)
+    assert shrunk.active == before
+
+
+def test_set_rate_of_a_pool_keeps_nanoseconds_and_debts() -> None:
+    """A debt of half a second stays one of half a second, and two permits at 1/s do not become two thousand at 1000/s."""
+    owing, full = TokenPool("10/s", start=0), TokenPool("1/s", start=0)
+    waits(owing, "0:7")
+    owing.set_rate(Rate(100), S // 10)
+    full.set_rate(Rate(1000), 100 * S)
+    assert waits(owing, "0.1 0.1") == "0.51 0.52"
+    assert grants(full, 4, begin=100) == "100 100 100.001 100.002"
+
+
+def test_a_late_filler_loses_no_rate() -> None:
+    """Requests served 1.7 ms late are booked from when they joined the line, so the schedule stands."""
+    pool = TokenPool("1000/s", start=0)
+    due = []
+    for _ in range(100):
+        due.append(pool.peek(1, due[-1] if due else 0))
+        pool.take(1, due[-1] + 1_700_000, since=0)
+    assert due == [k * 1_000_000 for k in range(100)]
+
+
+def test_the_pools_by_hand() -> None:
+    """The worked example: pool 1000, ratio 1.25, both pools drained but 4750 waiting."""
+    pool = TokenPool("1/s", burst_ratio=1.25, pool=1000)
+    pool.restart()
+    pool.refill(6000)
+    pool.take_up_to(1250)
+    assert (pool.active, pool.waiting) == (0, 4750)
+    seen = []
+    for _ in range(3):
+        pool.refill(500)
+        seen.append((pool.active, pool.waiting))
+    assert seen == [(625, 4625), (1125, 4625), (1250, 5000)]
+
+
+def test_restart_empties_both_pools_and_keeps_a_debt() -> None:
+    pool = TokenPool("1/s", burst_ratio=1.5, pool=1000)
+    pool.restart()
+    pool.refill(5000)
+    assert pool.restart() == 5000
+    assert (pool.active, pool.waiting) == (0, 0)
+    owing = TokenPool("10/s", start=0)
+    owing.take(2, S // 10)
+    owing.restart(S // 10)
+    assert waits(owing, "0.1") == "0.1"
+
+
+def test_tokens_are_whole_and_never_negative() -> None:
+    """A negative refill would take, a negative take would mint."""
+    pool = TokenPool("10/s")
+    for call in (pool.refill, pool.take_up_to):
+        for wrong, error in ((-1, ValueError), (1.5, TypeError), (True, TypeError)):
+            with pytest.raises(error):
+                call(wrong)  # type: ignore[arg-type]
+    assert pool.active == S // 10
+
+
+def test_a_burst_too_large_for_a_float_is_exact() -> None:
+    """A ratio without a practical bound: the pool is as large as the product of both, and it grants."""
+    pool = TokenPool("1/1000s", burst_ratio=1e308)
+    assert (pool.max_active, pool.max_over_active) == (2_000 * S, 2_000 * S * 10**308)
+    assert grants(pool, 2) == "0 1000"
+
+
+def test_a_bucket_starts_full_or_with_initial_permits() -> None:
+    assert grants(TokenBucket("10/s", burst=3), 5) == "0 0 0 0.1 0.2"
+    assert grants(TokenBucket("10/s", burst=3, initial=1), 4) == "0 0.1 0.2 0.3"
+    assert grants(TokenBucket("10/s", burst=3, initial=0), 3) == "0.1 0.2 0.3"
+
+
+def test_a_request_waits_for_its_own_cost() -> None:
+    """Not for more: mjpieters/aiolimiter#217 slept for the whole amount, not for the part that was missing."""
+    assert waits(TokenBucket("10/s", burst=5), "0:5 0:3 0.3 1:5") == "0 0.3 0.1 0"
+
+
+def test_after_idling_exactly_one_burst_passes() -> None:
+    assert grants(TokenBucket("10/s", burst=2, start=0), 4, begin=365 * 86400) == "31536000 31536000 31536000.1 31536000.2"
+
+
+def test_more_than_the_bucket_holds_is_refused_at_once() -> None:
+    bucket = TokenBucket("10/s", burst=3)
+    for call in (bucket.take, bucket.peek):
+        with pytest.raises(ValueError, match="never grants more than 3"):
+            call(4, 0)
+    assert bucket.max_permits == 3
+
+
+def test_a_refund_fills_the_bucket_at_most() -> None:
+    """Without a receipt, permits of any request fill it."""
+    bucket = TokenBucket("10/s", burst=3)
+    waits(bucket, "0:3 0.1")
+    bucket.give_back(2, S // 10)
+    assert waits(bucket, "0.1:2 0.1") == "0 0.1"
+    bucket.give_back(3, 100 * S)
+    assert waits(bucket, "100:3 100") == "0 0.1"
+
+
+def test_set_rate_of_a_bucket_keeps_the_level_in_permits() -> None:
+    """Two permits are missing: 0.2 s at 10/s, 2 s at 1/s. Two thirds of one are 1.33 ns at 1/2ns: due after two, not after one."""
+    bucket, fraction = TokenBucket("10/s", burst=3), TokenBucket("1/3ns", burst=1, start=0)
+    waits(bucket, "0:2")
+    fraction.take(1, 0)
+    bucket.set_rate(Rate(1), 0)
+    fraction.set_rate(Rate.parse("1/2ns"), 1)
+    assert waits(bucket, "0 0 0") == "0 1 2"
+    assert fraction.peek(1, 1) == 3
+
+
+def test_a_bucket_has_no_lag_and_counts_what_overflowed() -> None:
+    """An idle bucket is not late. Overflow counts while a request stands in line."""
+    bucket = TokenBucket("10/s", burst=3)
+    waits(bucket, "0:3")
+    bucket.take(1, 10 * S + 5, since=10 * S)
+    assert bucket.lag(20 * S) == 0
+    assert bucket.spilled == 97 * S // 10
+
+
+def test_wrong_arguments_are_refused() -> None:
+    """At construction: a burst of 0 means never to one peer and unlimited to another (DataDog/draino#15)."""
+    kinds: list[tuple[Any, str, list[Any]]] = [
+        (TokenPool, "burst_ratio", [0.9, float("inf"), True]),
+        (TokenPool, "pool", [0, 1.5, True]),
+        (TokenPool, "start", [0.5]),
+        (TokenBucket, "burst", [0, 1.5, True]),
+        (lambda rate, **initial: TokenBucket(rate, burst=3, **initial), "initial", [4, -1, False]),
+        (lambda rate, **start: TokenBucket(rate, burst=3, **start), "start", ["now"]),
+    ]
+    for make, name, values in kinds:
+        for value in values:
+            with pytest.raises((TypeError, ValueError), match=name):
+                make("10/s", **{name: value})

@@ -1,0 +1,115 @@
+"""AllOf, the dimensions of a Budget, and the places of max_concurrency: all or nothing."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from helpers.transcripts import S, grants, waits
+
+from aiorate import AllOf, BurstRatio, CalendarWindow, Rate, SlidingWindow, TicksAccumulator, TokenBucket, TokenPool
+from aiorate.schedulers.dimensions import Amounts, Dimensions
+from aiorate.schedulers.places import Places
+
+
+def test_the_last_member_to_grant_decides() -> None:
+    assert grants(AllOf(TokenBucket("10/s", burst=3), SlidingWindow("5/s")), 9) == "0 0 0 0.1 0.2 1 1 1 1.1"
+
+
+def test_a_refused_request_is_taken_from_no_member() -> None:
+    """milvus-io/milvus#25597 and grafana/dskit#1007: the first limit was used up although the second refused."""
+    bucket, window = TokenBucket("10/s", burst=3), SlidingWindow("1/min")
+    both = AllOf(bucket, window)
+    both.take(1, 0)
+    for _ in range(100):
+        assert both.take(1, S) == 60 * S
+    assert bucket.take(3, S) == S
+
+
+def test_each_member_is_charged_exactly_once() -> None:
+    """dotnet/runtime#113314: chained limiters counted twice when the inner one queued."""
+    bucket, pool = TokenBucket("10/s", burst=5), TokenPool("10/s")
+    assert waits(AllOf(bucket, pool), "0 0 0") == "0 0.1 0.2"
+    assert waits(bucket, "0.2:4 0.2") == "0 0.1"
+    assert waits(pool, "0.2") == "0.1"
+
+
+def test_it_is_as_tight_as_its_tightest_member() -> None:
+    """Its rate, largest request and guarantee are the least of its members', and so are its allowances for lateness."""
+    both = AllOf(TicksAccumulator("100/s"), TokenBucket("10/s", burst=5), SlidingWindow("3/s"), BurstRatio("50/s", ratio=2))
+    assert (both.rate, both.max_permits, both.lag(0)) == (Rate(3), 3, 0)
+    assert [both.bound(window) for window in (1, S, 60 * S)] == [1, 3, 180]
+    assert AllOf(TicksAccumulator("1/s")).bound(S) is None
+    assert AllOf(TokenPool("1/s")).max_permits is None
+    late = AllOf(TokenBucket("1/s", 1), SlidingWindow("3/s"))
+    assert [late.bound_when_late(S // 2, 1, late_by) for late_by in (0, S, 5 * S)] == [1, 2, 3]
+    assert AllOf(TokenBucket("1/s", 1), SlidingWindow("1/s")).books_since
+    assert not AllOf(SlidingWindow("1/s"), CalendarWindow("1/s", "UTC", origin=0)).books_since
+
+
+def test_members_follow_a_pause_and_a_restart() -> None:
+    """A pause moves the calendar; the other members ignore it. A backlog is forgotten, a window is not."""
+    paused = AllOf(TokenBucket("1/s", burst=10), CalendarWindow("3/min", "UTC", origin=0))
+    begun = AllOf(TicksAccumulator("1/s", start=0), SlidingWindow("2/min", start=0))
+    waits(paused, "10:3")
+    paused.shift(40 * S)
+    begun.restart(10 * S)
+    assert waits(paused, "10") == "10"
+    assert waits(begun, "10 10 10") == "0 1 60"
+
+
+def test_quotas_of_all_members_are_told_in_order() -> None:
+    both = AllOf(TokenBucket("10/s", burst=5), SlidingWindow("100/min"))
+    both.take(3, 0)
+    assert both.quotas() == [(5, Rate(10)), (100, Rate(100, 60))]
+    assert both.standings(0) == [(2, S // 10), (97, 60 * S)]
+
+
+def test_wrong_uses_are_refused() -> None:
+    """No members, other objects, the same scheduler twice; and a rate for all members, which changes nothing."""
+    bucket = TokenBucket("10/s", burst=3)
+    both = AllOf(bucket, SlidingWindow("5/s"))
+    with pytest.raises(RuntimeError, match="members"):
+        both.set_rate(Rate(1), 0)
+    assert [member.rate for member in both.members] == [Rate(10), Rate(5)]
+    with pytest.raises(ValueError, match="at least one"):
+        AllOf()
+    with pytest.raises(ValueError, match="twice"):
+        AllOf(bucket, bucket)
+    for wrong in ("10/s", 10, None, TokenBucket):
+        with pytest.raises(TypeError, match="schedulers such as"):
+            AllOf(wrong)  # type: ignore[arg-type]
+
+
+def test_dimensions_grant_when_all_of_them_do() -> None:
+    dimensions = Dimensions((TokenBucket("1/s", burst=2), TokenBucket("10/s", burst=10)))
+    assert dimensions.take(Amounts((1, 10)), 0) <= 0
+    assert dimensions.take(Amounts((1, 5)), 0) == S // 2
+    assert dimensions.take(Amounts((1, 5)), S // 2) <= S // 2
+    assert dimensions.peek(Amounts((1, 1)), S // 2) == S
+
+
+def test_dimensions_are_charged_rest_and_lag_as_their_parts() -> None:
+    dimensions = Dimensions((TokenBucket("1/s", burst=1), SlidingWindow("10/s")))
+    assert dimensions.rested(0)
+    assert dimensions.books_since
+    dimensions.charge(Amounts((2, 1)), 0)
+    assert dimensions.peek(Amounts((1, 1)), 0) == 2 * S
+    assert [dimensions.rested(S), dimensions.rested(2 * S)] == [False, True]
+    assert (dimensions.lag(0), dimensions.bound(S)) == (0, None)
+    with pytest.raises(RuntimeError, match="a rate for each dimension"):
+        dimensions.set_rate(Rate(1), 0)
+
+
+def test_places_have_a_number_and_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time changes nothing: a place is free once its holder leaves, or in a forked process, since the holders are in the parent."""
+    places = Places(2)
+    assert [places.take(1, 0) <= 0 for _ in range(3)] == [True, True, False]
+    assert places.peek(1, 10 * S) > 20 * S
+    places.give_back(1, 0)
+    assert places.take(1, 0) == 0
+    assert (places.lag(0), places.bound(S)) == (0, None)
+    with pytest.raises(RuntimeError, match="no rate"):
+        places.set_rate(Rate(1), 0)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert [places.take(1, 0) <= 0 for _ in range(3)] == [True, True, False]

@@ -1,0 +1,312 @@
+"""``simulate``: what it reads, what it computes, against real limiters, and what it prints."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from shutil import which
+
+import pytest
+from helpers.driving import LONG
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiorate import Limiter, TokenBucket, WaitTooLong
+from aiorate._tools import cli
+from aiorate._tools.figures import SECOND, busiest, percentile
+from aiorate._tools.simulate import play, read
+from aiorate._tools.strategies import NAMES, make
+from aiorate.testing import VirtualLoop
+
+ROOT = Path(__file__).parents[2]
+MS = SECOND // 1000
+GRAIN = 1_001_000  # ns: a limiter sets no two timers within 1 ms, and a virtual clock is a float of seconds
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main(["simulate", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert "\x1b" not in out
+    return out
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "arrivals"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+# Reading.
+
+
+def test_times_are_read_exactly() -> None:
+    """To the nanosecond, as seconds or in ISO 8601, which is UTC unless it says otherwise. Another number is the permits."""
+    for line, expected in (
+        ("0", (0, 1)),
+        (" 12.000000001 \n", (12 * SECOND + 1, 1)),
+        ("-0.5", (-SECOND // 2, 1)),
+        ("1e3 7", (1000 * SECOND, 7)),
+        ("1970-01-02", (86_400 * SECOND, 1)),
+        ("1970-01-01T00:00:01", (SECOND, 1)),
+        ("1970-01-01 00:00:01.25 3", (1250 * MS, 3)),
+        ("1970-01-01T01:00:00.000001+01:00 2", (1000, 2)),
+        ("1970-01-01T00:00:01Z", (SECOND, 1)),
+        ("9214646400", (9_214_646_400 * SECOND, 1)),
+    ):
+        assert read([line], "here") == [expected], line
+
+
+def test_arrivals_are_sorted_and_blank_lines_skipped() -> None:
+    """A server writes a request to its log when it has ended."""
+    assert read(["3\n", "\n", "1 2\n", "  \n", "2"], "here") == [(SECOND, 2), (2 * SECOND, 1), (3 * SECOND, 1)]
+
+
+def test_a_broken_line_is_named() -> None:
+    for line in (
+        "soon",
+        "nan",
+        "Infinity",
+        "1e400",
+        "1714564800123",
+        "1 0",
+        "1 -2",
+        "1 2 3",
+        "1 \u00b2",
+        "2026-13-01",
+        "\udc80",
+        "1" * 5000,
+    ):
+        with pytest.raises(ValueError, match=r"here, line 3: '.{1,90}' is no arrival. Write a time") as caught:
+            read(["1\n", "\n", line], "here")
+        assert str(caught.value).isascii(), line
+
+
+def test_files_and_empty_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file may begin with the mark that Windows puts there."""
+    assert "requests             2   in 1.000 s, 2/s" in shown(capsys, written(tmp_path, "\ufeff5\n6\n"))
+
+    assert cli.main(["simulate", written(tmp_path, "\n")]) == 2
+    assert "has no arrivals" in capsys.readouterr().err
+
+
+# Playing.
+
+
+def trace(seed: int, requests: int, per_second: float, permits: int) -> list[tuple[int, int]]:
+    """Bursts and pauses, with instants that fall on no slot."""
+    chance = random.Random(seed)
+    now, arrivals = 0, []
+    for _ in range(requests):
+        arrivals.append((now, chance.randint(1, permits)))
+        pause = chance.choice((0, 0, 1, 1, 1, 6))
+        now += round(chance.expovariate(per_second) * 1_000_000 * pause * 0.7) * 1000 + (17_000 if pause else 0)
+    return arrivals
+
+
+def limited(name: str, rate: str, arrivals: Sequence[tuple[int, int]], max_wait: int | None) -> list[int | None]:
+    """The waits at a real limiter on a virtual loop. The calendar begins with the first request, as in the simulation."""
+    waits: list[int | None] = [None] * len(arrivals)
+
+    async def request(limiter: Limiter, number: int, permits: int) -> None:
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        try:
+            await limiter.acquire(permits, max_wait=None if max_wait is None else max_wait / SECOND)
+        except WaitTooLong:
+            return
+        waits[number] = round((loop.time() - asked) * SECOND)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        begin = loop.time() + 0.01
+        limiter = Limiter(make(name, rate, origin=-round(begin * SECOND)))
+        async with asyncio.TaskGroup() as group:
+            for number, (instant, permits) in enumerate(arrivals):
+                await asyncio.sleep(begin + instant / SECOND - loop.time())
+                group.create_task(request(limiter, number, permits))
+                await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+    return waits
+
+
+def check_same(name: str, rate: str, arrivals: Sequence[tuple[int, int]], max_wait: int | None) -> None:
+    expected = limited(name, rate, arrivals, max_wait)
+    found = play(make(name, rate, origin=0), arrivals, max_wait)
+    assert [wait is None for wait in found] == [wait is None for wait in expected], (name, max_wait)
+    assert all(abs((one or 0) - (other or 0)) <= GRAIN for one, other in zip(found, expected, strict=True)), (name, max_wait)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_waits_and_refusals_are_those_of_a_limiter(name: str) -> None:
+    """Refusals to the last one, and waits within the grain of the timers."""
+    for permits, max_wait in ((1, None), (1, 300_013_000), (2, 500_017_000), (3, None)):
+        check_same(name, "30/s", trace(7, 200, 40 / permits, permits), max_wait)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(NAMES),
+    gaps=st.lists(st.integers(0, 60).map(lambda step: step * 5 * MS), min_size=1, max_size=40),
+    permits=st.integers(1, 2),
+    max_wait=st.none() | st.integers(0, 150).map(lambda step: step * 5 * MS + 2_113_000),
+)
+def test_any_trace_is_played_as_by_a_limiter(name: str, gaps: list[int], permits: int, max_wait: int | None) -> None:
+    check_same(name, "20/s", [(sum(gaps[:number]), permits) for number in range(len(gaps))], max_wait)
+
+
+def test_a_request_that_can_never_be_granted_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As at a limiter."""
+    with pytest.raises(ValueError, match="3"):
+        play(TokenBucket("10/s", burst=2), [(0, 3)])
+
+    assert cli.main(["simulate", written(tmp_path, "0 3\n"), "--burst", "2"]) == 2
+    assert "aiorate simulate: take(3)" in capsys.readouterr().err
+
+
+# Figures.
+
+
+def test_the_busiest_window_holds_the_most() -> None:
+    """Half-open: an instant a whole window later is outside. An error by one would hide a broken guarantee."""
+    for instants, window, expected in (
+        ([], 10, 0),
+        ([5], 1, 1),
+        ([0, 10], 10, 1),
+        ([0, 10], 11, 2),
+        ([0, 0, 0, 1], 1, 3),
+        ([0, 4, 8, 9, 10, 30], 5, 3),
+        ([0, 100, 101, 102, 200, 201], 1_000, 6),
+    ):
+        assert busiest([(instant, 1) for instant in instants], window) == expected, instants
+    chance = random.Random(1)
+    for _ in range(200):
+        points = sorted((chance.randrange(60), chance.randrange(1, 5)) for _ in range(chance.randrange(25)))
+        window = chance.randrange(1, 40)
+        tried = max(sum(n for instant, n in points if start <= instant < start + window) for start in range(-window, 61))
+        assert busiest(points, window) == tried, (points, window)
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    assert [percentile(range(1, 101), percent) for percent in (0, 50, 95, 100)] == [1, 50, 95, 100]
+    assert [percentile([7], 50), percentile([], 50)] == [7, 0]
+
+
+# The output.
+
+
+def test_requests_at_one_instant_print_their_instants(capsys: pytest.CaptureFixture[str]) -> None:
+    """A bucket of one (a tenth of a second at 10/s), then the rate; in upper or lower case."""
+    lines = shown(capsys, "--strategy", "tokenbucket", "--requests", "4", "--max-wait", "0.2").splitlines()
+
+    assert lines[0].startswith("TokenBucket('10/s'")
+    rows = [["1", "0.000000", "0.000000"], ["2", "0.100000", "0.100000"], ["3", "0.200000", "0.100000"], ["4", "refused"]]
+    assert [line.split() for line in lines[3:]] == rows
+    assert len(shown(capsys).splitlines()) == 23
+
+
+def test_months_are_counted_from_the_first_arrival(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without arrivals, from January 1970."""
+    month = ("--strategy", "CalendarWindow", "--rate", "2/month")
+
+    made = shown(capsys, *month, "--requests", "5")
+    given = shown(capsys, *month, written(tmp_path, "2026-01-31T23:59:59\n" * 3))
+
+    assert [line.split()[1] for line in made.splitlines()[3:]] == ["0.000000"] * 2 + ["2678400.000000"] * 2 + ["5097600.000000"]
+    assert "longest wait     1.000 s" in given
+
+
+def test_the_summary_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At 2/s with a burst of 4: four and the last at once, four after 0.5 to 2 s; two more would wait for 2.5 s and 3 s."""
+    file = written(tmp_path, "100\n" * 10 + "120\n")
+
+    text = shown(capsys, file, "--rate", "2/s", "--burst", "4", "--max-wait", "2")
+
+    assert text.startswith("TokenBucket('2/s', burst=4")
+    assert [" ".join(line.split()) for line in text.splitlines()[2:10]] == [
+        "requests 11 in 20.000 s, 0.55/s",
+        "at once 5 45.5%",
+        "waited 4 36.4%",
+        "refused 2 18.2%",
+        "median wait 0.000 s",
+        "95 % wait 2.000 s",
+        "longest wait 2.000 s",
+        "most requests in any 1 s: 10 arrived, 5 granted",
+    ]
+    by_permits = shown(capsys, written(tmp_path, "0 2\n0\n"), "--rate", "9/500ms", "--burst", "3")
+    assert "most permits in any 0.5 s: 3 arrived, 3 granted" in by_permits
+
+
+def test_nothing_granted_has_a_summary_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A new pool holds one permit."""
+    text = shown(capsys, written(tmp_path, "1 2\n"), "--max-wait", "0")
+
+    assert "refused              1   100.0%" in text
+    assert "2 arrived, 0 granted" in text
+
+
+def test_a_plot_shows_arrivals_grants_and_the_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Five a second for 20 s, of which three a second are granted."""
+    file = written(tmp_path, "".join(f"{number / 5}\n" for number in range(100)))
+
+    drawn = shown(capsys, file, "--rate", "3/s").partition("requests per second")[2]
+    fast = shown(capsys, file, "--rate", "3000/s").partition("requests per second")[2]
+
+    dots = [line.rindex("o") for line in drawn.splitlines() if "o" in line[5:]]
+    bars = [line.rindex("█") for line in drawn.splitlines() if "█" in line]
+    assert max(dots) < 60 < max(bars)  # arrivals end after 20 s of 33
+    assert "3┼" in drawn
+    assert "30 s" in drawn
+    assert "┼" not in fast  # a line far above would leave no room
+
+
+def test_without_plotext_the_summary_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``pip install aiorate-limiter`` alone simulates."""
+    monkeypatch.setitem(sys.modules, "plotext", None)
+
+    text = shown(capsys, written(tmp_path, "0\n1\n"))
+
+    assert "granted" in text
+    assert text.endswith('For a plot: pip install "aiorate-limiter[demo]"\n')
+
+
+@pytest.mark.skipif(which("awk") is None, reason="the commands of the page need awk")
+def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
+    """On a log as servers write it, for several days: with the time of day they are two requests per second, with the date one."""
+    line = '192.0.2.7 - - [{}/Oct/2026:13:55:{:02} -0700] "GET / HTTP/1.0" 200 2326 "-" "-"\n'
+    log = "".join(line.format(day, second) for day in ("09", "31") for second in range(60))
+    (tmp_path / "access.log").write_text(log, encoding="utf-8")
+    page = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
+    commands = re.findall(r"```sh\n(.*?simulate.*?)\n```", page, flags=re.DOTALL)
+    (promised,) = re.findall(r"```text\n(requests .*?)```", page, flags=re.DOTALL)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    def printed(command: str) -> str:
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+            capture_output=True,
+            encoding="utf-8",
+            timeout=LONG,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), command
+        return done.stdout
+
+    example, spread, dated = map(printed, commands)
+
+    assert promised in example
+    assert re.search(r"requests +120   in (58|59|60)\.\d{3} s, 2\.0\d*/s", spread)
+    assert "requests           120   in 1900859.000 s" in dated
+    assert "most requests in any 1 s: 1 arrived, 1 granted" in dated
