@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiorate.schedulers.dimensions import Amounts
 from aiorate.waiting import changes
-from aiorate.waiting.questions import available, max_permits
-from aiorate.waiting.receipts import Receipt, give_back
 
 if TYPE_CHECKING:
     from aiorate.budget import Budget
     from aiorate.feedback import Left
     from aiorate.limiter import Limiter
+    from aiorate.waiting.line import Taken
 
 __all__ = ["Above", "SharedBudget", "SharedLimiter"]
 
@@ -55,8 +54,8 @@ class Above(Protocol):
         """How much of the dimension is available here; None: it is not here."""
         ...
 
-    def correct(self, more: dict[str, int], receipt: int) -> None:
-        """As `Budget.correct`, of a request with that receipt."""
+    def correct(self, more: dict[str, int], taken: Taken) -> None:
+        """As `Budget.correct`, of a request that took that here and above."""
         ...
 
     def cap(self, name: str, quota: Left) -> None:
@@ -84,7 +83,7 @@ class SharedLimiter:
 
     @property
     def most(self) -> dict[str, int | None]:
-        return {self.names[-1]: max_permits(self.limit._dispatcher)}
+        return {self.names[-1]: self.limit._node.max_permits}
 
     def permits_of(self, permits: int) -> int:
         assert isinstance(permits, Amounts)
@@ -94,18 +93,17 @@ class SharedLimiter:
         return len(self.names) - 1
 
     def available(self, name: str) -> int | None:
-        return available(self.limit._dispatcher) if name == self.names[-1] else None
+        return self.limit._node.available() if name == self.names[-1] else None
 
-    def correct(self, more: dict[str, int], receipt: int) -> None:
+    def correct(self, more: dict[str, int], taken: Taken) -> None:
         permits = more.get(self.names[-1], 0)
         if permits > 0:
-            changes.charge(self.limit._dispatcher, permits)
-        elif permits < 0:
-            assert isinstance(receipt, Receipt)  # as all have that took permits through a gate
-            give_back(self.limit._dispatcher, -permits, receipt.shared, whole=False)
+            changes.charge(self.limit._node, permits)
+        elif permits < 0 and taken:
+            _give_back(-permits, taken)
 
     def cap(self, name: str, quota: Left) -> None:
-        changes.cap(self.limit._dispatcher, quota.name, quota.left, quota.size, quota.ns, quota.error)
+        changes.cap(self.limit._node, quota.name, quota.left, quota.size, quota.ns, quota.error)
 
     def closed(self) -> str:
         return f"the shared Limiter {self.names[-1]!r} is closed. Reopen it, or create a new Budget."
@@ -140,10 +138,10 @@ class SharedBudget:
     def available(self, name: str) -> int | None:
         return self.limit._available_here(name) if name in self.limit.dimensions else None
 
-    def correct(self, more: dict[str, int], receipt: int) -> None:
+    def correct(self, more: dict[str, int], taken: Taken) -> None:
         here = {name: amount for name, amount in more.items() if amount and name in self.limit.dimensions}
         if here:
-            self.limit._correct(here, receipt.shared if isinstance(receipt, Receipt) else receipt)
+            self.limit._correct(here, taken)
 
     def cap(self, name: str, quota: Left) -> None:
         self.limit._cap(name, quota)
@@ -152,10 +150,19 @@ class SharedBudget:
         return self.limit._which_closed()
 
     def reason(self, permits: int) -> str:
-        dispatcher = self.limit._dispatcher
-        now = dispatcher.look()
-        if dispatcher.line:
+        node = self.limit._node
+        now = node.look_now()
+        if node.line:
             return " in the line of the shared budget"
-        if dispatcher.timeline.held_at is not None:
+        if node.timeline.held_at is not None:
             return " because the shared budget is paused"
-        return self.limit._refusals.reason(self.permits_of(permits), dispatcher, now)
+        return self.limit._refusals.reason(self.permits_of(permits), node, now)
+
+
+def _give_back(permits: int, taken: Taken) -> None:
+    """Take back a part of what a request took of these limits."""
+    for node, _, instant in taken:
+        if node.counters.since is None or instant > node.counters.since:
+            node.counters.given_back += permits
+            node.scheduler.give_back(permits, node.timeline.now(), instant)
+        node.changed()

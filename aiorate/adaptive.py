@@ -6,6 +6,7 @@ nothing of HTTP.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
@@ -17,13 +18,12 @@ from aiorate.limiter import Limiter
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds
 from aiorate.schedulers.window import Window
 from aiorate.waiting import changes
-from aiorate.waiting.deciding import changing
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
     from aiorate.rate import Duration, Number
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
     from aiorate.waiting.timeline import Timeline
 
 __all__ = ["AdaptiveRate", "adaptive_of"]
@@ -82,8 +82,8 @@ class AdaptiveRate:
         return self._limiter.rate
 
     @property
-    def _dispatcher(self) -> Dispatcher:
-        return self._limiter._dispatcher
+    def _node(self) -> Node:
+        return self._limiter._node
 
     def succeeded(self, *, took: Duration | None = None) -> None:
         """Say that the server did not refuse a request because of its rate.
@@ -112,7 +112,7 @@ class AdaptiveRate:
 
     def _reading(self) -> int:
         """The reading of the limiter's clock in ns, from which an adapter measures how long an answer took."""
-        return self._dispatcher.timeline.read()
+        return self._node.timeline.read()
 
     def _heed(self, throttled: bool, feedback: Feedback | None, granted: int) -> None:
         """What an adapter heard: whether the server throttled, what else it said, and the `reading` at the grant.
@@ -126,32 +126,35 @@ class AdaptiveRate:
         else:
             self._succeeded(took)
 
-    @changing
     def _begin(self) -> None:
-        changes.move_rate(self._dispatcher, self._search.applied)
+        self._node.tree.change(partial(changes.move_rate, self._node, self._search.applied))
 
-    @changing
     def _succeeded(self, took: int | None) -> None:
-        now, took = self._search.instant(self._dispatcher, took)
+        self._node.tree.change(partial(self._on_success, took))
+
+    def _on_success(self, took: int | None) -> None:
+        now, took = self._search.instant(self._node, took)
         self._search.finder.succeeded(now, took)
         self._apply()
 
-    @changing
     def _throttled(self, feedback: Feedback | None, pause: int, took: int | None) -> None:
-        now, took = self._search.instant(self._dispatcher, took)
+        self._node.tree.change(partial(self._on_refusal, feedback, pause, took))
+
+    def _on_refusal(self, feedback: Feedback | None, pause: int, took: int | None) -> None:
+        now, took = self._search.instant(self._node, took)
         self._search.finder.throttled(now, took, min(pause, _LONGEST))
         if feedback is not None:
-            changes.observe(self._dispatcher, feedback, 0)
+            changes.observe(self._node, feedback, 0)
         self._apply()
 
     def _apply(self) -> None:
-        search, dispatcher = self._search, self._dispatcher
+        search, node = self._search, self._node
         rate = search.changed()
         if rate is not None:
-            changes.move_rate(dispatcher, rate)
+            changes.move_rate(node, rate)
         settled = search.news()
         if settled is not None:
-            dispatcher.notices.tell(Event("rate", dispatcher.notices.name, rate=settled), dispatcher.loop)
+            node.notices.tell(Event("rate", node.notices.name, rate=settled), node.tree)
 
     def __repr__(self) -> str:
         search = self._search
@@ -190,8 +193,8 @@ class _Search:
             self._check_whole(rate)
         self.finder = Finder(rate.per_second, lowest.per_second, highest.per_second, refused)
         self.applied = self._told = rate if not self._period else self._rounded(rate.per_second)
-        self._last = self._edge = self._begun = limiter._dispatcher.look()
-        self._offset, self._gap = limiter._dispatcher.timeline.offset, 0
+        self._last = self._edge = self._begun = limiter._node.tree.run(limiter._node.look_now)
+        self._offset, self._gap = limiter._node.timeline.offset, 0
 
     def _check_whole(self, rate: Rate) -> None:
         # A window counts whole permits in its period.
@@ -203,9 +206,9 @@ class _Search:
             )
         self.lowest, self.highest = Rate.exactly(least, self._period), Rate.exactly(most, self._period)
 
-    def instant(self, dispatcher: Dispatcher, took: int | None) -> tuple[int, int | None]:
+    def instant(self, node: Node, took: int | None) -> tuple[int, int | None]:
         """The limiter's time, which stands still in a pause, and how much of it went by since the grant ``took`` ns ago."""
-        now, timeline = dispatcher.look(), dispatcher.timeline
+        now, timeline = node.look_now(), node.timeline
         if timeline.offset != self._offset:
             self._edge, self._gap, self._offset = self._last, timeline.offset - self._offset, timeline.offset
             self.finder.paused(self._gap)
@@ -260,7 +263,7 @@ _SEARCHES: WeakKeyDictionary[Limiter, _Search] = WeakKeyDictionary()
 def _check_limiter(limiter: object) -> None:
     if not isinstance(limiter, Limiter):
         raise TypeError(f"AdaptiveRate() takes a Limiter, not {kind_of(limiter)}: AdaptiveRate(Limiter('10/s'), '1/s', '100/s').")
-    if limiter._dispatcher.watcher.state != "local":
+    if limiter._node.watcher.state != "local":
         raise ValueError(
             "AdaptiveRate(): processes share the rate of a RedisLimiter, and each would move it by what it alone hears. Give each process"
             " an AdaptiveRate over a Limiter: those of one server find their shares."

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import ref
 
 from aiorate.above import SharedBudget, SharedLimiter
 from aiorate.budget_options import (
@@ -30,12 +29,8 @@ from aiorate.rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate.schedulers.dimensions import Amounts, Dimensions
 from aiorate.several import strategy_of
 from aiorate.waiting import changes
-from aiorate.waiting.deciding import changing, deciding, looking
-from aiorate.waiting.dispatcher import Dispatcher
-from aiorate.waiting.gate import Gate
 from aiorate.waiting.max_waiting import MaxWaiting
-from aiorate.waiting.questions import estimate, is_closed
-from aiorate.waiting.receipts import drop, give_back, keep
+from aiorate.waiting.node import Node, hold, kept, undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +45,9 @@ if TYPE_CHECKING:
     from aiorate.totals import Totals
     from aiorate.waited import Waited
     from aiorate.waiting.clock import Clock
-    from aiorate.waiting.dispatcher import Answer
+    from aiorate.waiting.line import Taken
+    from aiorate.waiting.node import Answer
+    from aiorate.waiting.tree import Tree
 
     Decide = Callable[..., Answer]
 
@@ -91,9 +88,9 @@ class Budget:
         "_above",
         "_clamped",
         "_dimensions",
-        "_dispatcher",
         "_max_waiting",
         "_names",
+        "_node",
         "_of_key",
         "_on_error",
         "_own",
@@ -130,13 +127,14 @@ class Budget:
         self._above: Above | None = None
         self._of_key = False
         self._dimensions = self._scheduler(own)
-        self._dispatcher = Dispatcher(self._dimensions, duration_to_ns(catch_up, "Budget(catch_up)"), False, clock, name)
-        self._dispatcher.notices.on_event = on_event
+        tree: Tree | None = None
         if scope == "process":
-            from aiorate.waiting.process.scope import widen
+            from aiorate.waiting.threads import ThreadTree
 
-            widen([self._dispatcher], name)
-        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._dispatcher)
+            tree = ThreadTree(clock)
+        self._node = Node(self._dimensions, duration_to_ns(catch_up, "Budget(catch_up)"), False, clock, name, tree)
+        self._node.notices.on_event = on_event
+        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node)
         self._refusals = BudgetRefusals(self._names, self._dimensions, None)
         for place, limiter in limiters.items():
             self._share(SharedLimiter(self._names, place, limiter))
@@ -162,19 +160,10 @@ class Budget:
         check_same_scope(what, process, shared)
 
     def _share(self, above: Above) -> None:
-        dispatcher = self._dispatcher
-        if dispatcher.section is not None:
-            from aiorate.waiting.process.scope import family_of, join
-
-            join(family_of(above.limit._dispatcher), dispatcher)
-        dispatcher.run(self._pass_through, above)
+        self._node.tree.run(changes.share, self._node, above.limit._node, above.permits_of)
+        self._node.waited_above = partial(_note_dimension, self._dimensions, above)
         self._above, self._names = above, above.names
         self._refusals = BudgetRefusals(self._names, self._dimensions, above)
-
-    def _pass_through(self, above: Above) -> None:
-        # By a weak reference, so that the budget of a key that is evicted is freed at once.
-        gate = Gate(above.limit._dispatcher, partial(_decided_above, ref(self)), above.permits_of, above.limit)
-        changes.share(self._dispatcher, gate, self._dispatcher.section)
 
     # Asking.
 
@@ -198,67 +187,53 @@ class Budget:
             for place, amount, lowered in zip(self._names, wanted, granted, strict=True):
                 if lowered < amount and place not in self._clamped:
                     self._clamped += (place,)
-                    told = Event("clamped", self._dispatcher.notices.name, key=place, permits=lowered)
-                    self._dispatcher.post(partial(self._dispatcher.notices.tell, told, self._dispatcher.loop))
+                    told = Event("clamped", self._node.notices.name, key=place, permits=lowered)
+                    self._node.tree.post(partial(self._node.notices.tell, told, self._node.loop))
         return Lease(self, Amounts(granted), limit, self._on_error if on_error is None else on_error)
 
-    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
-        """Wait for the amounts: the seconds waited, the receipt, and the dimension that was waited for. For `Lease`.
+    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:
+        """Wait for the amounts: the seconds waited, what was taken, and the dimension that was waited for. For `Lease`.
 
-        A receipt is held from then on: `end_lease` must follow. ``decide`` replaces `Dispatcher.decide`.
+        What was taken is held from then on: `_end_lease` must follow. ``decide`` replaces `Node.decide`.
         """
-        dispatcher = self._dispatcher
+        node = self._node
+        node.tree.run(self._forget_dimension)
         try:
-            ticket, _, now = dispatcher.run(self._ask, amounts, limit, decide or dispatcher.decide)
-        except ValueError as error:
+            ticket, _, asked, taken = node.tree.ask(node, amounts, limit, self._max_waiting, self._refusals, None, False, decide)
+            waited = 0
+            if ticket is not None:
+                waited, _, taken = await node.wait(ticket, amounts, asked, limit, self._max_waiting, self._refusals)
+        except Exception as error:
             self._explain(error, amounts)
             raise
-        if ticket is None:
-            return 0.0, now, None
+        node.tree.run(hold, taken)
+        return ns_to_seconds(waited), taken, self._refusals.dimension(amounts) if waited else None
+
+    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:
+        """As `_enter`, in a thread without an event loop, which it blocks. Interrupted, the reservation is undone. For `Lease`."""
+        from aiorate.waiting.threads import wait_blocking
+
+        node, taken = self._node, None
+        node.tree.run(self._forget_dimension)
         try:
-            waited, _, receipt = await dispatcher.wait(ticket, amounts, now, limit, self._max_waiting, self._refusals)
+            waited, taken = wait_blocking(node, amounts, limit, self._max_waiting, self._refusals, decide)
+            node.tree.run(hold, taken)
         except BaseException as error:
-            self._end_lease()
+            if taken is not None:
+                node.tree.post(partial(undo, taken, False))
             self._explain(error, amounts)
             raise
-        return ns_to_seconds(waited), receipt, self._refusals.dimension(amounts) if waited else None
+        return ns_to_seconds(waited), taken, self._refusals.dimension(amounts) if waited else None
 
-    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
-        """As `enter`, in a thread without an event loop, which it blocks. Interrupted, the reservation is undone. For `Lease`."""
-        from aiorate.waiting.process.blocking import wait_blocking
-
-        dispatcher, kept, receipt = self._dispatcher, list[bool](), None
-        try:
-            dispatcher.run(self._begin, kept)
-            waited, receipt, _ = wait_blocking(dispatcher, amounts, limit, self._max_waiting, None, self._refusals, decide)
-            return ns_to_seconds(waited), receipt, self._refusals.dimension(amounts) if waited else None
-        except BaseException as error:
-            if receipt is not None:
-                dispatcher.post(partial(give_back, dispatcher, amounts, receipt))
-            elif kept:
-                self._end_lease()
-            self._explain(error, amounts)
-            raise
-
-    def _ask(self, amounts: Amounts, limit: int | None, decide: Decide) -> Answer:
-        dispatcher = self._dispatcher
-        if not dispatcher.line:
+    def _forget_dimension(self) -> None:
+        if not self._node.line:
             self._dimensions.waited_for = None
-        answer = decide(amounts, limit, self._max_waiting, self._refusals)
-        keep(dispatcher)
-        return answer
-
-    def _begin(self, kept: list[bool]) -> None:
-        if not self._dispatcher.line:
-            self._dimensions.waited_for = None
-        keep(self._dispatcher)
-        kept.append(True)
 
     def _explain(self, error: BaseException, amounts: Amounts) -> None:
         """Raise a better error, where that is of a shared limit: it is closed, or allows less at once than when the lease was made."""
-        dispatcher = self._dispatcher
-        if isinstance(error, LimiterClosed) and not dispatcher.closed and is_closed(dispatcher):
-            raise self._refusals.closed(dispatcher) from None
+        node = self._node
+        if isinstance(error, LimiterClosed) and not node.closed and node.shut:
+            raise self._refusals.closed(node) from None
         if isinstance(error, ValueError):
             for place, amount, least in zip(self._names, amounts.of, self._lowered(amounts.of), strict=True):
                 if least < amount:
@@ -272,41 +247,36 @@ class Budget:
             self._check_name("settle", place)
             check_count(f"settle({place})", amount)
 
-    def _settle_lease(self, amounts: Amounts, receipt: int, used: dict[str, int]) -> None:
+    def _settle_lease(self, amounts: Amounts, taken: Taken, used: dict[str, int]) -> None:
         """Correct the amounts that a lease took. For `Lease`."""
-        self._correct({place: amount - amounts.of[self._names.index(place)] for place, amount in used.items()}, receipt)
+        self._correct({place: amount - amounts.of[self._names.index(place)] for place, amount in used.items()}, taken)
 
-    def _correct(self, more: dict[str, int], receipt: int) -> None:
-        """Charge how much ``more`` was used than that receipt is for; below 0 it comes back. For budgets that share this one."""
-        dispatcher = self._dispatcher
-        now = dispatcher.look()
+    def _correct(self, more: dict[str, int], taken: Taken) -> None:
+        """Charge how much ``more`` was used than was taken; below 0 it comes back. For budgets that share this one."""
+        node = self._node
+        now = node.look_now()
+        instant, above = (taken[0][2], taken[1:]) if taken and taken[0][0] is node else (now, taken)
         for number, place in enumerate(self._names[: self._own]):
             if place in more:
-                self._dimensions.correct(number, more[place], now, int(receipt))
+                self._dimensions.correct(number, more[place], now, instant)
         if self._above is not None:
-            self._above.correct(more, receipt)
-        dispatcher.changed()
+            self._above.correct(more, above)
+        node.changed()
 
-    def _end_lease(self) -> None:
-        """A lease has ended: its receipt is no longer needed. Never waits. For `Lease`."""
-        if self._dispatcher.section is None:
-            drop(self._dispatcher)
-        else:
-            self._dispatcher.post(partial(drop, self._dispatcher))
+    def _end_lease(self, taken: Taken) -> None:
+        """A lease has ended: what was taken cannot come back any more. Never waits. For `Lease`."""
+        self._node.tree.post(partial(kept, taken))
 
     # Changing, for those in line too.
 
-    @changing
     def pause(self, seconds: Duration) -> None:
         """Let nothing through for this many seconds, or a timedelta; see `Limiter.pause`. What it shares is not paused."""
-        changes.pause(self._dispatcher, pause_to_ns(seconds))
+        self._node.tree.change(partial(changes.pause, self._node, pause_to_ns(seconds)))
 
-    @changing
     def resume(self) -> None:
         """End a pause now, whoever began it."""
-        changes.resume(self._dispatcher)
+        self._node.tree.change(partial(changes.resume, self._node))
 
-    @changing
     def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about the limits; None does nothing.
 
@@ -318,41 +288,44 @@ class Budget:
         """
         if feedback is None:
             return
+        check_feedback("observe()", feedback)
+        self._node.tree.change(partial(self._observe, feedback, duration_to_ns(jitter, "observe(jitter)")))
+
+    def _observe(self, feedback: Feedback, extra: int) -> None:
+        node = self._node
         ns, told = check_feedback("observe()", feedback)
-        extra = duration_to_ns(jitter, "observe(jitter)")
-        dispatcher = self._dispatcher
-        dispatcher.look()
-        news = changes.pause_longer(dispatcher, ns, extra)
+        node.look_now()
+        news = changes.pause_longer(node, ns, extra)
         names = {quota.name for quota in feedback.quotas}
         for quota in told:
-            place = self._quotas.find(quota, names, self._names, dispatcher.notices.name)
+            place = self._quotas.find(quota, names, self._names, node.notices.name)
             if place is not None:
                 self._cap(place, quota)
-        dispatcher.changed()
-        changes.tell_of_pause(dispatcher, news, feedback)
+        node.changed()
+        changes.tell_of_pause(node, news, feedback)
 
     def _cap(self, place: str, quota: Left) -> None:
         """Heed a server's quota of a dimension: of that here, or of the shared one if only that has it. For budgets that share this."""
-        number, dispatcher = self._names.index(place), self._dispatcher
+        number, node = self._names.index(place), self._node
         if number < self._own:
-            now = dispatcher.look()
-            self._dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + dispatcher.timeline.held_for, quota.error)
-            dispatcher.changed()
+            now = node.look_now()
+            self._dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + node.timeline.held_for, quota.error)
+            node.changed()
         elif self._above is not None:
             self._above.cap(place, quota)
 
     async def aclose(self) -> None:
         """Close the budget. Callers in the queue get `LimiterClosed`. What it shares stays open, and leases can still be settled."""
         error = LimiterClosed("reserve(): the budget was closed while this reservation was waiting.")
-        self._dispatcher.run(changes.shut, self._dispatcher, error)
-        await changes.finish(self._dispatcher)
+        self._node.tree.run(self._node.close, error)
+        await self._node.finish()
 
     # Looking.
 
     @property
     def name(self) -> str | None:
         """The name that it was given."""
-        return self._dispatcher.notices.name
+        return self._node.notices.name
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -360,22 +333,21 @@ class Budget:
         return self._names
 
     @property
-    @deciding
     def waiting(self) -> int:
         """How many reservations are in the queue."""
-        self._dispatcher.look()
-        return self._dispatcher.line.count()
+        node = self._node
+        return node.tree.run(lambda: (node.look_now(), node.waiting)[1])
 
     def available(self, dimension: str) -> int:
         """Return how much of a dimension is available now. 0 while somebody waits, while paused, and once closed."""
         self._check_name("available", dimension)
-        return self._dispatcher.run(self._available_here, dimension)
+        return self._node.tree.run(self._available_here, dimension)
 
     def _available_here(self, dimension: str) -> int:
         """As `available`, inside the critical section. For budgets that share this one."""
-        dispatcher = self._dispatcher
-        now = dispatcher.look()
-        if dispatcher.line or dispatcher.closed or dispatcher.timeline.held_at is not None:
+        node = self._node
+        now = node.look_now()
+        if node.line or node.closed or node.timeline.held_at is not None:
             return 0
         number = self._names.index(dimension)
         own = self._dimensions.available_of(number, now) if number < self._own else None
@@ -385,14 +357,13 @@ class Budget:
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
         wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
-        return self._dispatcher.run(self._wait_of, wanted)
+        return self._node.tree.run(self._wait_of, wanted)
 
     def _wait_of(self, wanted: Amounts) -> float:
-        dispatcher = self._dispatcher
-        wait = estimate(dispatcher, wanted, dispatcher.look())
-        return float("inf") if wait is None or is_closed(dispatcher) else ns_to_seconds(wait)
+        node = self._node
+        wait = node.wait_for(wanted, node.look_now())
+        return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
 
-    @deciding
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, in reservations.
 
@@ -401,8 +372,7 @@ class Budget:
         """
         from aiorate.statistics import snapshot
 
-        self._dispatcher.look()
-        return snapshot(self._dispatcher)
+        return self._node.tree.run(snapshot, self._node)
 
     def _amounts(self, call: str, amounts: dict[str, int]) -> tuple[int, ...]:
         for place, amount in amounts.items():
@@ -431,7 +401,7 @@ class Budget:
         check_on_wait("watch", on_wait)
         from aiorate.waiting.watch import watch_of
 
-        return self._dispatcher.run(watch_of, self._dispatcher).add(on_wait)
+        return watch_of(self._node).add(on_wait)
 
     # For parts of aiorate that are built upon a budget.
 
@@ -439,7 +409,7 @@ class Budget:
         """As `Limiter.totals`, with the amounts reserved and kept of each dimension, before they are settled."""
         from aiorate.totals import totals_of
 
-        return totals_of(self._dispatcher, self._names)
+        return totals_of(self._node, self._names)
 
     @property
     def _most(self) -> dict[str, int | None]:
@@ -453,7 +423,7 @@ class Budget:
 
     def _part(self, amounts: Amounts, places: tuple[int, ...]) -> Amounts:
         """What a reservation of a budget that shares this one takes here: its amounts at these places."""
-        if not self._dispatcher.line:
+        if not self._node.line:
             self._dimensions.waited_for = None
         return amounts.part(places)
 
@@ -468,43 +438,32 @@ class Budget:
             raise ValueError("the budget belongs to another key already: make one for each key.")
         if shared is not None:
             present = {} if self._above is None else {self._names[-1]: self._above.limit}
-            self._check_shared("KeyedBudget(shared)", shared, present, self._dispatcher.section is not None)
+            self._check_shared("KeyedBudget(shared)", shared, present, self._node.tree.threads)
             self._share(SharedBudget(self._names, shared))
         self._of_key = True
 
     def _which_closed(self) -> str:
         """Which budget or Limiter is closed, of this one and those that it shares, and what to do, as a sentence."""
-        if self._dispatcher.closed or self._above is None:
-            name = self._dispatcher.notices.name
+        if self._node.closed or self._above is None:
+            name = self._node.notices.name
             named = repr(name) if name else f"of {' and '.join(self._names)}"
             return f"the shared budget {named} is closed. Create a new one, and the budgets that share it."
         return self._above.closed()
 
-    def _decided_above(self) -> None:
-        """Called when what is shared has decided about the first in line, which waited for it."""
-        first = self._dispatcher.line.first()
-        if first is not None and self._above is not None:
-            amounts = first[1]
-            assert isinstance(amounts, Amounts)
-            self._dimensions.waited_for = self._above.waited_for(amounts)
-        self._dispatcher.serve_if_alive()
-
-    @looking
     def __repr__(self) -> str:
-        name = f" {self._dispatcher.notices.name!r}" if self._dispatcher.notices.name else ""
+        name = f" {self._node.notices.name!r}" if self._node.notices.name else ""
         limits: dict[str, object] = dict(zip(self._names, self._dimensions.parts, strict=False))
         if self._above is not None:
             limits[self._names[-1] if isinstance(self._above.limit, Limiter) else "shared"] = self._above.limit
         parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
-        state = ", closed" if self._dispatcher.closed else ", paused" if self._dispatcher.timeline.paused else ""
-        return f"<Budget{name} {parts}, {len(self._dispatcher.line)} waiting{state}>"
+        state = ", closed" if self._node.closed else ", paused" if self._node.timeline.paused else ""
+        return f"<Budget{name} {parts}, {len(self._node.line)} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Budget cannot be copied or pickled: the copy would grant the same permits again. Share it.")
 
 
-def _decided_above(budget: ref[Budget]) -> None:
-    """Tell a budget that what it shares has decided, if it is still there. A task that waits holds it."""
-    there = budget()
-    if there is not None:
-        there._decided_above()
+def _note_dimension(dimensions: Dimensions, above: Above, permits: int) -> None:
+    """The request, or one before it in line, waited for what is shared."""
+    assert isinstance(permits, Amounts)
+    dimensions.waited_for = above.waited_for(permits)

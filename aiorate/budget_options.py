@@ -11,8 +11,8 @@ from aiorate.limiter import Limiter
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aiorate.keyed_base import Member
     from aiorate.several import Limits
-    from aiorate.waiting.deciding import HasDispatcher
 
 __all__ = [
     "cannot_be_full",
@@ -57,11 +57,11 @@ def check_on_error(what: str, on_error: object) -> None:
         raise ValueError(f"{called(what, on_error)} must be 'keep' or 'refund'.")
 
 
-def check_same_scope(what: str, process: bool, shared: HasDispatcher) -> None:
+def check_same_scope(what: str, process: bool, shared: Member) -> None:
     """Raise ValueError, which names it ``what``, unless what is shared has the scope of the budget, which is that of the ``process``."""
-    if process and shared._dispatcher.section is None:
+    if process and shared._node.tree.threads is False:
         raise ValueError(f"{what}: this has scope='loop', and the budget has scope='process'. Create this with scope='process' too.")
-    if not process and shared._dispatcher.section is not None:
+    if not process and shared._node.tree.threads:
         raise ValueError(f"{what}: this has scope='process', and the budget is for one event loop. Create the budget with scope='process'.")
 
 

@@ -11,7 +11,7 @@ from aiorate.waiting.refusals import Refusals
 if TYPE_CHECKING:
     from aiorate.above import Above
     from aiorate.schedulers.dimensions import Dimensions
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
 
 __all__ = ["BudgetRefusals"]
 
@@ -40,13 +40,13 @@ class BudgetRefusals(Refusals):
         assert isinstance(permits, Amounts)
         return None if permits.waited_for is None else self._names[permits.waited_for]
 
-    def closed(self, dispatcher: Dispatcher) -> LimiterClosed:
-        return LimiterClosed(f"reserve(): {_CLOSED if dispatcher.closed or self._above is None else self._above.closed()}")
+    def closed(self, node: Node) -> LimiterClosed:
+        return LimiterClosed(f"reserve(): {_CLOSED if node.closed or self._above is None else self._above.closed()}")
 
-    def reason(self, permits: int, dispatcher: Dispatcher, now: int) -> str:
-        if dispatcher.line:
+    def reason(self, permits: int, node: Node, now: int) -> str:
+        if node.line:
             return " in line"
-        if dispatcher.timeline.held_at is not None:
+        if node.timeline.held_at is not None:
             return " because the budget is paused"
         place = self._dimensions.last(permits, now)
         if place is None and self._above is not None:

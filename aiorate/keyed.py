@@ -15,7 +15,6 @@ from aiorate.options import check_scope
 from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns
 from aiorate.schedulers.interface import Scheduler
 from aiorate.waiting import changes
-from aiorate.waiting.gate import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from aiorate.several import Limits
     from aiorate.spec import RateSpec
     from aiorate.waited import Waited
-    from aiorate.waiting.dispatcher import Dispatcher
 
 __all__ = ["KeyedLimiter"]
 
@@ -101,9 +99,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
     def _make(self, key: K) -> Limiter:
         weight = 1 if self._weight is None else self._ask_weight(self._weight, key)
         limiter = super()._make(key)
-        gate = limiter._dispatcher.gate
-        if gate is not None:
-            gate.weigh(weight)
+        if limiter._node.above is not None:
+            limiter._node.weigh(weight)
         return limiter
 
     def _ask_weight(self, function: Callable[[K], int], key: K) -> int:
@@ -127,7 +124,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
             if self._idle is None:
                 self._idle = _REMEMBERED
             return adapted
-        return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event)  # type: ignore[arg-type]  # it checks
+        return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event, scope=self.scope)  # type: ignore[arg-type]  # it checks
 
     def _check_shared(self, what: str, shared: object) -> Limiter:
         if not isinstance(shared, Limiter):
@@ -136,7 +133,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
                 f"{what}: the function must return a Limiter that several keys share, such as teams[user.team], or None,"
                 f" not {kind_of(shared)}. A rate would be another limit for each key."
             )
-        self._check_limiter(what, shared, self._guard is not None)
+        self._check_limiter(what, shared, self._process)
         return shared
 
     def _check_limiter(self, what: str, shared: Limiter, process: bool) -> None:
@@ -144,15 +141,12 @@ class KeyedLimiter(Keyed[K, Limiter]):
         shared._check_as_shared(what, "the limiters that the factory makes")
 
     def _join(self, member: Limiter, shared: Limiter | None) -> None:
-        if self._guard is not None:
-            self._guard.join(member._dispatcher, None if shared is None else shared._dispatcher)
-        member._dispatcher.run(_share, member._dispatcher, shared)
+        member._node.tree.run(changes.share, member._node, None if shared is None else shared._node)
+        if member._places is not None:
+            member._places.tree = member._node.tree
 
     def _closed_member(self) -> Limiter:
-        closed = _Closed()
-        if self._guard is not None:
-            self._guard.join(closed._dispatcher, None)
-        return closed
+        return _Closed(self.scope)
 
     # Asking.
 
@@ -166,7 +160,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     def acquire_blocking(self, key: K, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """Wait in synchronous code, for a KeyedLimiter with ``scope="process"``; see `Limiter.acquire_blocking`."""
-        if self._guard is None:
+        if not self._process:
             raise RuntimeError("acquire_blocking() needs a KeyedLimiter with scope='process'. In a coroutine, await acquire(key).")
         return self[key].acquire_blocking(permits, max_wait=max_wait)
 
@@ -186,10 +180,10 @@ class KeyedLimiter(Keyed[K, Limiter]):
         check_feedback("observe()", feedback)
         everywhere = tuple(quota for quota in feedback.quotas if quota.name == "global")
         limiter = self[key]
-        gate = limiter._dispatcher.gate
-        if gate is not None and any(quota.remaining == 0 for quota in everywhere):
+        above = limiter._node.above
+        if above is not None and any(quota.remaining == 0 for quota in everywhere):
             told = Feedback(feedback.status, feedback.pause, everywhere, feedback.source)
-            gate.shared.run(changes.observe, gate.shared, told, duration_to_ns(jitter, "observe(jitter)"))
+            above.tree.run(changes.observe, above, told, duration_to_ns(jitter, "observe(jitter)"))
             rest = tuple(quota for quota in feedback.quotas if quota.name != "global")
             feedback = Feedback(feedback.status, None, rest, feedback.source)
         limiter.observe(feedback, jitter=jitter)
@@ -212,11 +206,6 @@ def _adapted(made: object) -> Limiter | None:
     from aiorate.adaptive import AdaptiveRate
 
     return made.limiter if isinstance(made, AdaptiveRate) else None
-
-
-def _share(dispatcher: Dispatcher, shared: Limiter | None) -> None:
-    gate = None if shared is None else Gate(shared._dispatcher, owner=shared)
-    changes.share(dispatcher, gate, dispatcher.section)
 
 
 def _shown(value: object) -> str:
@@ -261,9 +250,13 @@ class _Closed(Limiter):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Literal["loop", "process"]) -> None:
         super().__init__(1)
-        self._dispatcher.closed = True
+        if scope == "process":
+            from aiorate.waiting.threads import ThreadTree
+
+            self._node.tree = ThreadTree()
+        self._node.closed = True
 
     async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         try:

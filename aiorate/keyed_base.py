@@ -1,18 +1,20 @@
 """Members kept by key, each made when its key is first used, and evicted when it owes nothing: what keyed limiters and budgets share.
 
-A member is anything with a dispatcher. Knows nothing of rates, of event loops, or of HTTP. Longer than other files, because finding,
+A member is anything with a node. Knows nothing of rates, of event loops, or of HTTP. Longer than other files, because finding,
 making and evicting rely on the state in which the others leave the keys.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import nullcontext, suppress
 from functools import partial
 from logging import DEBUG, getLogger
-from threading import get_ident
+from threading import RLock, get_ident
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
-from weakref import ref
+from weakref import WeakSet, ref
 
 from aiorate.errors import check_count, kind_of
 from aiorate.events import Event, emit
@@ -20,19 +22,15 @@ from aiorate.kept import Kept
 from aiorate.options import check_on_wait, check_options
 from aiorate.rate import duration_to_ns
 from aiorate.totals import Totals
-from aiorate.waiting import changes
-from aiorate.waiting.questions import is_rested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
+    from contextlib import AbstractContextManager
     from typing import ClassVar, Literal, NoReturn
 
-    from aiorate.keyed_guard import Guard
     from aiorate.rate import Duration
     from aiorate.waited import Waited
-    from aiorate.waiting.deciding import HasDispatcher
-    from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.process.section import Section
+    from aiorate.waiting.node import Node
     from aiorate.waiting.watch import Watch
 
 __all__ = ["Keyed", "refuse_keyed"]
@@ -42,7 +40,7 @@ class Member(Protocol):
     """What is kept for a key."""
 
     @property
-    def _dispatcher(self) -> Dispatcher: ...
+    def _node(self) -> Node: ...
 
     def _totals(self) -> Totals:
         """What it has granted and refused."""
@@ -79,13 +77,14 @@ class Keyed(Generic[K, V]):
         "__weakref__",
         "_closed",
         "_factory",
-        "_guard",
         "_idle",
         "_kept",
+        "_lock",
         "_making",
         "_max_keys",
         "_name",
         "_on_event",
+        "_process",
         "_seen",
         "_shared",
         "_shared_of",
@@ -122,12 +121,11 @@ class Keyed(Generic[K, V]):
         self._kept: Kept[K, V] = Kept()
         self._seen: dict[K, tuple[int, int]] = {}  # with idle: the permits granted to a key when it was checked, and the reading then
         self._closed: V | None = None  # once closed: the member of all further keys
-        self._guard: Guard | None = None
-        if scope == "process":
-            from aiorate.keyed_guard import Guard
-
-            self._guard = Guard(None if shared is None else shared._dispatcher)
-            self._guard.lookups.on_fork = partial(_after_fork, ref(self))
+        self._process = scope == "process"
+        self._lock: AbstractContextManager[object] = RLock() if self._process else nullcontext()
+        """Held while a key is made, with the user's functions, and while kept keys change; never taken in a decision."""
+        if self._process:
+            _of_processes.add(self)
         self._watch: Watch | None = None
         if on_wait is not None:
             self.watch(on_wait)
@@ -150,21 +148,21 @@ class Keyed(Generic[K, V]):
         """The member of all keys that are not kept when this is closed: it grants nothing."""
         raise NotImplementedError
 
-    def _check_scope_of(self, member: HasDispatcher) -> None:
+    def _check_scope_of(self, member: Member) -> None:
         """Raise ValueError if a limiter or budget that a factory returned has another scope."""
-        if self._guard is not None and member._dispatcher.section is None:
+        if self._process and member._node.tree.threads is False:
             raise ValueError(f"its scope is one event loop, and that of the {self._NAME} the process. Make one with scope='process'.")
-        if self._guard is None and member._dispatcher.section is not None:
+        if not self._process and member._node.tree.threads:
             raise ValueError(
                 f"its scope is the process, and that of the {self._NAME} one event loop. Make one with scope='loop', or create the"
                 f" {self._NAME} with scope='process'."
             )
 
-    def _check_scope_of_shared(self, what: str, process: bool, shared: HasDispatcher) -> None:
+    def _check_scope_of_shared(self, what: str, process: bool, shared: Member) -> None:
         """Raise ValueError, which names it ``what``, if a limit that keys share has another scope."""
-        if process and shared._dispatcher.section is None:
+        if process and shared._node.tree.threads is False:
             raise ValueError(f"{what}: this has scope='loop', and the {self._NAME} scope='process'. Create this with scope='process' too.")
-        if not process and shared._dispatcher.section is not None:
+        if not process and shared._node.tree.threads:
             raise ValueError(
                 f"{what}: a {self._NAME} is for one event loop, and this has scope='process'. Use scope='loop', or create the {self._NAME}"
                 " with scope='process'."
@@ -194,7 +192,7 @@ class Keyed(Generic[K, V]):
     @property
     def scope(self) -> Literal["loop", "process"]:
         """``"loop"`` or ``"process"``."""
-        return "loop" if self._guard is None else "process"
+        return "process" if self._process else "loop"
 
     @property
     def name(self) -> str | None:
@@ -250,7 +248,7 @@ class Keyed(Generic[K, V]):
         if self._watch is not None and member is not None:
             from aiorate.waiting.watch import join
 
-            join(member._dispatcher, self._watch, key)
+            join(member._node, self._watch, key)
 
     def _totals(self) -> Totals:
         """As `Limiter.totals`, the sum of all keys: those that were evicted count if it was watched then."""
@@ -275,8 +273,7 @@ class Keyed(Generic[K, V]):
     def _begin_again(self) -> None:
         """In a child process, after a fork: threads that were making keys are in the parent."""
         self._making.clear()
-        if self._guard is not None:
-            self._guard.begin_again()
+        self._lock = RLock()
 
     def evict(self) -> int:
         """Drop all unused keys now, also those that ``idle`` would keep.
@@ -314,8 +311,6 @@ class Keyed(Generic[K, V]):
         """Close what is kept for every key. A shared limit that you made yourself stays open."""
         for member in self._run(self._close, self._closed_member()):
             await member.aclose()
-        if self._guard is not None:
-            await self._guard.finish()
 
     def _close(self, closed: V) -> list[V]:
         self._closed = closed
@@ -323,28 +318,16 @@ class Keyed(Generic[K, V]):
 
     def _run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call a function that looks at or changes what is kept; with the scope of the process, one thread at a time."""
-        return call(*args, **options) if self._guard is None else self._guard.lookups.run(call, *args, **options)
+        with self._lock:
+            return call(*args, **options)
 
     def _find(self, key: K) -> V | None:
-        kept = self._kept
-        if self._guard is None:
-            return kept.find(key)
-        member = kept.get(key)
-        if member is None or key in kept.used:  # where another thread may have moved it
-            return member
-        try:
-            return kept.find(key)
-        except BaseException:  # a signal handler's: the key must not be lost
-            if member is not None and key not in kept:
-                kept.put_back(key, member)
-            raise
+        return self._kept.find(key) if not self._process or key not in self._kept.used else self._kept.used[key]
 
     def _add(self, key: K) -> V:
-        """The member of a key that is not kept."""
-        if self._guard is None:
-            return self._add_new(key)
-        # So that functions of users are called once for each key.
-        return self._guard.make(key, lambda: self._run(self._find, key) or self._add_new(key), lambda: self._circle(key))
+        """The member of a key that was not kept when it was looked up."""
+        with self._lock:
+            return self._find(key) or self._add_new(key)
 
     def _add_new(self, key: K) -> V:
         # Functions of users run in `_make`, and nowhere else.
@@ -403,8 +386,8 @@ class Keyed(Generic[K, V]):
         """Say so in the log if the first two keys have one name in a store, and so one limit."""
         first = next(iter(self._kept), None)
         other = None if first is None else self._kept.get(first)
-        name = member._dispatcher.notices.name
-        if other is not None and member._dispatcher.watcher.state != "local" and other._dispatcher.notices.name == name:
+        name = member._node.notices.name
+        if other is not None and member._node.watcher.state != "local" and other._node.notices.name == name:
             _logger.warning(
                 "%s: the limits of %r and %r have one name in the store, %r, and are one limit. For a limit for each key, put the key into"
                 " the name: RedisLimiter(url, f'search:{key}', '10/s'). For one limit for all keys, write shared=.",
@@ -452,46 +435,29 @@ class Keyed(Generic[K, V]):
             self._check(key)
 
     def _check(self, key: K | None) -> None:
-        if key is None:
-            return
-        idle = None if len(self._kept) > self._max_keys else self._idle
-        if self._guard is None:
-            self._evict_if_rested(key, idle)
-            return
-        section = self._section_of(key)
-        if section is not None:
-            section.post(partial(self._try_to_evict, key, idle, []))
+        if key is not None:
+            self._evict(key, None if len(self._kept) > self._max_keys else self._idle)
 
-    def _evict(self, key: K) -> bool:
-        if self._guard is None:
-            return self._evict_if_rested(key, None)
-        section, evicted = self._section_of(key), list[bool]()
-        if section is not None:
-            section.run(self._try_to_evict, key, None, evicted)
-        return any(evicted)
+    def _evict(self, key: K, idle: int | None = None) -> bool:
+        with self._lock:
+            member = self._kept.get(key)
+            if member is None:
+                return False
+            node = member._node
+            del member  # or it would be in use
+            return node.tree.run(self._evict_if_rested, key, node, idle)
 
-    def _section_of(self, key: K) -> Section | None:
+    def _evict_if_rested(self, key: K, node: Node, idle: int | None) -> bool:
         member = self._kept.get(key)
-        return None if member is None else member._dispatcher.section
-
-    def _try_to_evict(self, key: K, idle: int | None, evicted: list[bool]) -> None:
-        """In the section of the key, where nothing can be granted to it meanwhile. While another thread looks keys up, it stays."""
-        if self._guard is not None:
-            self._guard.lookups.attempt(lambda: evicted.append(self._evict_if_rested(key, idle)))
-
-    def _evict_if_rested(self, key: K, idle: int | None) -> bool:
-        member = self._kept.get(key)
-        if member is None:  # evicted meanwhile, by an on_event of another eviction
-            return False
-        dispatcher = member._dispatcher
+        assert member is not None  # its node was found just now
         try:
-            rested = is_rested(dispatcher)
+            rested = node.is_rested()
         except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
             return False
         if not rested:
             return False
         if idle is not None:
-            granted, reading = dispatcher.granted, dispatcher.timeline.read()
+            granted, reading = node.granted, node.timeline.read()
             before = self._seen.get(key)
             if before is None or before[0] != granted:
                 self._seen[key] = granted, reading
@@ -517,13 +483,10 @@ class Keyed(Generic[K, V]):
         self._seen.pop(key, None)
         if self._watch is not None and counted is not None:
             self._watch.past += counted
-        changes.dismiss(dispatcher)
+        node.dismiss()
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
-            tell = partial(emit, Event("evicted", dispatcher.notices.name, key=key), self._on_event)
-            if dispatcher.section is None:
-                tell()
-            else:
-                dispatcher.section.after(tell)
+            tell = partial(emit, Event("evicted", node.notices.name, key=key), self._on_event)
+            node.tree.after(tell)
         return True
 
 
@@ -537,10 +500,16 @@ def _references() -> int:
     return sys.getrefcount(member)
 
 
-def _after_fork(keyed: ref[Keyed[Any, Any]]) -> None:
-    there = keyed()
-    if there is not None:
-        there._begin_again()
+_of_processes: WeakSet[Keyed[Any, Any]] = WeakSet()
+
+
+def _after_fork() -> None:
+    for keyed in list(_of_processes):
+        keyed._begin_again()
+
+
+with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def refuse_keyed(what: str, shared: object) -> None:

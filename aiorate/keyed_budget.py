@@ -95,7 +95,7 @@ class KeyedBudget(Keyed[K, Budget]):
             )
         if isinstance(shared, _Closed):
             raise LimiterClosed(f"{what}: {_CLOSED}")
-        self._check_budget(what, shared, self._guard is not None)
+        self._check_budget(what, shared, self._process)
         return shared
 
     def _check_budget(self, what: str, shared: Budget, process: bool) -> None:
@@ -103,8 +103,6 @@ class KeyedBudget(Keyed[K, Budget]):
         shared._check_as_shared(what)
 
     def _join(self, member: Budget, shared: Budget | None) -> None:
-        if self._guard is not None and shared is None:
-            self._guard.join(member._dispatcher, None)
         member._belong(shared)
 
     def _closed_member(self) -> Budget:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from aiorate.budget import Budget
     from aiorate.schedulers.dimensions import Amounts
+    from aiorate.waiting.line import Taken
 
     OnError = Literal["keep", "refund"]
 
@@ -34,7 +35,7 @@ class Lease:
     block.
     """
 
-    __slots__ = ("_amounts", "_budget", "_entered", "_limit", "_on_error", "_receipt", "_state", "limited_by", "waited")
+    __slots__ = ("_amounts", "_budget", "_entered", "_limit", "_on_error", "_state", "_taken", "limited_by", "waited")
 
     def __init__(self, budget: Budget, amounts: Amounts, limit: int | None, on_error: OnError) -> None:
         self._budget = budget
@@ -42,7 +43,7 @@ class Lease:
         self._limit = limit
         self._on_error = on_error
         self._entered: bool | None = None  # None: nobody tried
-        self._receipt: int | None = None  # while it is held
+        self._taken: Taken | None = None  # while it is held
         self._state: Literal["", "settled", "over"] = ""
         self.waited: float = 0.0
         """Seconds waited."""
@@ -60,7 +61,7 @@ class Lease:
             raise RuntimeError(_TWICE)
         self._entered = True
         try:
-            self.waited, self._receipt, self.limited_by = await self._budget._enter(self._amounts, self._limit)
+            self.waited, self._taken, self.limited_by = await self._budget._enter(self._amounts, self._limit)
         except BaseException:
             self._entered = False  # nothing was spent, and it may be tried again
             raise
@@ -72,7 +73,7 @@ class Lease:
 
     def __enter__(self) -> Lease:
         """Wait in synchronous code, for a budget with ``scope="process"``."""
-        if self._budget._dispatcher.section is None:
+        if self._budget._node.tree.threads is False:
             raise RuntimeError(
                 "`with` blocks its thread, and this budget is for one event loop: write `async with budget.reserve(...)`, or create the"
                 " budget with scope='process'."
@@ -81,7 +82,7 @@ class Lease:
             raise RuntimeError(_TWICE)
         self._entered = True
         try:
-            self.waited, self._receipt, self.limited_by = self._budget._enter_blocking(self._amounts, self._limit)
+            self.waited, self._taken, self.limited_by = self._budget._enter_blocking(self._amounts, self._limit)
         except BaseException:
             self._entered = False
             raise
@@ -93,20 +94,12 @@ class Lease:
 
     def _leave(self, error: BaseException | None) -> None:
         refunded = error is not None and self._on_error == "refund" and not self._state
-        section = self._budget._dispatcher.section
-        if section is None:
-            try:
-                if refunded:
-                    self.refund()
-            finally:
-                self._end("over")
-            return
-        try:  # a finalizer may leave, and must not wait
-            if refunded:
-                section.post(partial(self._settle, dict.fromkeys(self._budget.dimensions, 0)))
-        finally:
-            self._state = self._state or "over"
-            section.post(partial(self._end, "over"))
+        tree = self._budget._node.tree  # a finalizer may leave, and must not wait
+        if refunded:
+            tree.post(partial(self._settle, dict.fromkeys(self._budget.dimensions, 0)))
+            if tree.threads:
+                self._state = self._state or "over"
+        self._end("over")
 
     def settle(self, **used: int) -> None:
         """Say what was really used. Less is given back, and more is charged. Dimensions you leave out stay as reserved.
@@ -118,32 +111,29 @@ class Lease:
         """
         if self._state == "settled":
             return
-        if self._receipt is None or self._state:
+        if self._taken is None or self._state:
             raise RuntimeError(f"settle(): {_OVER if self._state else _NOT_ENTERED}")
         self._budget._check_used(used)
-        section = self._budget._dispatcher.section
-        if section is None:
-            self._settle(used)
-        else:
-            section.command(partial(self._settle, used))
+        self._budget._node.tree.change(partial(self._settle, used))
 
     def refund(self) -> None:
         """Give everything back, because the call was not made."""
         self.settle(**dict.fromkeys(self._budget.dimensions, 0))
 
     def _settle(self, used: dict[str, int]) -> None:
-        receipt, self._receipt = self._receipt, None  # first: interrupted in the middle, the correction must not be made twice
-        if receipt is not None:  # else another thread has settled it
+        taken, self._taken = self._taken, None  # first: interrupted in the middle, the correction must not be made twice
+        if taken is not None:  # else another thread has settled it
             self._state = "settled"
             try:
-                self._budget._settle_lease(self._amounts, receipt, used)
+                self._budget._settle_lease(self._amounts, taken, used)
             finally:
-                self._budget._end_lease()
+                self._budget._end_lease(taken)
 
     def _end(self, state: Literal["settled", "over"]) -> None:
-        if self._receipt is not None:
-            self._receipt, self._state = None, state
-            self._budget._end_lease()
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            self._state = state
+            self._budget._end_lease(taken)
 
     def __del__(self) -> None:
         try:  # not suppress(), which may be gone as the interpreter ends
@@ -154,7 +144,7 @@ class Lease:
             return  # a signal handler interrupted its making, or the interpreter ends
 
     def __repr__(self) -> str:
-        state = self._state or ("reserved" if self._receipt is not None else "waiting" if self._entered else "not entered")
+        state = self._state or ("reserved" if self._taken is not None else "waiting" if self._entered else "not entered")
         return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self.amounts.items())}, {state}>"
 
     def __reduce__(self) -> NoReturn:

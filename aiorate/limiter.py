@@ -20,7 +20,7 @@ from aiorate.several import strategy_of
 from aiorate.waiting import changes
 from aiorate.waiting.loops import running_task
 from aiorate.waiting.max_waiting import MaxWaiting
-from aiorate.waiting.node import TURN, Node
+from aiorate.waiting.node import Node
 from aiorate.waiting.refusals import ACQUIRE, CLOSED
 from aiorate.waiting.timeline import NOT_ASKED
 from aiorate.waiting.watcher import UNWATCHED
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aiorate.feedback import Feedback
     from aiorate.rate import Duration, Number
     from aiorate.several import Limits
-    from aiorate.slots import Slot, SlotCount
+    from aiorate.slots import Slot
     from aiorate.spec import RateSpec
     from aiorate.statistics import Statistics
     from aiorate.totals import Totals

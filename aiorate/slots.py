@@ -29,7 +29,7 @@ class Slot:
 class SlotCount:
     """The numbers of one schedule: the index of the next slot, and since when it stands in line."""
 
-    __slots__ = ("_node", "_index", "_opened", "_since", "_skipped", "_spilled")
+    __slots__ = ("_index", "_node", "_opened", "_since", "_skipped", "_spilled")
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aiorate.meter import Meter
     from aiorate.rate import Rate
     from aiorate.schedulers.interface import Scheduler
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
 
     Field = tuple[bytes, bytes]
 
@@ -58,15 +58,16 @@ class Policies:
     """The policies of one limiter: its own, those of limits that it shares, and its places. They do not keep the limiter alive."""
 
     __slots__ = (
-        "_dispatcher",
         "_meter",
         "_name",
         "_names",
+        "_node",
         "_only",
         "_places",
         "_policy",
         "_rate",
         "_rates",
+        "_size",
         "_start",
         "_starts",
         "_windows",
@@ -74,9 +75,10 @@ class Policies:
     )
 
     def __init__(self, limiter: Limiter, name: str) -> None:
-        self._dispatcher: Dispatcher = limiter._dispatcher
-        self._meter: Meter = limiter._dispatcher.meter
-        self._places: Dispatcher | None = limiter._places
+        self._node: Node = limiter._node
+        self._meter: Meter = limiter._node.meter
+        self._places: Node | None = limiter._places
+        self._size: int | None = None if self._places is None else self._places.scheduler.size  # type: ignore[attr-defined]  # Places
         self.grab: Callable[[], bool] | None = self._meter.grab if self._places is None else None
         """Takes a permit that lies ready, or does nothing; None: a request that is let through must hold a place."""
         self._name = name
@@ -86,21 +88,21 @@ class Policies:
         """Write the policies for the rates in force."""
         quotas: list[tuple[str, int, Rate]] = []
         for level in self._levels():
-            name = self._name if level is self._dispatcher else level.notices.name or "shared"
+            name = self._name if level is self._node else level.notices.name or "shared"
             quotas += [(name, most, rate) for most, rate in level.strategy.quotas()]
-        written = _write(tuple(quotas), None if self._places is None else self._places.scheduler.max_permits)
+        written = _write(tuple(quotas), self._size)
         self._policy, self._names, self._starts, self._windows = written
         self._rates: tuple[Rate, ...] = self._rates_now()
         # The usual limiter has one quota, and what its answers need is at hand.
-        self._only: Scheduler | None = _leaves(self._dispatcher.strategy)[0] if len(quotas) == 1 and self._places is None else None
+        self._only: Scheduler | None = _leaves(self._node.strategy)[0] if len(quotas) == 1 and self._places is None else None
         self._rate: Rate = self._rates[0]
         self._start: str = self._starts[0]
 
-    def _levels(self) -> list[Dispatcher]:
-        """The limiter's own dispatcher, and those of the limits that it shares. Not kept: there may be very many keys."""
-        levels = [self._dispatcher]
-        while levels[-1].gate is not None:
-            levels.append(levels[-1].gate.shared)
+    def _levels(self) -> list[Node]:
+        """The limiter's own node, and those of the limits that it shares. Not kept: there may be very many keys."""
+        levels = [self._node]
+        while levels[-1].above is not None:
+            levels.append(levels[-1].above)
         return levels
 
     def _rates_now(self) -> tuple[Rate, ...]:
@@ -148,8 +150,7 @@ class Policies:
         """What each policy has left, and the seconds until it has more; 0: that is unknown."""
         if not all(map(is_, self._rates_now(), self._rates)):
             self._describe()
-        section = self._dispatcher.section
-        found = self._read() if section is None else section.run(self._read)
+        found = self._node.tree.run(self._read)
         left: list[tuple[int, int]] = []
         for window, (count, wait) in zip(self._windows, found, strict=False):
             if wait is None:  # a line, or a pause
@@ -171,7 +172,7 @@ class Policies:
             else:
                 found += [(left, at - now) for left, at in level.scheduler.standings(now)]
         if self._places is not None:
-            found.append((0 if self._places.is_held else self._places.scheduler.available(0), 0))
+            found.append((0 if self._places.is_waited_for or self._places.closed else self._places.scheduler.available(0), 0))
         return found
 
 

@@ -106,7 +106,7 @@ class RequestLimit(Generic[R]):
         """Raise RuntimeError if the limiter is for one event loop, and so cannot limit synchronous code."""
         limiter, limiters = self._only or self._budget, self._limiters
         narrow = (
-            limiters.scope == "loop" if isinstance(limiters, KeyedLimiter) else limiter is not None and limiter._dispatcher.section is None
+            limiters.scope == "loop" if isinstance(limiters, KeyedLimiter) else limiter is not None and limiter._node.tree.threads is False
         )
         if narrow:
             raise RuntimeError(

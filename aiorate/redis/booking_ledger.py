@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from aiorate.rate import NS_PER_SECOND
 from aiorate.redis.asking import Asked
 from aiorate.redis.booking_script import BOOKINGS, MOST_NUMBERS, BookingQuestion, read_booking_answer
+from aiorate.redis.crowd import Crowd
 from aiorate.redis.demand import FairShare
 from aiorate.redis.exchange import NO_MEMORY, Memory
 from aiorate.schedulers.dimensions import Amounts
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from aiorate.redis.place import Place, Timers
     from aiorate.schedulers.bookings import Bookings
     from aiorate.waiting.clock import Handle
-    from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.fair_line import AnyLine
+    from aiorate.waiting.node import Node
 
 __all__ = ["BookingLedger"]
 
@@ -59,9 +59,9 @@ class BookingLedger:
         "_asked",
         "_client",
         "_closed",
-        "_dispatcher",
         "_horizon_us",
         "_memory",
+        "_node",
         "_place",
         "_returns",
         "_share",
@@ -74,7 +74,7 @@ class BookingLedger:
         "unused",
     )
 
-    def __init__(self, bookings: Bookings, limits: Limits, dispatcher: Dispatcher, place: Place, horizon: int, slack: int) -> None:
+    def __init__(self, bookings: Bookings, limits: Limits, node: Node, place: Place, horizon: int, slack: int) -> None:
         self.scheduler: Bookings = bookings
         self.limits: Limits = limits
         self.slack: int = slack
@@ -91,22 +91,22 @@ class BookingLedger:
         self._told: tuple[int, ...] | None = None  # the corrections that are under way
         self._returns: int = 0  # since a question told of them
         self._client: tuple[int, int] = (0, 0)  # a number of this process, and the process
-        self._dispatcher: Dispatcher = dispatcher
+        self._node: Node = node
         self._place: Place = place
         self._closed: bool = False
         self._timer: tuple[Timers, Handle] | None = None
         bookings.corrected = self._on_correction
 
-    def is_met(self, line: AnyLine, now: int) -> bool:
+    def is_met(self, line: Crowd, now: int) -> bool:
         """Whether the bookings in hand suffice, so that the store need not be asked yet."""
         bookings = self.scheduler
         return not bookings.lacks and len(line) <= bookings.in_hand + 1  # the first is being granted
 
-    def spare(self, line: AnyLine, now: int) -> bool:
+    def spare(self, line: Crowd, now: int) -> bool:
         """No: bookings lapse by themselves, and go back then."""
         return False
 
-    def draw(self, line: AnyLine | None, immediate: Immediate, reading: int, now: int) -> BookingQuestion:
+    def draw(self, line: Crowd | None, immediate: Immediate, reading: int, now: int) -> BookingQuestion:
         """What to ask for now, on behalf of that line; without one, only how things stand."""
         bookings = self.scheduler
         if self._told is not None:  # and never answered: what came back may have arrived, and a debt may not
@@ -173,11 +173,11 @@ class BookingLedger:
         if timer is not None:
             timer[1].cancel()
 
-    def _ask_for(self, question: BookingQuestion, line: AnyLine, immediate: Immediate, reading: int, now: int) -> None:
+    def _ask_for(self, question: BookingQuestion, line: Crowd, immediate: Immediate, reading: int, now: int) -> None:
         """Ask for the requests in line that have no booking, unless those in hand last for a while."""
         bookings = self.scheduler
         most = max(min(_MOST, MOST_NUMBERS // len(bookings.rates)), 1)
-        waiting = [(ticket, permits) for ticket, permits, _ in islice(line, most) if not ticket.cancelled()]
+        waiting = [(ticket, permits) for ticket, permits in islice(line, most) if not ticket.cancelled()]
         lacking = bookings.uncovered([permits for _, permits in waiting], now)
         last = bookings.last_start()
         if not lacking or (last is not None and last - now > bookings.ask_before and len(lacking) < len(waiting)):
@@ -221,9 +221,9 @@ class BookingLedger:
 
     def _flush(self) -> None:
         self._timer = None
-        bookings, dispatcher = self.scheduler, self._dispatcher
-        if dispatcher.line:
-            bookings.lapse(dispatcher.timeline.now())
+        bookings, node = self.scheduler, self._node
+        if Crowd(node):
+            bookings.lapse(node.timeline.now())
         else:
             bookings.give_up()  # those for whom they were have left
         if bookings.in_hand or bookings.asking:  # the next question comes when they are used

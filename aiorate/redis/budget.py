@@ -27,7 +27,6 @@ from aiorate.schedulers.interface import Scheduler
 from aiorate.schedulers.slot_scheduler import check_memory
 from aiorate.schedulers.token_bucket import TokenBucket
 from aiorate.several import is_list
-from aiorate.waiting.questions import shares_on_demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from aiorate.several import Limits
     from aiorate.waited import Waited
     from aiorate.waiting.clock import Clock
-    from aiorate.waiting.dispatcher import Answer
+    from aiorate.waiting.line import Taken
 
 __all__ = ["RedisBudget"]
 
@@ -118,11 +117,11 @@ class RedisBudget(Budget):
         if scope == "process":
             from aiorate.redis.process_place import ProcessPlace
 
-            place = ProcessPlace(client_or_url, self._dispatcher)
+            place = ProcessPlace(client_or_url, self._node)
         bookings = self._booked.bookings
-        self._ledger = BookingLedger(bookings, self._limits, self._dispatcher, place, ahead, late)
+        self._ledger = BookingLedger(bookings, self._limits, self._node, place, ahead, late)
         outage = BookingOutage(on_unavailable, patience, bookings.rates, bookings.bursts, share, self._ledger)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._dispatcher, self._ledger, outage, place)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._ledger, outage, place)
         if shared is not None:
             self._session.shared()
         _named[_identity(client_or_url), name] = self
@@ -130,8 +129,8 @@ class RedisBudget(Budget):
     @property
     def limits(self) -> dict[str, tuple[Rate, int | None]]:
         """Rate and burst of each dimension; none once it is closed, or its event loop is."""
-        loop = self._dispatcher.loop
-        return {} if self._dispatcher.closed or (loop is not None and loop.closed) else self._pairs
+        loop = self._node.loop
+        return {} if self._node.closed or (loop is not None and loop.closed) else self._pairs
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         rates, bursts = zip(*self._pairs.values(), strict=True)
@@ -144,32 +143,28 @@ class RedisBudget(Budget):
         """The key in the store."""
         return self._session.key
 
-    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
+    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:
         """As `Budget._enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
         if not self._asks_once(limit):
             return await super()._enter(amounts, limit, decide)
-        once = AskOnce(self._dispatcher, self._session, limit or 0, "reserve")
-
-        def decided(*asked: Any) -> Answer:
-            return once.decide(*asked, None, None, True)  # as if the loop had just turned: it does until the answer is here
-
+        once = AskOnce(self._node, self._session, limit or 0, "reserve")
         try:
-            return await super()._enter(amounts, None, decided)
+            return await super()._enter(amounts, None, once.decide)
         finally:
             once.forget()
 
-    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, int, str | None]:
+    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:
         """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
         if not self._asks_once(limit):
             return super()._enter_blocking(amounts, limit, decide)
-        once = AskOnce(self._dispatcher, self._session, limit or 0, "reserve")
+        once = AskOnce(self._node, self._session, limit or 0, "reserve")
         try:
             return super()._enter_blocking(amounts, None, once.decide)
         finally:
             once.forget()
 
     def _asks_once(self, limit: int | None) -> bool:
-        return limit is not None and (not limit or limit < self._session.answer_ns) and not shares_on_demand(self._dispatcher)
+        return limit is not None and (not limit or limit < self._session.answer_ns) and not self._node.above_on_demand
 
     def resume(self) -> None:
         """End a pause, for all processes."""
@@ -178,7 +173,7 @@ class RedisBudget(Budget):
     async def aclose(self) -> None:
         """Close the budget, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`."""
         await super().aclose()
-        self._dispatcher.run(self._ledger.close)
+        self._node.tree.run(self._ledger.close)
         await self._session.aclose()
 
 

@@ -13,10 +13,10 @@ from aiorate.redis.script import Question
 from aiorate.redis.use import RecentUse
 
 if TYPE_CHECKING:
+    from aiorate.redis.crowd import Crowd
     from aiorate.redis.immediate import Immediate
     from aiorate.redis.script import Answer
     from aiorate.schedulers.slot_scheduler import SlotScheduler
-    from aiorate.waiting.fair_line import AnyLine
 
 __all__ = ["Demand", "FairShare"]
 
@@ -101,7 +101,7 @@ class Demand:
         if self.lease:
             self._scheduler.ask_below(self._came // 2)
 
-    def is_met(self, line: AnyLine, now: int) -> bool:
+    def is_met(self, line: Crowd, now: int) -> bool:
         """Whether the slots in hand suffice, so that the store need not be asked yet."""
         if not self._scheduler.in_hand:
             return False
@@ -118,11 +118,11 @@ class Demand:
         enough = 2 * (ready if ready >= first else scheduler.ahead(now)) > self._came
         return enough and scheduler.ahead(now + self.answer_ns) > 0
 
-    def question(self, line: AnyLine, immediate: Immediate, reading: int, now: int) -> Question:
+    def question(self, line: Crowd, immediate: Immediate, reading: int, now: int) -> Question:
         """What to ask for now."""
         scheduler, question = self._scheduler, Question(horizon=self.horizon / _US)
         first, waiting, ready = 0, 0, 0
-        for ticket, permits, _ in line:
+        for ticket, permits in line:
             if not ticket.cancelled():
                 first = first or permits
                 waiting += permits

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate.waiting.deadlines import expire
+from aiorate.redis.crowd import Crowd
 from aiorate.waiting.line import outcome_of
-from aiorate.waiting.questions import shared_wait
 from aiorate.waiting.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -15,13 +14,9 @@ if TYPE_CHECKING:
     from aiorate.errors import WaitTooLong
     from aiorate.redis.session import StoreSession
     from aiorate.schedulers.supplied import Supplied
-    from aiorate.waiting.deadlines import Overdue
-    from aiorate.waiting.dispatcher import Dispatcher
-    from aiorate.waiting.fair_line import AnyLine
     from aiorate.waiting.line import Ticket
     from aiorate.waiting.max_waiting import Admission
-
-    Answer = tuple[Ticket | None, int, int]
+    from aiorate.waiting.node import Answer, Node
 
 __all__ = ["AskOnce", "Immediate", "OneAnswer"]
 
@@ -47,10 +42,10 @@ class OneAnswer(Refusals):
 class Immediate:
     """The requests with ``max_wait=0`` in a limiter's line, where other requests may stand too. ``slack`` is in ns."""
 
-    __slots__ = ("_dispatcher", "_scheduler", "_slack", "have", "unit", "waiting")
+    __slots__ = ("_node", "_scheduler", "_slack", "have", "unit", "waiting")
 
-    def __init__(self, dispatcher: Dispatcher, scheduler: Supplied, slack: int) -> None:
-        self._dispatcher: Dispatcher = dispatcher
+    def __init__(self, node: Node, scheduler: Supplied, slack: int) -> None:
+        self._node: Node = node
         self._scheduler: Supplied = scheduler
         self._slack: int = slack
         self.waiting: dict[Ticket, OneAnswer] = {}
@@ -68,7 +63,7 @@ class Immediate:
         """Whether there are requests that no question has counted."""
         return any(not patience.asked for patience in self.waiting.values())
 
-    def ask(self, line: AnyLine, ready: int, most: int, alone: bool) -> int:
+    def ask(self, line: Crowd, ready: int, most: int, alone: bool) -> int:
         """Count requests for a question. Returns the permits to ask for on behalf of these requests alone, or 0.
 
         0 if other requests stand in line, or if ``alone`` is False because slots are booked ahead anyway: then slots that these
@@ -76,7 +71,7 @@ class Immediate:
         that has only a part of what it needs. So the question counts the first requests of one size, and says that size. Of a crowd,
         it counts those that ask for ``most`` permits together, the ``ready`` ones included.
         """
-        requests = [(ticket, permits) for ticket, permits, _ in line if not ticket.cancelled()]
+        requests = [(ticket, permits) for ticket, permits in line if not ticket.cancelled()]
         alone = alone and all(ticket in self.waiting for ticket, _ in requests)
         wanted, unit = 0, requests[0][1] if requests else 1
         for ticket, permits in requests:
@@ -97,37 +92,37 @@ class Immediate:
         """
         if not self.waiting:
             return
-        dispatcher, now = self._dispatcher, self._dispatcher.timeline.now()
-        first = dispatcher.line.first()
-        held = dispatcher.timeline.held_at is not None or (first is not None and shared_wait(dispatcher, first[1]) != 0)
+        node, now = self._node, self._node.timeline.now()
+        first = Crowd(node).first()
+        held = node.timeline.held_at is not None or (first is not None and node.above_wait(first[1]) != 0)
         due = 0 if held else self._scheduler.due_by(now + self._slack, now)
-        over: list[Overdue] = []
-        for ticket, permits, _ in dispatcher.line:
+        over: list[tuple[Ticket, int, int, Refusals]] = []
+        for ticket, permits in Crowd(node):
             patience = self.waiting.get(ticket)
             if patience is None or permits <= due or (coming and not patience.asked):
                 due -= permits
             elif outcome_of(ticket) is None:
                 over.append((ticket, permits, patience.limit, patience))
         if over:
-            expire(dispatcher, over)
+            node.expire(over)
 
 
 class AskOnce:
     """One request with ``max_wait=0``, or less than ``limit`` ns, which is less than an answer takes; ``call`` is the public method."""
 
-    __slots__ = ("_call", "_dispatcher", "_limit", "_session", "_ticket")
+    __slots__ = ("_call", "_limit", "_node", "_session", "_ticket")
 
-    def __init__(self, dispatcher: Dispatcher, session: StoreSession, limit: int, call: str) -> None:
-        self._dispatcher: Dispatcher = dispatcher
+    def __init__(self, node: Node, session: StoreSession, limit: int, call: str) -> None:
+        self._node: Node = node
         self._session: StoreSession = session
         self._limit: int = limit
         self._call: str = call
         self._ticket: Ticket | None = None
 
     def decide(self, permits: int, limit: int | None, most: Admission | None, *rest: Any) -> Answer:
-        """As `Dispatcher.decide`; a request that gets in line waits for one answer of the store. In the critical section."""
+        """As `Node.decide`; a request that gets in line waits for one answer of the store."""
         self._session.recheck()
-        answer = self._dispatcher.decide(permits, limit, most, *rest)
+        answer = self._node.decide(permits, limit, most, *rest)
         ticket, session = answer[0], self._session
         if ticket is not None and not ticket.done():
             self._ticket = ticket

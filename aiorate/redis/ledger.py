@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from aiorate.redis.asking import Asked
+    from aiorate.redis.crowd import Crowd
     from aiorate.redis.immediate import Immediate
     from aiorate.schedulers.supplied import Supplied
-    from aiorate.waiting.fair_line import AnyLine
 
 __all__ = ["Asking", "Ledger", "Reply"]
 
@@ -61,15 +61,15 @@ class Ledger(Protocol):
         """What the ledgers of one key must have in common."""
         ...
 
-    def is_met(self, line: AnyLine, now: int) -> bool:
+    def is_met(self, line: Crowd, now: int) -> bool:
         """Whether the store need not be asked yet."""
         ...
 
-    def spare(self, line: AnyLine, now: int) -> bool:
+    def spare(self, line: Crowd, now: int) -> bool:
         """Whether permits are in hand that nobody in line can use, and that are to go back at once."""
         ...
 
-    def draw(self, line: AnyLine | None, immediate: Immediate, reading: int, now: int) -> Asking:
+    def draw(self, line: Crowd | None, immediate: Immediate, reading: int, now: int) -> Asking:
         """What to ask for now, on behalf of that line; None: nothing is granted, because of a pause or close."""
         ...
 

@@ -20,8 +20,8 @@ from aiorate.redis.windows import WindowLedger
 from aiorate.schedulers.interface import check_permits
 from aiorate.schedulers.quota_scheduler import QuotaScheduler
 from aiorate.schedulers.slot_scheduler import SlotScheduler, check_memory
-from aiorate.waiting.dispatcher import TURN
-from aiorate.waiting.questions import max_permits, shares_on_demand
+from aiorate.waiting.node import TURN
+from aiorate.waiting.refusals import ACQUIRE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -133,8 +133,8 @@ class RedisLimiter(Limiter):
         if scope != "loop":
             from aiorate.redis.process_place import ProcessPlace
 
-            place = ProcessPlace(client_or_url, self._dispatcher)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._dispatcher, ledger, outage, place)
+            place = ProcessPlace(client_or_url, self._node)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, ledger, outage, place)
 
     def _check_scope(self, scope: str) -> None:
         if not isinstance(scope, str):
@@ -160,36 +160,36 @@ class RedisLimiter(Limiter):
 
     async def _acquire_within(self, permits: int, max_wait: Duration) -> float:
         limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
-        dispatcher, session = self._dispatcher, self._session
-        if (limit and limit >= session.answer_ns) or shares_on_demand(dispatcher):
+        node, session = self._node, self._session
+        if (limit and limit >= session.answer_ns) or node.above_on_demand:
             return await super().acquire(permits, max_wait=max_wait)
-        check_permits("acquire()", permits, max_permits(dispatcher))
-        once = AskOnce(dispatcher, session, limit, "acquire")
-        ticket, _, asked = dispatcher.run(once.decide, permits, None, self._max_waiting)
+        check_permits("acquire()", permits, node.max_permits)
+        once = AskOnce(node, session, limit, "acquire")
+        ticket, _, asked, _ = node.tree.ask(node, permits, None, self._max_waiting, ACQUIRE, None, False, once.decide)
         if ticket is None:
             return 0.0
-        if ticket is TURN and dispatcher.loop is not None:  # refused in a starved loop
-            await dispatcher.loop.turn()
+        if ticket is TURN and node.loop is not None:  # refused in a starved loop
+            await node.loop.turn()
             return await self._acquire_within(permits, max_wait)
         try:
-            return ns_to_seconds((await dispatcher.wait(ticket, permits, asked))[0])
+            return ns_to_seconds((await node.wait(ticket, permits, asked))[0])
         finally:
             once.forget()
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
-        dispatcher, session = self._dispatcher, self._session
-        if max_wait is None or dispatcher.section is None or shares_on_demand(dispatcher):
+        node, session = self._node, self._session
+        if max_wait is None or not node.tree.threads or node.above_on_demand:
             return super().acquire_blocking(permits, max_wait=max_wait)
         limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
         if limit and limit >= session.answer_ns:
             return super().acquire_blocking(permits, max_wait=max_wait)
-        check_permits("acquire_blocking()", permits, max_permits(dispatcher))
-        from aiorate.waiting.process.blocking import wait_blocking
+        check_permits("acquire_blocking()", permits, node.max_permits)
+        from aiorate.waiting.threads import wait_blocking
 
-        once = AskOnce(dispatcher, session, limit, "acquire_blocking")
+        once = AskOnce(node, session, limit, "acquire_blocking")
         try:
-            return ns_to_seconds(wait_blocking(dispatcher, permits, None, self._max_waiting, decide=once.decide)[0])
+            return ns_to_seconds(wait_blocking(node, permits, None, self._max_waiting, decide=once.decide)[0])
         finally:
             once.forget()
 
@@ -213,11 +213,11 @@ class RedisLimiter(Limiter):
 
     def reset(self) -> None:
         """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
-        self._dispatcher.strategy.reset(0)
+        self._node.strategy.reset(0)
 
     def apply(self, spec: RateSpec | str) -> None:
         super().apply(spec)
-        if not self._dispatcher.closed:
+        if not self._node.closed:
             self._session.reopen()
 
     async def aclose(self) -> None:

@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND
+from aiorate.redis.crowd import Crowd
 from aiorate.waiting.changes import on_pause_end
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiorate.redis.place import Timers
     from aiorate.waiting.clock import Handle
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
 
 __all__ = ["SharedPause"]
 
@@ -25,10 +26,10 @@ _RECHECK_SECONDS = 1.0  # how often a process in which a request waits asks whet
 class SharedPause:
     """Keeps a limiter's timeline in step with the store. ``tell`` has the store asked."""
 
-    __slots__ = ("_dispatcher", "_tell", "_timer", "on", "rechecks")
+    __slots__ = ("_node", "_tell", "_timer", "on", "rechecks")
 
-    def __init__(self, dispatcher: Dispatcher, tell: Callable[[], None]) -> None:
-        self._dispatcher: Dispatcher = dispatcher
+    def __init__(self, node: Node, tell: Callable[[], None]) -> None:
+        self._node: Node = node
         self._tell: Callable[[], None] = tell
         self._timer: Handle | None = None
         self.on: bool = False
@@ -38,27 +39,27 @@ class SharedPause:
 
     def follow(self, us: float, unsaid: bool) -> None:
         """The store pauses all processes for ``us``; 0: it does not. ``unsaid``: it has not heard of the latest pause."""
-        timeline = self._dispatcher.timeline
+        timeline = self._node.timeline
         if us > 0:
             self.on = True
             ns, until = ceil(us * _US), timeline.paused_until
             if not unsaid and until is not None and until > timeline.read() + ns:
                 timeline.resume()  # a longer one, which another process has ended
-            timeline.pause(ns, partial(on_pause_end, self._dispatcher, timeline.now()))
+            timeline.pause(ns, partial(on_pause_end, self._node, timeline.now()))
         elif not unsaid:
             self.on = False
             timeline.resume()
 
     def recheck_later(self, timers: Timers) -> None:
         """A request waits for the end of the pause: ask in a second, and again, whether it goes on."""
-        timeline = self._dispatcher.timeline
+        timeline = self._node.timeline
         until = timeline.paused_until
         if self.on and self._timer is None and until is not None and until - timeline.read() > _RECHECK_SECONDS * NS_PER_SECOND:
             self._timer = timers.call_later(_RECHECK_SECONDS, self._recheck)
 
     def _recheck(self) -> None:
         self._timer = None
-        if self._dispatcher.line and self._dispatcher.timeline.paused:
+        if Crowd(self._node) and self._node.timeline.paused:
             self.rechecks = True
             self._tell()
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from aiorate.rate import NS_PER_SECOND
 from aiorate.redis.service import service
 from aiorate.waiting.loops import port_of, running_loop
-from aiorate.waiting.process.view import ProcessLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from aiorate.redis.client import StoreClient
     from aiorate.redis.place import Returned, Timers
     from aiorate.waiting.clock import Handle
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
     from aiorate.waiting.port import Port
 
 __all__ = ["ProcessPlace"]
@@ -30,12 +29,12 @@ __all__ = ["ProcessPlace"]
 class ProcessPlace:
     """The thread of a process that asks stores. ``source`` is a URL, or a client that lends its settings. Called in the section."""
 
-    __slots__ = ("_dispatcher", "_inside", "_source")
+    __slots__ = ("_inside", "_node", "_source")
     open: bool = True
 
-    def __init__(self, source: object, dispatcher: Dispatcher) -> None:
+    def __init__(self, source: object, node: Node) -> None:
         self._source: object = source
-        self._dispatcher: Dispatcher = dispatcher
+        self._node: Node = node
         self._inside: _Inside | None = None  # the session, as the client knows it
 
     @property
@@ -44,14 +43,14 @@ class ProcessPlace:
 
     def call_later(self, delay: float, callback: Callable[[], object], /) -> Handle:
         """Call back in the section in ``delay`` seconds of the limiter's clock."""
-        dispatcher = self._dispatcher
-        loop = dispatcher.loop
+        node = self._node
+        loop = node.loop
         assert loop is not None  # a limiter of the whole process has one from the beginning
 
         def call() -> None:
             callback()
 
-        return loop.call_at(dispatcher.timeline.read() + round(delay * NS_PER_SECOND), call)
+        return loop.call_at(node.timeline.read() + round(delay * NS_PER_SECOND), call)
 
     def has(self, client: StoreClient) -> bool:
         return service().has(client)
@@ -70,29 +69,28 @@ class ProcessPlace:
 
     async def detach(self, client: StoreClient, session: Session) -> None:
         leaving = service().detach(client, self._of(session))
-        loop = self._dispatcher.loop
-        assert isinstance(loop, ProcessLoop)  # as above
-        keeper = self._dispatcher.run(loop.stop)  # which had the timers
-        while not leaving.over or (keeper is not None and keeper.is_alive()):
+        loop = self._node.loop
+        assert loop is not None  # as above
+        while not leaving.over:
             await loop.yield_once()
 
     def returned(self) -> Returned:
-        return _Signals(self._dispatcher)
+        return _Signals(self._node)
 
     def _of(self, session: Session) -> _Inside:
         if self._inside is None:
-            self._inside = _Inside(session, self._dispatcher)
+            self._inside = _Inside(session, self._node)
         return self._inside
 
 
 class _Inside:
     """A session whose calls run in the critical section of its limiter."""
 
-    __slots__ = ("__weakref__", "_dispatcher", "_session")
+    __slots__ = ("__weakref__", "_node", "_session")
 
-    def __init__(self, session: Session, dispatcher: Dispatcher) -> None:
+    def __init__(self, session: Session, node: Node) -> None:
         self._session: Session = session
-        self._dispatcher: Dispatcher = dispatcher
+        self._node: Node = node
 
     @property
     def client(self) -> StoreClient | None:
@@ -104,7 +102,7 @@ class _Inside:
 
     @property
     def limits(self) -> object:
-        return self._dispatcher.run(self._limits)
+        return self._node.tree.run(self._limits)
 
     def _limits(self) -> object:
         return self._session.limits
@@ -114,22 +112,22 @@ class _Inside:
         return self._session.in_grace
 
     def question(self) -> Asked | None:
-        return self._dispatcher.run(self._session.question)
+        return self._node.tree.run(self._session.question)
 
     def answered(self, reply: object) -> None:
-        self._dispatcher.run(self._session.answered, reply)
+        self._node.tree.run(self._session.answered, reply)
 
     def unreachable(self, cause: BaseException, silent: float) -> None:
-        self._dispatcher.run(self._session.unreachable, cause, silent)
+        self._node.tree.run(self._session.unreachable, cause, silent)
 
     def late(self, cause: BaseException) -> None:
-        self._dispatcher.run(self._session.late, cause)
+        self._node.tree.run(self._session.late, cause)
 
     def refused(self, cause: BaseException) -> None:
-        self._dispatcher.run(self._session.refused, cause)
+        self._node.tree.run(self._session.refused, cause)
 
     def failed(self, error: BaseException) -> None:
-        self._dispatcher.run(self._session.failed, error)
+        self._node.tree.run(self._session.failed, error)
 
     def forked(self) -> None:
         """Nothing: the session itself is told."""
@@ -138,10 +136,10 @@ class _Inside:
 class _Signals:
     """A wait for tasks of any event loop."""
 
-    __slots__ = ("_dispatcher", "_over", "_waiting")
+    __slots__ = ("_node", "_over", "_waiting")
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher: Dispatcher = dispatcher
+    def __init__(self, node: Node) -> None:
+        self._node: Node = node
         self._over: bool = False
         self._waiting: list[tuple[Port, Any]] = []
 
@@ -161,7 +159,7 @@ class _Signals:
         assert native is not None  # a coroutine runs
         port = port_of(native)
         signal = port.signal()
-        if not self._dispatcher.run(self._join, port, signal):
+        if not self._node.tree.run(self._join, port, signal):
             await port.wait(signal)
 
     def _join(self, port: Port, signal: object) -> bool:

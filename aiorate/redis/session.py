@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aiorate.errors import EngineUnavailable
 from aiorate.rate import NS_PER_SECOND
 from aiorate.redis.client import sessions
+from aiorate.redis.crowd import Crowd
 from aiorate.redis.exchange import News, Sent
 from aiorate.redis.failures import said
 from aiorate.redis.immediate import Immediate
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from aiorate.redis.outage import Outage
     from aiorate.redis.place import Place, Returned
     from aiorate.schedulers.supplied import Supplied
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
 
 __all__ = ["StoreSession"]
 
@@ -38,15 +39,15 @@ _CONNECTING_NS = NS_PER_SECOND // 20  # how long aclose() trusts that a store an
 
 
 class StoreSession(Watcher):
-    """Between a limiter, whose dispatcher it watches and whose scheduler it supplies, and the client that asks the store."""
+    """Between a limiter, whose node it watches and whose scheduler it supplies, and the client that asks the store."""
 
     __slots__ = (
         "__weakref__",
         "_closed",
-        "_dispatcher",
         "_lapsed",
         "_ledger",
         "_news",
+        "_node",
         "_outage",
         "_pause",
         "_place",
@@ -63,23 +64,23 @@ class StoreSession(Watcher):
     )
 
     def __init__(
-        self, source: object, key: str, dispatcher: Dispatcher, ledger: Ledger, outage: Outage, place: Place | None = None
+        self, source: object, key: str, node: Node, ledger: Ledger, outage: Outage, place: Place | None = None
     ) -> None:
         self.key: str = key
         """Of the store."""
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limiter; None: nothing was asked yet in this event loop."""
-        self.immediate: Immediate = Immediate(dispatcher, ledger.scheduler, ledger.slack)
+        self.immediate: Immediate = Immediate(node, ledger.scheduler, ledger.slack)
         """Requests with ``max_wait=0``."""
         self._closed: bool = False  # nothing is asked, except to return slots
         self._place: Place = place or LoopPlace(source)
-        self._dispatcher: Dispatcher = dispatcher
+        self._node: Node = node
         self._ledger: Ledger = ledger
         self._scheduler: Supplied = ledger.scheduler
         self._outage: Outage = outage
-        self._switch: FallbackSwitch = FallbackSwitch(dispatcher, ledger.scheduler, outage)
-        self._pause: SharedPause = SharedPause(dispatcher, self._tell)
-        self._spare: Spare = Spare(dispatcher, ledger, self._tell)
+        self._switch: FallbackSwitch = FallbackSwitch(node, ledger.scheduler, outage)
+        self._pause: SharedPause = SharedPause(node, self._tell)
+        self._spare: Spare = Spare(node, ledger, self._tell)
         self._sent: Sent | None = None  # None: no question is under way
         self._news: News = News()  # what the store is yet to hear
         self._lapsed: int = 0  # ns of schedule that were reported as skipped
@@ -87,21 +88,21 @@ class StoreSession(Watcher):
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to
         self._returned: Returned | None = None  # while aclose() waits until the store has heard of slots that come back
         ledger.scheduler.link = self
-        dispatcher.watcher = self
+        node.watcher = self
         sessions.add(self)
 
-    # What the scheduler and the dispatcher tell.
+    # What the scheduler and the node tell.
 
     def wanted(self, now: int) -> bool:
         """Slots may be wanted at that instant. Returns whether the store will be asked."""
-        dispatcher = self._dispatcher
+        node = self._node
         if self._closed or not self._place.open:
             return False
         if self._silent and self._outage.degraded:
             self._scheduler.fallback = None  # the store was not asked for a while: requests wait until it is known whether it answers
         self._silent = False
-        self._wanted_at = dispatcher.timeline.read()
-        if self._ledger.is_met(dispatcher.line, now):
+        self._wanted_at = node.timeline.read()
+        if self._ledger.is_met(Crowd(node), now):
             return False
         self._wake()
         return True
@@ -128,7 +129,7 @@ class StoreSession(Watcher):
         if ns > MOST_NS:
             seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
             raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
-        self._news.pause(self._dispatcher.timeline.read() + ns)
+        self._news.pause(self._node.timeline.read() + ns)
         self._tell()
         self.immediate.refuse()
 
@@ -207,17 +208,17 @@ class StoreSession(Watcher):
     @property
     def coming(self) -> bool:
         """Whether an answer is on its way that may have slots for the next request."""
-        return self._scheduler.asking and not self._closed and self._dispatcher.timeline.held_at is None
+        return self._scheduler.asking and not self._closed and self._node.timeline.held_at is None
 
     async def aclose(self) -> None:
         """Tell the store what it is yet to hear, and return the slots in hand, if nobody has asked it since.
 
         No task, no timer, and no connection that was opened here is left.
         """
-        client, returned = self._dispatcher.run(self._close)
+        client, returned = self._node.tree.run(self._close)
         if returned is not None:
             await returned.wait()
-        if self._dispatcher.run(self._leave) and client is not None:
+        if self._node.tree.run(self._leave) and client is not None:
             await self._place.detach(client, self)
 
     def _close(self) -> tuple[StoreClient | None, Returned | None]:
@@ -228,7 +229,7 @@ class StoreSession(Watcher):
         self._cancel_timers()
         if client is not None and self._returned is None and self._outage.began is None:
             unsaid = self._news or (self._sent is not None and (self._sent.news or self._answer_is_near(client)))
-            if unsaid or self._scheduler.returnable(self._dispatcher.timeline.now()):
+            if unsaid or self._scheduler.returnable(self._node.timeline.now()):
                 self._returned = place.returned()
                 if not place.wake(client, self):
                     self._settle()
@@ -237,7 +238,7 @@ class StoreSession(Watcher):
     def _answer_is_near(self, client: StoreClient) -> bool:
         """Whether the question under way will be answered soon, it seems: permits that come with the answer can go back."""
         sent = self._sent
-        return sent is not None and (client.connected or self._dispatcher.timeline.read() - sent.at < _CONNECTING_NS)
+        return sent is not None and (client.connected or self._node.timeline.read() - sent.at < _CONNECTING_NS)
 
     def _leave(self) -> bool:
         """Have nothing in hand. False if the limiter was started again meanwhile."""
@@ -248,7 +249,7 @@ class StoreSession(Watcher):
 
     def reopen(self) -> None:
         """Ask again. An `aclose` that waits for the store ends."""
-        self._dispatcher.run(self._reopen)
+        self._node.tree.run(self._reopen)
 
     def _reopen(self) -> None:
         self._closed = False
@@ -268,14 +269,14 @@ class StoreSession(Watcher):
 
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
-        dispatcher, ledger = self._dispatcher, self._ledger
-        reading, now = dispatcher.timeline.read(), dispatcher.timeline.now()
+        node, ledger = self._node, self._ledger
+        reading, now = node.timeline.read(), node.timeline.now()
         returns = self._returned is not None
         if self._closed and not returns:
             self._scheduler.unanswered()
             return None
-        held = self._closed or dispatcher.timeline.held_at is not None
-        question = ledger.draw(None if held else dispatcher.line, self.immediate, reading, now)
+        held = self._closed or node.timeline.held_at is not None
+        question = ledger.draw(None if held else Crowd(node), self.immediate, reading, now)
         if returns:
             ledger.give_up(question, now)
         news = self._news.take(reading)
@@ -297,9 +298,9 @@ class StoreSession(Watcher):
             self._settle()
             return
         self._spare.look(self._place.timers)
-        first = self._dispatcher.line.first()
+        first = Crowd(self._node).first()
         if first is not None and self._scheduler.ready(first[1], now) < first[1]:
-            self._dispatcher.changed()  # nothing is on its way that would wake it
+            self._node.changed()  # nothing is on its way that would wake it
         self.immediate.refuse()
 
     def answered(self, reply: object) -> None:
@@ -309,7 +310,7 @@ class StoreSession(Watcher):
             return
         answer = self._ledger.read(reply)
         self._sent = None
-        dispatcher, scheduler, timeline = self._dispatcher, self._scheduler, self._dispatcher.timeline
+        node, scheduler, timeline = self._node, self._scheduler, self._node.timeline
         received = timeline.read()
         now = received - timeline.offset
         unused = self._ledger.heard(sent.at, received)
@@ -332,11 +333,11 @@ class StoreSession(Watcher):
             return
         if answer.paused or self._pause.on:
             self._pause.follow(answer.paused, self._news.pause_at is not None)
-        waited = bool(dispatcher.line)
-        dispatcher.changed()
+        waited = bool(Crowd(node))
+        node.changed()
         if scheduler.lapsed > self._lapsed:
             if waited:
-                skip(dispatcher, scheduler.lapsed - self._lapsed)
+                skip(node, scheduler.lapsed - self._lapsed)
             self._lapsed = scheduler.lapsed
         self._spare.look(self._place.timers)
         if self.immediate:
@@ -344,11 +345,11 @@ class StoreSession(Watcher):
 
     def _asks_on(self) -> bool:
         """Have the store asked for the line, unless the first in it has its slots and will be granted in the loop's next iteration."""
-        dispatcher, scheduler = self._dispatcher, self._scheduler
-        first = dispatcher.line.first()
-        if first is None or dispatcher.timeline.held_at is not None:
+        node, scheduler = self._node, self._scheduler
+        first = Crowd(node).first()
+        if first is None or node.timeline.held_at is not None:
             return False
-        now = dispatcher.timeline.now()
+        now = node.timeline.now()
         if first[1] <= scheduler.available(now):
             return True
         scheduler.want(now)
@@ -380,7 +381,7 @@ class StoreSession(Watcher):
             return
         self._sent = None
         self._pause.rechecks = False
-        self._switch.restore(self._outage.refused(self._dispatcher.timeline.read()))
+        self._switch.restore(self._outage.refused(self._node.timeline.read()))
         error = EngineUnavailable(f"{self._outage.call}: the store refuses: {said(cause)}")
         error.__cause__ = cause
         self._fail(error)
@@ -396,8 +397,8 @@ class StoreSession(Watcher):
         self._scheduler.unanswered()
         self._settle()
         if not self._closed:
-            self._dispatcher.fail(error)
-            self._dispatcher.changed()
+            self._node.fail(error)
+            self._node.changed()
 
     def _cancel_timers(self) -> None:
         self._switch.cancel()

@@ -12,12 +12,12 @@ from aiorate.redis.script import SLOTS, Question, limits_of, read_answer
 
 if TYPE_CHECKING:
     from aiorate.rate import Rate
+    from aiorate.redis.crowd import Crowd
     from aiorate.redis.demand import Demand
     from aiorate.redis.immediate import Immediate
     from aiorate.redis.ledger import Asking
     from aiorate.redis.script import Answer
     from aiorate.schedulers.slot_scheduler import SlotScheduler
-    from aiorate.waiting.fair_line import AnyLine
 
 __all__ = ["SlotLedger"]
 
@@ -49,15 +49,15 @@ class SlotLedger:
             self._limits = scheduler.rates, limits_of(scheduler.rates, scheduler.bursts)
         return self._limits[1]
 
-    def is_met(self, line: AnyLine, now: int) -> bool:
+    def is_met(self, line: Crowd, now: int) -> bool:
         """Whether the slots in hand suffice, so that the store need not be asked yet."""
         return self._demand.is_met(line, now)
 
-    def spare(self, line: AnyLine, now: int) -> bool:
+    def spare(self, line: Crowd, now: int) -> bool:
         """No: slots in hand lapse by themselves, and only the last ones could go back."""
         return False
 
-    def draw(self, line: AnyLine | None, immediate: Immediate, reading: int, now: int) -> Question:
+    def draw(self, line: Crowd | None, immediate: Immediate, reading: int, now: int) -> Question:
         """What to ask for now; without a line, only how things stand."""
         if line is None:
             return Question(horizon=self._demand.horizon / _US)

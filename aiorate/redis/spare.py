@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate.rate import NS_PER_SECOND
+from aiorate.redis.crowd import Crowd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from aiorate.redis.ledger import Ledger
     from aiorate.redis.place import Timers
     from aiorate.waiting.clock import Handle
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
 
 __all__ = ["Spare"]
 
@@ -20,20 +21,20 @@ __all__ = ["Spare"]
 class Spare:
     """Has them go back at once, or once nobody has used them within the lease. ``tell`` has the store asked."""
 
-    __slots__ = ("_dispatcher", "_ledger", "_tell", "_timer")
+    __slots__ = ("_ledger", "_node", "_tell", "_timer")
 
-    def __init__(self, dispatcher: Dispatcher, ledger: Ledger, tell: Callable[[], None]) -> None:
-        self._dispatcher: Dispatcher = dispatcher
+    def __init__(self, node: Node, ledger: Ledger, tell: Callable[[], None]) -> None:
+        self._node: Node = node
         self._ledger: Ledger = ledger
         self._tell: Callable[[], None] = tell
         self._timer: Handle | None = None
 
     def look(self, timers: Timers | None) -> None:
         """The store has answered, or there was nothing to ask."""
-        ledger, dispatcher = self._ledger, self._dispatcher
+        ledger, node = self._ledger, self._node
         if not ledger.keeps or not ledger.scheduler.in_hand:
             return
-        if ledger.spare(dispatcher.line, dispatcher.timeline.now()):
+        if ledger.spare(Crowd(node), node.timeline.now()):
             self._tell()
         elif ledger.lease and self._timer is None and timers is not None:
             self._timer = timers.call_later(ledger.lease / NS_PER_SECOND, self._on_lease)

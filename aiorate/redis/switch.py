@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aiorate.redis.place import Timers
     from aiorate.schedulers.supplied import Supplied
     from aiorate.waiting.clock import Handle
-    from aiorate.waiting.dispatcher import Dispatcher
+    from aiorate.waiting.node import Node
 
 __all__ = ["FallbackSwitch"]
 
@@ -21,10 +21,10 @@ __all__ = ["FallbackSwitch"]
 class FallbackSwitch:
     """Has the timer for the end of the grace, and says in events what changed."""
 
-    __slots__ = ("_dispatcher", "_outage", "_scheduler", "_timer")
+    __slots__ = ("_node", "_outage", "_scheduler", "_timer")
 
-    def __init__(self, dispatcher: Dispatcher, scheduler: Supplied, outage: Outage) -> None:
-        self._dispatcher: Dispatcher = dispatcher
+    def __init__(self, node: Node, scheduler: Supplied, outage: Outage) -> None:
+        self._node: Node = node
         self._scheduler: Supplied = scheduler
         self._outage: Outage = outage
         self._timer: Handle | None = None
@@ -37,7 +37,7 @@ class FallbackSwitch:
             scheduler.unanswered()  # to hear whether slots are still wanted
             if scheduler.fallback is None:
                 scheduler.fallback = self._outage.fallback
-                self._dispatcher.changed()
+                self._node.changed()
         else:
             self._look()  # requests that do not wait were refused all through the grace, and set no timer
 
@@ -45,7 +45,7 @@ class FallbackSwitch:
         """Set the timer, if there is an outage and the grace is not over."""
         due = self._outage.due
         if self._timer is None and due is not None and timers is not None:
-            seconds = max(due - self._dispatcher.timeline.read(), 0) / NS_PER_SECOND
+            seconds = max(due - self._node.timeline.read(), 0) / NS_PER_SECOND
             self._timer = timers.call_later(seconds, partial(self._on_grace, timers))
 
     def _on_grace(self, timers: Timers) -> None:
@@ -55,16 +55,16 @@ class FallbackSwitch:
 
     def _look(self) -> bool:
         """Switch to the fallback if the grace is over. Returns whether it is."""
-        dispatcher, outage = self._dispatcher, self._outage
-        fallback = outage.over(dispatcher.timeline.read(), dispatcher.timeline.now())
+        node, outage = self._node, self._outage
+        fallback = outage.over(node.timeline.read(), node.timeline.now())
         if fallback is None:
             return False
         self.cancel()
         self._scheduler.fallback = fallback
-        dispatcher.notices.tell(
-            Event("degraded", dispatcher.notices.name, source=f"{outage.why}; on_unavailable={outage.policy!r}"), dispatcher.loop
+        node.notices.tell(
+            Event("degraded", node.notices.name, source=f"{outage.why}; on_unavailable={outage.policy!r}"), node.tree
         )
-        dispatcher.changed()
+        node.changed()
         return True
 
     def nobody_waits(self) -> None:
@@ -78,8 +78,8 @@ class FallbackSwitch:
         self.cancel()
         self._scheduler.fallback = None
         if ns:
-            self._dispatcher.notices.tell(
-                Event("restored", self._dispatcher.notices.name, seconds=ns_to_seconds(ns)), self._dispatcher.loop
+            self._node.notices.tell(
+                Event("restored", self._node.notices.name, seconds=ns_to_seconds(ns)), self._node.tree
             )
 
     def cancel(self) -> None:

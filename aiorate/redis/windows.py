@@ -19,10 +19,10 @@ from aiorate.redis.use import RecentUse
 from aiorate.redis.window_script import WINDOWS, WindowAnswer, WindowQuestion, read_window_answer
 
 if TYPE_CHECKING:
+    from aiorate.redis.crowd import Crowd
     from aiorate.redis.immediate import Immediate
     from aiorate.redis.ledger import Asking
     from aiorate.schedulers.quota_scheduler import QuotaScheduler
-    from aiorate.waiting.fair_line import AnyLine
 
 __all__ = ["WindowLedger"]
 
@@ -76,21 +76,21 @@ class WindowLedger:
         """The number and the calendar."""
         return self.scheduler.calendar.described
 
-    def is_met(self, line: AnyLine, now: int) -> bool:
+    def is_met(self, line: Crowd, now: int) -> bool:
         """Whether the store need not be asked: it had nothing left, and the window goes on."""
         return self.scheduler.nothing_until(now) is not None
 
-    def spare(self, line: AnyLine, now: int) -> bool:
+    def spare(self, line: Crowd, now: int) -> bool:
         """Whether permits are in hand that nobody in line can use, and that are to go back at once."""
         first = line.first()
         return self.scheduler.ready(1, now) > 0 and (not self.lease if first is None else first[1] > self.scheduler.ready(1, now))
 
-    def draw(self, line: AnyLine | None, immediate: Immediate, reading: int, now: int) -> WindowQuestion:
+    def draw(self, line: Crowd | None, immediate: Immediate, reading: int, now: int) -> WindowQuestion:
         """What to ask for now; without a line, permits in hand go back."""
         scheduler, question = self.scheduler, WindowQuestion()
         ready = scheduler.ready(1, now)
         first, waiting, at_once = 0, 0, 0
-        for ticket, permits, _ in line or ():
+        for ticket, permits in line or ():
             if not ticket.cancelled():
                 first = first or permits
                 waiting += permits

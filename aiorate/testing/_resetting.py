@@ -12,8 +12,8 @@ from aiorate.errors import kind_of
 from aiorate.keyed_base import Keyed
 from aiorate.limiter import Limiter
 from aiorate.waiting import changes
-from aiorate.waiting.dispatcher import Dispatcher
 from aiorate.waiting.loops import running_loop
+from aiorate.waiting.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def reset_limiters(*limits: Limit) -> None:
         if not isinstance(limit, (Limiter, Budget, Keyed)):
             hint = "write reset_limiters(*limits)" if isinstance(limit, (list, tuple, set)) else "such as reset_limiters(app.limiter)"
             raise TypeError(f"reset_limiters() takes a Limiter, Budget, KeyedLimiter or KeyedBudget, not {kind_of(limit)}: {hint}.")
-    done = set[Dispatcher]()
+    done = set[Node]()
     for limit in limits:
         try:
             if isinstance(limit, Keyed):
@@ -52,32 +52,32 @@ def reset_limiters(*limits: Limit) -> None:
             raise
 
 
-def _reset(limit: Limiter | Budget | None, done: set[Dispatcher]) -> None:
+def _reset(limit: Limiter | Budget | None, done: set[Node]) -> None:
     """Reset a limit, after those that it shares: requests in line take from these at once."""
     if limit is not None:
-        line = limit._dispatcher  # and a Limiter resets the counters of its places too
-        _reset_line(line, limit.reset if isinstance(limit, Limiter) else partial(line.run, changes.reset, line), done)
+        line = limit._node  # and a Limiter resets the counters of its places too
+        _reset_line(line, limit.reset if isinstance(limit, Limiter) else partial(line.tree.run, changes.reset, line), done)
 
 
-def _reset_line(dispatcher: Dispatcher, reset: Callable[[], None], done: set[Dispatcher]) -> None:
-    if dispatcher in done:  # thousands of keys may share it
+def _reset_line(node: Node, reset: Callable[[], None], done: set[Node]) -> None:
+    if node in done:  # thousands of keys may share it
         return
-    done.add(dispatcher)
-    if dispatcher.gate is not None:
-        shared = dispatcher.gate.shared
-        _reset_line(shared, partial(shared.run, changes.reset, shared), done)
-    with _standing_still(dispatcher):
+    done.add(node)
+    if node.above is not None:
+        shared = node.above
+        _reset_line(shared, partial(shared.tree.run, changes.reset, shared), done)
+    with _standing_still(node):
         reset()
 
 
 @contextmanager
-def _standing_still(dispatcher: Dispatcher) -> Iterator[None]:
+def _standing_still(node: Node) -> Iterator[None]:
     """Without a loop, all parts of a limiter begin at one instant, and go on from there once it is used."""
-    dispatcher.run(dispatcher.look)
-    if dispatcher.loop is not None or dispatcher.extras.clock is not None:
+    node.tree.run(node.look_now)
+    if node.loop is not None or node.extras.clock is not None:
         yield
         return
-    timeline, start = dispatcher.timeline, dispatcher.timeline.read()
+    timeline, start = node.timeline, node.timeline.read()
     timeline.read = partial(int, start)
     try:
         yield

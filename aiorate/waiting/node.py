@@ -8,6 +8,7 @@ Knows nothing of how a rate is computed (it never multiplies or divides), of sec
 
 from __future__ import annotations
 
+import itertools
 from asyncio import InvalidStateError
 from functools import partial
 from typing import TYPE_CHECKING
@@ -38,11 +39,10 @@ if TYPE_CHECKING:
     from aiorate.waiting.clock import Clock, ReadClock
     from aiorate.waiting.driver import Driver
     from aiorate.waiting.line import Request, Taken, Ticket
+    from aiorate.waiting.max_waiting import Admission
     from aiorate.waiting.refusals import Refusals
     from aiorate.waiting.view import EventLoop
     from aiorate.waiting.watcher import Watcher
-
-    from aiorate.waiting.max_waiting import Admission
 
     Answer = tuple[Ticket | None, int, int, Taken]
 
@@ -77,7 +77,7 @@ class Node:
 
     __slots__ = (
         *("__weakref__", "above", "catch_up", "closed", "counters", "driver", "due", "extras", "flow", "flows", "line", "meter", "notices", "resuming"),
-        *("permits_above", "scheduler", "standing", "stood", "taken", "timeline", "tree", "wake_at", "watcher", "_head", "_own", "_serving"),
+        *("permits_above", "scheduler", "standing", "stood", "taken", "timeline", "tree", "wake_at", "waited_above", "watcher", "_head", "_own", "_serving"),
         "since",
     )
 
@@ -130,6 +130,8 @@ class Node:
         """The instant of the limit above since which it stands there."""
         self.due: int | None = None
         """The instant at which the first is due here; None: unknown, as while paused."""
+        self.waited_above: Callable[[int], None] | None = None
+        """Told of the permits of a request here that waited for the limit above, just before they are granted."""
         self.wake_at: int | None = None
         """The reading of the clock at which the tree looks here; None: it does not."""
         self.resuming: int = 0
@@ -439,6 +441,13 @@ class Node:
         while node is not None:
             node = node._look()
 
+    def ring(self) -> None:
+        """The first is due."""
+        if self.line is _NOBODY:  # only limits below wait here
+            self.look()
+        else:
+            self.driver.ring(self)
+
     def look_if_alive(self) -> None:
         """`look`, unless the loop is closed, where nobody can be woken."""
         loop = self.tree.loop
@@ -517,7 +526,9 @@ class Node:
         if self.standing is None:
             return None
         self.standing = None
-        assert self.above is not None and self.above.flows is not None and self.flow is not None  # where it stood
+        assert self.above is not None
+        assert self.above.flows is not None
+        assert self.flow is not None
         self.above.flows.leave(self.flow)
         return self.above
 
@@ -628,12 +639,15 @@ class Node:
                 node = first
             else:
                 request = first
+        for (_, _, instant), (child, permits, _) in itertools.pairwise(path):
+            if child.waited_above is not None and child.since < instant:
+                child.waited_above(permits)
         late = max(late, now - max(at, below.since))
         instants: list[int | None] = [each - min(late, limit.catch_up.limit) for limit, _, each in path]
         found = _take_all(path[::-1], instants[::-1])
         if found is None:
             return _again(path, node)  # the strategy of a limit below did not keep its word
-        ticket, permits, since = request
+        ticket, permits, _since = request
         limited_by = _limited_by(path) if node.extras.watch is not None else None
         try:
             ticket.set_result((found[0], found[1], node.timeline.read(), limited_by))
@@ -643,19 +657,19 @@ class Node:
         hold(found[1])
         self.tree.resuming += 1
         node.line.pop_first()
-        child: Node | None = None
+        lower: Node | None = None
         for limit, _, _ in path[::-1]:
             limit.resuming += 1
             if limit.flows is not None:
-                flow = limit._own if child is None else child.flow
+                flow = limit._own if lower is None else lower.flow
                 assert flow is not None
                 limit.flows.grant(flow)
-            if child is None:
+            if lower is None:
                 limit._head = None
             else:
-                child.standing = None
-                child._look()
-            child = limit
+                lower.standing = None
+                lower._look()
+            lower = limit
         return 1
 
     # Changes, for those in line too.
@@ -932,7 +946,7 @@ def _again(path: list[tuple[Node, int, int]], node: Node) -> int:
 
 def _limited_by(path: list[tuple[Node, int, int]]) -> str | None:
     """The highest limit in whose line the request, or one before it, waited."""
-    for (above, _, now), (below, _, _) in zip(path, path[1:], strict=False):
+    for (above, _, now), (below, _, _) in itertools.pairwise(path):
         if below.since < now:
             return above.notices.name or "shared"
     return None

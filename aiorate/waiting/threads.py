@@ -570,12 +570,20 @@ class ThreadTree(Tree):
         self._timer = Timer(self.loop, self.ring)
 
     def ask(
-        self, node: Node, permits: int, limit: int | None, most: Admission | None, refusals: Refusals, since: int | None, turned: bool
+        self,
+        node: Node,
+        permits: int,
+        limit: int | None,
+        most: Admission | None,
+        refusals: Refusals,
+        since: int | None = None,
+        turned: bool = False,
+        decide: Callable[..., Answer] | None = None,
     ) -> Answer:
         turned = turned or self._manual
         ticket = ThreadTicket(_inbox_here(), node, permits)
         try:
-            answer = self.decide(node, ticket, node.decide, limit, most, refusals, since)
+            answer = self.decide(node, ticket, decide or node.decide, limit, most, refusals, since)
         except Exception:
             if turned or not starved_here():
                 raise

@@ -82,10 +82,18 @@ class Tree:
         call()
 
     def ask(
-        self, node: Node, permits: int, limit: int | None, most: Admission | None, refusals: Refusals, since: int | None, turned: bool
+        self,
+        node: Node,
+        permits: int,
+        limit: int | None,
+        most: Admission | None,
+        refusals: Refusals,
+        since: int | None = None,
+        turned: bool = False,
+        decide: Callable[..., Answer] | None = None,
     ) -> Answer:
-        """`Node.decide`, for a caller of this thread."""
-        return node.decide(permits, limit, most, refusals, since, turned)
+        """`Node.decide`, or ``decide`` in its place, for a caller of this thread."""
+        return (decide or node.decide)(permits, limit, most, refusals, since, turned)
 
     def wait(self, node: Node, ticket: Ticket) -> Awaitable[object]:
         """Return what a waiter awaits, again and again until its ticket is done."""
@@ -143,7 +151,7 @@ class Tree:
             if node.wake_at == due:
                 node.wake_at = None
                 self._armed -= 1
-                node.driver.ring(node)
+                node.ring()
         if self._deadlines:
             self._expire(reading)
         self._aim()
