@@ -89,7 +89,6 @@ def check_read_back(answer: Answer, expected: list[tuple[Any, ...]]) -> None:
 
 @pytest.mark.asyncio
 async def test_name_of_a_policy_is_that_of_the_limiter() -> None:
-    """What a structured field cannot hold is percent-encoded."""
     for name, shown in (
         ("api", "api"),
         ('say "x"', 'say "x"'),

@@ -86,7 +86,6 @@ def budget(**changes: Any) -> RedisBudget:
 
 
 def test_a_wrong_value_is_refused_at_once() -> None:
-    """Not at the first request, far from where it was written."""
     for made, table in ((limiter, BOTH), (limiter, RATES), (budget, BOTH), (budget, DIMENSIONS)):
         for changes, hint in table:
             with pytest.raises(ValueError, match=hint):
@@ -159,7 +158,6 @@ def test_the_bound_is_printed() -> None:
 
 
 def test_they_say_what_they_are() -> None:
-    """In a debugger, and wherever a limiter or a budget is taken."""
     made = limiter(name="search", rate=["10/s", "60/min"], burst=[1, 5])
     assert "'search'" in repr(made)
     assert "60/min burst 5" in repr(made)

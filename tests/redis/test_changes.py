@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.asyncio(loop_factories=["virtual"]), pytest.mark.usefi
 
 
 async def test_a_server_whose_clock_jumps_books_nothing_twice(store: RealServer) -> None:
-    """Back: no time has passed. Forward: at most a fresh start."""
     process = Process(store, "1000/s")
     process.load(50)
     for skew in (-3600.0, 0.0, 7200.0):
@@ -91,7 +90,6 @@ async def test_a_loop_that_stood_still_sends_no_burst(store: RealServer) -> None
 
 
 async def test_a_replica_that_had_heard_of_less_is_told_the_rest(store: RealServer) -> None:
-    """A failover: the state is an older one, and a process remembers."""
     one, other = Process(store), Process(store)
     await one.one()
     before = store.send("GET", one.limiter.key)

@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.asyncio(loop_factories=["virtual"]), pytest.mark.usefi
 
 
 async def test_closing_gives_slots_back_and_leaves_nothing(store: RealServer) -> None:
-    """The next process finds the next slot free, and no task is left."""
     one, other = Process(store, "100/s", horizon=1.0), Process(store, "100/s")
     tasks = one.ask(50)
     await asyncio.sleep(0.095)
@@ -86,7 +85,6 @@ async def test_closing_that_is_cancelled_breaks_nothing(store: RealServer) -> No
 
 
 async def test_a_cancelled_close_does_not_cancel_the_other(store: RealServer) -> None:
-    """Both wait for one answer, and each gives up for itself."""
     for cancelled in (0, 1):
         process, began = Process(store, latency=0.05), now()
         process.limiter.charge(5)
@@ -177,7 +175,6 @@ async def test_a_rate_has_back_what_nobody_used(store: RealServer) -> None:
 
 
 async def test_a_budget_has_back_what_nobody_used(store: RealServer) -> None:
-    """Reservations that left while the answer was on its way."""
     limits: dict[str, Any] = {"requests": "10/s", "tokens": TokenBucket("10/s", burst=1000)}
     one, other = RedisBudget(TimedClient(store, latency=0.01), "x", **limits), RedisBudget(TimedClient(store), "x", **limits)
 
@@ -192,22 +189,6 @@ async def test_a_budget_has_back_what_nobody_used(store: RealServer) -> None:
     assert pytest.approx(0.04, abs=0.03) == await reserve(other)
     await other.aclose()
     assert not others()
-
-
-async def test_runs_of_one_reservation_lose_nothing(store: RealServer) -> None:
-    """Each uses its estimate, and books nothing for later ones."""
-    for closes in (True, False) * 5:
-        budget = RedisBudget(TimedClient(store, latency=0.01), "x", tokens=TokenBucket("1/hour", burst=100))
-        async with budget.reserve(tokens=3) as lease:
-            lease.settle(tokens=2)
-        if closes:
-            await budget.aclose()
-        else:
-            await asyncio.sleep(0.2)
-    last = RedisBudget(TimedClient(store), "x", tokens=TokenBucket("1/hour", burst=100))
-    async with asyncio.timeout(1), last.reserve(tokens=80):
-        pass
-    await last.aclose()
 
 
 async def test_statistics_show_what_the_store_has_left(store: RealServer) -> None:

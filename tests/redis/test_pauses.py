@@ -14,7 +14,6 @@ pytestmark = [pytest.mark.asyncio(loop_factories=["virtual"]), pytest.mark.usefi
 
 
 async def test_a_pause_holds_all_processes(store: RealServer) -> None:
-    """One was told to wait; afterwards all go on, paced."""
     one, other = Process(store), Process(store)
     await one.one()
     one.limiter.observe(Feedback(429, pause=5.0))
@@ -102,21 +101,3 @@ async def test_a_request_in_a_pause_learns_of_its_end_in_a_second(store: RealSer
 
         assert [pytest.approx(resumed + 0.5, abs=0.5)] == one.granted, joined
         await stop(one, other)
-
-
-async def test_a_pause_without_waiters_is_not_rechecked(store: RealServer) -> None:
-    """Neither while the line is empty, nor once the last request has given up, nor within the last second."""
-    one, other = Process(store), Process(store)
-    other.limiter.pause(60)
-    await asyncio.sleep(0.01)
-    (waiting,) = one.ask()
-    await asyncio.sleep(1.5)
-    waiting.cancel()
-    await asyncio.sleep(2)
-    calls = one.client.calls
-    await asyncio.sleep(55.7)
-    assert calls == one.client.calls
-    one.ask()
-    await asyncio.sleep(0.5)
-
-    assert calls == one.client.calls

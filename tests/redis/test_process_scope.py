@@ -116,7 +116,6 @@ def closes_in_a_loop(store: RealServer, kind: str) -> None:
 
 
 def test_the_thread_ends_when_nothing_is_asked(store: RealServer, made: Callable[..., RedisLimiter]) -> None:
-    """After a second, and the next request starts another."""
     limiter = made()
     limiter.acquire_blocking()
     before = next(thread for thread in threading.enumerate() if thread.name == "aiorate-redis")
@@ -130,7 +129,6 @@ def test_the_thread_ends_when_nothing_is_asked(store: RealServer, made: Callable
 
 @needs_fork
 def test_a_child_process_has_its_own_thread_and_connection(store: RealServer) -> None:
-    """And its own permits; those in hand are the parent's."""
     said = program(
         """
 from aiorate.redis import RedisLimiter
@@ -181,7 +179,6 @@ def test_without_waiting_the_store_is_asked_once(store: RealServer, made: Callab
 
 
 def test_changes_in_any_thread_hold_for_all(made: Callable[..., RedisLimiter]) -> None:
-    """Pauses, charges and rates: of another limiter of that name too."""
     one, other = made(limit="100/s"), made(limit="100/s")
     one.acquire_blocking()
     began = monotonic()

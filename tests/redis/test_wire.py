@@ -126,7 +126,6 @@ async def test_a_server_killed_and_restarted_empty_goes_unnoticed(running: RealS
 
 
 async def test_a_refused_connection_is_an_error_after_the_grace(running: RealServer) -> None:
-    """A wrong port, or a server that was never started."""
     with RealServer() as server:
         server.kill()
     limiter = RedisLimiter(server.url, "x", "1000/s", grace=0.05)
