@@ -75,7 +75,7 @@ async def test_reset_of_a_strategy_without_it_changes_nothing() -> None:
     await limiter.acquire()
     limiter.pause(3)
 
-    with pytest.raises(RuntimeError, match=r"Plain has no method reset\(now\)"):
+    with pytest.raises(RuntimeError, match="reset"):
         limiter.reset()
 
     assert limiter.statistics().paused_until == 3.0

@@ -7,7 +7,6 @@ from itertools import product
 
 import pytest
 from helpers.driving import SECOND, one_loop, turns
-from helpers.levels import at_rest
 from helpers.server import most_in_any_window
 from helpers.strategies import EACH
 
@@ -36,7 +35,7 @@ class Tower:
 
     @property
     def at_rest(self) -> bool:
-        return at_rest(self.levels, self.clock)
+        return self.clock.timers == 0 and not any(limiter.statistics().waiting for limiter in self.levels)
 
 
 @one_loop

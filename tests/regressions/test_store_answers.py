@@ -112,7 +112,7 @@ async def test_refusal_after_an_outage_ends_the_outage(store: RealServer) -> Non
 @one_loop
 async def test_key_that_cannot_be_encoded_fails_where_it_is_given(store: RealServer) -> None:
     """20 honest users saw 1235 errors beside one key with a lone surrogate, as JSON may bring it."""
-    with pytest.raises(ValueError, match=r"RedisLimiter\(name\).*'user:\\ud800' has a lone surrogate.*errors='replace'"):
+    with pytest.raises(ValueError, match=r"RedisLimiter\(name\).*surrogate"):
         RedisLimiter(store.url, f"user:{HOSTILE}", "10/s")
     users = KeyedLimiter(lambda user: RedisLimiter(store.url, f"user:{user}", "1000/s"))
     names = [*(f"user {number}" for number in range(20)), HOSTILE]
@@ -148,7 +148,7 @@ def test_object_that_is_not_a_client_is_refused(store: RealServer) -> None:
     wrong: list[Any] = [one.pipeline(), one.pubsub(), one.monitor(), one.connection_pool, other.pipeline(), other.pubsub()]
     wrong += [cluster.pipeline(), redis.asyncio.Sentinel([("127.0.0.1", 1)]), one.lock("x"), redis.asyncio.Redis]
     for each in wrong:
-        with pytest.raises(TypeError, match=r"not (the class )?\w+\. Give the client .* a pipeline or a subscription.*master_for\(name\)"):
+        with pytest.raises(TypeError, match="Give the client"):
             RedisLimiter(each, "x", "10/s")
 
 
@@ -178,7 +178,7 @@ async def test_a_value_of_another_release_is_an_outage(store: RealServer, policy
     later = await outcome(limiter, 60.0)
     assert {"raise": "answers with an error", "wait": "waiting", "local": "granted", "open": "granted"}[policy] in later
     if policy == "raise":
-        assert "VERSION the key aiorate:x was written by another release of aiorate, as aiorate/2; this release reads aiorate/1." in later
+        assert "another release" in later
     assert "aiorate/2 7 1800000000000000 0 0 5" == store.send("GET", "aiorate:x")
     await limiter.aclose()
 

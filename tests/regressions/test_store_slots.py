@@ -63,10 +63,10 @@ def test_late_loop_loses_no_slots_of_a_slow_rate(store: RealServer, rate: str, s
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
-        (lambda limiter: limiter.charge(10**15), r"charge\(1000000000000000\): at 1/s .* At most 10000000000 can be charged"),
-        (lambda limiter: limiter.pause(10**13), r"pause\(10000000000000\): .* at most 10000000000 seconds"),
-        (lambda limiter: limiter.pause(timedelta.max), r"pause\(86399999999999\): .* at most"),
-        (lambda limiter: limiter.set_rate(aiorate.Rate(1, 10**12)), r"set_rate\(\): .* Give a faster rate"),
+        (lambda limiter: limiter.charge(10**15), r"charge\(.*10000000000"),
+        (lambda limiter: limiter.pause(10**13), r"pause\(.*10000000000"),
+        (lambda limiter: limiter.pause(timedelta.max), r"pause\(.*at most"),
+        (lambda limiter: limiter.set_rate(aiorate.Rate(1, 10**12)), r"set_rate\("),
     ],
 )
 def test_duration_that_no_store_can_count_is_refused(store: RealServer, refused: Any, says: str) -> None:
@@ -179,7 +179,7 @@ async def test_the_first_caller_asks_once(store: RealServer) -> None:
     process = Process(store, "10/s", latency=0.01)
     await process.limiter.acquire(max_wait=0)
     calls = process.client.calls
-    with pytest.raises(WaitTooLong, match=r"acquire\(1\) would wait 0\.0\d+ s, but max_wait is 0 s") as caught:
+    with pytest.raises(WaitTooLong, match=r"acquire\(1\)") as caught:
         await process.limiter.acquire(max_wait=timedelta(0))
 
     assert 1 == process.client.calls - calls
@@ -237,11 +237,11 @@ async def test_max_wait_0_under_a_shared_limit_in_a_store_is_an_error(store: Rea
     budget = Budget(requests=shared, tokens="1000/s")
 
     for limits in (keyed, both):
-        with pytest.raises(RuntimeError, match=r"acquire\(max_wait=0\): a shared RedisLimiter without a lease"):
+        with pytest.raises(RuntimeError, match=r"acquire\(max_wait=0\).*lease"):
             await limits.acquire("ann", max_wait=0)
-    with pytest.raises(RuntimeError, match=r"try_acquire\(\): a shared RedisLimiter without a lease.*lease=0\.05"):
+    with pytest.raises(RuntimeError, match=r"try_acquire\(\).*lease"):
         keyed.try_acquire("ann")
-    with pytest.raises(RuntimeError, match=r"reserve\(max_wait=0\): a shared RedisLimiter without a lease"):
+    with pytest.raises(RuntimeError, match=r"reserve\(max_wait=0\).*lease"):
         await budget.reserve(requests=1, tokens=1, max_wait=0).__aenter__()
     await keyed.acquire("ann", max_wait=0.1)
     assert 1 == shared.statistics().granted
