@@ -127,7 +127,6 @@ async def test_a_plain_function_needs_the_scope_of_threads(limiter: aiorate.Limi
 
 
 async def test_only_functions_can_be_decorated(limiter: aiorate.Limiter) -> None:
-    """A class would be limited when it is called, which nobody means."""
     for thing in (5, int, None, "text", staticmethod(len)):
         for each in (limiter, aiorate.Limiter("1/s", scope="process")):
             for decorate in (each, each.of(2)):

@@ -202,7 +202,6 @@ async def test_observe_refuses_anything_but_feedback() -> None:
 
 
 async def test_impossible_feedback_changes_nothing() -> None:
-    """Not even its pause is applied if only a quota is wrong."""
     wrong: list[tuple[Any, type[Exception]]] = [
         (Feedback(429, "3"), TypeError),
         (Feedback(429, -1), ValueError),
@@ -247,7 +246,6 @@ def paused(keyed: KeyedLimiter[str], *keys: str) -> list[float | None]:
 
 
 async def test_feedback_for_a_key_concerns_no_other_key() -> None:
-    """One flooded key must not stop all of them."""
     keyed = keyed_of(ManualClock())
 
     keyed.observe("a", said(Quota(remaining=1, reset=9), pause=5))

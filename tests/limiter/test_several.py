@@ -54,7 +54,6 @@ async def times(acquire: Callable[[], Any], count: int) -> list[float]:
 
 
 async def test_a_list_is_taken_wherever_a_rate_is() -> None:
-    """Of rates in all their forms, and of strategies, an AllOf too; a tuple as well."""
     for place, make in PLACES.items():
         for kind in (list, tuple):
             make(kind(["10/s", 5, Rate(500, 60), TokenBucket("300/min", burst=3)]))
@@ -63,7 +62,6 @@ async def test_a_list_is_taken_wherever_a_rate_is() -> None:
 
 
 async def test_all_limits_of_a_list_hold() -> None:
-    """As those of an AllOf, of which a rate is a TokenPool."""
     limits = [TokenBucket("10/s", burst=3), SlidingWindow("5/s")]
     listed, written = Limiter(limits), Limiter(AllOf(TokenBucket("10/s", burst=3), SlidingWindow("5/s")))
     rates, pools = Limiter(["10/s", "4/s"]), Limiter(AllOf(TokenPool("10/s"), TokenPool("4/s")))
@@ -144,7 +142,6 @@ async def test_a_strategy_twice_in_a_list_is_refused() -> None:
 
 
 async def test_a_store_takes_a_list_and_no_all_of() -> None:
-    """Its error shows a list; of a dimension in a store, it shows two dimensions."""
     with pytest.raises(TypeError, match=r"as a list, not as an AllOf.*\['10/s', '100/min'\]"):
         RedisLimiter(URL, "a", AllOf(TokenBucket("10/s", burst=1), TokenBucket("100/min", burst=1)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="requests='10/s', requests_of_a_minute='500/min'"):

@@ -183,8 +183,6 @@ async def test_a_filler_cancelled_from_outside_is_replaced() -> None:
 
 @pytest.mark.asyncio
 async def test_an_error_that_cannot_be_copied_is_raised_as_it_is() -> None:
-    """Each waiter raises the same instance, since its class allows only one."""
-
     class Single(Exception):
         def __copy__(self) -> Single:
             return self
