@@ -141,24 +141,6 @@ async def test_a_limiter_of_idle_keys_does_nothing_at_all() -> None:
     assert (clock.reads, clock.timers, others(), len(keyed)) == (0, 0, set(), 10)
 
 
-@pytest.mark.parametrize("name", ["TokenBucket", "SlidingWindow"])
-def test_key_that_owes_survives_evictions_around_it(name: str) -> None:
-    """Making room for new keys reset a key that had just been used up."""
-    clock = ManualClock()
-    keyed = KeyedLimiter(lambda key: Limiter(EACH[name](), clock=clock), max_keys=1)
-    kept = Limiter(EACH[name](), clock=clock)
-    answers = []
-
-    for number in range(400):
-        clock.set(clock.now() + (number % 7) * SECOND // 50)
-        keyed.try_acquire(number)
-        keyed.evict()
-        answers.append((kept.try_acquire(), keyed.try_acquire("busy")))
-
-    assert all(expected is answer for expected, answer in answers)
-    assert {expected for expected, _ in answers} == {True, False}
-
-
 @one_loop
 async def test_free_key_is_granted_in_the_same_step_beside_a_busy_one() -> None:
     """vutran1710/PyrateLimiter, where asynchronous callers of other keys still wait; alexei-led/ccgram#171."""

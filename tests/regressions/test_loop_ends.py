@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import gc
 import logging
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -226,17 +224,3 @@ def test_blocking_calls_import_nothing_when_threads_run() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.split() == []
-
-
-def test_a_limiter_refuses_to_be_copied() -> None:
-    """A deep copy of a used limiter closed a descriptor that belonged to another loop by then."""
-    for duplicate in (copy.copy, copy.deepcopy, lambda limiter: pickle.loads(pickle.dumps(limiter))):
-        used, unused = aiorate.Limiter("1000/s", precise=True), aiorate.Limiter("1000/s", precise=True)
-
-        asyncio.run(used.acquire(3))
-
-        held = () if duplicate is copy.copy else ({"limiter": used}, used.of(2))  # a shallow copy shares it
-        for limiter in (used, unused, *held):
-            with pytest.raises(TypeError, match=r"[Ss]hare it, or create another"):
-                duplicate(limiter)
-        assert 0 <= asyncio.run(used.acquire(3)), duplicate

@@ -123,6 +123,33 @@ async def test_key_that_cannot_be_encoded_fails_where_it_is_given(store: RealSer
     await users.aclose()
 
 
+@one_loop
+async def test_a_key_that_cannot_be_sent_fails_alone(store: RealServer) -> None:
+    """The client's encoding lacks a character. The other keys of the call are served, then and at the next call."""
+    source = valkey.asyncio.Valkey.from_url(store.url, encoding="ascii")
+    limiters = [RedisLimiter(source, name, "1000/s", on_unavailable="wait") for name in ("ann", "zo\u00eb", "bob")]
+    for _ in range(2):
+        results = await asyncio.gather(*[limiter.acquire() for limiter in limiters], return_exceptions=True)
+        assert [float, EngineUnavailable, float] == [type(result) for result in results]
+    for limiter in limiters:
+        await limiter.aclose()
+    await source.aclose()
+
+
+@one_loop
+async def test_two_rates_under_one_name_are_logged_once(store: RealServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Each limiter assigned slots by its own rate, with no warning."""
+    same = [RedisLimiter(store.url, "same", "1000/s", burst=3) for _ in range(2)]
+    limiters = [*same, *(RedisLimiter(store.url, "x", rate) for rate in ("1000/s", "2000/s", "3000/s"))]
+    for limiter in limiters:
+        await limiter.acquire()
+        await limiter.acquire()
+
+    assert ["limiter 'x'"] == [record.getMessage().partition(":")[0] for record in caplog.records if record.name == "aiorate"]
+    for limiter in limiters:
+        await limiter.aclose()
+
+
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_a_key_that_another_release_wrote_delays_no_other(store: RealServer) -> None:
     """During an upgrade it is asked for again and again, and the task that asks must not pause for it."""
