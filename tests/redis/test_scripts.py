@@ -106,7 +106,6 @@ def test_a_question_gets_only_slots_within_the_horizon(store: RealServer) -> Non
 
 
 def test_a_clock_of_the_store_that_goes_back_has_not_moved(store: RealServer) -> None:
-    """Nothing is booked twice, and no request waits until the clock is where it was."""
     one, other = SlotClient(store, ("1000/s", 1)), SlotClient(store, ("1000/s", 1))
     one.slots(0, 10)
 
@@ -221,33 +220,11 @@ def test_every_history_is_booked_as_the_model_says(store: RealServer, history: l
         assert [pytest.approx(start, abs=1) for start in model.book(now, requests, corrections, oldest)] == starts
 
 
-@histories
-@given(history=HISTORIES)
-def test_no_window_of_any_history_exceeds_the_bound(store: RealServer, history: list[Any]) -> None:
-    """What is booked for it, less all that came back since the beginning; where nothing comes back, that is the bound as it is."""
-    store.send("FLUSHALL")
-    clients, now, back = [BookingClient(store, DIMENSIONS, number) for number in (1, 2)], 0, [0, 0, 0]
-    booked: list[tuple[float, tuple[int, ...]]] = []
-    for after, who, requests, corrections, _ in history:
-        now += after
-        back = [total - min(correction, 0) for total, correction in zip(back, corrections, strict=True)]
-        booked += zip(clients[who].starts(now, *requests, corrections=corrections), requests, strict=True)
-
-    for place, (rate, burst) in enumerate(DIMENSIONS.values()):
-        most = max(burst, *[amounts[place] for _, amounts in booked], 1) + back[place]
-        per_us = Rate.parse(rate).per_second / SECOND
-        for begin, _ in booked:
-            for end, _ in booked:
-                inside = sum(amounts[place] for start, amounts in booked if begin <= start <= end)
-                assert inside <= most + max(end - begin, 0) * per_us + 1e-3
-
-
 ONE = {"requests": ("10/s", 1)}
 TWO = {"requests": ("10/s", 1), "tokens": ("1000/s", 500)}
 
 
 def test_dimensions_are_known_by_their_names(store: RealServer) -> None:
-    """In any order, and of any text; one that a client does not have stays as it is."""
     one, other, third = (BookingClient(store, each, 1) for each in (TWO, dict(reversed(TWO.items())), ONE))
     one.ask(0, (1, 500))
     assert [100 * MS] == third.starts(0, (1,))

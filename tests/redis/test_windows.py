@@ -110,11 +110,10 @@ async def test_permits_taken_ahead_go_back_after_the_lease(store: RealServer) ->
     await asyncio.sleep(2)
 
     assert not process.limiter.try_acquire()
-    assert "201" == store.send("GET", process.limiter.key).split()[5]
+    assert 799 == process.limiter.statistics().available
 
 
 async def test_a_request_gets_all_its_permits_or_none(store: RealServer) -> None:
-    """Two processes that each hold a part would both wait for the rest."""
     one, other = (Process(store, CalendarWindow("10/10s", "UTC")) for _ in range(2))
     one.ask(permits=6)
     other.ask(permits=6)
@@ -197,7 +196,6 @@ async def test_a_clock_of_the_store_that_goes_back_stays_in_its_window(store: Re
 
 
 async def test_a_replica_that_lags_is_told_of_the_window(store: RealServer) -> None:
-    """The state is an older copy: it counts again from what the processes remember."""
     one, other = (Process(store, CalendarWindow("10/10s", "UTC")) for _ in range(2))
     await one.one(3)
     copy = store.send("GET", one.limiter.key)
