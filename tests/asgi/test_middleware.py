@@ -22,7 +22,6 @@ def bucket(burst: int = 2, rate: str = "1/min", **options: Any) -> Limiter:
 
 
 async def test_requests_beyond_the_burst_are_refused() -> None:
-    """The answer says when to come back, what is allowed, and which limit it was."""
     app = RateLimitMiddleware(ok, bucket())
 
     answers = [await ask(app) for _ in range(3)]
@@ -68,7 +67,6 @@ async def test_key_may_be_async_and_none_is_not_limited() -> None:
 
 
 async def test_closed_limiter_lets_nothing_through() -> None:
-    """It refuses with an error, because nobody can say when to come back."""
     limiter = bucket()
     await limiter.aclose()
 
@@ -92,7 +90,6 @@ async def test_other_scopes_pass_untouched() -> None:
 
 
 async def test_several_limits_are_several_policies() -> None:
-    """Those of a strategy of several, and the limit that all keys share."""
     limiters = KeyedLimiter(
         lambda client: Limiter(AllOf(TokenBucket("1/min", burst=2), SlidingWindow("100/h")), clock=ManualClock()),
         shared=Limiter(TokenBucket("1/min", burst=1), name="all clients", clock=ManualClock()),
@@ -108,7 +105,6 @@ async def test_several_limits_are_several_policies() -> None:
 
 
 async def test_place_is_held_until_the_application_returns() -> None:
-    """Also when it raises or is cancelled, as when its client goes away."""
     limiter, going = bucket(100, max_concurrency=1), asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

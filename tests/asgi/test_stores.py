@@ -57,7 +57,6 @@ async def test_window_of_the_calendar_tells_when_it_ends(store: RealServer) -> N
 
 
 async def test_lease_and_places_are_kept_too(store: RealServer) -> None:
-    """Slots in hand count as left, and a place is left when the answer was sent."""
     client = TimedClient(store, latency=0.001)
     limiter = RedisLimiter(client, "all", TokenBucket("100/s", burst=50), lease=0.05, max_concurrency=1)
     app = RateLimitMiddleware(ok, limiter)

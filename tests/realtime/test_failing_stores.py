@@ -27,14 +27,12 @@ def store() -> Iterator[Store]:
 
 
 def test_a_store_restarted_empty_is_told_its_state(store: Store) -> None:
-    """No error, the rate again within half a second, and nothing granted twice."""
     events = (2.0, lambda workers: store.kill()), (3.0, lambda workers: store.start())
     check(store, orders(options=WAIT, seconds=6.0), *events, since=3.5)
 
 
 @pytest.mark.parametrize("burst", [1, 300])
 def test_a_store_that_forgets_everything_is_told_at_once(store: Store, burst: int) -> None:
-    """A flush, or a failover to a replica that had heard nothing."""
     bound = 1.0 + (burst - 1) / RATE
     check(store, orders(options={"burst": burst}), (2.5, lambda workers: store.send("FLUSHALL")), most=1.05 * bound)
 
@@ -53,8 +51,6 @@ def follow(replica: Store, primary: Store) -> None:
 
 
 def test_a_replica_that_takes_over_is_told_what_it_has_missed() -> None:
-    """The primary dies, its replica is promoted, and the address leads there."""
-
     def measured() -> Figures:
         with Store() as primary, Store() as replica, wire(primary.port) as address:
 

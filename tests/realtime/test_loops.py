@@ -1,7 +1,4 @@
-"""Real time, real loops: behaviour that must hold on any machine, however slow and busy it is.
-
-Tests that hold only on an otherwise idle machine are marked slow, and measured against a floor within the same test.
-"""
+"""Real time, real loops: what must hold on any machine, and the rate delivered, against a floor that is measured in the same test."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ import aiorate
 MS = 1_000_000
 SECOND = 1_000_000_000
 KINDS: dict[str, Callable[[int], aiorate.Scheduler]] = {"filler": aiorate.TokenPool, "alarm": aiorate.BurstCompensation}
+pytestmark = pytest.mark.slow
 both = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -112,7 +110,6 @@ async def lateness(done: asyncio.Event) -> float:
     return late
 
 
-@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("rate", [100, 1_000, 10_000])
 @both

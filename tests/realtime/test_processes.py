@@ -29,14 +29,12 @@ def store() -> Iterator[Store]:
 
 @pytest.mark.parametrize(("options", "calls"), [({}, 0.15), (LEASE, 0.06)], ids=["exact", "lease"])
 def test_four_processes_share_a_rate(store: Store, options: dict[str, Any], calls: float) -> None:
-    """All of it, evenly in time and among them, with few calls to the store."""
     lease = options.get("lease", 0.0)
     check(store, orders(options=options), part=0.99, most=1.01 + lease, tenth=1.15 + 10 * lease, calls=calls, even=0.9)
 
 
 @pytest.mark.parametrize("clock", [5.0, -5.0])
 def test_a_wrong_wall_clock_changes_nothing(store: Store, clock: float) -> None:
-    """Only durations cross the wire."""
     check(store, orders(3) + orders(1, clock=clock), part=0.99, even=0.9)
 
 
@@ -69,8 +67,6 @@ def test_callers_that_give_up_cost_no_permit(store: Store) -> None:
 
 
 def test_the_others_go_on_when_a_busy_process_is_killed(store: Store) -> None:
-    """Its slots lapse, and they are few."""
-
     def measured() -> Figures:
         shares = together(orders(seconds=3.0), store, (2.0, lambda workers: workers[0].kill()))
         machine = floor(store, seconds=3.0, count=3)
@@ -82,8 +78,6 @@ def test_the_others_go_on_when_a_busy_process_is_killed(store: Store) -> None:
 
 
 def test_a_newcomer_is_served_while_ten_thousand_wait(store: Store) -> None:
-    """They wait in another process, over one connection."""
-
     def connections() -> int:
         return len(store.send("CLIENT", "LIST").strip().splitlines()) - 1  # the one that asks left out
 

@@ -53,7 +53,6 @@ async def waits_of(limiter: aiorate.Limiter, clock: ManualClock, count: int) -> 
 
 @both
 def test_waiters_left_behind_by_a_run_do_not_affect_the_next(kind: str) -> None:
-    """asyncio.run() cancels what is left; the line is empty then, and the permits are there."""
     clock = ManualClock()
     limiter = aiorate.Limiter(BOTH[kind](), clock=clock)
 
@@ -73,7 +72,6 @@ def test_waiters_left_behind_by_a_run_do_not_affect_the_next(kind: str) -> None:
 
 @both
 def test_waiters_of_a_stopped_loop_learn_that_the_limiter_moved(kind: str) -> None:
-    """When the loop runs again later, its waiters get an error instead of waiting for ever."""
     limiter = aiorate.Limiter(BOTH[kind](), clock=(clock := ManualClock()))
     old = asyncio.new_event_loop()
 
@@ -155,7 +153,6 @@ def test_time_goes_on_from_virtual_loops_to_real_ones_and_back(kind: str) -> Non
 
 @both
 def test_a_pause_ends_when_it_should_across_loops(kind: str) -> None:
-    """paused_until is a reading of a clock, and the clock changed."""
     limiter = aiorate.Limiter(BOTH[kind]())
 
     async def pause() -> None:
@@ -187,7 +184,6 @@ def precise_run(limiter: aiorate.Limiter, factory: Callable[[], Any]) -> weakref
 @needs_kernel_timers
 @LOOPS
 def test_limiter_used_in_several_runs_keeps_one_descriptor(factory: Callable[[], Any]) -> None:
-    """Each run needs another descriptor, and closes that of the run before."""
     limiter = paced()
 
     loops = [precise_run(limiter, factory) for _ in range(5)]

@@ -96,7 +96,6 @@ def no_thread(name: str) -> None:
 
 
 def test_a_budget_of_threads_and_loops_loses_nothing() -> None:
-    """Its bound is exact, and in the end everything lies ready again."""
     bucket = Recorded("20000/s", burst=50)
     budget = Budget(requests=bucket, tokens=aiorate.TokenBucket("1000000/s", burst=5000), scope="process", name="busy budget")
 
@@ -113,7 +112,6 @@ def test_a_budget_of_threads_and_loops_loses_nothing() -> None:
 
 
 def test_keys_of_threads_and_loops_lose_nothing() -> None:
-    """A shared limit above fifty keys, which come and go."""
     bucket = Recorded("20000/s", burst=50)
     shared = Limiter(bucket, scope="process", name="busy keys")
     keyed = KeyedLimiter[int](lambda key: aiorate.TokenBucket("5000/s", burst=20), shared=shared, scope="process", max_keys=20)

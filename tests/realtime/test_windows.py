@@ -65,7 +65,6 @@ def granted(store: Store, disturb: Callable[[list[subprocess.Popen[str]]], None]
 
 
 def test_no_window_exceeds_its_number(running: RealServer) -> None:
-    """And each has all of it. A process that is killed costs its window an eighth at most."""
     running.send("FLUSHALL")
 
     counts = granted(running, lambda workers: workers[0].kill())

@@ -92,7 +92,7 @@ async def test_a_server_that_answers_garbage_or_nothing_is_an_outage() -> None:
             assert not ours(), reply
 
 
-async def test_budgets_and_limiters_of_a_client_are_asked_for_in_one_call(store: RealServer) -> None:
+async def test_budgets_and_limiters_of_a_client_go_in_one_call(store: RealServer) -> None:
     """Whatever their scripts. A server that has lost these hears each once, not once for each key."""
     client = redis.asyncio.Redis.from_url(store.url)
     budgets = KeyedBudget(lambda key: RedisBudget(client, f"budget:{key}", requests="1000/s", tokens="100_000/s"))
