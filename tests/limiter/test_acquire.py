@@ -59,7 +59,6 @@ async def test_delay_counts_the_permits_of_each_request() -> None:
 
 
 async def test_delay_follows_requests_that_join_and_leave() -> None:
-    """An estimate is kept for the next call, and corrected when a request leaves the middle of the line."""
     crowd = crowd_of("10/s")
     await crowd.queue("ABCDE")
     announced = [crowd.limiter.delay()]
@@ -148,6 +147,17 @@ async def test_the_line_holds_at_most_max_waiting() -> None:
 
         assert list(crowd.granted) == [0, *range(2, most + 1), "last"]
         assert crowd.limiter.statistics().refused == 2
+
+
+async def test_a_request_that_is_being_cancelled_makes_room() -> None:
+    crowd = crowd_of("10/s", max_waiting=1)
+    await crowd.queue("AB")
+
+    crowd.ask("C")
+    crowd.tasks["B"].cancel()
+    await crowd.clock.run(1)
+
+    assert list(crowd.granted) == ["A", "C"]
 
 
 async def test_try_acquire_never_waits() -> None:

@@ -56,7 +56,6 @@ async def test_what_a_server_says_applies_to_all_requests() -> None:
 
 
 async def test_a_new_cap_applies_to_requests_in_line() -> None:
-    """They wait for a permit that was due earlier, and whose timer is set."""
     assert await granted((0, 3), (0, remaining(1, 20)), scheduler=TokenPool("10/s")) == [0, 0.1, 20]
     assert await granted((0, 13), (0, remaining(1, 20)), scheduler=SlidingWindow("10/s")) == [0] * 10 + [1, 20, 20]
 

@@ -347,7 +347,6 @@ async def test_told_is_exactly_what_callers_waited(kind: str, told: list[Waited]
 
 
 async def test_under_trio(told: list[Waited]) -> None:
-    """A request of a task that was cancelled is not told of."""
     limiter = Limiter(TokenBucket("100/s", burst=20, initial=1), on_wait=told.append)
 
     async def main() -> None:
