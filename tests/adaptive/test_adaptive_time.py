@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import threading
 
-from aiorate import KeyedLimiter, Limiter, Rate
-from aiorate.adaptive import AdaptiveRate, adaptive_of
+from aiorate import Limiter, Rate
+from aiorate.adaptive import AdaptiveRate
 from aiorate.testing import ManualClock
 
 
@@ -98,17 +98,3 @@ def test_answers_by_many_threads_leave_a_rate_within_the_range() -> None:
 
     assert 10 <= adaptive.rate.per_second <= 2000
     assert adaptive.rate == limiter.rate
-
-
-def test_keys_of_a_process_have_a_search_each() -> None:
-    """The scope of the limiter that a factory returns is that of the keys."""
-    keyed: KeyedLimiter[str] = KeyedLimiter(lambda key: AdaptiveRate(Limiter(10, scope="process"), 1, 100), scope="process")
-
-    slow, fast = adaptive_of(keyed["slow"]), adaptive_of(keyed["fast"])
-    assert slow is not None
-    assert fast is not None
-    for _ in range(200):
-        slow.throttled(took=0)
-
-    assert slow.rate.slower_than(fast.rate)
-    assert fast.rate == Rate(10)

@@ -35,6 +35,7 @@ OTHERS: dict[str, tuple[str, dict[str, float], dict[str, Any]]] = {
     "a strict bucket": ("bucket", {}, {"strategy": "strict"}),
     "a bucket of 20": ("bucket", {}, {"strategy": "bucket20"}),
     "fewer refusals": ("bucket", {}, {"refused": 0.005}),
+    "a window of permits": ("window1", {}, {"strategy": "window"}),
 }
 
 
@@ -61,6 +62,23 @@ def test_near_and_far_servers(round_trip: float) -> None:
 
     assert seen.share > 0.6
     assert seen.refused < 6
+
+
+def test_a_large_share_of_refusals_lowers_no_rate() -> None:
+    """It pays for climbs; the rate stays close to what the server gives."""
+    for refused in (0.5, 0.9):
+        cell = table.cells(["AdaptiveRate"], ["slow"], [0.05], [1.0], refused=refused, changed={"limit": 20, "seconds": 120})[0]
+        assert table.simulate(cell)[0].figures.share > 0.85
+
+
+def test_long_sliding_window_is_found_from_below() -> None:
+    """It refuses seconds after a climb was too high, and then gives as slowly as the climb began: the next climbs are slower."""
+    cell = table.cells(["AdaptiveRate"], ["sliding"], [0.05], [0.1], changed={"period": 5, "limit": 60, "seconds": 400})[0]
+
+    seen = table.simulate(cell)[0].figures
+
+    assert seen.share > 0.6
+    assert seen.refused < 8
 
 
 def test_limit_that_halves_each_second_is_followed() -> None:

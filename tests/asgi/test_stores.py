@@ -29,7 +29,6 @@ def workers(store: RealServer, limit: Any, count: int = 2, **options: Any) -> li
 
 
 async def test_workers_share_the_limit_of_each_client(store: RealServer) -> None:
-    """Each answer tells what all workers together leave."""
     apps = workers(store, TokenBucket("10/min", burst=3))
 
     answers = [await ask(apps[number % 2]) for number in range(4)]
@@ -45,18 +44,7 @@ async def test_workers_share_the_limit_of_each_client(store: RealServer) -> None
         assert 200 == (await ask(apps[number % 2])).status
 
 
-async def test_several_rates_are_several_policies(store: RealServer) -> None:
-    """The store keeps each of them."""
-    apps = workers(store, [TokenBucket("10/s", burst=5), TokenBucket("100/min", burst=8)])
-
-    answer = await ask(apps[0])
-
-    assert '"default";q=5;w=1, "default-2";q=8;w=5' == answer.headers["ratelimit-policy"]
-    assert '"default";r=4;t=1, "default-2";r=7;t=1' == answer.headers["ratelimit"]
-
-
 async def test_window_of_the_calendar_tells_when_it_ends(store: RealServer) -> None:
-    """Here a minute of the store's clock."""
     apps = workers(store, CalendarWindow("3/min", "UTC"))
 
     answers = [await ask(apps[number % 2]) for number in range(4)]
@@ -69,7 +57,6 @@ async def test_window_of_the_calendar_tells_when_it_ends(store: RealServer) -> N
 
 
 async def test_lease_and_places_are_kept_too(store: RealServer) -> None:
-    """Slots in hand count as left, and a place is left when the answer was sent."""
     client = TimedClient(store, latency=0.001)
     limiter = RedisLimiter(client, "all", TokenBucket("100/s", burst=50), lease=0.05, max_concurrency=1)
     app = RateLimitMiddleware(ok, limiter)
@@ -118,7 +105,6 @@ async def in_an_outage(store: RealServer, policy: Any) -> None:
 
 
 async def test_limiter_in_front_of_one_with_a_lease_works(store: RealServer) -> None:
-    """It is told of as a policy beside the client's."""
     without = RedisLimiter(TimedClient(store), "without", "10/s", burst=10)
     with pytest.raises(RuntimeError, match="without a lease"):  # it has permits only for requests that wait
         await ask(RateLimitMiddleware(ok, KeyedLimiter(lambda client: TokenBucket("1/s", 5), shared=without)))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from helpers.local_store import Store
 
-__all__ = ["Figures", "floor", "in_one_round", "missing", "orders", "slack", "until_true"]
+__all__ = ["Figures", "check", "floor", "in_one_round", "missing", "orders", "slack", "until_true"]
 
 ROUNDS = 4
 
@@ -64,3 +64,39 @@ def until_true(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def check(
+    store: Store,
+    workers: list[Order],
+    *events: Any,
+    part: float = 0.97,
+    most: float = 1.01,
+    tenth: float | None = None,
+    calls: float | None = None,
+    even: float | None = None,
+    since: float | None = None,
+    machine: dict[str, Any] | None = None,
+) -> None:
+    """The processes have no error, at least that part of what the machine can do (from an instant on), and at most that in any second.
+
+    ``tenth`` is the most in any tenth of a second, ``calls`` the most of the store for each permit, and ``even`` the least evenness.
+    """
+
+    def measured() -> Figures:
+        shares, alone = together(workers, store, *events), floor(store, **(machine or {}))
+        assert shares.errors == {}
+        delivered = shares.delivered() if since is None else shares.delivered(since)
+        figures = {
+            "missing": missing(delivered, alone.delivered(), part),
+            "any 1 s": (shares.fullest(1.0), most + slack(alone, 1.0)),
+        }
+        if tenth is not None:
+            figures["any 0.1 s"] = shares.fullest(0.1), tenth + slack(alone, 0.1)
+        if calls is not None:
+            figures["calls per permit"] = shares.calls / len(shares.all), calls
+        if even is not None:
+            figures["unevenness"] = missing(shares.evenness, alone.evenness, even)
+        return figures
+
+    in_one_round(measured)

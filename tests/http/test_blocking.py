@@ -125,10 +125,7 @@ def test_a_transport_of_both_kinds_serves_both(package: Any) -> None:
     asyncio.run(fetch(limit_transport(answered, narrow)))
     with package.Client(transport=both) as client:
         client.get("http://a.test")
-    with (
-        package.Client(transport=limit_transport(answered, narrow)) as client,
-        pytest.raises(RuntimeError, match="scope='process'"),
-    ):
+    with package.Client(transport=limit_transport(answered, narrow)) as client, pytest.raises(RuntimeError, match="scope='process'"):
         client.get("http://a.test")
 
     assert (2, 1) == (wide.statistics().granted, narrow.statistics().granted)
@@ -166,32 +163,6 @@ def test_an_asynchronous_client_is_told_which_hooks_to_take(package: Any) -> Non
                 await client.get("http://a.test")
 
     asyncio.run(main())
-
-
-def test_a_transport_opens_and_closes_the_inner_one() -> None:
-    """And only once."""
-    calls: list[str] = []
-
-    class Inner(httpx2.BaseTransport):
-        def __enter__(self) -> Any:
-            calls.append("enter")
-            return self
-
-        def __exit__(self, *exc: object) -> None:
-            calls.append("exit")
-
-        def close(self) -> None:
-            calls.append("close")
-
-    limited = limit_transport(Inner(), bucket())
-    with httpx2.Client(transport=limited):
-        pass
-    limited.close()
-
-    assert ["enter", "exit", "close"] == calls
-    assert isinstance(limited, httpx2.BaseTransport)
-    assert not isinstance(limited, httpx2.AsyncBaseTransport)
-    assert "limit_transport(<" in repr(limited)
 
 
 def test_keys_are_limited_in_all_threads(client_with: Any, server: Server) -> None:

@@ -26,10 +26,7 @@ VENDORS: dict[str, tuple[int, str, Feedback | None]] = {
         Feedback(
             200,
             None,
-            (
-                Quota("requests", 5000, 4999, 0.012, None, True),
-                Quota("tokens", 160000, 159976, 360.0, None, True, "tokens"),
-            ),
+            (Quota("requests", 5000, 4999, 0.012, None, True), Quota("tokens", 160000, 159976, 360.0, None, True, "tokens")),
             "OpenAI",
         ),
     ),
@@ -60,10 +57,7 @@ VENDORS: dict[str, tuple[int, str, Feedback | None]] = {
         x-ratelimit-remaining-tokens: 0
         x-ratelimit-reset-tokens: 41.724s""",
         Feedback(
-            200,
-            None,
-            (Quota("requests", None, 499, None, None, True), Quota("tokens", None, 0, 41.724, None, True, "tokens")),
-            "OpenAI",
+            200, None, (Quota("requests", None, 499, None, None, True), Quota("tokens", None, 0, 41.724, None, True, "tokens")), "OpenAI"
         ),
     ),
     "OpenAI: tokens refused without a time": (
@@ -143,10 +137,7 @@ VENDORS: dict[str, tuple[int, str, Feedback | None]] = {
         anthropic-ratelimit-tokens-reset: 2024-03-26T20:00:00Z
         date: Tue, 26 Mar 2024 19:59:59 GMT""",
         Feedback(
-            429,
-            0.2,
-            (Quota("requests", 5, 0, 1.0, None, True), Quota("tokens", 25000, 16000, 1.0, None, True, "tokens")),
-            "Anthropic",
+            429, 0.2, (Quota("requests", 5, 0, 1.0, None, True), Quota("tokens", 25000, 16000, 1.0, None, True, "tokens")), "Anthropic"
         ),
     ),
     "Anthropic: overloaded": (529, "request-id: req_1\nx-should-retry: true", Feedback(529, 1.0, (), "status 529")),
@@ -345,10 +336,7 @@ VENDORS: dict[str, tuple[int, str, Feedback | None]] = {
         Feedback(
             200,
             None,
-            (
-                Quota("volume", 65535, 0, 9.0, 10.0, unit="content-bytes"),
-                Quota("many", 5, 0, 3.0, unit="concurrent-requests"),
-            ),
+            (Quota("volume", 65535, 0, 9.0, 10.0, unit="content-bytes"), Quota("many", 5, 0, 3.0, unit="concurrent-requests")),
             "RateLimit",
         ),
     ),
@@ -394,10 +382,7 @@ VENDORS: dict[str, tuple[int, str, Feedback | None]] = {
         RateLimit-Remaining: 9
         RateLimit-Reset: 1""",
         Feedback(
-            200,
-            None,
-            (Quota("", 10, 9, 1.0, 1.0), Quota("", 50, None, None, 60.0), Quota("", 1000, None, None, 3600.0)),
-            "RateLimit",
+            200, None, (Quota("", 10, 9, 1.0, 1.0), Quota("", 50, None, None, 60.0), Quota("", 1000, None, None, 3600.0)), "RateLimit"
         ),
     ),
     "old and new names at once, the same quota": (

@@ -20,10 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 CALLS, MAX_TOKENS = 200, 400
 QUESTION = "What is the answer? " * 40  # 200 tokens
-LIMITS = {
-    "openai": {"requests": 500, "tokens": 40_000},
-    "anthropic": {"requests": 500, "input_tokens": 40_000, "output_tokens": 20_000},
-}
+LIMITS = {"openai": {"requests": 500, "tokens": 40_000}, "anthropic": {"requests": 500, "input_tokens": 40_000, "output_tokens": 20_000}}
 Call = Callable[[], Awaitable[dict[str, int]]]
 
 

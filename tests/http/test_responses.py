@@ -7,7 +7,7 @@ tests/http/test_feedback.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import product
 from typing import Any
@@ -16,10 +16,9 @@ import aiohttp
 import httpx
 import httpx_retries
 import pytest
-import trio
-from helpers.clients import HTTPX, client_of, each_client, fetching
+from helpers.clients import client_of, each_client, fetching
 from helpers.driving import one_loop
-from helpers.server import Observed, Server, bucket, get, in_thread, session_of
+from helpers.server import Observed, Server, bucket, get, session_of
 
 from aiorate import Budget, KeyedLimiter, TokenBucket
 from aiorate.aiohttp import middleware
@@ -277,30 +276,3 @@ async def test_fields_that_come_twice_count_by_the_later_end(kind: str) -> None:
         await fetch(url)
 
     assert limiter.statistics().paused_until == 7.0
-
-
-# Under trio.
-
-
-@pytest.fixture
-def remote() -> Iterator[Server]:
-    """A server in another thread."""
-    with in_thread() as server:
-        yield server
-
-
-@pytest.mark.parametrize("kind", HTTPX)
-def test_under_trio_responses_are_observed(kind: str, remote: Server) -> None:
-    """As on asyncio; it can be turned off likewise."""
-
-    async def main() -> list[float | None]:
-        ends = []
-        for feedback in (True, False):
-            limiter = bucket()
-            remote.answers((429, {"Retry-After": "5"}))
-            async with client_of(kind, limiter, feedback=feedback) as client:
-                await client.get(remote.url)
-            ends.append(limiter.statistics().paused_until)
-        return ends
-
-    assert [5.0, None] == trio.run(main)

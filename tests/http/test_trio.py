@@ -13,9 +13,9 @@ import trio
 import trio.testing
 from helpers.clients import HTTPX
 from helpers.driving import LONG
-from helpers.server import Server, bucket, in_thread
+from helpers.server import Server, in_thread
 
-from aiorate import Limiter, LimiterClosed, LineFull, TokenBucket, WaitTooLong
+from aiorate import Limiter, TokenBucket, WaitTooLong
 from aiorate.http import hooks, limit_transport
 from aiorate.testing import ManualClock
 
@@ -48,35 +48,6 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds; the wire sends no event here."""
     while not condition():
         await trio.sleep(0.001)
-
-
-def test_each_request_is_sent_at_its_instant_and_not_before(client_with: Any, remote: Server) -> None:
-    """The clock decides when, and a real server sees exactly those requests."""
-
-    async def main() -> None:
-        clock = ManualClock()
-        limiter = Limiter("10/s", clock=clock)
-        codes: list[int] = []
-        async with client_with(limiter) as client, trio.open_nursery() as nursery:
-
-            async def get() -> None:
-                codes.append((await client.get("/")).status_code)
-
-            for _ in range(4):
-                nursery.start_soon(get)
-            await until(lambda: limiter.statistics().waiting == 3)
-            for tenths in range(4):
-                await until(lambda tenths=tenths: len(codes) == 1 + tenths)
-                assert (1 + tenths, 3 - tenths) == (len(remote.arrivals), limiter.statistics().waiting)
-                clock.advance(0.099999999)
-                await trio.testing.wait_all_tasks_blocked()
-                assert 1 + tenths == limiter.statistics().granted
-                clock.advance(0.000000001)
-        assert [200] * 4 == codes
-
-    trio.run(main)
-
-    assert len(remote.arrivals) == 4
 
 
 def test_request_given_up_in_line_is_never_sent(client_with: Any, remote: Server) -> None:
@@ -118,53 +89,6 @@ def test_request_given_up_in_line_is_never_sent(client_with: Any, remote: Server
     trio.run(main)
 
     assert ["/first", "/stays"] == remote.paths
-
-
-def test_refused_requests_raise_and_send_nothing(client_with: Any, remote: Server) -> None:
-    """``max_wait``, ``max_waiting`` and a closed limiter raise from the client as they are."""
-
-    async def main() -> None:
-        limiter = bucket(1, max_waiting=1)
-        async with client_with(limiter, max_wait=0.15) as client, trio.open_nursery() as nursery:
-            await client.get("/sent")
-
-            async def refused(error: type[Exception]) -> None:
-                with pytest.raises(error):
-                    await client.get("/refused")
-
-            limiter.charge(1)
-            await refused(WaitTooLong)
-            limiter.refund(1)
-            nursery.start_soon(refused, LimiterClosed)
-            await until(lambda: limiter.statistics().waiting == 1)
-            await refused(LineFull)
-            await limiter.aclose()
-            await refused(LimiterClosed)
-
-    trio.run(main)
-
-    assert ["/sent"] == remote.paths
-
-
-def test_hooks_in_a_synchronous_client_fail_under_trio(remote: Server) -> None:
-    """In a thread of a run: it would send without a limit, and say nothing."""
-    limiter = bucket()
-
-    def get() -> None:
-        for package in PACKAGES.values():
-            with (
-                package.Client(base_url=remote.url, event_hooks=hooks(limiter)) as client,
-                pytest.raises(RuntimeError, match="AsyncClient"),
-            ):
-                client.get("/")
-
-    async def main() -> None:
-        assert limiter.try_acquire()
-        await trio.to_thread.run_sync(get)
-
-    trio.run(main)
-
-    assert [] == remote.arrivals
 
 
 def test_one_limiter_serves_asyncio_and_then_trio(client_with: Any, remote: Server) -> None:

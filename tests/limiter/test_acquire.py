@@ -59,7 +59,6 @@ async def test_delay_counts_the_permits_of_each_request() -> None:
 
 
 async def test_delay_follows_requests_that_join_and_leave() -> None:
-    """An estimate is kept for the next call, and corrected when a request leaves the middle of the line."""
     crowd = crowd_of("10/s")
     await crowd.queue("ABCDE")
     announced = [crowd.limiter.delay()]
@@ -134,19 +133,31 @@ async def test_max_wait_while_stopped_fails_at_once() -> None:
 
 
 async def test_the_line_holds_at_most_max_waiting() -> None:
-    """Back-pressure: a third request in a line of two is refused, until one leaves."""
-    crowd = crowd_of("10/s", max_waiting=2)
-    await crowd.queue(["running", "A", "B"])
+    for most in (2, 200):  # a long line is not counted again for each request
+        crowd = crowd_of("10/s", max_waiting=most)
+        await crowd.queue(range(most + 1))
 
-    with pytest.raises(aiorate.LineFull, match=r"the line is full \(max_waiting=2\)"):
-        await crowd.limiter.acquire()
-    crowd.tasks["A"].cancel()
-    await turns(3)
+        for _ in range(2):
+            with pytest.raises(aiorate.LineFull, match=rf"the line is full \(max_waiting={most}\)"):
+                await crowd.limiter.acquire()
+        crowd.tasks[1].cancel()
+        await turns(3)
+        crowd.ask("last")
+        await crowd.clock.run(30)
+
+        assert list(crowd.granted) == [0, *range(2, most + 1), "last"]
+        assert crowd.limiter.statistics().refused == 2
+
+
+async def test_a_request_that_is_being_cancelled_makes_room() -> None:
+    crowd = crowd_of("10/s", max_waiting=1)
+    await crowd.queue("AB")
+
     crowd.ask("C")
+    crowd.tasks["B"].cancel()
     await crowd.clock.run(1)
 
-    assert list(crowd.granted) == ["running", "B", "C"]
-    assert crowd.limiter.statistics().refused == 1
+    assert list(crowd.granted) == ["A", "C"]
 
 
 async def test_try_acquire_never_waits() -> None:

@@ -106,19 +106,6 @@ async def test_an_estimate_above_the_capacity_is_lowered(clock: SteppedClock, ca
     assert 5.0 == budget.delay(tokens=20)
 
 
-async def test_a_lease_names_the_dimension_that_it_waited_for(clock: SteppedClock) -> None:
-    """It is the limit to raise; `waited` says for how long, the time in line included."""
-    budget = Budget(requests=TokenBucket("1/s", burst=2), tokens=TokenBucket("10/s", burst=100), clock=clock, catch_up=0)
-    calls = Calls(budget, clock)
-    await calls.queue("a", tokens=100)
-    await calls.queue("b", tokens=20)
-    await calls.queue("c", tokens=1)
-    await calls.queue("d", tokens=1)
-    await clock.run(10)
-    assert calls.granted == {"a": 0, "b": 2 * SECOND, "c": 2.1 * SECOND, "d": 3 * SECOND}
-    assert [calls.leases[name].limited_by for name in "abcd"] == [None, "tokens", "tokens", "requests"]
-
-
 async def test_max_wait_refuses_at_once_and_spends_nothing(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
     """The error says how long the wait would be, and for which dimension."""
     async with budget.reserve(tokens=100):

@@ -276,7 +276,6 @@ async def test_cancellation_at_each_iteration_after_the_timer(kind: str) -> None
 
 @pytest.mark.parametrize("kind", BOTH)
 async def test_a_permit_passes_a_whole_row_of_cancelled_waiters(kind: str) -> None:
-    """They are cancelled between grant and run, at one instant, across several rows of the filler."""
     crowd = drained(BOTH[kind]())
     await crowd.queue(range(200))
 

@@ -141,8 +141,6 @@ async def test_every_form_of_a_block_holds_a_place(clock: SteppedClock) -> None:
 
 
 async def test_a_body_that_fails_frees_its_place(visitors: Visitors, limiter: Limiter) -> None:
-    """By an error, while a generator is closed, or by a cancellation."""
-
     @limiter
     async def items() -> AsyncIterator[int]:
         try:
@@ -181,6 +179,7 @@ async def test_max_waiting_counts_waits_for_places_too(clock: SteppedClock) -> N
 
         counts = limiter.statistics()
         assert (counts.waiting, counts.refused) == (most, 2)
+        await visitors.go("a")  # another takes its place, and waits for a permit without being refused
         for _ in range(3):
             await clock.run(10)
             await visitors.go(*visitors.inside)

@@ -127,7 +127,6 @@ BAD = [
 
 
 def test_a_duration_is_a_number_of_seconds_or_a_timedelta() -> None:
-    """One second, in every way in which it may be written."""
     for call in CALLS.values():
         for value in GOOD:
             call(value)

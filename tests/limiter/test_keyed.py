@@ -13,7 +13,7 @@ from weakref import ref
 import pytest
 import trio
 import trio.testing
-from helpers.driving import SECOND, Crowd, one_loop, turns
+from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
 
 import aiorate
 from aiorate import KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, TokenBucket
@@ -68,12 +68,9 @@ def sent_by(bot: Any, busy_first: bool) -> list[tuple[float, int]]:
 
     async def main() -> list[tuple[float, Any]]:
         sent = Sent(KeyedLimiter(bot[0], shared=bot[1]()))
-        if busy_first:
-            sent.send(0, 100)
-        for chat in range(1, 51):
+        busy, others = [0] * 100, list(range(1, 51))
+        for chat in busy + others if busy_first else others + busy:
             sent.send(chat)
-        if not busy_first:
-            sent.send(0, 100)
         return await sent.all()
 
     return virtually(main)  # type: ignore[no-any-return]
@@ -106,6 +103,21 @@ async def test_a_key_does_not_catch_up_after_the_shared_limit(own: aiorate.Sched
     shared.pause(1)
     await clock.run(4)
     assert [round(at / SECOND, 3) for at in crowd.granted.values()] == [0, 1.5, 2.5, 3.5]
+
+
+@one_loop
+async def test_two_limits_of_one_rate_lose_nothing_to_late_wake_ups() -> None:
+    """Both limits make up for a late timer, or each would cost a part of the rate."""
+    clock = SteppedClock()
+    shared = Limiter(TokenBucket("10/s", burst=1), clock=clock)
+    keyed = KeyedLimiter[str](lambda key: Limiter(TokenBucket("10/s", burst=1), clock=clock), shared=shared)
+    crowd = Crowd(keyed["a"], clock)
+    await crowd.queue(range(101))
+    while len(crowd.granted) < 101:
+        assert clock.next_timer is not None
+        clock.set(clock.next_timer + SECOND // 50)
+        await turns(3)
+    assert crowd.granted[100] <= 10 * SECOND + SECOND // 25
 
 
 @one_loop
@@ -317,6 +329,10 @@ async def test_idle_keeps_a_key_for_a_while() -> None:
     assert "a" not in keyed
     keyed.try_acquire("a")
     assert made.count("a") == 2
+    for _ in range(40):  # many uses of one key drop the others too
+        clock.advance(1)
+        assert all(keyed["a"] for _ in range(1_000))
+    assert ["a"] == list(keyed)
 
 
 def test_keys_that_are_used_once_leave_no_memory() -> None:

@@ -19,12 +19,12 @@ pytestmark = one_loop
 class Tree:
     """Users such as "a1" of team "a", and the guest, who has no team. Requests by user, tokens by team and for all."""
 
-    def __init__(self, clock: SteppedClock, **options: Any) -> None:
+    def __init__(self, clock: SteppedClock) -> None:
         self.clock = clock
         self.asked: list[str] = []
         self.top = Budget(tokens=TokenBucket(100, 1_000), clock=clock)
         self.teams = KeyedBudget[str](lambda team: Budget(tokens=TokenBucket(10, 100), clock=clock), shared=self.top)
-        self.users = KeyedBudget[str](self.make, shared=self.team_of, **options)
+        self.users = KeyedBudget[str](self.make, shared=self.team_of)
 
     def make(self, user: str) -> Budget:
         return Budget(requests=TokenBucket(1, 5), tokens=TokenBucket(20, 200), clock=self.clock, name=user)
@@ -32,9 +32,6 @@ class Tree:
     def team_of(self, user: str) -> Budget | None:
         self.asked.append(user)
         return None if user == "guest" else self.teams[user[0]]
-
-    def calls(self, user: str) -> Calls:
-        return Calls(self.users[user], self.clock)
 
 
 @pytest.fixture
@@ -87,7 +84,7 @@ async def test_a_key_with_a_lease_a_debt_or_a_pause_is_kept(tree: Tree) -> None:
 
 async def test_closing_keys_closes_their_budgets(tree: Tree) -> None:
     """And adds no keys; what they share stays open, and open leases can be settled."""
-    calls = tree.calls("a1")
+    calls = Calls(tree.users["a1"], tree.clock)
     await calls.queue("a", tokens=100)
     await calls.queue("b", tokens=10)
     await tree.users.aclose()

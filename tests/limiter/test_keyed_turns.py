@@ -11,7 +11,6 @@ import pytest
 from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
 from helpers.turns import DIRECT, Lines, furthest
 
-import aiorate
 from aiorate import KeyedLimiter, Limiter, TokenBucket, WaitTooLong
 
 pytestmark = one_loop
@@ -38,24 +37,6 @@ async def test_keys_get_their_shares(weights: tuple[int, ...]) -> None:
         grants = await lines.run(300)
         assert furthest(grants, dict(enumerate(weights))) <= max(sizes) * min(2, len(weights) - 1), sizes
         await lines.end()
-
-
-@pytest.mark.parametrize("strategy", ["TokenPool", "TokenBucket"])
-async def test_shares_hold_where_many_permits_are_due_at_once(strategy: str) -> None:
-    """After a late wake-up. One would be granted for each line if lines were served only when all of the permits are granted."""
-    scheduler = TokenBucket("100/s", burst=500, initial=0) if strategy == "TokenBucket" else getattr(aiorate, strategy)("100/s")
-    lines = Lines(scheduler, {"a": 3, "b": 1})
-    await lines.fill([("b", 1), ("a", 1)] * 400)
-    granted: list[int] = []
-    while len(lines.grants) < 200:
-        before = len(lines.grants)
-        lines.clock.advance(1)
-        await turns(4)
-        granted.append(len(lines.grants) - before)
-
-    assert max(granted) >= (100 if strategy == "TokenBucket" else 2)
-    assert furthest(lines.grants[:200], {"a": 3, "b": 1}) <= 1
-    await lines.end()
 
 
 async def test_direct_callers_are_one_line_of_weight_one() -> None:

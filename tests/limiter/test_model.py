@@ -245,7 +245,6 @@ def no_grain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("strategy", EACH)
 def test_the_limiter_agrees_with_a_list_and_a_scheduler(strategy: str) -> None:
-    """Everything else in a limiter is for speed, and must not be visible."""
     compare(strategy, 10)
 
 

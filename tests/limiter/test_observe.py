@@ -56,7 +56,6 @@ async def test_what_a_server_says_applies_to_all_requests() -> None:
 
 
 async def test_a_new_cap_applies_to_requests_in_line() -> None:
-    """They wait for a permit that was due earlier, and whose timer is set."""
     assert await granted((0, 3), (0, remaining(1, 20)), scheduler=TokenPool("10/s")) == [0, 0.1, 20]
     assert await granted((0, 13), (0, remaining(1, 20)), scheduler=SlidingWindow("10/s")) == [0] * 10 + [1, 20, 20]
 
@@ -202,7 +201,6 @@ async def test_observe_refuses_anything_but_feedback() -> None:
 
 
 async def test_impossible_feedback_changes_nothing() -> None:
-    """Not even its pause is applied if only a quota is wrong."""
     wrong: list[tuple[Any, type[Exception]]] = [
         (Feedback(429, "3"), TypeError),
         (Feedback(429, -1), ValueError),
@@ -247,7 +245,6 @@ def paused(keyed: KeyedLimiter[str], *keys: str) -> list[float | None]:
 
 
 async def test_feedback_for_a_key_concerns_no_other_key() -> None:
-    """One flooded key must not stop all of them."""
     keyed = keyed_of(ManualClock())
 
     keyed.observe("a", said(Quota(remaining=1, reset=9), pause=5))

@@ -35,7 +35,6 @@ def one_a_second(**options: Any) -> Limiter:
 
 
 async def test_each_request_that_waited_is_told_once(told: list[Waited]) -> None:
-    """In order of grants, with the seconds that acquire() returns; the first did not wait."""
     limiter = one_a_second(name="api", on_wait=told.append)
 
     seconds = await asyncio.gather(*(limiter.acquire() for _ in range(3)))
@@ -225,12 +224,14 @@ async def test_limits_that_are_shared_are_named(told: list[Waited]) -> None:
 
 
 async def test_a_wait_for_a_place_says_so(told: list[Waited]) -> None:
-    limiter = Limiter(TokenBucket("1/s", burst=2), max_concurrency=1, on_wait=told.append)
+    limiter = Limiter(TokenBucket("1/s", burst=4), max_concurrency=1, on_wait=told.append)
 
     async def work(seconds: float) -> None:
         async with limiter:
             await asyncio.sleep(seconds)
 
+    await asyncio.gather(work(0.0), work(0.0))
+    assert told == []  # one waited for no time at all
     await asyncio.gather(work(0.25), work(0.0), work(0.0))
 
     assert [Waited(0.25, 1, limited_by="max_concurrency"), Waited(1.0, 1)] == told
@@ -346,7 +347,6 @@ async def test_told_is_exactly_what_callers_waited(kind: str, told: list[Waited]
 
 
 async def test_under_trio(told: list[Waited]) -> None:
-    """A request of a task that was cancelled is not told of."""
     limiter = Limiter(TokenBucket("100/s", burst=20, initial=1), on_wait=told.append)
 
     async def main() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -80,6 +81,23 @@ def test_a_grant_lost_with_a_closed_loop_goes_to_the_next(kind: str) -> None:
 
         assert (1, 1) == (limiter.statistics().cancelled, limiter.statistics().granted)
         forget(kept)
+
+
+def test_many_loops_one_after_the_other_leave_nothing_behind() -> None:
+    """They run like the threads of a server, each with an asyncio.run()."""
+    limiter = Limiter(TokenBucket("1000/s", burst=1), scope="process")
+    loops = []
+
+    async def main() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await asyncio.gather(*(limiter.acquire() for _ in range(3)))
+
+    for _ in range(5):
+        in_thread(lambda: asyncio.run(main())).result(LONG)
+    assert 0 == limiter.statistics().waiting
+    while any(loop() is not None for loop in loops):  # the timekeeper may be in the middle of its last round
+        gc.collect()
+        threading.Event().wait(0.001)
 
 
 @EACH_KIND

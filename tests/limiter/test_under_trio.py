@@ -98,8 +98,6 @@ def test_a_cancelled_scope_loses_no_permit(cancel: str, expected: dict[str, floa
 
 
 def test_at_most_max_concurrency_are_inside() -> None:
-    """Twelve workers, three places: the place is taken before the permit, and a cancelled worker gives it back."""
-
     async def main() -> tuple[int, list[float]]:
         limiter = Limiter(TokenBucket("10/s", burst=1), max_concurrency=3)
         inside = most = 0

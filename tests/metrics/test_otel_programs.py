@@ -45,7 +45,7 @@ async def use():
 
 def test_without_opentelemetry_it_says_what_to_install() -> None:
     """At the call, so that the module can be imported anyway."""
-    assert 'aiorate.otel needs opentelemetry-api: pip install "aiorate[otel]"\n' == program(WITHOUT)
+    assert "needs opentelemetry-api: pip install" in program(WITHOUT)
 
 
 def test_providers_that_are_set_later_receive_all() -> None:

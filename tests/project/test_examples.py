@@ -20,14 +20,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from helpers.driving import LONG, one_loop
 
-from aiorate import KeyedLimiter, Limiter, SlidingWindow, TokenBucket
-from aiorate.http import read_feedback
+from aiorate import KeyedLimiter, Limiter, SlidingWindow
 from aiorate.testing import ManualClock
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What each prints, whatever the machine is doing: every expression is found in its output.
 PRINTED: dict[str, list[str]] = {
-    "strategies.py": ["."],
+    "strategies.py": [r"\n +0\.0( +0\.300){5} "],
     "load_generator.py": [r"^500 requests at 200/s", r"max +[\d.]+ +([6-9]\d\d|\d{4,})", r"\d+ slow requests?; \d+ others"],
     "httpx_client.py": [r"20 requests, 28 permits at 20/s; the longest wait was [\d.]+ s", r"(?s)/search.*/search"],
     "aiohttp_client.py": [
@@ -65,67 +64,6 @@ def test_every_example_prints_what_it_should(name: str) -> None:
     assert "Traceback" not in printed
     for expression in PRINTED[name]:
         assert re.search(expression, printed), f"{expression} in {printed}"
-
-
-def test_the_strategies_grant_when_they_say() -> None:
-    """Eleven columns by hand: fourteen requests at 0 and fourteen at 3.75 s, at ten per second."""
-    rows = [line.split() for line in printed_by("strategies.py").splitlines() if re.match(r" *[\d.]+ +[\d.]", line)]
-    first, idle, (quarter, second) = rows[:14], rows[14:28], rows[28:]
-    pool, faster, ticks, strict, ratio, bursty, warming, bucket, sliding, calendar, both = range(1, 12)
-
-    def column(part: list[list[str]], number: int) -> list[float]:
-        return [float(row[number]) for row in part]
-
-    paced = [n / 10 for n in range(14)]
-    for number in (pool, faster, ticks, strict, ratio, bursty):
-        assert column(first, number) == paced
-    assert column(first, bucket) == [0.0] * 5 + [n / 10 for n in range(1, 10)]
-    for number in (sliding, calendar):
-        assert column(first, number) == [0.0] * 10 + [1.0] * 4
-    assert column(first, warming)[5:] == [1 + n / 10 for n in range(9)]  # cold for a second, then at the rate
-    assert column(first, both)[:10] == [0.0, 0.0] + [n / 20 for n in range(1, 9)]
-
-    assert column(idle, strict) == [round(3.75 + n / 10, 3) for n in range(14)]
-    assert column(idle, ticks) == [3.75] * 14  # all missed permits at once
-    assert column(idle, bursty)[:7] == [3.75] * 6 + [3.85]  # five were stored, one is borrowed
-    assert column(idle, sliding) == [3.75] * 10 + [4.75] * 4
-    assert column(idle, calendar) == [3.75] * 10 + [4.0] * 4  # the next window of the calendar
-    assert column(idle, ratio)[3] == 3.95  # three intervals at 1.5 times the rate
-
-    assert column([second], strict) == column([second], sliding) == [10.0]
-    assert column([second], calendar) == [14.0]
-    assert column([quarter], bucket) == [7.0]
-
-
-@one_loop
-async def test_the_starlette_server_limits_requests_and_streams() -> None:
-    """With clocks that stand still: exactly as many as each account may send, and as many streams as may run."""
-    module = runpy.run_path(str(EXAMPLES / "starlette_server.py"))
-    clock, names = ManualClock(), ("requests", "streams")
-
-    def limits(name: str) -> KeyedLimiter[str]:
-        places = {"streams": 2}.get(name)
-        return KeyedLimiter(lambda key: Limiter(TokenBucket("1/s", 3), clock=clock, max_concurrency=places, name=name))
-
-    requests, streams = map(limits, names)
-    async with _serving(module["make_app"](requests, streams)) as url, httpx2.AsyncClient(base_url=url, timeout=LONG) as client:
-        alice = {"Authorization": "Bearer token-of-alice"}
-        answers = [await client.get("/items", headers=alice) for _ in range(5)]
-        unknown = [await client.get("/items", headers={"Authorization": "Bearer none"}) for _ in range(4)]
-        healthy = await client.get("/health")
-        clock.advance(3)
-        async with client.stream("GET", "/streams/one", headers=alice), client.stream("GET", "/streams/two", headers=alice) as two:
-            third = await client.get("/streams/three", headers=alice)
-            lines = [line async for line in two.aiter_lines()]
-
-    assert [200, 200, 200, 429, 429] == [answer.status_code for answer in answers]
-    assert ['"requests";q=3;w=3'] == answers[0].headers.get_list("ratelimit-policy")
-    assert [401, 401, 401, 429] == [answer.status_code for answer in unknown]
-    assert (200, None) == (healthy.status_code, healthy.headers.get("ratelimit"))
-    assert [200, 429] == [two.status_code, third.status_code]
-    assert [str(number) for number in range(10)] == lines
-    assert {"requests", "streams", "streams-concurrent"} == {quota.name for quota in read_feedback(third.status_code, third.headers).quotas}
-    assert ["alice", "127.0.0.1"] == list(requests)
 
 
 @one_loop

@@ -58,7 +58,7 @@ def test_limiters_of_the_tables_go_when_the_old_ones_went() -> None:
     for library, module, call in (("aiolimiter", aiolimiter, "acquire"), ("asynciolimiter", asynciolimiter, "wait")):
         for theirs, ours in rows(library):
             if re.match(r"\w+\(.*\)$", theirs[0]) and ours[0].startswith("Limiter("):
-                old = moments(lambda code=theirs[0], names=vars(module): eval(code, dict(names)), call)
+                old = moments(lambda code=theirs[0], names=module: eval(code, dict(vars(names))), call)
                 new = moments(lambda code=ours[0]: eval(code, dict(OURS)), "acquire")
                 assert new == pytest.approx(old, abs=CLOSE), theirs[0]
                 compared += 1

@@ -73,24 +73,16 @@ def extensions(wheel: Path) -> list[str]:
 
 
 def test_only_a_wheel_with_an_extension_is_for_one_platform(tmp_path: Path) -> None:
-    """Whether this machine can compile it or not: an installer goes by the tag. The extension does not name the folder of the build."""
-    path, lines = build(tmp_path)
+    """Whether this machine can compile it or not: an installer goes by the tag. Without a compiler, a build warns in one line."""
+    for name, variables in (("any", {}), ("none", {"CC": str(tmp_path / "no-compiler")})):
+        path, lines = build(tmp_path / name, **variables)
 
-    compiled = extensions(path)
-    warnings = [line for line in lines if "without its C extension" in line]
-
-    assert path.name.endswith("-py3-none-any.whl") == (compiled == [])
-    assert len(compiled) + len(warnings) == CAN_BE_COMPILED
-    assert not [name for name in compiled if os.fsencode(ROOT) in ZipFile(path).read(name)]
-
-
-def test_without_a_compiler_a_build_warns_in_one_line(tmp_path: Path) -> None:
-    """And builds a wheel for any platform: the extension is optional."""
-    path, lines = build(tmp_path, CC=str(tmp_path / "no-compiler"))
-
-    assert path.name.endswith("-py3-none-any.whl")
-    assert extensions(path) == []
-    assert ["without its C extension" in line for line in lines] == [True] * CAN_BE_COMPILED
+        compiled = extensions(path)
+        warnings = [line for line in lines if "without its C extension" in line]
+        assert path.name.endswith("-py3-none-any.whl") == (compiled == []), name
+        assert len(compiled) + len(warnings) == CAN_BE_COMPILED, name
+        assert compiled == [] or name == "any"
+        assert not [each for each in compiled if os.fsencode(ROOT) in ZipFile(path).read(each)]  # nobody sees the folder of the build
 
 
 def test_the_source_archive_can_be_compiled_and_is_not(tmp_path: Path) -> None:
@@ -100,5 +92,5 @@ def test_the_source_archive_can_be_compiled_and_is_not(tmp_path: Path) -> None:
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
 
-    assert {"hatch_build.py", "aiorate/_meter.c"} <= names
+    assert {"hatch_build.py", "aiorate/_meter.c", "tests/benchmarks/__main__.py", "docs/benchmarks.md"} <= names
     assert [name for name in names if name.endswith((".so", ".pyd"))] == []

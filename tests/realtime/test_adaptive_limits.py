@@ -40,7 +40,6 @@ async def test_rate_follows_a_real_server(client: str) -> None:
 
 @one_loop
 async def test_more_is_served_than_to_a_limiter_that_only_pauses() -> None:
-    """With fewer refusals: a limiter that does not learn its rate is paused again and again."""
     paused, _ = await followed("aiohttp", Limiter(120))
 
     adaptive, _ = await followed("aiohttp", AdaptiveRate(Limiter(120), 1, 2000))

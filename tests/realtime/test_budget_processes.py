@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from helpers.local_store import Store
 from helpers.reservations import Order, together
 from helpers.rounds import Figures, floor, in_one_round, missing, slack
-
-from aiorate._demo.store import Store
 
 pytestmark = pytest.mark.slow
 

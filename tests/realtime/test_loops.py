@@ -1,15 +1,11 @@
-"""Real time, real loops: behaviour that must hold on any machine, however slow and busy it is.
-
-Tests that hold only on an otherwise idle machine are marked slow, and measured against a floor within the same test.
-"""
+"""Real time, real loops: what must hold on any machine, and the rate delivered, against a floor that is measured in the same test."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import selectors
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +15,7 @@ import aiorate
 MS = 1_000_000
 SECOND = 1_000_000_000
 KINDS: dict[str, Callable[[int], aiorate.Scheduler]] = {"filler": aiorate.TokenPool, "alarm": aiorate.BurstCompensation}
+pytestmark = pytest.mark.slow
 both = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -113,7 +110,6 @@ async def lateness(done: asyncio.Event) -> float:
     return late
 
 
-@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("rate", [100, 1_000, 10_000])
 @both
@@ -135,66 +131,3 @@ async def test_rate_asked_is_rate_delivered(kind: str, rate: int) -> None:
         if delivered >= 0.99 * elapsed - lost:
             return
     pytest.fail(f"{delivered / elapsed:.3f} of what was asked; timers were late by {lost / elapsed:.3f} of the time")
-
-
-async def cpu(work: Awaitable[object]) -> float:
-    """Return the seconds of processor time that it took."""
-    before = time.process_time()
-    await work
-    return time.process_time() - before
-
-
-async def sleeper() -> None:
-    """Wake up a thousand times and do nothing else."""
-    for _ in range(1_000):
-        await asyncio.sleep(0.001)
-
-
-@pytest.mark.slow
-@pytest.mark.asyncio
-@both
-async def test_waiting_costs_next_to_nothing(kind: str) -> None:
-    """A grant costs less processor time than ten wake-ups of a sleeping task, measured over a thousand separate wake-ups."""
-    ratios = []
-    for _ in range(3):
-        floor = await cpu(sleeper())
-        ratios.append(await cpu(hammer(aiorate.Limiter(KINDS[kind](1_000)), lambda grants: grants >= 1_000)) / floor)
-        if ratios[-1] < 10:
-            return
-    pytest.fail(f"{ratios} times the floor")
-
-
-async def leaving(wait: Callable[[], Awaitable[object]]) -> float:
-    """Return the seconds of processor time to cancel 50 000 waiters in random order."""
-    tasks = [asyncio.ensure_future(wait()) for _ in range(50_000)]
-    await asyncio.sleep(0)
-    random.Random(9).shuffle(tasks)
-    for task in tasks:
-        task.cancel()
-    return await cpu(asyncio.wait(tasks))
-
-
-async def bare() -> None:
-    """Wait for one future and nothing else."""
-    await asyncio.get_running_loop().create_future()
-
-
-@pytest.mark.slow
-@pytest.mark.asyncio
-@both
-async def test_tens_of_thousands_of_waiters_leave_in_random_order(kind: str) -> None:
-    """With one Condition for all it took 40 times as long, since the standard one searches for each waiter that leaves.
-
-    At most ten times as long as 50 000 tasks that each wait for one bare future.
-    """
-    ratios = []
-    for _ in range(3):
-        limiter = aiorate.Limiter(KINDS[kind](1))
-        limiter.pause(3600)
-        ratios.append(await leaving(limiter.acquire) / await leaving(bare))
-
-        assert limiter.statistics().waiting == 0
-        assert limiter.statistics().cancelled == 50_000
-        if ratios[-1] < 10:
-            return
-    pytest.fail(f"{ratios} times the floor")

@@ -13,7 +13,7 @@ import pytest
 from helpers.fleet import RATE, alone, together
 from helpers.local_store import Store
 from helpers.loops import FACTORIES
-from helpers.rounds import Figures, floor, in_one_round, missing, orders, slack
+from helpers.rounds import Figures, check, floor, in_one_round, missing, orders
 from helpers.wire import wire
 
 pytestmark = pytest.mark.slow
@@ -29,62 +29,30 @@ def store() -> Iterator[Store]:
 
 @pytest.mark.parametrize(("options", "calls"), [({}, 0.15), (LEASE, 0.06)], ids=["exact", "lease"])
 def test_four_processes_share_a_rate(store: Store, options: dict[str, Any], calls: float) -> None:
-    """All of it, evenly in time and among them, with few calls to the store."""
-
-    def measured() -> Figures:
-        shares, machine = together(orders(options=options), store), floor(store)
-        assert shares.errors == {}
-        return {
-            "missing": missing(shares.delivered(), machine.delivered(), 0.99),
-            "any 1 s": (shares.fullest(1.0), 1.01 + options.get("lease", 0.0) + slack(machine, 1.0)),
-            "any 0.1 s": (shares.fullest(0.1), 1.15 + 10 * options.get("lease", 0.0) + slack(machine, 0.1)),
-            "calls per permit": (shares.calls / len(shares.all), calls),
-            "unevenness": missing(shares.evenness, machine.evenness, 0.9),
-        }
-
-    in_one_round(measured)
-
-
-@pytest.mark.parametrize("client", ["redis-py", "valkey-py"])
-def test_a_given_client_serves_as_well_as_a_url(store: Store, client: str) -> None:
-    """Either library, over one connection for each process."""
-    options = {"client": client}
-
-    def measured() -> Figures:
-        before = connections(store)
-        seen: list[int] = []
-        shares = together(orders(options=options, seconds=3.0), store, (2.0, lambda workers: seen.append(connections(store))))
-        machine = floor(store, seconds=3.0)
-        assert shares.errors == {}
-        assert seen == [before + 4]
-        return {
-            "missing": missing(shares.delivered(0.5), machine.delivered(0.5), 0.99),
-            "any 1 s": (shares.fullest(1.0), 1.01 + slack(machine, 1.0)),
-            "unevenness": missing(shares.evenness, machine.evenness, 0.9),
-        }
-
-    in_one_round(measured)
-
-
-def connections(store: Store) -> int:
-    """How many there are, the one that asks left out."""
-    return len(store.send("CLIENT", "LIST").strip().splitlines()) - 1
+    lease = options.get("lease", 0.0)
+    check(store, orders(options=options), part=0.99, most=1.01 + lease, tenth=1.15 + 10 * lease, calls=calls, even=0.9)
 
 
 @pytest.mark.parametrize("clock", [5.0, -5.0])
 def test_a_wrong_wall_clock_changes_nothing(store: Store, clock: float) -> None:
-    """Only durations cross the wire."""
+    check(store, orders(3) + orders(1, clock=clock), part=0.99, even=0.9)
 
-    def measured() -> Figures:
-        shares, machine = together(orders(3) + orders(1, clock=clock), store), floor(store)
-        assert shares.errors == {}
-        return {
-            "missing": missing(shares.delivered(), machine.delivered(), 0.99),
-            "any 1 s": (shares.fullest(1.0), 1.01 + slack(machine, 1.0)),
-            "unevenness": missing(shares.evenness, machine.evenness, 0.9),
-        }
 
-    in_one_round(measured)
+def test_requests_for_several_permits_have_the_whole_rate_too(store: Store) -> None:
+    """They gather slots, and a caller that asks for ten at a time gets as much as those that ask for one."""
+    same = {"tasks": 20, "seconds": 4.0}
+    workers = orders(2, permits=10, **same) + orders(2, permits=1, **same)
+    check(store, workers, most=1.01 + 10 / RATE, tenth=1.15 + 10 / (0.1 * RATE), even=0.7, machine=same)
+
+
+@pytest.mark.parametrize(("seconds", "tasks", "part", "options"), [(0.05, 50, 0.97, {}), (0.2, 100, 0.9, {"grace": 5.0})])
+def test_a_store_that_answers_late_costs_no_rate(store: Store, seconds: float, tasks: int, part: float, options: dict[str, Any]) -> None:
+    """Slots are booked ahead of time, for as many waiters as come while a call is under way.
+
+    A connection and its first answer take five times as long, which does not count as an outage.
+    """
+    with wire(store.port, seconds / 2) as long:
+        check(store, orders(url=f"redis://127.0.0.1:{long.port}/0", tasks=tasks, options=options), part=part, since=2.0)
 
 
 def test_callers_that_give_up_cost_no_permit(store: Store) -> None:
@@ -99,8 +67,6 @@ def test_callers_that_give_up_cost_no_permit(store: Store) -> None:
 
 
 def test_the_others_go_on_when_a_busy_process_is_killed(store: Store) -> None:
-    """Its slots lapse, and they are few."""
-
     def measured() -> Figures:
         shares = together(orders(seconds=3.0), store, (2.0, lambda workers: workers[0].kill()))
         machine = floor(store, seconds=3.0, count=3)
@@ -111,28 +77,17 @@ def test_the_others_go_on_when_a_busy_process_is_killed(store: Store) -> None:
     in_one_round(measured)
 
 
-def test_each_process_gets_the_same_however_many_tasks_it_has(store: Store) -> None:
-    """A process is a client, not its tasks."""
-
-    def measured() -> Figures:
-        shares = together(orders(1, tasks=150) + orders(3, tasks=15), store)
-        total = len(shares.all)
-        return {f"process {number}": (abs(len(each) / total - 0.25), 0.05) for number, each in enumerate(shares.grants)}
-
-    in_one_round(measured)
-
-
 def test_a_newcomer_is_served_while_ten_thousand_wait(store: Store) -> None:
-    """They wait in another process, over one connection."""
+    def connections() -> int:
+        return len(store.send("CLIENT", "LIST").strip().splitlines()) - 1  # the one that asks left out
 
     def measured() -> Figures:
-        waits, before = {}, connections(store)
+        waits, before = {}, connections()
         seen: list[int] = []
         for subject, options in (("aiorate", {}), ("floor", {"processes": 2})):
             crowd = orders(1, subject=subject, options=options, tasks=10_000, seconds=3.0)
             newcomer = orders(1, subject=subject, options=options, tasks=1, seconds=3.0, after=2.0)
-            event = (2.5, lambda workers: seen.append(connections(store)))
-            shares = together(crowd + newcomer, store, event)
+            shares = together(crowd + newcomer, store, (2.5, lambda workers: seen.append(connections())))
             assert shares.errors == {}
             waits[subject] = (shares.grants[1][0] - shares.begin) / 1e9 - 2.0
             if subject == "aiorate":
@@ -143,55 +98,11 @@ def test_a_newcomer_is_served_while_ten_thousand_wait(store: Store) -> None:
     in_one_round(measured)
 
 
-def test_requests_for_several_permits_have_the_whole_rate_too(store: Store) -> None:
-    """They gather slots, and a caller that asks for ten at a time gets as much as those that ask for one."""
-
-    def measured() -> Figures:
-        same = {"tasks": 20, "seconds": 4.0}
-        shares = together(orders(2, permits=10, **same) + orders(2, permits=1, **same), store)
-        machine = floor(store, **same)
-        assert shares.errors == {}
-        return {
-            "missing": missing(shares.delivered(), machine.delivered(), 0.97),
-            "any 1 s": (shares.fullest(1.0), 1.01 + 10 / RATE + slack(machine, 1.0)),
-            "any 0.1 s": (shares.fullest(0.1), 1.15 + 10 / (0.1 * RATE) + slack(machine, 0.1)),
-            "unevenness": missing(shares.evenness, machine.evenness, 0.7),
-        }
-
-    in_one_round(measured)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "tasks", "part", "options"), [(0.05, 50, 0.97, {}), (0.2, 100, 0.9, {"grace": 5.0})], ids=["50-ms", "200-ms"]
-)
-def test_a_store_that_answers_late_costs_no_rate(store: Store, seconds: float, tasks: int, part: float, options: dict[str, Any]) -> None:
-    """Slots are booked ahead of time, for as many waiters as come while a call is under way.
-
-    A connection and its first answer take five times as long, which does not count as an outage.
-    """
-
-    def measured() -> Figures:
-        with wire(store.port, seconds / 2) as long:
-            shared = orders(url=f"redis://127.0.0.1:{long.port}/0", tasks=tasks, options=options)
-            shares, machine = together(shared, store), floor(store)
-            assert shares.errors == {}
-            assert long.connections == 4
-        return {
-            "missing": missing(shares.delivered(2.0), machine.delivered(), part),
-            "any 1 s": (shares.fullest(1.0), 1.01 + slack(machine, 1.0)),
-        }
-
-    in_one_round(measured)
-
-
 @pytest.mark.parametrize(("loop", "most"), [(name, {"asyncio": 2.3, "uvloop": 2.6}[name]) for name in FACTORIES], ids=FACTORIES)
-@pytest.mark.parametrize("client", ["", "redis-py"], ids=["url", "client"])
-def test_one_task_alone_waits_about_as_long_as_for_a_bare_script(store: Store, client: str, loop: str, most: float) -> None:
+def test_one_task_alone_waits_about_as_long_as_for_a_bare_script(store: Store, loop: str, most: float) -> None:
     """There is one call to the store for each permit then, and with a lease hardly any.
 
-    On uvloop the script that does nothing takes less, and the store needs the same for the other one. Equal shares at any distance
-    cost the process some 10 us of each call, and the store 1.5: it was 1.4 and 1.55 times before, and is 1.5 to 1.85 and 1.9, and up to
-    2.15 beside other work.
+    On uvloop the script that does nothing takes less, and the store needs the same for the other one.
     """
 
     def once(subject: str, options: dict[str, Any]) -> float:
@@ -200,7 +111,7 @@ def test_one_task_alone_waits_about_as_long_as_for_a_bare_script(store: Store, c
             return runner.run(alone(store.url, subject, options, 2_000))
 
     def measured() -> Figures:
-        rounds = [(once("", {}), once("aiorate", {"client": client}), once("aiorate", {**LEASE, "client": client})) for _ in range(3)]
+        rounds = [(once("", {}), once("aiorate", {}), once("aiorate", LEASE)) for _ in range(3)]
         bare, exact, leased = (min(each) for each in zip(*rounds, strict=True))
         return {"exact": (exact, most * bare), "lease": (leased, min(2.0, 0.05 * bare))}
 

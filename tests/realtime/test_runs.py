@@ -1,19 +1,18 @@
-"""One limiter, many loops: made without one, used in several in turn, refused in two at a time."""
+"""One limiter, many loops: used in several in turn, refused in two at a time; and its kernel timers, which no loop leaves behind."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers.driving import LONG, SteppedClock, turns
+from helpers.driving import LONG, descriptors, made_to_wait, turns
 from helpers.loops import FACTORIES
-from helpers.strategies import EACH
+from helpers.platforms import needs_kernel_timers
 
 import aiorate
 from aiorate.testing import ManualClock, VirtualLoop
@@ -54,7 +53,6 @@ async def waits_of(limiter: aiorate.Limiter, clock: ManualClock, count: int) -> 
 
 @both
 def test_waiters_left_behind_by_a_run_do_not_affect_the_next(kind: str) -> None:
-    """asyncio.run() cancels what is left; the line is empty then, and the permits are there."""
     clock = ManualClock()
     limiter = aiorate.Limiter(BOTH[kind](), clock=clock)
 
@@ -73,43 +71,7 @@ def test_waiters_left_behind_by_a_run_do_not_affect_the_next(kind: str) -> None:
 
 
 @both
-def test_waiters_of_a_closed_loop_are_dropped(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without asyncio.run() nothing cancels them: they must get no grant, inside or outside of a loop.
-
-    From CPython 3.13 on, a Condition whose waiter is destroyed wakes another one, on the closed loop, and says so.
-    """
-    said: list[object] = []
-    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: said.append(str(unraisable.exc_value)))
-    clock = SteppedClock()
-    limiter = aiorate.Limiter(BOTH[kind](), clock=clock)
-    loop = asyncio.new_event_loop()
-
-    async def leave() -> list[asyncio.Task[float]]:
-        tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(3)]
-        await turns(3)
-        return tasks
-
-    tasks = loop.run_until_complete(leave())
-    loop.set_exception_handler(lambda loop, context: None)  # the filler's task is destroyed with the loop
-    loop.close()
-    clock.forget()
-    clock.advance(0.1)
-
-    assert limiter.try_acquire() is True
-    assert limiter.statistics().waiting == 0
-    assert asyncio.run(waits_of(limiter, clock, 1)) == [0.1]
-    assert limiter.statistics().granted == 3
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        del tasks
-        gc.collect()
-    assert limiter.statistics().waiting == 0
-    assert set(said) <= {"Event loop is closed"}
-
-
-@both
 def test_waiters_of_a_stopped_loop_learn_that_the_limiter_moved(kind: str) -> None:
-    """When the loop runs again later, its waiters get an error instead of waiting for ever."""
     limiter = aiorate.Limiter(BOTH[kind](), clock=(clock := ManualClock()))
     old = asyncio.new_event_loop()
 
@@ -190,19 +152,7 @@ def test_time_goes_on_from_virtual_loops_to_real_ones_and_back(kind: str) -> Non
 
 
 @both
-def test_limiter_used_before_a_loop_works_in_virtual_time(kind: str) -> None:
-    """A permit taken at import time, by the machine's clock, must not put a virtual loop's schedule years ahead."""
-    limiter = aiorate.Limiter(BOTH[kind]())
-    assert limiter.try_acquire()
-
-    waited = run_virtually(limiter.acquire())
-
-    assert waited <= 0.1
-
-
-@both
 def test_a_pause_ends_when_it_should_across_loops(kind: str) -> None:
-    """paused_until is a reading of a clock, and the clock changed."""
     limiter = aiorate.Limiter(BOTH[kind]())
 
     async def pause() -> None:
@@ -214,107 +164,32 @@ def test_a_pause_ends_when_it_should_across_loops(kind: str) -> None:
     assert run_virtually(limiter.acquire()) == 60.0
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_idle_limiters_hold_no_task_or_timer_and_are_collected(name: str) -> None:
-    """dotnet/aspnetcore#66434, dotnet/runtime#95611: an idle limiter does nothing, and can be collected."""
+# Kernel timers.
 
-    async def main() -> None:
-        clock = ManualClock()
-        limiters = [aiorate.Limiter(EACH[name](), clock=clock) for _ in range(100)]
-        tasks = [asyncio.ensure_future(each.acquire()) for each in limiters for _ in range(2)]
-        await clock.run(10)
-        assert all(task.done() for task in tasks)
-        assert (clock.timers, asyncio.all_tasks()) == (0, {asyncio.current_task()})
-        ghosts = [weakref.ref(each) for each in limiters]
-        del limiters, tasks
-        gc.collect()
-        assert {ghost() for ghost in ghosts} == {None}
-
-    asyncio.run(main())
+LOOPS = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
 
 
-def test_ten_thousand_idle_limiters_leave_the_loop_alone() -> None:
-    """None of them has a task or a handle, on the loop's own clock."""
-    timers: list[float] = []
-
-    class Watched(asyncio.SelectorEventLoop):
-        def call_at(self, when: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
-            timers.append(when)
-            return super().call_at(when, *arguments, **options)
-
-    async def main() -> int:
-        limiters = [aiorate.Limiter("1000/s") for _ in range(10_000)]
-        for each in limiters:
-            await each.acquire()
-        return len(asyncio.all_tasks())
-
-    with asyncio.Runner(loop_factory=Watched) as runner:
-        assert runner.run(main()) == 1
-    assert timers == []
+def paced(rate: str = "500/s") -> aiorate.Limiter:
+    """Make a limiter with a kernel timer."""
+    return aiorate.Limiter(aiorate.TokenBucket(rate, burst=1), precise=True)
 
 
-def test_two_limiters_share_nothing() -> None:
-    """ccxt/ccxt#9880: state kept on a class made two instances one."""
-    clock = ManualClock()
-    one, two = aiorate.Limiter("10/s", clock=clock), aiorate.Limiter("10/s", clock=clock)
-
-    assert [one.try_acquire(), one.try_acquire(), two.try_acquire()] == [True, False, True]
-
-
-@both
-def test_waiter_cancelled_as_its_loop_stops_is_gone_in_the_next(kind: str) -> None:
-    """It leaves a line that the limiter has dropped: no place is counted twice, and its own loop sees it cancelled."""
-    limiter = aiorate.Limiter(BOTH[kind](), clock=ManualClock())
-    old = asyncio.new_event_loop()
-
-    async def leave() -> list[asyncio.Task[float]]:
-        while limiter.try_acquire():
-            pass
-        tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(2)]
-        await turns(3)
-        for task in tasks:
-            task.cancel()
-        return tasks
-
-    async def use() -> list[int]:
-        waiting = [asyncio.ensure_future(limiter.acquire()) for _ in range(3)]
-        await turns(3)
-        before = limiter.statistics().waiting
-        closed.get_coro().close()  # type: ignore[union-attr]
-        after = limiter.statistics().waiting
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        return [before, after, limiter.statistics().waiting]
-
-    closed, cancelled = old.run_until_complete(leave())
-    assert asyncio.run(use()) == [3, 3, 0]
-    outcome = old.run_until_complete(asyncio.gather(cancelled, return_exceptions=True))
-    old.run_until_complete(asyncio.wait([closed]))
-    old.close()
-
-    assert [type(each) for each in outcome] == [asyncio.CancelledError]
-    assert limiter.statistics().waiting == 0
+def precise_run(limiter: aiorate.Limiter, factory: Callable[[], Any]) -> weakref.ref[asyncio.AbstractEventLoop]:
+    """Run a loop in which a task has to wait, and return a weak reference to that loop."""
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(made_to_wait(limiter))
+        return weakref.ref(runner.get_loop())
 
 
-@pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
-@both
-def test_loop_moved_to_another_thread_is_still_the_only_one(kind: str, factory: Any) -> None:
-    """Synchronous wrappers start a loop here and run it elsewhere: a second loop in this thread is refused, and spends nothing."""
-    limiter = aiorate.Limiter(BOTH[kind]())
-    loop = factory()
-    loop.run_until_complete(limiter.acquire())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(LONG)
+@needs_kernel_timers
+@LOOPS
+def test_limiter_used_in_several_runs_keeps_one_descriptor(factory: Callable[[], Any]) -> None:
+    limiter = paced()
 
-    outcomes: list[object] = []
-    for intrude in (lambda: asyncio.run(limiter.acquire()), limiter.try_acquire):
-        with pytest.raises(RuntimeError, match="in use by another running event loop"):
-            outcomes.append(intrude())
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    loops = [precise_run(limiter, factory) for _ in range(5)]
 
-    assert outcomes == []
-    assert limiter.statistics().granted == 1
+    assert descriptors() <= 1
+    gc.collect()
+    assert [loop() for loop in loops[:4]] == [None] * 4
+    del limiter
+    assert descriptors() == 0

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 import redis
-from helpers.driving import LONG
 
 from aiorate import AllOf, Budget, CalendarWindow, Limiter, Rate, SlidingWindow, TokenBucket, TokenPool
 from aiorate.redis import RedisBudget, RedisLimiter
@@ -86,7 +84,6 @@ def budget(**changes: Any) -> RedisBudget:
 
 
 def test_a_wrong_value_is_refused_at_once() -> None:
-    """Not at the first request, far from where it was written."""
     for made, table in ((limiter, BOTH), (limiter, RATES), (budget, BOTH), (budget, DIMENSIONS)):
         for changes, hint in table:
             with pytest.raises(ValueError, match=hint):
@@ -115,7 +112,6 @@ def test_a_wrong_kind_is_refused_at_once() -> None:
 
 
 def test_a_bucket_gives_rate_and_burst() -> None:
-    """Buckets and rates may be mixed: all hold, and a rate alone has a burst of 1."""
     bucket = TokenBucket("10/s", burst=20)
     for limit in (bucket, [bucket], (bucket,)):
         assert repr(RedisLimiter(URL, "x", "10/s", burst=20)) == repr(RedisLimiter(URL, "x", limit))
@@ -125,7 +121,6 @@ def test_a_bucket_gives_rate_and_burst() -> None:
 
 
 def test_a_url_wants_one_of_two_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Either works for redis://, and without both, the error says what to install."""
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     assert "aiorate:x" == limiter().key
     monkeypatch.setitem(sys.modules, "valkey.asyncio", None)
@@ -159,7 +154,6 @@ def test_the_bound_is_printed() -> None:
 
 
 def test_they_say_what_they_are() -> None:
-    """In a debugger, and wherever a limiter or a budget is taken."""
     made = limiter(name="search", rate=["10/s", "60/min"], burst=[1, 5])
     assert "'search'" in repr(made)
     assert "60/min burst 5" in repr(made)
@@ -189,13 +183,3 @@ def test_two_rates_of_budgets_under_one_name_are_an_error() -> None:
     cycle.append(cycle)
     del cycle
     RedisBudget(URL, "name", tokens="3/s")
-
-
-def test_it_can_be_imported_without_fork() -> None:
-    program = (
-        "import asyncio, logging, os, random, sys; del os.register_at_fork; sys.platform = 'win32';"  # what takes part in forks itself
-        "import aiorate.redis; aiorate.redis.RedisLimiter; print('ok')"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG, check=False)
-
-    assert ("ok\n", "") == (done.stdout, done.stderr)

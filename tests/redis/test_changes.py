@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from helpers.driving import others
 from helpers.server import most_in_any_window
 from helpers.stores import Process, RealServer, stop
 
@@ -16,7 +15,6 @@ pytestmark = [pytest.mark.asyncio(loop_factories=["virtual"]), pytest.mark.usefi
 
 
 async def test_a_server_whose_clock_jumps_books_nothing_twice(store: RealServer) -> None:
-    """Back: no time has passed. Forward: at most a fresh start."""
     process = Process(store, "1000/s")
     process.load(50)
     for skew in (-3600.0, 0.0, 7200.0):
@@ -29,7 +27,6 @@ async def test_a_server_whose_clock_jumps_books_nothing_twice(store: RealServer)
 
 
 async def test_a_charge_delays_all_processes(store: RealServer) -> None:
-    """A refund helps none of them: its slots have delayed others already."""
     one, other = Process(store), Process(store)
     one.limiter.charge(5)
     one.limiter.refund(2)
@@ -50,16 +47,6 @@ async def test_set_rate_changes_the_rate_of_its_process(store: RealServer) -> No
 
     assert [pytest.approx(slot, abs=1e-3) for slot in (0, 0.1, 0.2, 0.21)] == process.granted
     assert aiorate.Rate.parse("100/s") == process.limiter.rate
-
-
-async def test_an_idle_limiter_leaves_no_task_behind(store: RealServer) -> None:
-    process = Process(store)
-    await process.one()
-    assert others()
-    await asyncio.sleep(2)
-
-    assert not others()
-    await process.one()
 
 
 @pytest.mark.parametrize("burst", [1, 300])
@@ -91,7 +78,6 @@ async def test_a_loop_that_stood_still_sends_no_burst(store: RealServer) -> None
 
 
 async def test_a_replica_that_had_heard_of_less_is_told_the_rest(store: RealServer) -> None:
-    """A failover: the state is an older one, and a process remembers."""
     one, other = Process(store), Process(store)
     await one.one()
     before = store.send("GET", one.limiter.key)

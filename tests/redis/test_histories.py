@@ -204,7 +204,6 @@ class Takers:
 
 @seeds
 async def test_no_window_has_more_than_its_permits(store: RealServer, seed: int) -> None:
-    """With pauses, charges, outages, processes that come, close and die, and far ones."""
     random, used = Random(seed), Counter[int]()
     most = random.choice([1, 2, 7, 30, 100])
     processes = [Takers(store, random, most, used) for _ in range(random.choice([1, 2, 4]))]

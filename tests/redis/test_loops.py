@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from functools import partial
 from itertools import product
@@ -43,33 +42,6 @@ def test_limits_serve_one_loop_after_the_other(store: RealServer) -> None:
     for call in (twice, limiter.acquire, partial(limiter.acquire, max_wait=1)):
         with pytest.raises(RuntimeError, match="asyncio and uvloop"):
             trio.run(call)
-
-
-def test_a_charge_outside_a_loop_is_told_with_the_first_request(store: RealServer) -> None:
-    """A script that has used permits, or was told to wait, before it starts its loop."""
-    limiter = RedisLimiter(TimedClient(store), "x", "10/s")
-    limiter.charge(5)
-
-    async def acquire() -> float:
-        waited = await limiter.acquire()
-        await limiter.aclose()
-        return waited
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        assert pytest.approx(0.5, abs=1e-3) == runner.run(acquire())
-
-
-def test_ctrl_c_in_the_middle_of_a_call_ends_the_program(store: RealServer) -> None:
-    client = TimedClient(store)
-    limiter = RedisLimiter(client, "x", "10/s")
-    client.error = KeyboardInterrupt()  # type: ignore[assignment]  # it is raised where an answer would be
-    with pytest.raises(KeyboardInterrupt), asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(limiter.acquire())
-    client.error = None
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        assert pytest.approx(0.0, abs=1e-3) == runner.run(limiter.acquire())
-    gc.collect()  # asyncio logs the interrupted task now, not in a later test
 
 
 def test_a_loop_closed_during_a_call_does_not_block_the_next(store: RealServer) -> None:
@@ -130,7 +102,6 @@ def test_a_child_process_takes_none_of_its_parents_slots(store: RealServer) -> N
 
 @needs_fork
 def test_a_child_process_books_by_itself(store: RealServer) -> None:
-    """The parent's bookings, and what came back there, are the parent's."""
     printed = program(
         """
 from aiorate.redis import RedisBudget

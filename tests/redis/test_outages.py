@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from helpers.driving import others
-from helpers.outages import KINDS, POLICIES, lines, made, refuse, take, together
+from helpers.outages import KINDS, POLICIES, lines, made, take, together
 from helpers.stores import RealServer, TimedClient, now
+from redis.exceptions import BusyLoadingError, InvalidResponse, ResponseError
 from redis.exceptions import ConnectionError as NoConnection
-from redis.exceptions import InvalidResponse, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
 import aiorate
@@ -29,6 +29,7 @@ ERRORS: list[Exception | None] = [
     InvalidResponse("gone"),
     OSError(104, "gone"),
     ResponseError("BUSY gone"),
+    BusyLoadingError("gone"),
     None,  # it hangs
 ]
 
@@ -116,7 +117,6 @@ async def test_max_wait_holds_from_the_first_moment_of_an_outage(store: RealServ
 
 
 async def test_booked_slots_are_granted_during_an_outage(store: RealServer) -> None:
-    """Slots are slots, whether the store that assigned them lives or not."""
     for policy in ("raise", "wait"):
         store.send("FLUSHALL")
         limiter, client = made(store, "limiter", policy, rate="1000/s", horizon=0.5, grace=0)
@@ -134,7 +134,7 @@ async def test_local_permits_are_charged_if_others_used_the_rate(store: RealServ
     """What nobody used meanwhile is this process's share, so that only what exceeds it is owed."""
     for busy in (False, True):
         store.send("FLUSHALL")
-        (cut_off, client), (other, _) = (made(store, "limiter", "local", rate="10/s") for _ in range(2))
+        (cut_off, client), (other, _) = (made(store, "limiter", "local", rate="10/s", burst=4) for _ in range(2))
         await take(cut_off)
         client.error = NoConnection()
         began = now()
@@ -142,7 +142,7 @@ async def test_local_permits_are_charged_if_others_used_the_rate(store: RealServ
         while now() < began + 5:
             await (take(other) if busy else asyncio.sleep(0.1))
         local = cut_off.statistics().granted - 1
-        assert 20 <= local <= 21
+        assert 20 <= local <= 21  # no burst
         client.error = None
         await asyncio.sleep(0.6)
         began = now()
@@ -154,7 +154,6 @@ async def test_local_permits_are_charged_if_others_used_the_rate(store: RealServ
 
 
 async def test_open_grants_all_and_counts_nothing(store: RealServer) -> None:
-    """What comes back of such a reservation is nobody's: the store never heard of it."""
     budget, client = made(store, "budget", "open", tokens="100/s")
     assert 0.0 == await take(budget, tokens=100)
     client.error = NoConnection()
@@ -232,25 +231,7 @@ async def test_a_first_answer_may_take_several_round_trips(store: RealServer) ->
         await limiter.aclose()
 
 
-async def test_a_pause_of_all_goes_on_through_an_outage(store: RealServer) -> None:
-    """The store is not needed meanwhile, so an outage that ended before the pause is not reported."""
-    (limiter, client), (other, _) = (made(store, "limiter", "raise") for _ in range(2))
-    other.pause(4)
-    await asyncio.sleep(0.01)
-    waiting = asyncio.create_task(take(limiter))
-    await asyncio.sleep(0.5)
-    client.error = NoConnection()
-    await asyncio.sleep(3)
-    client.error = None
-
-    assert near(4.0, 0.02) == await waiting
-    assert "shared" == limiter.statistics().state
-    await limiter.aclose()
-    await other.aclose()
-
-
 async def test_a_slow_answer_books_a_second_ahead_at_most(store: RealServer) -> None:
-    """A round trip, but at most a second: the next answer may be much faster."""
     for each_way, booked in ((0.2, 40), (0.7, 100)):
         store.send("FLUSHALL")
         limiter, client = made(store, "limiter", "raise", rate="100/s", grace=5)
@@ -276,9 +257,9 @@ async def test_a_node_that_is_down_keeps_only_its_keys_waiting(store: RealServer
     for policy in POLICIES:
         store.send("FLUSHALL")
         client = TimedClient(store, latency=0.001)
-        good, bad = (RedisLimiter(client, name, "100/s", **POLICIES[policy]) for name in ("good", "bad"))
+        good, bad = (RedisLimiter(client, name, "50/s", **POLICIES[policy]) for name in ("good", "bad"))
         await asyncio.gather(good.acquire(), bad.acquire())
-        load = [asyncio.create_task(forever(good.acquire)) for _ in range(10)]
+        load = [asyncio.create_task(forever(good.acquire)) for _ in range(3)]
         client.lost.add(bad.key)
         began = now()
         waiting = asyncio.create_task(take(bad))
@@ -286,7 +267,7 @@ async def test_a_node_that_is_down_keeps_only_its_keys_waiting(store: RealServer
         before = good.statistics().granted
         await asyncio.sleep(2)
 
-        assert near(200, 4) == good.statistics().granted - before, policy
+        assert near(100, 4) == good.statistics().granted - before, policy
         assert ["shared", "degraded"] == [good.statistics().state, bad.statistics().state], policy
         assert policy != "raise" or isinstance(waiting.result(), EngineUnavailable)
         assert policy not in ("open", "local") or near(1.0, 0.05) == waiting.result() - began, policy
@@ -357,17 +338,6 @@ async def test_closing_during_an_outage_does_not_wait_for_the_store(store: RealS
         assert {other.key} == client.served, kind
         await other.aclose()
         assert not others()
-
-
-async def test_a_refusal_while_closing_raises_nothing(store: RealServer) -> None:
-    """No request is in line, and the caller that closes can do nothing about it."""
-    limiter, client = made(store, "limiter", "raise")
-    client.error = refuse()
-    limiter.charge(5)
-    await limiter.aclose()
-
-    assert 1 == client.calls
-    assert not others()
 
 
 async def test_the_tasks_of_a_client_may_be_cancelled(store: RealServer) -> None:

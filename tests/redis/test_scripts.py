@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aiorate import Rate
 from aiorate.redis.booking_script import BOOKINGS, BookingAnswer, BookingQuestion, Limits, read_booking_answer
 from aiorate.redis.script import SLOTS, Answer, Question, limits_of, read_answer
-from aiorate.redis.window_script import WINDOWS, WindowAnswer, WindowQuestion, read_window_answer
+from aiorate.redis.window_script import WINDOWS
 
 EPOCH = 1_800_000_000_000_000
 MS, SECOND = 1_000, 1_000_000
@@ -106,7 +106,6 @@ def test_a_question_gets_only_slots_within_the_horizon(store: RealServer) -> Non
 
 
 def test_a_clock_of_the_store_that_goes_back_has_not_moved(store: RealServer) -> None:
-    """Nothing is booked twice, and no request waits until the clock is where it was."""
     one, other = SlotClient(store, ("1000/s", 1)), SlotClient(store, ("1000/s", 1))
     one.slots(0, 10)
 
@@ -221,33 +220,11 @@ def test_every_history_is_booked_as_the_model_says(store: RealServer, history: l
         assert [pytest.approx(start, abs=1) for start in model.book(now, requests, corrections, oldest)] == starts
 
 
-@histories
-@given(history=HISTORIES)
-def test_no_window_of_any_history_exceeds_the_bound(store: RealServer, history: list[Any]) -> None:
-    """What is booked for it, less all that came back since the beginning; where nothing comes back, that is the bound as it is."""
-    store.send("FLUSHALL")
-    clients, now, back = [BookingClient(store, DIMENSIONS, number) for number in (1, 2)], 0, [0, 0, 0]
-    booked: list[tuple[float, tuple[int, ...]]] = []
-    for after, who, requests, corrections, _ in history:
-        now += after
-        back = [total - min(correction, 0) for total, correction in zip(back, corrections, strict=True)]
-        booked += zip(clients[who].starts(now, *requests, corrections=corrections), requests, strict=True)
-
-    for place, (rate, burst) in enumerate(DIMENSIONS.values()):
-        most = max(burst, *[amounts[place] for _, amounts in booked], 1) + back[place]
-        per_us = Rate.parse(rate).per_second / SECOND
-        for begin, _ in booked:
-            for end, _ in booked:
-                inside = sum(amounts[place] for start, amounts in booked if begin <= start <= end)
-                assert inside <= most + max(end - begin, 0) * per_us + 1e-3
-
-
 ONE = {"requests": ("10/s", 1)}
 TWO = {"requests": ("10/s", 1), "tokens": ("1000/s", 500)}
 
 
 def test_dimensions_are_known_by_their_names(store: RealServer) -> None:
-    """In any order, and of any text; one that a client does not have stays as it is."""
     one, other, third = (BookingClient(store, each, 1) for each in (TWO, dict(reversed(TWO.items())), ONE))
     one.ask(0, (1, 500))
     assert [100 * MS] == third.starts(0, (1,))
@@ -258,74 +235,3 @@ def test_dimensions_are_known_by_their_names(store: RealServer) -> None:
         dimensions = {name: ("10/s", 1), "other": ("1/s", 1)}
         assert [0, 1 * SECOND] == BookingClient(store, dimensions).starts(0, (1, 1), (1, 1)), name
         assert [2 * SECOND] == BookingClient(store, dimensions, 2).starts(0, (1, 1)), name
-
-
-# Windows of 10 s, of 100 permits.
-
-
-class WindowClient(Client):
-    """It names the windows around the present. All times are in seconds."""
-
-    def __init__(self, store: RealServer, permits: int = 100, period: int = 10, shift: float = 0.0) -> None:
-        super().__init__(store)
-        self.permits, self.period, self.shift = permits, period, shift
-
-    def ask(self, now: float, want: int = 0, *, around: float | None = None, age: float | None = None, **more: Any) -> WindowAnswer:
-        """The answer ``now`` seconds after the beginning. ``around``: when the client thinks it is."""
-        present = now if around is None else around
-        begin = present - self.period
-        first = (begin - self.shift) // self.period + 1
-        ends = [begin, *[(first + index) * self.period + self.shift for index in range(5)]]
-        question = WindowQuestion(want, age=(now - self.told_at if age is None else age) * SECOND, remembered=self.value, **more)
-        words = question.words(self.permits, self.period * SECOND, [EPOCH + round(end * SECOND) for end in ends])
-        return self.told(read_window_answer(self.send(TIMED_WINDOWS, words, now * SECOND)), now)  # type: ignore[no-any-return]
-
-
-def test_a_clock_that_goes_back_stays_in_its_window(store: RealServer) -> None:
-    """Over an edge too: no window is counted again from 0."""
-    for back in (0.5, 3.0, 10.0):
-        store.send("FLUSHALL")
-        one, other = WindowClient(store), WindowClient(store)
-        one.ask(9, 100, at_once=100)
-        ends = one.ask(11, 60, least=60).ends
-
-        answer = other.ask(11 - back, 100, at_once=100)
-        assert (ends, 40) == (answer.ends, answer.granted), back
-        assert 0 == one.ask(19.9, 1).granted, back
-
-
-def test_a_clock_that_was_far_ahead_blocks_nobody_for_ever(store: RealServer) -> None:
-    """What was granted meanwhile counts in the window of now."""
-    client = WindowClient(store)
-    client.ask(1, 30, least=30)
-    client.ask(86_400, 20, least=20)
-
-    assert (EPOCH + 10 * SECOND, 20) == client.ask(2)[3:5]
-    assert 0 == client.ask(11).taken
-
-
-def test_lost_state_is_restored_before_anything_is_granted(store: RealServer) -> None:
-    """For a second all processes may tell what they remember; then exactly the rest is left."""
-    clients = [WindowClient(store) for _ in range(4)]
-    for share, client in enumerate(clients, start=10):
-        client.ask(1, share, least=share)
-    store.send("FLUSHALL")
-
-    assert [0] * 4 == [client.ask(1.1 + place / 10, 100).granted for place, client in enumerate(clients)]
-    assert 0 < clients[0].ask(1.5, 100).settling <= 0.6 * SECOND
-    assert (54, 46) == (clients[0].ask(2.1, 100, at_once=100).granted, 46)
-    assert 100 == clients[1].ask(2.2).taken
-
-
-def test_a_replica_that_lags_is_told(store: RealServer) -> None:
-    """The state is an older copy: it counts again from what the clients remember."""
-    one, other = WindowClient(store), WindowClient(store)
-    one.ask(1, 30, least=30)
-    copy = store.send("GET", KEY)
-    other.ask(1, 30, least=30)
-    one.ask(1, 20, least=20)
-    store.send("SET", KEY, copy)
-
-    assert 0 == other.ask(1.1, 40, least=40).granted
-    one.ask(1.2)
-    assert 20 == other.ask(2.3, 100, at_once=100).granted

@@ -37,15 +37,14 @@ SETTINGS: dict[str, list[tuple[Any, ...]]] = {
     "WRONGTYPE": [("RPUSH", "aiorate:x", "1")],
 }
 LOGINS = {"WRONGPASS": "//:wrong@", "NOPERM": "//worker:right@"}
-OUTAGES = {"READONLY", "MASTERDOWN", "OOM", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "BUSY"}
+OUTAGES = {"READONLY", "MASTERDOWN", "OOM", "NOREPLICAS", "CLUSTERDOWN", "BUSY"}
 
 
 async def limiter_names(code: str, url: str) -> None:
     """A limiter tells of an outage after the grace and of a refusal at once, and names the code, whatever its client."""
     own = [type("Own", (client,), {}).from_url(url, retry=None) for client in CLIENTS]
-    sources = [*own] if code == "LOADING" else [url, *[client.from_url(url) for client in CLIENTS], *own]
     async with AsyncExitStack() as stack:
-        for source in sources:
+        for source in (url, *[client.from_url(url) for client in CLIENTS], *own):
             if not isinstance(source, str):
                 stack.push_async_callback(source.aclose)
             limiter = RedisLimiter(source, "x", "10/s", grace=0.01 if code in OUTAGES else 3600)
@@ -74,19 +73,6 @@ async def test_a_server_that_runs_a_long_script_is_an_outage(running: RealServer
         finally:
             server.kill()
             await endless
-
-
-@pytest.mark.slow
-async def test_a_replica_that_is_loading_is_an_outage(running: RealServer) -> None:
-    with RealServer() as server, RealServer() as replica:
-        server.send("CONFIG", "SET", "rdbcompression", "no")
-        ignoring_errors(server, "CONFIG", "SET", "repl-diskless-sync-delay", 0)  # older servers have no such setting, or no delay
-        server.send("EVAL", "for i = 1, 3000 do redis.call('SET', 'key:' .. i, string.rep('x', 20000)) end", 0)
-        answers_often = not said(replica, "CONFIG", "SET", "loading-process-events-interval-bytes", 200_000).startswith("-")
-        replica.send("CONFIG", "SET", "key-load-delay", 10_000 if answers_often else 1_000)
-        replica.send("REPLICAOF", "127.0.0.1", server.port)
-        await until(lambda: "loading:1" in replica.send("INFO", "persistence"))
-        await limiter_names("LOADING", replica.url)
 
 
 def said(server: RealServer, *words: str | int) -> str:

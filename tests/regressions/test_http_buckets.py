@@ -1,35 +1,28 @@
-"""Servers that keep a bucket, as OpenAI's and Anthropic's do, and tell how full it is."""
+"""Servers that keep a bucket, and tell how full it is and at what instant, in milliseconds or whole seconds."""
 
 from __future__ import annotations
 
+import asyncio
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from functools import cache
+from math import ceil, floor
 from typing import Any
 
 import pytest
 from helpers.calls import Calls
 from helpers.driving import SECOND, Crowd, SteppedClock, one_loop
 from helpers.strategies import EACH
+from helpers.transcripts import S
 
-from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
+from aiorate import Budget, KeyedLimiter, Limiter, Rate, TokenBucket
 from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.rate import ceil_div
-from aiorate.testing import ManualClock
-
-pytestmark = one_loop
-
-
-def said(remaining: int, limit: int | None, reset: float, name: str = "requests", pause: float | None = None) -> Feedback:
-    """Feedback with one bucket of the server: ``remaining`` of ``limit`` left, and full after ``reset`` seconds."""
-    unit = "requests" if name == "requests" else "tokens"
-    return Feedback(200, pause, (Quota(name, limit, remaining, reset, full_at_reset=True, unit=unit),))
-
-
-def crowd_of(limiter: Any = None, **options: Any) -> Crowd:
-    clock = ManualClock()
-    return Crowd(Limiter(TokenBucket("100/s", burst=1000) if limiter is None else limiter, clock=clock, **options), clock)
-
-
-def instants(crowd: Crowd) -> list[float]:
-    return [at / SECOND for at in crowd.granted.values()]
+from aiorate.schedulers.capped import Capped
+from aiorate.testing import ManualClock, VirtualLoop
 
 
 def openai(left: int) -> Feedback | None:
@@ -47,6 +40,7 @@ def openai(left: int) -> Feedback | None:
     )
 
 
+@one_loop
 async def test_a_budget_is_held_by_the_servers_bucket_of_tokens() -> None:
     """With 100 of 8000 left and full in 59 s, ten reservations of 200 waited 0.01 s in all; they are due in 14 s."""
     clock = SteppedClock()
@@ -62,22 +56,38 @@ async def test_a_budget_is_held_by_the_servers_bucket_of_tokens() -> None:
     assert calls.leases[9].limited_by == "tokens"
 
 
-@pytest.mark.parametrize("name", EACH)
-async def test_a_limiter_is_held_by_the_servers_bucket_of_requests(name: str) -> None:
+def said(remaining: int, limit: int | None, reset: float, name: str = "requests", pause: float | None = None) -> Feedback:
+    """Feedback with one bucket of the server: ``remaining`` of ``limit`` left, and full after ``reset`` seconds."""
+    unit = "requests" if name == "requests" else "tokens"
+    return Feedback(200, pause, (Quota(name, limit, remaining, reset, full_at_reset=True, unit=unit),))
+
+
+def crowd_of(limiter: Any = None, **options: Any) -> Crowd:
+    clock = ManualClock()
+    return Crowd(Limiter(TokenBucket("100/s", burst=1000) if limiter is None else limiter, clock=clock, **options), clock)
+
+
+def instants(crowd: Crowd) -> list[float]:
+    return [at / SECOND for at in crowd.granted.values()]
+
+
+@one_loop
+async def test_a_limiter_is_held_by_the_servers_bucket_of_requests() -> None:
     """With 2 of 10 left and full in 80 s, two go at once and then one every 10 s, whatever the strategy allows."""
-    crowd = crowd_of(EACH[name]())
-    await crowd.clock.run(3)
+    for name in EACH:
+        crowd = crowd_of(EACH[name]())
+        await crowd.clock.run(3)
 
-    crowd.limiter.observe(said(2, 10, 80))
-    await crowd.queue(range(5))
-    await crowd.clock.run(9.999999999)
-    soon = len(crowd.granted)
-    await crowd.clock.run(100)
+        crowd.limiter.observe(said(2, 10, 80))
+        await crowd.queue(range(5))
+        await crowd.clock.run(9.999999999)
+        soon = len(crowd.granted)
+        await crowd.clock.run(100)
 
-    assert (soon, [13.0, 23.0, 33.0]) == (2, instants(crowd)[2:])
+        assert (soon, [13.0, 23.0, 33.0]) == (2, instants(crowd)[2:]), name
 
 
-async def test_tokens_left_do_not_hold_a_limiter_of_requests() -> None:
+def test_tokens_left_do_not_hold_a_limiter_of_requests() -> None:
     """A request is not a token; 2 tokens left would stop all requests."""
     crowd = crowd_of()
 
@@ -86,116 +96,17 @@ async def test_tokens_left_do_not_hold_a_limiter_of_requests() -> None:
     assert 1000 == crowd.limiter.statistics().available
 
 
-@pytest.mark.parametrize("word", [(5, 5, 10), (9, 5, 10), (3, 0, 10), (3, None, 10), (3, 5, 0), (0, None, 10)])
-async def test_a_bucket_that_is_full_or_has_no_size_holds_nothing(word: Any) -> None:
+def test_a_bucket_that_is_full_or_has_no_size_holds_nothing() -> None:
     """Values that make no sense are ignored."""
-    crowd = crowd_of()
+    for word in [(5, 5, 10), (9, 5, 10), (3, 0, 10), (3, None, 10), (3, 5, 0), (0, None, 10)]:
+        crowd = crowd_of()
 
-    crowd.limiter.observe(said(*word))
+        crowd.limiter.observe(said(*word))
 
-    assert (1000, 0.0) == (crowd.limiter.statistics().available, crowd.limiter.delay(1000))
-
-
-async def test_a_server_that_allows_more_changes_nothing() -> None:
-    """Feedback only ever lowers what is available."""
-    crowd = crowd_of(TokenBucket("1/s", burst=2))
-
-    crowd.limiter.observe(said(900, 1000, 1))
-    await crowd.queue(range(4))
-    await crowd.clock.run(10)
-
-    assert [0.0, 0.0, 1.0, 2.0] == instants(crowd)
+        assert (1000, 0.0) == (crowd.limiter.statistics().available, crowd.limiter.delay(1000)), word
 
 
-async def test_feedback_ends_when_it_can_lower_nothing() -> None:
-    """The limiter's own rate is the lower one, and once the server's bucket is full only the strategy counts."""
-    crowd = crowd_of(TokenBucket("1/s", burst=5))
-    crowd.limiter.observe(said(2, 10, 4))
-    assert crowd.limiter._dispatcher.scheduler is not crowd.limiter.scheduler
-
-    await crowd.clock.run(3.9)
-    crowd.limiter.delay()
-    assert crowd.limiter._dispatcher.scheduler is not crowd.limiter.scheduler
-    await crowd.clock.run(0.1)
-    crowd.limiter.delay()
-
-    assert crowd.limiter._dispatcher.scheduler is crowd.limiter.scheduler
-
-
-async def test_feedback_of_a_lower_limit_holds_until_the_next() -> None:
-    """After an idle hour the server's bucket holds 10, not our 1000."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(2, 10, 8))
-
-    await crowd.clock.run(3600)
-    await crowd.queue(range(12))
-    await crowd.clock.run(10)
-
-    assert [3600.0] * 10 + [3601.0, 3602.0] == instants(crowd)
-
-
-async def test_responses_out_of_order_do_not_raise_what_is_left() -> None:
-    """Several are in flight. The one sent first and received last tells of more than is left."""
-    crowd = crowd_of()
-    for left in (7, 4, 6, 5):
-        crowd.limiter.observe(said(left, 10, 10 - left))
-
-    assert 4 == crowd.limiter.statistics().available
-
-
-async def test_requests_on_their_way_are_not_granted_again() -> None:
-    """A response that left the server before three requests reached it still counts their permits."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(5, 60, 55))
-    await crowd.queue(range(3))
-
-    crowd.limiter.observe(said(5, 60, 55))
-
-    assert 2 == crowd.limiter.statistics().available
-
-
-async def test_permits_that_others_use_or_leave_are_counted() -> None:
-    """The server's count wins over ours, except for grants of the last seconds."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(50, 60, 10))
-    await crowd.queue(range(3))
-    crowd.limiter.observe(said(1, 60, 59))
-    assert 1 == crowd.limiter.statistics().available
-
-    await crowd.clock.run(20)
-    crowd.limiter.observe(said(50, 60, 10))
-
-    assert 50 == crowd.limiter.statistics().available
-
-
-async def test_settling_less_does_not_raise_what_the_server_said() -> None:
-    """The server had counted the call before it answered, so its count already includes what the call left unused."""
-    clock = SteppedClock()
-    calls = Calls(Budget(tokens=TokenBucket("1000/s", burst=10_000), clock=clock), clock)
-    await calls.queue("a", tokens=600)
-    clock.advance(1)
-    calls.budget.observe(said(100, 8000, 79, name="tokens"))
-
-    await calls.end("a", tokens=50)
-
-    assert calls.budget.available("tokens") == 100
-
-
-async def test_reservation_after_the_feedback_returns_unused_permits() -> None:
-    """They were taken from what the server had left."""
-    clock = SteppedClock()
-    calls = Calls(Budget(tokens=TokenBucket("1000/s", burst=10_000), clock=clock), clock)
-    calls.budget.observe(said(600, 8000, 74, name="tokens"))
-    clock.advance(1)
-    await calls.queue("ab", tokens=600)
-    assert "b" not in calls.granted
-
-    await calls.end("a", tokens=100)
-
-    assert calls.budget.delay(tokens=100) == 1.0  # 700 less 600, 500 back, and 600 again
-    assert calls.granted == {"a": SECOND, "b": SECOND}
-
-
+@one_loop
 async def test_a_cancelled_request_leaves_no_trace() -> None:
     """It was granted within the server's bucket, and never sent."""
     crowd = crowd_of()
@@ -209,25 +120,26 @@ async def test_a_cancelled_request_leaves_no_trace() -> None:
     assert [0.0, 10.0] == instants(crowd)
 
 
-@pytest.mark.parametrize("change", ["set_rate", "charge", "refund", "apply"])
-async def test_changing_the_limiter_does_not_end_the_feedback(change: str) -> None:
+@one_loop
+async def test_changing_the_limiter_does_not_end_the_feedback() -> None:
     """A change here does not fill the server's bucket."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(2, 10, 80))
-    if change == "set_rate":
-        crowd.limiter.set_rate("10000/s")
-    elif change == "apply":
-        crowd.limiter.apply("5000,1,start")
-    elif change == "charge":
-        crowd.limiter.charge(10)
-    else:
-        crowd.limiter.refund(10)
-    await crowd.queue(range(4))
-    await crowd.clock.run(60)
+    changes: list[Callable[[Limiter], object]] = [
+        lambda limiter: limiter.set_rate("10000/s"),
+        lambda limiter: limiter.apply("5000,1,start"),
+        lambda limiter: limiter.charge(10),
+        lambda limiter: limiter.refund(10),
+    ]
+    for number, change in enumerate(changes):
+        crowd = crowd_of()
+        crowd.limiter.observe(said(2, 10, 80))
+        change(crowd.limiter)
+        await crowd.queue(range(4))
+        await crowd.clock.run(60)
 
-    assert [0.0, 0.0, 10.0, 20.0] == instants(crowd)
+        assert [0.0, 0.0, 10.0, 20.0] == instants(crowd), number
 
 
+@one_loop
 async def test_reset_forgets_the_feedback() -> None:
     """The way out when a server sends nonsense."""
     crowd = crowd_of()
@@ -240,100 +152,190 @@ async def test_reset_forgets_the_feedback() -> None:
     assert [0.0] * 3 == instants(crowd)
 
 
-@pytest.mark.parametrize(("told_at", "due"), [(0, [25.0, 25.0, 30.0, 40.0]), (5, [25.0, 25.0, 35.0, 45.0])])
-async def test_a_pause_does_not_stop_the_servers_bucket(told_at: int, due: list[float]) -> None:
+@one_loop
+async def test_a_pause_does_not_stop_the_servers_bucket() -> None:
     """It refills while the limiter is paused, whether the feedback came before or during the pause."""
-    crowd = crowd_of()
-    if told_at:
-        crowd.limiter.pause(25)
-        await crowd.clock.run(told_at)
-        crowd.limiter.observe(said(0, 10, 100))
-    else:
-        crowd.limiter.observe(said(0, 10, 100))
-        crowd.limiter.pause(25)
-    delays = [told_at + crowd.limiter.delay(permits) for permits in (1, 2, 3, 4)]
-    await crowd.queue(range(4))
-    await crowd.clock.run(100)
+    for told_at, due in [(0, [25.0, 25.0, 30.0, 40.0]), (5, [25.0, 25.0, 35.0, 45.0])]:
+        crowd = crowd_of()
+        if told_at:
+            crowd.limiter.pause(25)
+            await crowd.clock.run(told_at)
+            crowd.limiter.observe(said(0, 10, 100))
+        else:
+            crowd.limiter.observe(said(0, 10, 100))
+            crowd.limiter.pause(25)
+        delays = [told_at + crowd.limiter.delay(permits) for permits in (1, 2, 3, 4)]
+        await crowd.queue(range(4))
+        await crowd.clock.run(100)
 
-    assert delays == due == instants(crowd)
+        assert delays == due == instants(crowd), (told_at, due)
 
 
-async def test_feedback_during_a_pause_counts_from_its_arrival() -> None:
-    """20 of the 25 s of the pause count, not those before the feedback."""
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+OUTPUT = "anthropic-ratelimit-output-tokens"
+
+
+ROUNDED = {"floor": floor, "round": round, "ceil": ceil}
+
+
+def written(instant: datetime, how: str) -> str:
+    """An instant as a reset: ``ms``, or in whole seconds."""
+    if how in ROUNDED:
+        instant = datetime.fromtimestamp(ROUNDED[how](instant.timestamp()), UTC)
+    return instant.isoformat(timespec="milliseconds" if how == "ms" else "seconds").replace("+00:00", "Z")
+
+
+def headers(left: float, size: int, full_in: float, at: datetime, how: str) -> dict[str, str]:
+    return {
+        "Date": format_datetime(at.replace(microsecond=0), usegmt=True),
+        f"{OUTPUT}-limit": str(size),
+        f"{OUTPUT}-remaining": str(max(0, int(left))),
+        f"{OUTPUT}-reset": written(at + timedelta(seconds=full_in), how),
+    }
+
+
+def test_the_error_of_a_reset_is_read() -> None:
+    """Each instant in whole seconds adds one; a duration has none."""
+    for reset, date, read in [
+        ("2026-11-20T12:00:05.300Z", True, (5.3, 1.0)),
+        ("2026-11-20T12:00:05Z", True, (5.0, 2.0)),
+        ("2026-11-20T12:00:05.300Z", False, (5.3, 0.0)),
+        ("2026-11-20T12:00:05Z", False, (5.0, 1.0)),
+        ("6m0s", True, (360.0, 0.0)),
+        ("300ms", True, (0.3, 0.0)),
+        ("5", True, (5.0, 0.0)),
+        ("2026-11-20T11:00:00Z", True, (0.0, 2.0)),
+        ("Fri, 20 Nov 2026 12:00:05 GMT", True, (5.0, 2.0)),
+        ("in a while", True, (None, 0.0)),
+    ]:
+        sent = headers(4000, 8000, 5.0, NOON, "ms") | {f"{OUTPUT}-reset": reset}
+        if not date:
+            del sent["Date"]
+
+        feedback = read_feedback(200, sent, now=NOON.timestamp())
+
+        assert feedback is not None, (reset, date, read)
+        quota = feedback.quotas[0]
+        assert (None if quota.reset is None else round(quota.reset, 6), quota.reset_error) == read, (reset, date, read)
+
+
+def test_a_rough_time_moves_a_rate_that_is_impossible() -> None:
+    """To the nearer end of what is possible; before, the bucket fills at 1 per second."""
+    for left, full_in, later in [
+        (0, 30 * S, 2),  # known within a tenth: it counts
+        (54, 6 * S, 55),  # 6 in 5 to 7 s: the rate of 1 per second is possible, and stays
+        (30, 4 * S, 36),  # 30 in 3 to 5 s: at least 6 per second
+        (59, 5 * S, 59),  # 1 in 4 to 6 s: at most 1 in 4 s
+        (59, S // 2, 60),  # 1 in up to 1.5 s: possible, and stays
+        (30, S // 2, 50),  # 30 in up to 1.5 s: at least 20 per second
+        (60, 0, 60),  # a full bucket tells no rate
+    ]:
+        capped = Capped(TokenBucket("1000000/s", burst=1_000_000))
+        capped.refill("tokens", 0, 60, 60 * S, 0, 0, 0)
+
+        assert capped.refill("tokens", left, 60, full_in, 60 * S, 60 * S, S), (left, full_in, later)
+
+        assert (left, later) == (capped.left(60 * S), capped.left(61 * S)), (left, full_in, later)
+
+
+def rough(left: int, unit: str = "requests") -> Feedback:
+    """``left`` of 60, and full in 5 s, or 4 or 6."""
+    return Feedback(200, quotas=(Quota(unit, 60, left, 5.0, full_at_reset=True, unit=unit, reset_error=1.0),))
+
+
+def test_the_error_of_a_reset_reaches_every_limit() -> None:
+    """20 of 60 in 4 s: 5 per second, not 4. A limiter, a key, a dimension, one that is shared, and one of a shared budget."""
     clock = ManualClock()
-    budget = Budget(tokens=TokenBucket("100/s", burst=1000), clock=clock)
-    budget.pause(25)
-    clock.advance(5)
-
-    budget.observe(said(0, 10, 100, name="tokens"))
-
-    assert [20.0, 20.0, 30.0] == [budget.delay(tokens=tokens) for tokens in (1, 2, 3)]
-
-
-async def test_request_larger_than_the_bucket_goes_when_it_is_full() -> None:
-    """The server may refuse it, but it must not wait for ever."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(5, 10, 5))
-
-    assert crowd.limiter.delay(15) == 5.0
-    crowd.ask("large", 15)
-    await crowd.queue(["next"])
-    await crowd.clock.run(30)
-
-    assert [5.0, 11.0] == instants(crowd)
-
-
-async def test_delay_and_max_wait_tell_the_truth() -> None:
-    """They count the line in front of a bucket that refills."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(2, 10, 80))
-    await crowd.queue(range(4))
-
-    assert (30.0, 0) == (crowd.limiter.delay(), crowd.limiter.statistics().available)
-
-
-async def test_delay_behind_a_long_line_tells_the_truth() -> None:
-    """Of a long line that has just changed, only the sum of the permits counts."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(2, 10, 80))
-    await crowd.queue(range(500))
-    crowd.limiter.delay()
-
-    for left in (2, 1):
-        crowd.limiter.observe(said(left, 10, 10 * (10 - left)))
-        assert 4990.0 == crowd.limiter.delay()
-
-
-async def test_a_key_whose_server_is_full_again_is_evicted() -> None:
-    """Feedback holds until the next, and a key must not be kept that long."""
-    clock = ManualClock()
-    keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", burst=100), clock=clock))
-    keyed.observe("api", said(2, 10, 8))
-    assert keyed.evict() == 0
-
-    clock.advance(8)
-
-    assert keyed.evict() == 1
-
-
-async def test_tightest_quota_counts_for_a_single_dimension_of_tokens() -> None:
-    """Anthropic tells of all tokens, and of input and output tokens alone, which are other amounts."""
-    clock = ManualClock()
-    budget = Budget(tokens=TokenBucket("1000/s", burst=100_000), clock=clock)
-    quotas = tuple(
-        Quota(name, limit, left, 30.0, full_at_reset=True, unit="tokens")
-        for name, limit, left in (("tokens", 40_000, 30_000), ("input_tokens", 30_000, 25_000), ("output_tokens", 8_000, 7_000))
+    fast = TokenBucket("1000/s", burst=1000)
+    limiter, shared = Limiter(deepcopy(fast), clock=clock), Limiter(deepcopy(fast), clock=clock)
+    keyed = KeyedLimiter(lambda key: Limiter(deepcopy(fast), clock=clock))
+    own, above = Budget(tokens=deepcopy(fast), clock=clock), Budget(tokens=deepcopy(fast), clock=clock)
+    with_limiter, with_budget = (
+        Budget(calls=deepcopy(fast), requests=shared, clock=clock),
+        Budget(calls=deepcopy(fast), shared=above, clock=clock),
     )
 
-    budget.observe(Feedback(200, quotas=quotas))
+    limiter.observe(rough(40))
+    keyed.observe("key", rough(40))
+    own.observe(rough(40, "tokens"))
+    with_limiter.observe(rough(40))
+    with_budget.observe(rough(40, "tokens"))
 
-    assert budget.available("tokens") == 30_000
+    assert [limiter.delay(45), keyed["key"].delay(45), own.delay(tokens=45)] == [1.0, 1.0, 1.0]
+    assert [with_limiter.delay(requests=45), with_budget.delay(tokens=45)] == [1.0, 1.0]
 
 
-async def test_each_of_very_many_quota_names_counts() -> None:
-    """A server that invents names raises no limit."""
-    crowd = crowd_of()
-    for number in range(1000):
-        crowd.limiter.observe(Feedback(200, quotas=(Quota(f"{number}", 2000, 900 - number % 7, 60.0, full_at_reset=True),)))
+class Server:
+    """A bucket that fills in ``fill`` seconds. It takes the estimate of a call, and what was not used comes back with the answer."""
 
-    assert 894 == crowd.limiter.statistics().available
+    size = 8000
+
+    def __init__(self, fill: float, began: datetime, how: str, level: float = 1.0) -> None:
+        self.rate = self.size / fill
+        self.left = self.size * level
+        self.began, self.how = began, how
+        self.seen = 0.0
+        self.used = self.calls = self.refused = 0
+
+    def refill(self) -> float:
+        now = asyncio.get_running_loop().time()
+        self.left = min(self.size, self.left + (now - self.seen) * self.rate)
+        self.seen = now
+        return now
+
+    async def answer(self, most: int, used: int, takes: float) -> Feedback | None:
+        self.refill()
+        self.calls += 1
+        self.refused += self.left < most
+        self.left -= most
+        await asyncio.sleep(takes)
+        now = self.refill()
+        self.left = min(self.size, self.left + most - used)
+        self.used += used
+        full_in = (self.size - self.left) / self.rate
+        if not self.how:
+            return None
+        return read_feedback(200, headers(self.left, self.size, full_in, self.began + timedelta(seconds=now), self.how))
+
+
+@cache
+def play(seed: int, fill: float, how: str, own: float = 1.0, level: float = 0.2) -> tuple[float, float]:
+    """The part of the server's limit that is used, and the part of the calls for which the server had too little.
+
+    Workers call as often as a budget lets them, whose rate is ``own`` times that of the server. ``how`` may be empty: no headers.
+    """
+    chance = random.Random(seed)
+    server = Server(fill, NOON + timedelta(seconds=chance.random()), how, level)
+    budget = Budget(output_tokens=TokenBucket(Rate(int(server.size * own), per=fill), burst=1600))
+    takes, seconds = min(3.0, fill / 20), 3 * fill + 10
+
+    async def work() -> None:
+        while server.seen < seconds:
+            async with budget.reserve(output_tokens=200) as lease:
+                await asyncio.sleep(0.01 * chance.random())
+                budget.observe(await server.answer(200, 80, takes * chance.uniform(0.5, 1.5)))
+                lease.settle(output_tokens=80)
+
+    async def main() -> None:
+        workers = [asyncio.create_task(work()) for _ in range(min(60, int(2 * server.rate * takes / 80) + 5))]
+        await asyncio.wait(workers, timeout=seconds)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+    return server.used / (min(1600, server.size * level) + server.rate * seconds), server.refused / server.calls
+
+
+@pytest.mark.parametrize("how", ["ms", "floor", "ceil"])
+def test_nearly_all_of_the_limit_is_used_with_any_resets(how: str) -> None:
+    """A budget at the server's rate follows the headers, and is as fast as without them. No call finds too little."""
+    most, _ = play(1, 2.0, "")
+    part, refused = play(1, 2.0, how)
+
+    assert most > 0.94
+    assert part >= 0.9 * most
+    assert refused == 0

@@ -1,31 +1,31 @@
-"""Event loops that end or are closed while callers wait, and loops that trio shares with asyncio."""
+"""Event loops that end while callers wait, forks, copies, and platforms that lack something."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
+import os
+import subprocess
 import sys
-import weakref
 from collections.abc import Callable
-from time import monotonic_ns
 from typing import Any
 
 import pytest
 import trio
-from helpers.driving import SteppedClock, one_loop, turns
+from helpers.driving import SteppedClock, descriptors, one_loop, turns
+from helpers.forks import program
 from helpers.loops import FACTORIES
+from helpers.platforms import needs_fork
 from helpers.strategies import EACH
-from helpers.transcripts import S
 
-from aiorate import KeyedLimiter, Limiter, Scheduler, TokenBucket, TokenPool, WaitTooLong
+import aiorate
+from aiorate import Limiter, Scheduler, TokenBucket, TokenPool
 from aiorate.testing import ManualClock, VirtualLoop
-from aiorate.waiting.timeline import Timeline
 
 CLEANING: dict[str, tuple[Callable[[], asyncio.AbstractEventLoop], Callable[[], Scheduler], int]] = {
-    **{f"virtual-{name}": (VirtualLoop, strategy, 150) for name, strategy in EACH.items()},
-    **{f"{name}-TokenPool": (factory, lambda: TokenPool("2000/s"), 20) for name, factory in FACTORIES.items()},
-    **{f"{name}-TokenBucket": (factory, lambda: TokenBucket("2000/s", burst=1), 20) for name, factory in FACTORIES.items()},
+    "virtual": (VirtualLoop, lambda: TokenBucket("10/s", burst=5), 150),
+    **{name: (factory, lambda: TokenPool("2000/s"), 20) for name, factory in FACTORIES.items()},
 }
 
 
@@ -60,15 +60,12 @@ def test_tasks_cleaning_up_at_shutdown_get_permits(case: str, caplog: pytest.Log
     assert [] == [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-@pytest.mark.parametrize("loop", FACTORIES.values(), ids=FACTORIES)
-@pytest.mark.parametrize("strategy", EACH)
-def test_loop_closed_between_grant_and_run_logs_nothing(
-    strategy: str, loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("strategy", ["TokenPool", "TokenBucket"])
+def test_loop_closed_between_grant_and_run_logs_nothing(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The grant went to the next in line, which a closed loop cannot wake: "Exception ignored in" on stderr."""
     noise: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", noise.append)
-    clock, native = SteppedClock(), loop()
+    clock, native = SteppedClock(), asyncio.new_event_loop()
     native.set_exception_handler(lambda _, context: None)  # the program left tasks pending
     limiter = Limiter(EACH[strategy](), clock=clock)
     while limiter.try_acquire():
@@ -89,30 +86,6 @@ def test_loop_closed_between_grant_and_run_logs_nothing(
     assert 0 == limiter.statistics().waiting
     clock.advance(3600)
     assert limiter.try_acquire()
-
-
-def test_waiters_of_a_loop_closed_just_now_do_not_count() -> None:
-    """Within 5 ms after the last look at the loop, a request on the next loop was refused because of the dead waiters."""
-    limiter = Limiter(TokenBucket("1/h", burst=10), max_waiting=1)
-
-    async def before() -> asyncio.Task[float]:
-        assert limiter.try_acquire(4)
-        task = asyncio.ensure_future(limiter.acquire(10))
-        await asyncio.sleep(0)
-        return task
-
-    async def after() -> float:
-        return await limiter.acquire(max_wait=0)
-
-    for _ in range(5):
-        first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-        first.set_exception_handler(lambda _, context: None)
-        task = first.run_until_complete(before())
-        first.close()
-        assert 0.0 == second.run_until_complete(after())
-        second.close()
-        del task
-        limiter.reset()
 
 
 @one_loop
@@ -139,102 +112,6 @@ async def test_clock_moved_after_its_loop_was_closed_raises_nothing() -> None:
     clock.advance(10)
 
 
-@pytest.mark.parametrize("precise", [False, True])
-@pytest.mark.parametrize("kind", ["plain", "keyed", "shared"])
-def test_a_closed_loop_is_let_go(kind: str, precise: bool) -> None:
-    """The limiter kept the loop, and so its tasks, which kept their places under max_concurrency: the next callers waited for ever."""
-
-    def made(key: str = "a") -> Limiter:
-        return Limiter(TokenBucket("10/s", 1), max_concurrency=1, precise=precise)
-
-    keyed = KeyedLimiter(made, shared="10/s" if kind == "shared" else None)
-    limiter = made() if kind == "plain" else keyed["a"]
-
-    async def stay() -> None:
-        async with limiter:
-            await asyncio.sleep(60)
-
-    async def wait() -> None:
-        async with asyncio.timeout(60):
-            await limiter.acquire()
-
-    async def leave_some() -> None:
-        tasks = [asyncio.create_task(work) for work in (stay(), wait(), wait())]
-        await turns(3)
-        assert [False, False, False] == [task.done() for task in tasks]
-
-    runner = asyncio.Runner(loop_factory=VirtualLoop)
-    runner.run(leave_some())
-    loop = runner.get_loop()
-    loop.set_exception_handler(lambda loop, context: None)
-    loop.close()
-    gone = weakref.ref(loop)
-    asyncio.set_event_loop(None)
-    del runner, loop
-
-    async def go_on() -> None:
-        waiting = asyncio.create_task(stay())
-        await turns(3)
-        gc.collect()
-        assert gone() is None
-        await asyncio.sleep(0.2)
-        assert 0 == limiter.statistics().waiting
-        waiting.cancel()
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(go_on())
-
-
-def test_a_pause_outlives_its_loop_by_its_own_length() -> None:
-    """The next loop's clock is 3600 s ahead: a pause of 5 s was over at once or lasted 3605 s."""
-    for ahead in (3_600 * S, -3_600 * S):
-        timeline, readings = Timeline(None), [100 * S]
-        timeline.follow(lambda readings=readings: readings[0])  # type: ignore[misc]
-        timeline.pause(5 * S, lambda length: None)
-        instant = timeline.now()
-
-        timeline.follow(lambda readings=readings, ahead=ahead: readings[0] + ahead)  # type: ignore[misc]
-
-        readings[0] += 4 * S
-        assert timeline.paused
-        assert timeline.now() == instant
-        readings[0] += 2 * S
-        assert not timeline.paused
-        assert timeline.now() == instant + S
-
-
-class Skipping:
-    """The monotonic clock, which can be moved forward."""
-
-    def __init__(self) -> None:
-        self.ahead = 0
-
-    def now(self) -> int:
-        """The reading."""
-        return monotonic_ns() + self.ahead
-
-
-@pytest.mark.asyncio
-async def test_the_loop_turns_after_a_long_pause_too() -> None:
-    """After a pause of an hour, the next look at the loop was due an hour later."""
-    clock, turned = Skipping(), []
-    limiter = Limiter(TokenBucket(10**9, burst=10**9), clock=clock)
-    await limiter.acquire()
-    limiter.pause(3_600)
-    clock.ahead += 3_500 * S
-    with pytest.raises(WaitTooLong):
-        await limiter.acquire(max_wait=0)
-    clock.ahead += 100 * S
-
-    asyncio.get_running_loop().call_soon(turned.append, True)
-    asked = 0
-    while not turned and asked < 1_000_000:
-        await limiter.acquire()
-        asked += 1
-
-    assert turned
-
-
 def test_trio_as_a_guest_of_asyncio_has_its_own_driver() -> None:
     """trio's tasks were given asyncio's futures, which trio cannot await."""
 
@@ -256,16 +133,94 @@ def test_trio_as_a_guest_of_asyncio_has_its_own_driver() -> None:
     assert 0 < asyncio.run(host())
 
 
-def test_manual_clock_lets_tasks_run_under_trio() -> None:
-    """``await clock.run()`` called asyncio."""
+@needs_fork
+@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("strategy", ['TokenPool("100/s")', 'TokenBucket("100/s", burst=1)'])
+def test_a_worker_process_uses_the_limiter_of_its_module(strategy: str, precise: bool) -> None:
+    """The child of a ProcessPoolExecutor failed with "attached to a different loop" or, if precise, never woke."""
+    printed = program(
+        f"""
+limiter = aiorate.Limiter(aiorate.{strategy}, precise=PRECISE)
+
+
+async def ask(count):
+    return [await limiter.acquire() for _ in range(count)]
+
+
+def work():
+    limiter.charge(20)  # so that it has to wait, unless the machine stands still for that long
+    return len(asyncio.run(ask(3)))
+
+
+async def main():
+    await limiter.acquire()
+    waiting = asyncio.create_task(ask(5))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as workers:
+        print(await asyncio.get_running_loop().run_in_executor(workers, work))
+    print(len(await waiting), limiter.statistics().granted)
+
+
+asyncio.run(main())
+""",
+        PRECISE=precise,
+    )
+
+    assert "3\n5 6\n" == printed
+
+
+@needs_fork
+def test_the_parents_line_is_gone_right_after_a_fork() -> None:
+    """Within 5 ms after the parent's last look at its loop, the child was refused: False, LineFull, WaitTooLong."""
+
+    async def ask(limiter: aiorate.Limiter) -> int:
+        try:
+            await limiter.acquire(max_wait=0)
+        except aiorate.LimiterError:
+            return 1
+        return 0
+
+    async def main(sort: int) -> int:
+        limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=10), max_waiting=1)
+        assert limiter.try_acquire(4)
+        task = asyncio.ensure_future(limiter.acquire(10))
+        await asyncio.sleep(0)
+        process = os.fork()
+        if process == 0:
+            os._exit(asyncio.run(ask(limiter)) if sort else not limiter.try_acquire())
+        _, status = os.waitpid(process, 0)  # noqa: ASYNC222
+        task.cancel()
+        return status
+
+    assert [0] * 10 == [asyncio.run(main(sort)) for sort in (0, 1) * 5]
+
+
+@needs_fork
+def test_the_child_keeps_no_descriptor_of_the_parent() -> None:
+    """The parent's kernel timer stayed open in the child for as long as the child lived."""
 
     async def main() -> int:
-        clock = ManualClock()
-        limiter = Limiter(TokenBucket("10/s", burst=1), clock=clock)
-        await limiter.acquire()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(limiter.acquire)
-            await clock.run(1)
-        return limiter.statistics().granted
+        limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1), precise=True)
+        assert limiter.try_acquire()
+        task = asyncio.ensure_future(limiter.acquire())
+        await asyncio.sleep(0)
+        process = os.fork()
+        if process == 0:
+            limiter.statistics()
+            os._exit(descriptors())
+        _, status = os.waitpid(process, 0)  # noqa: ASYNC222
+        task.cancel()
+        return status
 
-    assert trio.run(main) == 2
+    assert 0 == asyncio.run(main())
+
+
+def test_blocking_calls_import_nothing_when_threads_run() -> None:
+    """A fork during an import of another thread left the child waiting for that module."""
+    code = (
+        "import sys, aiorate; limiter = aiorate.Limiter('10/s', scope='process'); before = set(sys.modules);"
+        "limiter.acquire_blocking(); print(*(set(sys.modules) - before))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == []

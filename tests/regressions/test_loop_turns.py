@@ -1,46 +1,42 @@
-"""Callers that find permits ready let the event loop turn.
-
-A loop that is held runs no timers, no timeouts and no other tasks, so nothing here measures how fast the machine is. A caller that asks
-without end must be ended by a timeout; a worker must let the loop turn after a number of bodies, however slow they are.
-"""
+"""Callers that find permits ready, are refused and retry, or come by thousands let the event loop turn."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
+import random
 import selectors
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import product
+from socket import socket
 from typing import Any
 
 import pytest
+from helpers.driving import SECOND, turns
 
 import aiorate
+from aiorate.redis import RedisLimiter
+from aiorate.testing import VirtualLoop
 
 US, MS = 1_000, 1_000_000
-
-
 TICK = round(time.get_clock_info("monotonic").resolution * 1e9)  # ns: 1 on Linux, 15.6 ms on Windows before Python 3.13
 TURN = 10 * MS + TICK  # the longest that callers hold the loop, plus one body
+
+
+FASTEST, ENOUGH = "1000000000/s", 300_000  # calls, more than any machine makes between two iterations of the loop
 
 
 # At the rate passed, another permit is always ready by the next call.
 STRATEGIES: dict[str, Callable[[str], aiorate.Scheduler]] = {
     "TokenPool": aiorate.TokenPool,
-    "TokenPool-burst": lambda rate: aiorate.TokenPool(rate, burst_ratio=1.5),
     "TicksAccumulator": aiorate.TicksAccumulator,
-    "BurstCompensation": aiorate.BurstCompensation,
     "BurstRatio": aiorate.BurstRatio,
     "SmoothBursty": aiorate.SmoothBursty,
-    "SmoothWarmingUp": lambda rate: aiorate.SmoothWarmingUp(rate, warmup=0.001),
     "TokenBucket": lambda rate: aiorate.TokenBucket(rate, burst=1_000),
     "SlidingWindow": aiorate.SlidingWindow,
-    "CalendarWindow": lambda rate: aiorate.CalendarWindow(rate, "UTC"),
     "AllOf": lambda rate: aiorate.AllOf(aiorate.BurstRatio(rate), aiorate.TokenBucket(rate, burst=1_000)),
 }
-
-
-FASTEST, ENOUGH = "1000000000/s", 300_000  # calls, more than any machine makes between two iterations of the loop
 
 
 async def plainly(limiter: aiorate.Limiter) -> None:
@@ -48,50 +44,16 @@ async def plainly(limiter: aiorate.Limiter) -> None:
         await limiter.acquire()
 
 
-async def two_at_a_time(limiter: aiorate.Limiter) -> None:
-    for _ in range(ENOUGH):
-        await limiter.acquire(2)
-
-
-async def with_max_wait(limiter: aiorate.Limiter) -> None:
-    for _ in range(ENOUGH):
-        await limiter.acquire(max_wait=1)
-
-
 async def with_blocks(limiter: aiorate.Limiter) -> None:
     for _ in range(ENOUGH):
-        async with limiter:
-            pass
-
-
-async def with_weighted_blocks(limiter: aiorate.Limiter) -> None:
-    block = limiter.of(2)
-    for _ in range(ENOUGH):
-        async with block:
+        async with limiter, limiter.of(2):
             pass
 
 
 async def after_tries(limiter: aiorate.Limiter) -> None:
-    """A try, which cannot let the loop turn, keeps nobody from it who can."""
     for _ in range(ENOUGH):
         limiter.try_acquire()
-        await limiter.acquire()
-
-
-async def after_looks(limiter: aiorate.Limiter) -> None:
-    for _ in range(ENOUGH // 10):
-        limiter.statistics()
-        limiter.try_acquire()
-        await limiter.acquire()
-
-
-async def decorated(limiter: aiorate.Limiter) -> None:
-    @limiter
-    async def call() -> None:
-        pass
-
-    for _ in range(ENOUGH):
-        await call()
+        await limiter.acquire(2, max_wait=1)
 
 
 async def by_slots(limiter: aiorate.Limiter) -> None:
@@ -102,52 +64,18 @@ async def by_slots(limiter: aiorate.Limiter) -> None:
             return
 
 
-WAYS: list[Callable[[aiorate.Limiter], Awaitable[None]]] = [
-    plainly,
-    two_at_a_time,
-    with_max_wait,
-    with_blocks,
-    with_weighted_blocks,
-    after_tries,
-    after_looks,
-    decorated,
-    by_slots,
-]
+WAYS: list[Callable[[aiorate.Limiter], Awaitable[None]]] = [plainly, with_blocks, after_tries, by_slots]
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_timeout_ends_a_caller_that_asks_again_and_again(way: Callable[..., Awaitable[None]], strategy: str) -> None:
+async def test_timeout_ends_a_caller_that_asks_again_and_again() -> None:
     """A caller that found a permit ready each time never suspended, so its timeout never fired."""
-    limiter = aiorate.Limiter(STRATEGIES[strategy](FASTEST))
+    for way, strategy in random.Random(1).sample(list(product(WAYS, STRATEGIES)), 14):
+        limiter = aiorate.Limiter(STRATEGIES[strategy](FASTEST))
 
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await way(limiter)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("way", [plainly, by_slots], ids=lambda way: way.__name__)
-async def test_max_waiting_lets_the_loop_turn_too(way: Callable[..., Awaitable[None]], strategy: str) -> None:
-    """A limiter with ``max_waiting`` took another path, which never let the loop turn."""
-    limiter = aiorate.Limiter(STRATEGIES[strategy](FASTEST), max_waiting=1_000)
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await way(limiter)
-
-
-@pytest.mark.asyncio
-async def test_schedule_far_behind_catches_up_between_turns() -> None:
-    """At 1000 per second and half an hour behind, the loop was held for 1.8 million calls, which takes seconds."""
-    behind = time.monotonic_ns() - 1_800_000 * MS
-    limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000/s", start=behind))
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await plainly(limiter)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await way(limiter)
 
 
 @pytest.mark.asyncio
@@ -201,22 +129,14 @@ async def test_caller_cancelled_while_the_loop_turns_spends_nothing() -> None:
 class Turns(selectors.DefaultSelector):
     """A selector that records what happened between two turns of the loop."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.bodies = 0
-        self.most_bodies = 0
-        self.longest = 0
-        self._began = time.thread_time_ns()
+    bodies = most_bodies = 0
 
     def select(self, timeout: float | None = None) -> Any:
-        self.longest = max(self.longest, time.thread_time_ns() - self._began)
         self.most_bodies, self.bodies = max(self.most_bodies, self.bodies), 0
-        ready = super().select(timeout)
-        self._began = time.thread_time_ns()
-        return ready
+        return super().select(timeout)
 
 
-def work(scheduler: aiorate.Scheduler, body: int, count: int, way: str = "acquire", **options: Any) -> Turns:
+def work(scheduler: aiorate.Scheduler, body: int, count: int, way: str = "acquire") -> Turns:
     """Run 100 workers, with a body of ``body`` ns of processor time after each of ``count`` grants in all."""
     seen = Turns()
 
@@ -226,7 +146,7 @@ def work(scheduler: aiorate.Scheduler, body: int, count: int, way: str = "acquir
             pass
 
     async def main() -> None:
-        limiter = aiorate.Limiter(scheduler, **options)
+        limiter = aiorate.Limiter(scheduler)
         left = count
 
         async def asks() -> None:
@@ -244,8 +164,7 @@ def work(scheduler: aiorate.Scheduler, body: int, count: int, way: str = "acquir
                     await limiter.acquire()
                 left -= 1
                 seen.bodies += 1
-                if body:
-                    busy()
+                busy()
 
         async with asyncio.TaskGroup() as group:
             for _ in range(100):
@@ -256,82 +175,13 @@ def work(scheduler: aiorate.Scheduler, body: int, count: int, way: str = "acquir
     return seen
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize(("rate", "body", "count"), [("100000/s", 20 * US, 3_000), ("10000/s", 200 * US, 300)], ids=["20us", "200us"])
-def test_loop_turns_after_a_few_bodies_with_permits_ready(strategy: str, rate: str, body: int, count: int) -> None:
+def test_the_loop_turns_after_a_few_bodies_with_permits_ready() -> None:
     """The first of 100 workers kept the loop for the whole run, because a permit fell due during each of its bodies."""
-    seen = work(STRATEGIES[strategy](rate), body, count)
+    ways = [(strategy, "acquire") for strategy in ("TokenPool", "TicksAccumulator", "TokenBucket", "SlidingWindow")]
+    for strategy, way in [*ways, ("TokenPool", "slots"), ("BurstRatio", "block"), ("TokenPool", "max_wait")]:
+        seen = work(STRATEGIES[strategy]("10000/s"), 200 * US, 200, way)
 
-    assert seen.most_bodies <= TURN // body + 1
-
-
-@pytest.mark.parametrize("way", ["slots", "block", "max_wait"])
-def test_the_loop_turns_between_bodies_whatever_is_called(way: str) -> None:
-    """Each call that acquires had a code path to itself."""
-    for strategy in STRATEGIES.values():
-        seen = work(strategy("10000/s"), 200 * US, 200, way)
-
-        assert seen.most_bodies <= TURN // (200 * US) + 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("way", ["acquire", "slots", "block", "max_wait", "max_waiting"])
-@pytest.mark.parametrize(("rate", "body"), [("1000000/s", 0), ("100000/s", 20 * US), ("10000/s", 200 * US)], ids=["0us", "20us", "200us"])
-def test_no_turn_takes_longer_than_10_ms_and_one_body(strategy: str, way: str, rate: str, body: int) -> None:
-    """Measured in the thread's processor time, so that other programs do not count.
-
-    A tenth more is allowed for waking 100 tasks. A virtual machine may count time that it was not given, so one of three runs must pass.
-    """
-    options = {"max_waiting": 200} if way == "max_waiting" else {}
-    count = {0: 20_000, 20 * US: 5_000, 200 * US: 500}[body]
-
-    longest = []
-    gc.collect()
-    gc.disable()
-    try:
-        while len(longest) < 3 and (not longest or longest[-1] > 1.1 * (TURN + body)):
-            longest.append(work(STRATEGIES[strategy](rate), body, count, way, **options).longest)
-    finally:
-        gc.enable()
-
-    assert min(longest) <= 1.1 * (TURN + body)
-
-
-@pytest.mark.parametrize("scheduler", [aiorate.TicksAccumulator, aiorate.TokenPool])
-def test_batch_does_not_keep_the_loop(scheduler: Callable[[str], aiorate.Scheduler]) -> None:
-    """Fast calls open a batch of 256 permits, which were handed out without a look at the clock, however slow the bodies were."""
-    most = done = 0
-
-    async def main() -> None:
-        nonlocal most, done
-        limiter = aiorate.Limiter(scheduler("2000000/s"))
-        assert limiter.try_acquire()
-        await asyncio.sleep(0.2)  # permits are ready
-
-        async def other() -> None:
-            nonlocal most, done
-            while True:
-                most, done = max(most, done), 0
-                await asyncio.sleep(0)
-
-        task = asyncio.create_task(other())
-        for _ in range(3):
-            for _ in range(2_000):
-                await limiter.acquire()
-            done = 0
-            for _ in range(100):
-                await limiter.acquire()
-                until = time.thread_time_ns() + MS
-                while time.thread_time_ns() < until:
-                    pass
-                done += 1
-        await asyncio.sleep(0)
-        task.cancel()
-
-    asyncio.run(main())
-
-    assert most <= 64 + 2 * (10 + 1)  # bodies of 1 ms, after one portion that was not timed
+        assert seen.most_bodies <= TURN // (200 * US) + 1, (strategy, way)
 
 
 @pytest.mark.asyncio
@@ -353,3 +203,226 @@ async def test_refused_caller_that_asks_again_lets_the_loop_turn(options: dict[s
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await try_again()
+
+
+REFUSALS = (aiorate.LineFull, aiorate.LimiterClosed, aiorate.WaitTooLong, aiorate.EngineUnavailable)
+
+
+@asynccontextmanager
+async def crowded(**options: Any) -> AsyncIterator[aiorate.Limiter]:
+    """A limiter whose only place is taken and whose line is full."""
+    limiter = aiorate.Limiter("1000000/s", max_concurrency=1, max_waiting=0, **options)
+    async with limiter:
+        yield limiter
+
+
+@asynccontextmanager
+async def closed(**options: Any) -> AsyncIterator[aiorate.Limiter]:
+    """A closed limiter whose only place is taken."""
+    limiter = aiorate.Limiter("1000000/s", max_concurrency=1, **options)
+    async with limiter:
+        await limiter.aclose()
+        yield limiter
+
+
+async def block(limiter: aiorate.Limiter) -> None:
+    async with limiter:
+        pass
+
+
+async def insist(call: Callable[[], Awaitable[object]], refusals: tuple[type[Exception], ...] = REFUSALS) -> None:
+    """Call again and again, as a careless retry does."""
+    refused = 0
+    for _ in range(ENOUGH):
+        try:
+            await call()
+        except refusals:
+            refused += 1
+    assert ENOUGH == refused
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("scope", ["loop", "process"])
+@pytest.mark.parametrize("limiter", [crowded, closed])
+async def test_timeout_ends_a_retry_that_gets_no_place(limiter: Callable[..., Any], scope: str) -> None:
+    """With ``max_concurrency``, a refusal came before any look at whether the loop turns; the timeout never fired."""
+    async with limiter(scope=scope) as refusing:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await insist(lambda: block(refusing))
+
+
+@pytest.mark.asyncio
+async def test_timeout_ends_a_retry_on_a_closed_keyed_limiter() -> None:
+    """A key that it did not have was refused before anything was awaited."""
+    keyed = aiorate.KeyedLimiter[str](lambda key: "1/h")
+    await keyed.aclose()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await insist(lambda: keyed.acquire("new"))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("max_wait", [None, 0, "shared"])
+async def test_timeout_ends_a_retry_while_a_store_is_out_of_reach(max_wait: Any) -> None:
+    """With the policy "raise", each call fails at once, before anything is awaited."""
+    with socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # never listens
+        limiter = RedisLimiter(f"redis://127.0.0.1:{nobody.getsockname()[1]}", "retries", "1/h", grace=0)
+        with pytest.raises(aiorate.EngineUnavailable):
+            await limiter.acquire()
+        keyed = aiorate.KeyedLimiter[str](lambda key: "1000000/s", shared=limiter)
+        try:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await insist(lambda: keyed.acquire("a") if max_wait == "shared" else limiter.acquire(max_wait=max_wait))
+        finally:
+            await limiter.aclose()
+
+
+class Slow(VirtualLoop):
+    """Each reading of the clock takes 20 us, and nothing else takes time: so a turn of 5 ms is a number of calls."""
+
+    STEP = 20_000  # ns
+    taken = 0
+    scheduled = 0
+
+    def time(self) -> float:
+        self.taken += self.STEP
+        return super().time() + self.taken / SECOND
+
+    def call_soon(self, *args: Any, **options: Any) -> asyncio.Handle:
+        self.scheduled += 1
+        return super().call_soon(*args, **options)
+
+
+async def refused_by_the_line(tasks: int) -> aiorate.Limiter:
+    limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=1), max_waiting=1)
+    await limiter.acquire()
+    waiting = asyncio.ensure_future(limiter.acquire())
+    await turns(2)
+    answers = await asyncio.gather(*[limiter.acquire() for _ in range(tasks)], return_exceptions=True)
+    assert {aiorate.LineFull} == {type(answer) for answer in answers}
+    waiting.cancel()
+    return limiter
+
+
+async def refused_by_max_wait(tasks: int) -> aiorate.Limiter:
+    limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=1))
+    await limiter.acquire()
+    answers = await asyncio.gather(*[limiter.acquire(max_wait=1) for _ in range(tasks)], return_exceptions=True)
+    assert {aiorate.WaitTooLong} == {type(answer) for answer in answers}
+    return limiter
+
+
+async def refused_by_a_budget(tasks: int) -> aiorate.Budget:
+    budget = aiorate.Budget(requests="1/h", max_waiting=0)
+
+    async def reserve() -> None:
+        async with budget.reserve():
+            pass
+
+    await reserve()
+    answers = await asyncio.gather(*[reserve() for _ in range(tasks)], return_exceptions=True)
+    assert {aiorate.LineFull} == {type(answer) for answer in answers}
+    return budget
+
+
+async def granted_at_once(tasks: int) -> aiorate.Limiter:
+    limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=tasks))
+    assert {0.0} == set(await asyncio.gather(*[limiter.acquire() for _ in range(tasks)]))
+    assert tasks == limiter.statistics().granted
+    assert not limiter.try_acquire()
+    return limiter
+
+
+HERDS = [refused_by_the_line, refused_by_max_wait, refused_by_a_budget, granted_at_once]
+
+
+@pytest.mark.parametrize("herd", HERDS, ids=lambda herd: herd.__name__)
+def test_a_herd_costs_each_task_a_few_steps(herd: Callable[[int], Awaitable[object]]) -> None:
+    """All tasks that found the loop starved came back in every turn: 9.2 s of CPU for 40 000 refusals, and 0.7 s for 40 000 waits."""
+    tasks = 2_000
+
+    async def main() -> int:
+        await herd(tasks)
+        return loop.scheduled
+
+    with asyncio.Runner(loop_factory=Slow) as runner:
+        loop: Any = runner.get_loop()
+        scheduled = runner.run(main())
+
+    assert scheduled <= 6 * tasks + 3_000
+
+
+def test_a_herd_is_answered_in_order_of_arrival() -> None:
+    """A later caller is never answered sooner."""
+    order: list[int] = []
+
+    async def ask(limiter: aiorate.Limiter, number: int) -> None:
+        with suppress(aiorate.WaitTooLong):
+            await limiter.acquire(max_wait=1)
+        order.append(number)
+
+    async def main() -> None:
+        limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=1))
+        await limiter.acquire()
+        await asyncio.gather(*[ask(limiter, number) for number in range(2_000)])
+
+    with asyncio.Runner(loop_factory=Slow) as runner:
+        runner.run(main())
+
+    assert list(range(2_000)) == order
+
+
+def test_nothing_is_left_in_the_loop_after_a_herd() -> None:
+    """An idle limiter has no task, no timer and no callback."""
+
+    async def main() -> None:
+        limiters = [await herd(500) for herd in HERDS]
+        await turns(5)
+        before = loop.scheduled
+        await turns(5)
+        assert before + 5 == loop.scheduled  # this task's own
+        assert 1 == len(asyncio.all_tasks())
+        assert len(HERDS) == len(limiters)
+
+    with asyncio.Runner(loop_factory=Slow) as runner:
+        loop: Any = runner.get_loop()
+        runner.run(main())
+
+
+def test_loop_that_ends_with_a_herd_gives_its_permits_back() -> None:
+    """The limiter goes on in the next loop, where no task waits for those of the last."""
+    tasks = 5_000
+    limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=2 * tasks))
+    left: list[asyncio.Task[float]] = []
+
+    async def begin() -> None:
+        left.extend(asyncio.ensure_future(limiter.acquire()) for _ in range(tasks))
+        await asyncio.sleep(0)  # most are granted, and let the loop turn before they resume
+
+    async def again() -> int:
+        assert {0.0} == set(await asyncio.gather(*[limiter.acquire() for _ in range(tasks)]))
+        return tasks
+
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(begin())
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        assert tasks == runner.run(again())
+    went_on = sum(not task.cancelled() for task in left)
+    assert went_on + tasks == limiter.statistics().granted
+
+
+@pytest.mark.asyncio
+async def test_caller_of_many_limiters_lets_the_loop_turn() -> None:
+    """Each limiter watched the loop separately, and saw only its own first call; now one watch serves all."""
+
+    async def ask_each() -> None:
+        for _ in range(200_000):
+            await aiorate.Limiter(aiorate.TokenBucket("1/s", burst=2)).acquire()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await ask_each()

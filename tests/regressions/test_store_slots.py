@@ -1,96 +1,30 @@
-"""Slots booked from a store: eager tasks, late loops, and durations that no store can count."""
+"""Slots booked from a store: late loops, callers that do not wait, evicted keys, and durations that no store can count."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from helpers.loops import eager_loop, needs_eager
-from helpers.stores import RealServer, TimedClient
+from helpers.driving import LONG, one_loop, others
+from helpers.stores import Process, RealServer, TimedClient, now
 
 import aiorate
-from aiorate.http import Feedback
-from aiorate.redis import RedisLimiter
-from aiorate.schedulers.slot_scheduler import SlotScheduler
+from aiorate import (
+    Budget,
+    KeyedBudget,
+    KeyedLimiter,
+    WaitTooLong,
+)
+from aiorate.redis import RedisBudget, RedisLimiter
 from aiorate.testing import VirtualLoop
-
-SECOND = 1_000_000_000
-
-
-@pytest.fixture(scope="module")
-def store() -> Any:
-    with RealServer() as server:
-        yield server
-
-
-def run_eagerly(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run it in virtual time, in a loop that starts tasks at once, for at most a virtual minute."""
-    with asyncio.Runner(loop_factory=lambda: eager_loop(VirtualLoop)) as runner:
-        return runner.run(asyncio.wait_for(main, 60))
-
-
-def names() -> Any:
-    """Yield names that no other test has used."""
-    number = 0
-    while True:
-        number += 1
-        yield f"store-slots-{number}"
-
-
-NAMES = names()
-
-
-@needs_eager
-@pytest.mark.parametrize("lease", [0, 0.05])
-@pytest.mark.parametrize("count", [1, 100])
-def test_redis_limiter_grants_under_eager_tasks(store: RealServer, count: int, lease: float) -> None:
-    """No request was ever granted, because the store task looked at the line before the request was in it."""
-
-    async def main() -> None:
-        limiter = RedisLimiter(TimedClient(store), next(NAMES), "1000/s", lease=lease)
-        await asyncio.gather(*[limiter.acquire() for _ in range(count)])
-        assert count == limiter.statistics().granted
-        await limiter.aclose()
-
-    run_eagerly(main())
-
-
-@needs_eager
-@pytest.mark.parametrize("lease", [0, 0.05])
-def test_eager_redis_limiter_grants_after_an_idle_time(store: RealServer, lease: float) -> None:
-    """The store task ends after an idle second, and the next request starts another one."""
-
-    async def main() -> None:
-        limiter = RedisLimiter(TimedClient(store), next(NAMES), "1000/s", lease=lease)
-        for _ in range(3):
-            await limiter.acquire()
-            await asyncio.sleep(5)
-        assert 3 == limiter.statistics().granted
-        await limiter.aclose()
-
-    run_eagerly(main())
-
-
-@needs_eager
-def test_eager_keyed_limiters_over_redis_all_grant(store: RealServer) -> None:
-    """One store task serves all keys, so one overlooked request is enough to stop them all."""
-
-    async def main() -> None:
-        client, prefix = TimedClient(store), next(NAMES)
-        keyed = aiorate.KeyedLimiter(lambda key: RedisLimiter(client, f"{prefix}:{key}", "1000/s"), shared="1000/s")
-        await asyncio.gather(*[keyed.acquire(key) for key in range(20) for _ in range(3)])
-        await keyed.aclose()
-
-    run_eagerly(main())
 
 
 async def late_loop(store: RealServer, rate: str, stall: float, seconds: float, **options: Any) -> tuple[RedisLimiter, list[float]]:
     """Let ten tasks acquire repeatedly in a loop that stalls for ``stall`` seconds at a time."""
     loop: Any = asyncio.get_running_loop()
-    limiter = RedisLimiter(TimedClient(store), next(NAMES), rate, **options)
+    limiter = RedisLimiter(TimedClient(store), "x", rate, **options)
     granted: list[float] = []
 
     async def worker() -> None:
@@ -112,47 +46,34 @@ async def late_loop(store: RealServer, rate: str, stall: float, seconds: float, 
     return limiter, granted
 
 
-@pytest.mark.parametrize(("rate", "stall"), [("2/s", 0.03), ("2/s", 0.1), ("10/s", 0.03), ("1/min", 2.0)])
-@pytest.mark.parametrize("burst", [1, 3])
-def test_late_loop_loses_no_slots_of_a_slow_rate(store: RealServer, rate: str, stall: float, burst: int) -> None:
+@pytest.mark.parametrize(("rate", "stall"), [("2/s", 0.03), ("1/min", 2.0)])
+def test_late_loop_loses_no_slots_of_a_slow_rate(store: RealServer, rate: str, stall: float) -> None:
     """At 2/s a loop 30 ms late delivered a quarter, because a slot lapsed 5 ms after it was due."""
     per_second = aiorate.Rate.parse(rate).per_second
     seconds = 40 / per_second
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        limiter, granted = runner.run(late_loop(store, rate, stall, seconds, burst=burst))
+        limiter, granted = runner.run(late_loop(store, rate, stall, seconds, burst=1))
 
-    assert 0.9 * 40 <= len(granted) <= 41 + burst
+    assert 0.9 * 40 <= len(granted) <= 42
     for window in (0.1, 1.0, 5.0):
         most = max(sum(begin <= each < begin + window for each in granted) for begin in granted)
         assert most <= (limiter.bound(window) or 0)
 
 
-def test_slot_lapses_half_an_interval_after_it_is_due() -> None:
-    """It must not lapse later, or two slots in a row could be used at one instant."""
-    rates = [aiorate.Rate.parse("2/s")]
-    scheduler = SlotScheduler(rates, [1], 5_000_000)
-    scheduler.book([0], 2, 0, [SECOND], 1)
-
-    assert 0 == scheduler.take(1, SECOND // 4)
-    assert 1 == scheduler.ready(1, SECOND * 3 // 4)
-    assert 0 == scheduler.ready(1, SECOND * 3 // 4 + 1)
-    assert [1, 2, 3] == [scheduler.bound(window) for window in (1, SECOND // 4, SECOND * 3 // 4)]
-
-
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
-        (lambda limiter: limiter.charge(10**15), r"charge\(1000000000000000\): at 1/s .* At most 10000000000 can be charged"),
-        (lambda limiter: limiter.pause(10**13), r"pause\(10000000000000\): .* at most 10000000000 seconds"),
-        (lambda limiter: limiter.pause(timedelta.max), r"pause\(86399999999999\): .* at most"),
-        (lambda limiter: limiter.set_rate(aiorate.Rate(1, 10**12)), r"set_rate\(\): .* Give a faster rate"),
+        (lambda limiter: limiter.charge(10**15), r"charge\(.*10000000000"),
+        (lambda limiter: limiter.pause(10**13), r"pause\(.*10000000000"),
+        (lambda limiter: limiter.pause(timedelta.max), r"pause\(.*at most"),
+        (lambda limiter: limiter.set_rate(aiorate.Rate(1, 10**12)), r"set_rate\("),
     ],
 )
 def test_duration_that_no_store_can_count_is_refused(store: RealServer, refused: Any, says: str) -> None:
     """One bad number poisoned the key of all processes for 3170 years, and nothing mended it."""
 
     async def main() -> None:
-        limiter = RedisLimiter(TimedClient(store), next(NAMES), "1/s")
+        limiter = RedisLimiter(TimedClient(store), "x", "1/s")
         with pytest.raises(ValueError, match=says):
             refused(limiter)
         assert (0, None) == (limiter.statistics().charged, limiter.statistics().paused_until)
@@ -163,44 +84,11 @@ def test_duration_that_no_store_can_count_is_refused(store: RealServer, refused:
         runner.run(main())
 
 
-def test_burst_that_no_store_can_count_is_refused() -> None:
-    """A burst of 40 000 at one a year takes longer to refill than the store can count."""
-    with pytest.raises(ValueError, match=r"at 1/365day a burst of 40000 takes longer than 317 years .* a burst of at most 317\."):
-        RedisLimiter("redis://localhost", "x", "1/365d", burst=40_000)
-    with pytest.raises(ValueError, match="Give a faster rate"):
-        RedisLimiter("redis://localhost", "x", ["10/s", aiorate.Rate(1, 10**12)])
-    RedisLimiter("redis://localhost", "x", "1/365d", burst=317)
-
-
-def test_many_charges_are_clamped_by_the_store(store: RealServer) -> None:
-    """Each charge is valid, but their sum is not. The key stays readable."""
-
-    async def main() -> None:
-        limiter = RedisLimiter(TimedClient(store), next(NAMES), "1/s", grace=0)
-        for _ in range(5):
-            for _ in range(50):
-                limiter.charge(10**10)
-            await asyncio.sleep(0.01)
-        limiter.pause(10**10)
-        with pytest.raises(ValueError, match="at most 10000000000 seconds"):
-            limiter.observe(Feedback(429, pause=1e13))
-        await asyncio.sleep(0.01)
-        numbers = [float(word) for word in store.send("GET", limiter.key).split(" ")[1:]]
-
-        assert max(numbers[1:]) <= 1e16
-        assert "shared" == limiter.statistics().state
-        assert limiter.statistics().refused == 0
-        await limiter.aclose()
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main())
-
-
 def test_resume_mends_a_key_that_cannot_be_read(store: RealServer) -> None:
     """Any process may replace a nonsensical value of aiorate's with one call, without a new name."""
 
     async def main() -> None:
-        limiter = RedisLimiter(TimedClient(store), next(NAMES), "10/s")
+        limiter = RedisLimiter(TimedClient(store), "x", "10/s")
         await limiter.acquire()
         words = store.send("GET", limiter.key).split(" ")
         store.send("SET", limiter.key, " ".join([*words[:-1], "1e300"]))
@@ -213,3 +101,152 @@ def test_resume_mends_a_key_that_cannot_be_read(store: RealServer) -> None:
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main())
+
+
+async def granted(limiter: RedisLimiter, count: int, **options: Any) -> list[bool]:
+    """Return which of ``count`` callers are granted."""
+
+    async def one() -> bool:
+        try:
+            await limiter.acquire(**options)
+        except WaitTooLong:
+            return False
+        return True
+
+    async with asyncio.timeout(LONG):
+        return await asyncio.gather(*[one() for _ in range(count)])
+
+
+@one_loop
+async def test_one_large_request_is_asked_for_at_once(store: RealServer) -> None:
+    """The size of a portion does not bound a single request."""
+    limiter = RedisLimiter(store.url, "x", "1/min", burst=5_000)
+    calls = store.calls()
+    assert isinstance(await limiter.acquire(2_000, max_wait=0), float)
+    assert isinstance(await limiter.acquire(2_000), float)
+
+    assert store.calls() <= calls + 3  # one call loads the script
+    assert [True] * 1_000 == await granted(limiter, 1_000, max_wait=0)
+    await limiter.aclose()
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_a_key_stays_until_its_store_has_answered(store: RealServer) -> None:
+    """What it tells may have to be told again."""
+    client = TimedClient(store, latency=0.2)
+    keyed = KeyedBudget(lambda key: RedisBudget(client, f"t{key}", tokens="1000/s"))
+    async with keyed.reserve("a", tokens=10) as lease:
+        lease.settle(tokens=20)
+    del lease
+    await asyncio.sleep(0.3)  # the debt is under way
+
+    assert 0 == keyed.evict()
+    await asyncio.sleep(1.0)
+    assert 1 == keyed.evict()
+    await keyed.aclose()
+
+
+async def outcomes(limiter: Any, count: int, permits: int = 1) -> list[float | str]:
+    """Return the wait of each call, or the name of its error."""
+
+    async def one() -> float | str:
+        try:
+            waited: float = await limiter.acquire(permits, max_wait=0)
+        except aiorate.LimiterError as error:
+            return type(error).__name__
+        return waited
+
+    return await asyncio.gather(*[one() for _ in range(count)])
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_a_full_budget_is_granted(store: RealServer) -> None:
+    """40 of 40 were refused on an unused budget, so every server answered 429 to everybody."""
+    process = Process(store, "10/s", burst=20, latency=0.01)
+
+    results = await outcomes(process.limiter, 40)
+    assert [pytest.approx(0.02)] * 20 == results[:20]
+    assert ["WaitTooLong"] * 20 == results[20:]
+    assert pytest.approx(0.02) == now()
+    assert (20, 20, 0) == tuple(getattr(process.limiter.statistics(), name) for name in ("granted", "refused", "waiting"))
+    await process.stop()
+    assert not others()
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_the_first_caller_asks_once(store: RealServer) -> None:
+    """A refusal takes one question too, and the error says when to come again."""
+    process = Process(store, "10/s", latency=0.01)
+    await process.limiter.acquire(max_wait=0)
+    calls = process.client.calls
+    with pytest.raises(WaitTooLong, match=r"acquire\(1\)") as caught:
+        await process.limiter.acquire(max_wait=timedelta(0))
+
+    assert 1 == process.client.calls - calls
+    assert pytest.approx(0.08, abs=0.011) == caught.value.wait
+    await asyncio.sleep(caught.value.wait)
+    assert pytest.approx(0.02, abs=0.005) == await process.limiter.acquire(max_wait=0)
+    await process.stop()
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_max_wait_shorter_than_a_round_trip_asks_once(store: RealServer) -> None:
+    """A store 40 ms away can grant nothing in 10 ms, so all callers were refused for ever, and nothing was asked."""
+    process = Process(store, "10/s", burst=3, latency=0.02)
+    await process.limiter.acquire()
+    await asyncio.sleep(1)
+    assert [pytest.approx(0.04)] * 3 == await asyncio.gather(*[process.limiter.acquire(max_wait=0.01) for _ in range(3)])
+
+    with pytest.raises(WaitTooLong, match=r"max_wait is 0\.01 s"):
+        await process.limiter.acquire(max_wait=0.01)
+    await process.stop()
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_refused_callers_cost_no_permit(store: RealServer) -> None:
+    """A slot booked for a caller that has gone would lapse, so no caller would ever be granted under load."""
+    process = Process(store, "5/s", burst=3)
+    granted = 0
+    for _ in range(300):
+        granted += "WaitTooLong" not in await outcomes(process.limiter, 1)
+        await asyncio.sleep(0.013)
+
+    seconds = 300 * 0.013
+    assert 2 + 5 * seconds * 0.9 <= granted <= 4 + 5 * seconds
+    await process.stop()
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_a_cancelled_caller_leaves_its_slot_to_the_next(store: RealServer) -> None:
+    """A client that disconnects takes nothing with it."""
+    process = Process(store, "10/s", burst=2, latency=0.01)
+    tasks = [asyncio.create_task(process.limiter.acquire(max_wait=0)) for _ in range(3)]
+    await asyncio.sleep(0.015)
+    tasks[0].cancel()
+    await asyncio.wait(tasks)
+
+    assert [pytest.approx(0.02)] * 2 == [task.result() for task in tasks[1:]]
+    await process.stop()
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_max_wait_0_under_a_shared_limit_in_a_store_is_an_error(store: RealServer) -> None:
+    """Below a shared limit in a store, every caller that would not wait was refused for ever."""
+    shared = RedisLimiter(TimedClient(store), "shared", "100/s", burst=10)
+    keyed = KeyedLimiter(lambda key: "1000/s", shared=shared)
+    both = KeyedLimiter(lambda key: RedisLimiter(TimedClient(store), key, "1000/s"), shared=shared)
+    budget = Budget(requests=shared, tokens="1000/s")
+
+    for limits in (keyed, both):
+        with pytest.raises(RuntimeError, match=r"acquire\(max_wait=0\).*lease"):
+            await limits.acquire("ann", max_wait=0)
+    with pytest.raises(RuntimeError, match=r"try_acquire\(\).*lease"):
+        keyed.try_acquire("ann")
+    with pytest.raises(RuntimeError, match=r"reserve\(max_wait=0\).*lease"):
+        await budget.reserve(requests=1, tokens=1, max_wait=0).__aenter__()
+    await keyed.acquire("ann", max_wait=0.1)
+    assert 1 == shared.statistics().granted
+    await both.aclose()
+    await budget.aclose()
+    await keyed.aclose()
+    await shared.aclose()

@@ -19,6 +19,5 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> type[PureMeter]:
 
 @pytest.fixture(params=["pure", "compiled"])
 def kind(request: pytest.FixtureRequest) -> type[PureMeter]:
-    """Each of the two."""
     meter: type[PureMeter] = PureMeter if request.param == "pure" else request.getfixturevalue("compiled")
     return meter

@@ -1,7 +1,4 @@
-"""The originals' formulas written down naively, in fractions, and compared with aiorate's on random histories.
-
-The vectors are samples. Here the same systems get any input: odd rates and ratios, weights, time-outs, changes of the rate.
-"""
+"""The originals' formulas written down naively, in fractions, and compared with aiorate's on random histories of any input."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ import aiorate
 
 RATES = st.sampled_from([Fraction(n) for n in ("1", "2", "5", "7", "1000", "12345", "80000", "3/10", "1/86400", "9999999")])
 SIZES = st.integers(1, 40)
-# Time between requests, in quarter intervals of the rate at the beginning.
-GAPS = st.sampled_from([0, 0, 0, 1, 3, 4, 5, 9, 40, 400])
+GAPS = st.sampled_from([0, 0, 0, 1, 3, 4, 5, 9, 40, 400])  # between requests, in quarter intervals of the first rate
 some = settings(max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 

@@ -66,20 +66,6 @@ def test_a_late_filler_loses_no_rate() -> None:
     assert due == [k * 1_000_000 for k in range(100)]
 
 
-def test_the_pools_by_hand() -> None:
-    """The worked example: pool 1000, ratio 1.25, both pools drained but 4750 waiting."""
-    pool = TokenPool("1/s", burst_ratio=1.25, pool=1000)
-    pool.restart()
-    pool.refill(6000)
-    pool.take_up_to(1250)
-    assert (pool.active, pool.waiting) == (0, 4750)
-    seen = []
-    for _ in range(3):
-        pool.refill(500)
-        seen.append((pool.active, pool.waiting))
-    assert seen == [(625, 4625), (1125, 4625), (1250, 5000)]
-
-
 def test_restart_empties_both_pools_and_keeps_a_debt() -> None:
     pool = TokenPool("1/s", burst_ratio=1.5, pool=1000)
     pool.restart()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from copy import deepcopy
 
 from helpers.strategies import EACH
@@ -46,6 +47,20 @@ def test_an_earlier_cap_holds_until_its_own_end() -> None:
     capped = Capped(full(), 2, 0, 5 * S)
     assert [capped.lower(left, 0, until) for left, until in ((2, 5 * S), (9, 5 * S), (3, S), (1, 5 * S))] == [False, False, False, True]
     assert [capped.take(1, 0), capped.take(1, 0)] == [0, 5 * S]
+
+
+def test_none_of_very_many_caps_is_exceeded() -> None:
+    """Some of two hundred different responses become one, and gain no permit."""
+    dice = random.Random("many")
+    capped, now, said, granted = Capped(full(1_000), 1_000, 0, S), 0, [], []
+    for _ in range(200):
+        now += dice.randrange(S // 50)
+        left, until = dice.randrange(60), now + dice.choice((S // 10, S, 9 * S)) + dice.randrange(S // 100)
+        capped.lower(left, now, until)
+        said.append((left, now, until))
+        granted += [(len(said), now)] * sum(capped.take(1, now) <= now for _ in range(dice.randrange(4)))
+    for number, (left, _, until) in enumerate(said, 1):
+        assert sum(when >= number and at < until for when, at in granted) <= left
 
 
 def test_a_request_that_waited_for_the_server_was_not_late() -> None:
@@ -182,3 +197,19 @@ def test_a_return_adds_no_more_than_was_taken_since_the_word() -> None:
         spilled.give_back(permits, 23 * S, taken=20 * S)
         lefts.append(spilled.left(23 * S))
     assert lefts == [1, 2, 2]
+
+
+def test_words_without_a_rate_keep_the_rate() -> None:
+    """A full bucket does not say how fast it fills: a first word like that changes nothing. A pause lets requests arrive."""
+    capped = Capped(full())
+    for word in [(60, 60, S), (61, 60, S), (0, 0, S), (1, 60, 0)]:
+        assert not capped.refill("requests", *word, 0, 0)
+    for word, left, later in [((60, 60, S), 60, 60), ((61, 60, 0), 60, 60), ((5, 5, 0), 5, 5), ((30, 60, 0), 30, 31)]:
+        capped = told(0, 60, 60 * S)
+        assert capped.refill("requests", *word, 20 * S, 20 * S)
+        assert (capped.left(20 * S), capped.left(21 * S)) == (left, later)
+    paused = told(1)
+    assert paused.take(1, 0) == 0
+    paused.shift(10 * S)
+    tell(paused, 50)
+    assert paused.left(0) == 50

@@ -134,16 +134,3 @@ def test_a_booking_is_used_at_its_instant() -> None:
     assert paused.take(Amounts((1, 40)), 0) > 0  # larger than what is in hand: the store is asked
     paused.shift(10 * MS)
     assert (paused.peek(Amounts((1, 30)), 0), paused.asked_at) == (90 * MS, -10 * MS)
-
-
-def test_a_booking_that_comes_back_is_in_hand_again() -> None:
-    """In its place, as long as it has not lapsed; then its amounts come back."""
-    bookings = booked(0, 100, 200)
-    for at in (0, 100 * MS):
-        assert bookings.take(Amounts((1, 30)), at) == at
-    bookings.give_back(Amounts((1, 30)), 101 * MS, 100 * MS)
-    assert (bookings.in_hand, bookings.peek(Amounts((1, 30)), 101 * MS)) == (2, 100 * MS)
-    bookings.give_back(Amounts((1, 30)), 900 * MS, 0)
-    assert (bookings.in_hand, bookings.corrections, bookings.oldest) == (2, [-1, -30], 0)
-    bookings.give_back(Amounts((1, 5)), 900 * MS)  # of no grant that is known
-    assert bookings.corrections == [-2, -35]

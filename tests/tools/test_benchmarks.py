@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.command import table
 from helpers.driving import LONG
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,12 @@ def test_the_table_shows_the_ratios_of_one_run(tmp_path: Path) -> None:
         for each in row["ratios"].values():
             assert 0 < each["least"] <= each["ratio"] <= each["most"]
         assert line.count(" - ") == len(found["versions"]) - len(row["ratios"])
+
+
+def test_the_page_shows_what_its_json_has() -> None:
+    found = json.loads((ROOT / "docs" / "benchmarks.json").read_text(encoding="utf-8"))
+
+    assert table(found) in (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

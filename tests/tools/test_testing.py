@@ -1,125 +1,170 @@
-"""Help for users' tests: a manual clock, a loop in virtual time, a simulation."""
+"""Help for users' tests: a loop in virtual time, a manual clock, limits that begin as new, a simulation."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from typing import Any
 
 import pytest
 
-import aiorate
-from aiorate.testing import ManualClock, VirtualLoop, simulate
+from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, Rate, Scheduler, SlidingWindow, TokenBucket
+from aiorate.redis import RedisLimiter
+from aiorate.testing import ManualClock, VirtualLoop, reset_limiters, simulate
 
 SECOND = 1_000_000_000
 
 
-def test_timers_fire_in_order_at_their_instants() -> None:
-    """Timers of one instant fire in the order in which they were set; a cancelled one does not."""
-    clock, log = ManualClock(5), list[tuple[str, int]]()
-    for name, at in (("c", 30), ("a", 10), ("b", 10), ("off", 20)):
-        timer = clock.call_at(at, lambda name=name: log.append((name, clock.now())))  # type: ignore[misc]
-    timer.cancel()
-
-    clock.set(40)
-
-    assert [name for name, _ in log] == ["a", "b", "c"]
-    assert clock.timers == 0
+def run(main: Any) -> Any:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
 
 
 @pytest.mark.asyncio
-async def test_a_run_lets_tasks_run_at_their_instants() -> None:
-    """On a real loop: no waiting, and each task sees the instant it was woken for."""
-    clock = ManualClock()
-    limiter = aiorate.Limiter("4/s", clock=clock)
-    seen = []
-
-    async def worker() -> None:
-        for _ in range(4):
-            await limiter.acquire()
-            seen.append(clock.now())
-
-    task = asyncio.ensure_future(worker())
+async def test_a_manual_clock_runs_timers_and_tasks_at_their_instants() -> None:
+    """Timers of one instant fire in the order in which they were set; a cancelled one does not. Nobody waits."""
+    clock, log = ManualClock(), list[tuple[str, int]]()
+    for name, at in (("c", 30), ("a", 10), ("b", 10), ("off", 20)):
+        timer = clock.call_at(at, lambda name=name: log.append((name, clock.now())))  # type: ignore[misc]
+    timer.cancel()
+    clock.advance(2e-8)
+    assert (log, clock.now(), clock.timers) == ([("a", 10), ("b", 10)], 20, 1)
+    clock.set(40)
+    assert (log.pop(), clock.timers) == (("c", 40), 0)
+    limiter = Limiter("4/s", clock=clock)
+    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(4)]
+    for task in tasks:
+        task.add_done_callback(lambda _: log.append(("task", clock.now())))
     await clock.run(10)
-
-    assert task.done()
-    assert seen == [0, SECOND // 4, SECOND // 2, 3 * SECOND // 4]
-    assert clock.now() == 10 * SECOND
+    assert [at - 40 for _, at in log[2:]] == [0, SECOND // 4, SECOND // 2, 3 * SECOND // 4]
 
 
-@pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_a_virtual_loop_jumps_to_the_next_timer() -> None:
-    """A day passes at once, and a limiter on such a loop needs no other clock."""
-    loop, limiter = asyncio.get_running_loop(), aiorate.Limiter("1/h")
+def test_virtual_time_is_exact_for_centuries() -> None:
+    """asyncio runs timers due within 1 ns. After 194 days that is less than the next float, so no timer would be due."""
 
-    await asyncio.sleep(86_400)
-    await limiter.acquire()
-    waited = await limiter.acquire()
+    async def main(years: int) -> list[float]:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(years * 365 * 86_400)
+        limiter, begin, instants = Limiter(TokenBucket("1/day", burst=1)), loop.time(), []
+        for _ in range(9):
+            await limiter.acquire()
+            instants.append(round(loop.time() - begin, 3))
+        return instants
 
-    assert waited == 3600.0
-    assert loop.time() == 86_400 + 3600
-
-
-@pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_grants_in_virtual_time_are_exact_at_any_hour() -> None:
-    """To the nanosecond: the loop's time is a float, and must not round an instant to another."""
-    loop, limiter = asyncio.get_running_loop(), aiorate.Limiter(aiorate.BurstCompensation("7/s"))
-    await asyncio.sleep(123_456.789)
-    await limiter.acquire()
-    start = round(loop.time() * SECOND)
-
-    off = []
-    for k in range(1, 200):
-        await limiter.acquire()
-        off.append(round(loop.time() * SECOND) - start - -(-k * SECOND // 7))
-
-    assert set(off) <= {-1, 0, 1}
+    for years in (0, 1, 30, 200):
+        assert run(main(years)) == [86_400.0 * day for day in range(9)]
 
 
-def test_code_that_spins_in_virtual_time_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a test of it would run for ever."""
-    monkeypatch.setattr(VirtualLoop, "_MOST_TURNS", 1000)
+def test_virtual_time_waits_for_threads_and_not_for_what_spins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of it would run for ever. From CPython 3.12 on, asyncio waits 300 s for threads, which would pass at once."""
 
     async def spin() -> None:
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.2)
         while True:
             await asyncio.sleep(0)
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner, pytest.raises(RuntimeError, match="something spins"):
-        runner.run(spin())
+    monkeypatch.setattr(VirtualLoop, "_MOST_TURNS", 1000)
+    with pytest.raises(RuntimeError, match="something spins"):
+        run(spin())
 
 
 def test_simulate_gives_the_instants_of_one_line() -> None:
-    """As a limiter on a perfect loop would grant them."""
-    bucket = aiorate.TokenBucket("10/s", burst=2)
-
+    bucket = TokenBucket("10/s", burst=2)
     assert simulate(bucket, [0, 0, 0, (0, 2), SECOND]) == [0, 0, SECOND // 10, 3 * SECOND // 10, SECOND]
+    for wrong in ([5, 4], [(1, 2, 3)], [0.5]):
+        with pytest.raises((TypeError, ValueError), match="simulate"):
+            simulate(bucket, wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("years", [1, 30, 200])
-def test_virtual_time_advances_despite_float_rounding(years: int) -> None:
-    """asyncio runs timers due within 1 ns. After 194 days that is less than the next float, so no timer would be due."""
+def test_grants_after_a_reset_are_those_of_a_new_limiter() -> None:
+    """To the nanosecond, whatever loop used it before and was closed with requests in line: no real time counts."""
 
-    async def main() -> list[float]:
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(years * 365 * 86_400)
-        limiter = aiorate.Limiter(aiorate.TokenBucket("1/day", burst=1))
-        begin = loop.time()
-        instants = []
-        for _ in range(40):
-            await limiter.acquire()
-            instants.append(loop.time() - begin)
-        return instants
+    async def granted_at(limiter: Limiter) -> list[float]:
+        return [(await limiter.acquire(), asyncio.get_running_loop().time())[1] for _ in range(10)]
 
+    async def wait(limiter: Limiter) -> None:
+        await asyncio.wait([asyncio.ensure_future(limiter.acquire()) for _ in range(30)], timeout=0.1)
+
+    for strategy in (lambda: "2/s", lambda: TokenBucket("2/s", 3), lambda: SlidingWindow("2/s")):
+        fresh, limiter = run(granted_at(Limiter(strategy()))), Limiter(strategy())
+        for use in (lambda: asyncio.sleep(0), limiter.acquire, lambda limiter=limiter: wait(limiter)):  # type: ignore[misc]
+            for runner in (run, asyncio.run):
+                runner(use())
+                reset_limiters(limiter)
+                assert run(granted_at(limiter)) == fresh
+                reset_limiters(limiter)
+
+
+def test_keys_are_forgotten_and_what_they_share_is_reset() -> None:
+    """At every level. Keys in use or changed are forgotten too, and who holds the old limit of a key has a full one as well."""
+    company = Limiter(TokenBucket("1/h", 2))
+    teams = KeyedLimiter(lambda team: TokenBucket("1/h", 1), shared=company)
+    users = KeyedLimiter(lambda user: TokenBucket("1/h", 1), shared=lambda user: teams[user[0]])
+    held = users["h1"]
+    users["changed"].set_rate("1/s")
+    used = [users.try_acquire(user) for user in ("h1", "h2", "b1", "c1")]
+    reset_limiters(users)
+    assert (len(users), company.statistics().available, users["changed"].rate) == (0, 2, Rate.parse("1/h"))
+    assert [users.try_acquire(user) for user in ("h1", "h2", "b1", "c1")] == used == [True, False, True, False]
+    reset_limiters(users)
+    assert held.try_acquire()
+
+
+def test_budgets_and_what_they_share_are_reset() -> None:
+    team, requests = Budget(tokens=TokenBucket("1/h", 100)), Limiter(TokenBucket("1/h", 5))
+    first, second = Budget(requests=requests, tokens=TokenBucket("1/h", 50)), KeyedBudget(lambda key: Budget(calls="1/h"), shared=team)
+
+    async def use() -> list[float]:
+        async with first.reserve(requests=5, tokens=50), second.reserve("key", tokens=100):
+            return [first.available("requests"), first.available("tokens"), team.available("tokens")]
+
+    assert run(use()) == [0, 0, 0]
+    first.pause(60)
+    reset_limiters(first, second)
+    assert [first.available("requests"), first.available("tokens"), team.available("tokens")] == [5, 50, 100]
+    assert (first.statistics().granted, len(second), run(use())) == (0, 0, [0, 0, 0])
+
+
+def test_requests_that_wait_in_an_open_loop_move_up() -> None:
+    """As where an application runs in one loop for all tests."""
+    limiter = Limiter(TokenBucket("1/h", 2))
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        instants = runner.run(main())
+        tasks = [runner.get_loop().create_task(limiter.acquire()) for _ in range(4)]
+        for granted in ([True, True, False, False], [True] * 4):
+            runner.run(asyncio.sleep(0.001))
+            assert [task.done() for task in tasks] == granted
+            reset_limiters(limiter)
 
-    assert [round(instant, 3) for instant in instants] == [86_400.0 * day for day in range(40)]
 
+def test_limits_that_cannot_be_reset_say_so() -> None:
+    """One of a loop that runs in another thread, one in a store, a strategy without the method. Nothing is reset for a wrong argument."""
 
-def test_closing_a_virtual_loop_waits_for_threads() -> None:
-    """From CPython 3.12 on, asyncio waits 300 s for them, which would pass at once in virtual time."""
+    class WithoutReset(TokenBucket):
+        reset = Scheduler.reset  # type: ignore[assignment]
 
-    async def main() -> None:
-        asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.2)
+    used, ready, over = Limiter("1/h"), threading.Event(), threading.Event()
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main())
+    async def serve() -> None:
+        await used.acquire()
+        ready.set()
+        await asyncio.get_running_loop().run_in_executor(None, over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        for limit in (used, RedisLimiter("redis://localhost:1", "name", "1/s"), Limiter(WithoutReset("1/s", 1))):
+            with pytest.raises(RuntimeError, match=r"reset\(\)|create it with scope='process'") as caught:
+                reset_limiters(limit)
+            assert caught.value.__notes__[0].startswith("reset_limiters() was given <Limiter")
+    finally:
+        over.set()
+        thread.join()
+    limiter = Limiter("1/h")
+    limiter.try_acquire()
+    wrong: dict[str, Any] = {"not list: write": [limiter], "not dict": {"a": limiter}, "not str": "10/s", "the class Limiter": Limiter}
+    for hint, other in wrong.items():
+        with pytest.raises(TypeError, match=hint):
+            reset_limiters(limiter, other)
+    assert not limiter.try_acquire()

@@ -11,25 +11,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = [
-    "SECOND",
-    "Answer",
-    "Bucket",
-    "Concurrency",
-    "FixedWindow",
-    "Neighbour",
-    "NoLimit",
-    "Penalty",
-    "Queue",
-    "Server",
-    "SlidingWindow",
-    "Steps",
-]
+from typing import NamedTuple, Protocol
 
 SECOND = 1_000_000_000
 _MILLI = 1000  # rates are kept in thousandths of a permit per second
@@ -51,19 +33,15 @@ REFUSED = Answer(False)
 
 
 class Server(Protocol):
-    """A server with a limit."""
+    """A server with a limit.
 
-    def ask(self, now: int) -> Answer:
-        """Decide one request, which arrives at ``now``. ``now`` never goes back."""
-        ...
+    ``ask`` decides a request that arrives now, ``allowed`` is the number that an asker of unlimited speed could have had from 0 to an
+    instant, and ``limit`` the requests per second that it allows now.
+    """
 
-    def allowed(self, until: int) -> float:
-        """The number of requests that an asker of unlimited speed could have had from 0 to ``until`` (ns)."""
-        ...
-
-    def limit(self, now: int) -> float:
-        """The requests per second that it allows at ``now``."""
-        ...
+    def ask(self, now: int) -> Answer: ...
+    def allowed(self, until: int) -> float: ...
+    def limit(self, now: int) -> float: ...
 
 
 class Steps:
@@ -297,8 +275,3 @@ class Queue:
 
     def limit(self, now: int) -> float:
         return self.rate.at(now)
-
-
-def changes(limits: Sequence[Steps]) -> list[tuple[int, float, float]]:
-    """All instants at which one of them changes."""
-    return sorted(change for each in limits for change in each.changes())

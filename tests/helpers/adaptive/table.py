@@ -1,24 +1,47 @@
-"""Runs policies against kinds of server, over round trips and starts, and sums up means and worsts."""
+"""Runs policies against kinds of server, over round trips and starts: what each run shows, and means and worsts of several.
+
+The figures are the share of what the server allowed, refusals, how soon a change is found, and fairness.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing import get_context
 from statistics import mean
-from typing import TYPE_CHECKING
 from zlib import crc32
 
-from helpers.adaptive.figures import Figures, figures
 from helpers.adaptive.kinds import Kind, build
-from helpers.adaptive.network import Client, Record, run
-from helpers.adaptive.policies import POLICIES, PolicyOptions
-from helpers.adaptive.servers import Steps
+from helpers.adaptive.network import BIN, Client, Record, run
+from helpers.adaptive.policies import POLICIES, Options
+from helpers.adaptive.servers import SECOND, Steps
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+_ENOUGH = 0.85  # of a new limit: then it counts as found
+_LOOK_BACK = 2 * SECOND // BIN  # parts over which the answers are counted for that
+_LEAST = 20  # answers that say something
 
-__all__ = ["ROUND_TRIPS", "Cell", "Result", "cells", "simulate", "summarise", "summary"]
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one simulation showed."""
+
+    share: float
+    """Requests served, over what an asker of unlimited speed could have had (of several clients: all together)."""
+    refused: float
+    """Requests refused, in % of all."""
+    fall: float | None
+    """Seconds from a fall of the limit until 0.85 of the new one is served, at a rate at most a fifth above it; None: it never fell."""
+    rise: float | None
+    """Seconds from a rise of the limit until 0.85 of the new one is served; None: it never rose."""
+    jain: float | None
+    """Jain's index of fairness; None: one client."""
+    top: float
+    """The highest rate in the second half of the time, per second."""
+    end: float
+    """The rate at the end (of the first client)."""
+    reached: float | None
+    """Seconds until the rate was 0.95 of the ceiling; None: never."""
+
 
 ROUND_TRIPS = (0.005, 0.05, 0.3)
 
@@ -76,9 +99,9 @@ def simulate(cell: Cell, kind: Kind | None = None) -> tuple[Result, Record]:
     highest = cell.highest or kind.highest or kind.limit * 20
     seed = crc32(f"{cell.kind} {cell.round_trip} {cell.start} {cell.seed}".encode())
     clients = []
-    for number, spec in enumerate(kind.clients):
+    for spec in kind.clients:
         start = min(highest, max(lowest, kind.limit * cell.start / len(kind.clients)))
-        options = PolicyOptions(start, lowest, highest, strategy=cell.strategy, took=cell.took, refused=cell.refused, seed=seed + number)
+        options = Options(start, lowest, highest, cell.strategy, cell.took, cell.refused)
         wants = spec.demand
         clients.append(
             Client(
@@ -90,19 +113,7 @@ def simulate(cell: Cell, kind: Kind | None = None) -> tuple[Result, Record]:
             )
         )
     record = run(kind.server, clients, kind.seconds, seed)
-    return Result(cell, figures(kind, record)), record
-
-
-def _result(cell: Cell) -> Result:
-    return simulate(cell)[0]
-
-
-def run_all(chosen: Sequence[Cell], jobs: int = 1) -> list[Result]:
-    """The results of all cells, in their order, by one process or several."""
-    if jobs == 1:
-        return [_result(cell) for cell in chosen]
-    with get_context("fork").Pool(jobs) as pool:
-        return pool.map(_result, chosen, chunksize=1)
+    return Result(cell, _figures(kind, record)), record
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +134,7 @@ class Summary:
 
 def summary(results: Sequence[Result]) -> Summary:
     """Summarise the results of one policy and one kind."""
-    return summarise([result.figures for result in results])
-
-
-def summarise(all_figures: Sequence[Figures]) -> Summary:
-    """The same of their figures."""
+    all_figures = [result.figures for result in results]
     fair = [each.jain for each in all_figures if each.jain is not None]
     return Summary(
         mean(each.share for each in all_figures),
@@ -141,3 +148,43 @@ def summarise(all_figures: Sequence[Figures]) -> Summary:
         max(each.top for each in all_figures),
         max(float("inf") if each.reached is None else each.reached for each in all_figures),
     )
+
+
+def _figures(kind: Kind, record: Record) -> Figures:
+    """The figures of a record of that kind."""
+    until = round(record.seconds * SECOND)
+    served = [sum(parts) for parts in zip(*(client.served for client in record.clients), strict=True)]
+    refused = sum(sum(client.refused) for client in record.clients)
+    allowed = record.server.allowed(until)
+    if all(client.demand is not None for client in record.clients):
+        allowed = min(allowed, sum(client.wanted for client in record.clients))
+    fair = [sum(client.served[round(kind.fair_from * SECOND) // BIN :]) for client in record.clients]
+    rates = [sum(parts) for parts in zip(*(client.rates for client in record.clients), strict=True)]
+    reached = next((part for part, rate in enumerate(rates) if rate >= 0.95 * kind.limit), None)
+    return Figures(
+        sum(served) / allowed,
+        100 * refused / max(1, refused + sum(served)),
+        max((_found(served, rates, instant, new, until) for instant, old, new in kind.changes if new < old), default=None),
+        max((_found(served, None, instant, new, until) for instant, old, new in kind.changes if new > old), default=None),
+        _jain(fair) if len(fair) > 1 else None,
+        max(rates[len(rates) // 2 :]),
+        rates[-1],
+        None if reached is None else (reached + 1) * BIN / SECOND,
+    )
+
+
+def _found(served: Sequence[int], rates: Sequence[float] | None, change: int, limit: float, until: int) -> float:
+    """Seconds from a change until 0.85 of the new limit was served for two seconds, or for as long as 20 requests take."""
+    first = change // BIN
+    back = max(_LOOK_BACK, round(_LEAST / limit * SECOND / BIN))
+    enough = _ENOUGH * limit * back * BIN / SECOND
+    for part in range(first + back, until // BIN + 1):
+        if sum(served[part - back : part]) >= enough and (rates is None or rates[part - 1] <= 1.2 * limit):
+            return (part - first) * BIN / SECOND
+    return (until - change) / SECOND
+
+
+def _jain(shares: list[int]) -> float:
+    """1: all have the same; 1/n: one has everything."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
