@@ -76,9 +76,10 @@ def measured(row: Row, size: int, rounds: int, until: float, end: float) -> dict
         for subject in SUBJECTS[number % len(SUBJECTS) :] + SUBJECTS[: number % len(SUBJECTS)]:
             name = subject.distribution
             if name in ratios and name not in remarks:
+                if monotonic() > end:
+                    remarks[name] = "not measured"
+                    continue
                 try:
-                    if monotonic() > end:
-                        raise TimeoutError
                     ratios[name].append(figure(row, subject, size) / floor)
                 except NoCall:
                     del ratios[name]
