@@ -109,6 +109,35 @@ def test_a_used_up_window_is_asked_ever_more_rarely() -> None:
     assert client.rate > 0.7 * before
 
 
+def test_an_answer_to_an_earlier_request_ends_no_drought() -> None:
+    """It says nothing of the server now."""
+    client = Client()
+    client.granted(100)
+    client.refused(6)
+
+    client.finder.succeeded(client.now + TRIP, 10 * SECOND)
+    assert client.finder.settled is None
+
+    client.granted(1)
+    assert client.finder.settled is not None
+
+
+def test_rounds_are_as_long_as_the_last_drought() -> None:
+    """A shorter one would not see the next: the climb comes after two, of which the second is an eighth shorter."""
+    client = Client()
+    client.granted(100)
+    client.refused(3)
+    began = client.now
+    client.refused(8)
+    client.granted(1)
+    settled, drought, since = client.rate, client.now - began, client.now
+
+    while client.rate <= settled:
+        client.granted(1)
+
+    assert client.now - since >= drought * 15 // 8
+
+
 def test_a_climb_is_paid_for_before_the_next() -> None:
     """67 answers for one refusal, where two per cent may be refused, three quarters of them by climbs."""
     client = Client(trip=1000)

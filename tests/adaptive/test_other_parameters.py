@@ -35,7 +35,6 @@ OTHERS: dict[str, tuple[str, dict[str, float], dict[str, Any]]] = {
     "a strict bucket": ("bucket", {}, {"strategy": "strict"}),
     "a bucket of 20": ("bucket", {}, {"strategy": "bucket20"}),
     "fewer refusals": ("bucket", {}, {"refused": 0.005}),
-    "a window of permits": ("window1", {}, {"strategy": "window"}),
 }
 
 
@@ -74,6 +73,16 @@ def test_a_large_share_of_refusals_lowers_no_rate() -> None:
 def test_long_sliding_window_is_found_from_below() -> None:
     """It refuses seconds after a climb was too high, and then gives as slowly as the climb began: the next climbs are slower."""
     cell = table.cells(["AdaptiveRate"], ["sliding"], [0.05], [0.1], changed={"period": 5, "limit": 60, "seconds": 400})[0]
+
+    seen = table.simulate(cell)[0].figures
+
+    assert seen.share > 0.6
+    assert seen.refused < 8
+
+
+def test_a_window_of_permits_finds_that_of_the_server() -> None:
+    """The limiter need not be a pool."""
+    cell = table.cells(["AdaptiveRate"], ["window1"], [0.05], [1.0], strategy="window")[0]
 
     seen = table.simulate(cell)[0].figures
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 import trio
-from helpers.clients import client_of, each_client, fetching
+from helpers.clients import HTTPX, client_of, each_client, fetching
 from helpers.driving import SECOND, one_loop
 from helpers.server import Observed, Server, in_thread
 
@@ -108,7 +108,7 @@ def remote() -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("kind", ["httpx2-hooks", "httpx2-transport", "httpx-hooks"])
+@pytest.mark.parametrize("kind", HTTPX)
 def test_under_trio_a_server_that_says_429(kind: str, remote: Server) -> None:
     """One pause for all, and paced afterwards."""
     remote.enforce(50, 0.1)

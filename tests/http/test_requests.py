@@ -22,7 +22,7 @@ from aiorate.http.requests import origin
 PACKAGES = pytest.mark.parametrize("package", [httpx2, httpx], ids=["httpx2", "httpx"])
 WAYS: list[Callable[..., object]] = [
     aiorate.http.hooks,
-    lambda *args, **options: limit_transport(httpx2.AsyncHTTPTransport(), *args, **options),
+    lambda *args, **options: limit_transport(httpx2.AsyncHTTPTransport(verify=False), *args, **options),
     aiorate.aiohttp.middleware,
 ]
 REQUEST = httpx2.Request("GET", "https://EXAMPLE.com/path")

@@ -133,7 +133,7 @@ async def test_a_circle_of_shared_functions_is_refused() -> None:
         endless[0]
 
 
-async def test_a_lower_shared_rate_fails_requests_that_became_too_large() -> None:
+async def test_a_lower_shared_rate_fails_requests_now_too_large() -> None:
     """Those behind them, of the same key, are served, and did not wait for them."""
     clock = SteppedClock()
     shared = Limiter(SlidingWindow("4/s"), clock=clock)

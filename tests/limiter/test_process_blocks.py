@@ -122,7 +122,7 @@ def test_waiting_for_place_and_permit_is_one_wait() -> None:
     assert (0.1, 0.1) == (limiter.statistics().waited_total, limiter.statistics().waited_max)
 
 
-def test_plain_functions_and_generators_acquire_before_they_begin() -> None:
+def test_plain_functions_and_generators_pay_before_they_begin() -> None:
     """Arguments, results, name and signature pass through, and whatever is sent; a generator has its place until it is closed."""
     limiter = bucket(ManualClock(), max_concurrency=1)
 

@@ -150,7 +150,7 @@ async def test_missed_slots_are_lost_two_milliseconds_later() -> None:
 
 async def test_a_late_wake_up_is_made_up_for_up_to_catch_up() -> None:
     """The guarantee holds for a window that is `catch_up` longer."""
-    limiter, _ = await late(0.02, "1000/s", 500 * MS)
+    limiter, clock = await late(0.02, "10000/s", 500 * MS)
+    clock.advance(0.0015)  # which is still within 2 ms
 
-    assert sum(limiter.try_acquire() for _ in range(1000)) == 20
-    assert limiter.statistics().skipped == 479
+    assert sum(limiter.try_acquire() for _ in range(1000)) == 201

@@ -9,49 +9,18 @@ from typing import Any
 import pytest
 import trio
 from helpers.driving import LONG
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from trio.testing import MockClock
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
-from aiorate.otel import instrument
 
 
-class Sdk:
-    def __init__(self) -> None:
-        self.reader, self.exporter, self.tracers = InMemoryMetricReader(), InMemorySpanExporter(), TracerProvider()
-        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.meters = MeterProvider([self.reader])
-
-    def instrument(self, *limiters: Any) -> Any:
-        return instrument(*limiters, meter_provider=self.meters, tracer_provider=self.tracers)
-
-    def sum(self, name: str) -> int:
-        """The sum of all series of that name; of a histogram, of their counts."""
-        data: Any = self.reader.get_metrics_data()
-        found = [
-            metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics if metric.name == name
-        ]
-        return sum(getattr(point, "count", None) or getattr(point, "value", 0) for metric in found for point in metric.data.data_points)
-
-
-@pytest.fixture
-def sdk() -> Any:
-    sdk = Sdk()
-    yield sdk
-    sdk.meters.shutdown()
-
-
-def check(sdk: Sdk, requests: int, waited: int) -> None:
+def check(sdk: Any, requests: int, waited: int) -> None:
     assert requests == sdk.sum("aiorate.permits")
-    assert waited == sdk.sum("aiorate.wait.duration") == len(sdk.exporter.get_finished_spans())
+    assert waited == sdk.sum("aiorate.wait.duration") == len(sdk.spans)
 
 
 @pytest.mark.asyncio
-async def test_on_real_loops(sdk: Sdk) -> None:
+async def test_on_real_loops(sdk: Any) -> None:
     """asyncio and uvloop."""
     limiter = Limiter(TokenBucket("200/s", burst=1))
     sdk.instrument(limiter)
@@ -61,7 +30,7 @@ async def test_on_real_loops(sdk: Sdk) -> None:
     check(sdk, 10, sum(seconds > 0 for seconds in waited))
 
 
-def test_under_trio(sdk: Sdk) -> None:
+def test_under_trio(sdk: Any) -> None:
     """The caller's context is that of its task there as well."""
     limiter = Limiter(TokenBucket("1/s", burst=1))
     sdk.instrument(limiter)
@@ -79,13 +48,13 @@ def test_under_trio(sdk: Sdk) -> None:
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
-    spans = sdk.exporter.get_finished_spans()
+    spans = sdk.spans
     names = {span.context.span_id: span.name for span in spans if span.context is not None}
     assert {"a", "b", "c"} == {names[span.parent.span_id] for span in spans if span.parent is not None}
     assert 4 == sdk.sum("aiorate.permits")
 
 
-def test_threads_that_block(sdk: Sdk) -> None:
+def test_threads_that_block(sdk: Any) -> None:
     """Each span in the context of its thread."""
     limiter = Limiter(TokenBucket("200/s", burst=1), scope="process")
     sdk.instrument(limiter)
@@ -100,7 +69,7 @@ def test_threads_that_block(sdk: Sdk) -> None:
 
 
 @pytest.mark.parametrize("scope", ["loop", "process"])
-def test_another_thread_collects_while_the_loop_runs(sdk: Sdk, scope: Any) -> None:
+def test_another_thread_collects_while_the_loop_runs(sdk: Any, scope: Any) -> None:
     """As a periodic exporter does: no error, no count that falls, and in the end all of it. Keys come and go meanwhile."""
     keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("1000000/s", burst=5), scope=scope), max_keys=20, scope=scope, name="keys")
     limiter = Limiter(TokenBucket("100000/s", burst=1), scope=scope)

@@ -16,33 +16,20 @@ from aiorate.redis import RedisBudget, RedisLimiter
 
 URL = "redis://127.0.0.1:1/0"
 BOTH: list[tuple[dict[str, Any], str]] = [  # wrong options of either, and what the error says
-    ({"name": ""}, "must not be empty"),
-    ({"name": "\ud800"}, "lone surrogate"),
-    ({"horizon": 0}, "more than 0"),
-    ({"slack": -0.001}, "0 seconds or more"),
-    ({"slack": 0.0009}, "at least 0.001"),
-    ({"grace": -1}, "grace"),
-    ({"on_unavailable": "ignore"}, "raise, wait, local, open"),
-    ({"on_unavailable": "local"}, "needs local_share"),
+    *(({"name": ""}, "must not be empty"), ({"name": "\ud800"}, "lone surrogate"), ({"horizon": 0}, "more than 0")),
+    *(({"slack": -0.001}, "0 seconds or more"), ({"slack": 0.0009}, "at least 0.001"), ({"grace": -1}, "grace")),
+    *(({"on_unavailable": "ignore"}, "raise, wait, local, open"), ({"on_unavailable": "local"}, "needs local_share")),
     ({"on_unavailable": "local", "local_share": 0}, "more than 0"),
-    ({"on_unavailable": "local", "local_share": 1.5}, "at most 1"),
-    ({"local_share": 0.5}, "is for on_unavailable='local'"),
-    ({"client_or_url": "127.0.0.1:6379"}, "URL"),
-    ({"client_or_url": "http://127.0.0.1"}, "redis://"),
+    *(({"on_unavailable": "local", "local_share": 1.5}, "at most 1"), ({"local_share": 0.5}, "is for on_unavailable='local'")),
+    *(({"client_or_url": "127.0.0.1:6379"}, "URL"), ({"client_or_url": "http://127.0.0.1"}, "redis://")),
     ({"client_or_url": "redis://127.0.0.1:first/0"}, "must be a number"),
-    ({"client_or_url": "redis://127.0.0.1:99999/0"}, "0-65535"),
-    ({"max_waiting": -1}, "max_waiting"),
+    *(({"client_or_url": "redis://127.0.0.1:99999/0"}, "0-65535"), ({"max_waiting": -1}, "max_waiting")),
     ({"scope": "thread"}, "'loop' or 'process'"),
 ]
 RATES: list[tuple[dict[str, Any], str]] = [
-    ({"rate": "0"}, "greater than 0"),
-    ({"rate": []}, "a list of one or more"),
-    ({"rate": "10 per fortnight"}, "not a rate"),
-    ({"lease": math.nan}, "finite"),
-    ({"slack": 0, "lease": 0.0009}, "at least 0.001"),
-    ({"burst": 0}, "1 or more"),
-    ({"burst": [1, 2]}, "one for each of the 1"),
-    ({"rate": ["10/s", "1/s"], "burst": [1]}, "one for each of the 2"),
+    *(({"rate": "0"}, "greater than 0"), ({"rate": []}, "a list of one or more"), ({"rate": "10 per fortnight"}, "not a rate")),
+    *(({"lease": math.nan}, "finite"), ({"slack": 0, "lease": 0.0009}, "at least 0.001"), ({"burst": 0}, "1 or more")),
+    *(({"burst": [1, 2]}, "one for each of the 1"), ({"rate": ["10/s", "1/s"], "burst": [1]}, "one for each of the 2")),
     ({"rate": TokenBucket("10/s", burst=20), "burst": 20}, "has a burst already"),
     ({"rate": ["100/s", TokenBucket("10/s", burst=20)], "burst": [1, 20]}, "has a burst already"),
     ({"rate": TokenBucket("10/s", burst=20, initial=0)}, "starts full"),
@@ -52,8 +39,7 @@ RATES: list[tuple[dict[str, Any], str]] = [
     ({"rate": CalendarWindow(f"{10**16}/day", "UTC")}, r"at most 10\*\*15"),
 ]
 DIMENSIONS: list[tuple[dict[str, Any], str]] = [
-    ({"tokens": "many"}, "is not a rate"),
-    ({"tokens": "0/s"}, "must be greater than 0"),
+    *(({"tokens": "many"}, "is not a rate"), ({"tokens": "0/s"}, "must be greater than 0")),
     ({"tokens": "1e-20/day"}, "takes longer than 317 years"),
     ({"tokens": TokenBucket("10/s", burst=5, initial=0)}, "starts full"),
     ({"on_error": "retry"}, "must be 'keep' or 'refund'"),
@@ -61,11 +47,7 @@ DIMENSIONS: list[tuple[dict[str, Any], str]] = [
 KINDS: list[dict[str, Any]] = [
     {"client_or_url": None},
     {"client_or_url": redis.Redis.from_url(URL)},  # synchronous: it would stop the loop
-    {"client_or_url": redis.asyncio.Redis},
-    {"client_or_url": object()},
-    {"name": None},
-    {"name": b"x"},
-    {"horizon": None},
+    *({"client_or_url": redis.asyncio.Redis}, {"client_or_url": object()}, {"name": None}, {"name": b"x"}, {"horizon": None}),
 ]
 LIMITS: list[Any] = [
     *(SlidingWindow("10/s"), [TokenPool("10/s")], AllOf(TokenBucket("10/s", burst=1)), Limiter("10/s"), TokenBucket, None, {"10/s"}),

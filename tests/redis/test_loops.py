@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from functools import partial
 from itertools import product
@@ -42,6 +43,20 @@ def test_limits_serve_one_loop_after_the_other(store: RealServer) -> None:
     for call in (twice, limiter.acquire, partial(limiter.acquire, max_wait=1)):
         with pytest.raises(RuntimeError, match="asyncio and uvloop"):
             trio.run(call)
+
+
+def test_ctrl_c_in_the_middle_of_a_call_ends_the_program(store: RealServer) -> None:
+    """As anywhere else; and the next loop is served."""
+    client = TimedClient(store)
+    limiter = RedisLimiter(client, "x", "10/s")
+    client.error = KeyboardInterrupt()  # type: ignore[assignment]  # it is raised where an answer would be
+    with pytest.raises(KeyboardInterrupt), asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(limiter.acquire())
+    client.error = None
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert pytest.approx(0.0, abs=1e-3) == runner.run(limiter.acquire())
+    gc.collect()  # asyncio logs the interrupted task now, not in a later test
 
 
 def test_a_loop_closed_during_a_call_does_not_block_the_next(store: RealServer) -> None:

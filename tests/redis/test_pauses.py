@@ -86,3 +86,18 @@ async def test_a_request_in_a_pause_learns_of_its_end_in_a_second(store: RealSer
 
         assert [pytest.approx(resumed + 0.5, abs=0.5)] == one.granted, joined
         await stop(one, other)
+
+
+async def test_a_shorter_pause_replaces_one_ended_elsewhere(store: RealServer) -> None:
+    """A process that knew only of the first would be held for its whole length."""
+    one, other = Process(store), Process(store)
+    one.limiter.pause(3600)
+    await asyncio.sleep(0.01)
+    other.ask()
+    await asyncio.sleep(0.5)
+    one.limiter.resume()
+    await asyncio.sleep(0.1)
+    other.limiter.pause(5)
+    await asyncio.wait(other.tasks, timeout=60)
+
+    assert [pytest.approx(5.61, abs=0.02)] == other.granted

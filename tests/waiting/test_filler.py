@@ -92,7 +92,7 @@ class Failing(aiorate.TokenPool):
         return super().take(permits, now, since)
 
 
-async def test_an_error_in_a_decision_fails_the_waiters_not_the_limiter() -> None:
+async def test_an_error_in_a_decision_fails_waiters_not_the_limiter() -> None:
     """Of a clock or a scheduler: it is raised in all waiters, and the next request finds the limiter in order."""
     for scheduler in (aiorate.TokenPool("10/s"), aiorate.TokenBucket("10/s", burst=1), Failing("10/s")):
         clock = Broken()

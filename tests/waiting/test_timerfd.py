@@ -124,7 +124,7 @@ async def test_several_limiters_share_one_descriptor() -> None:
 
 
 @needs_kernel_timers
-async def test_timers_fire_in_order_never_early_and_cancelled_ones_not_at_all() -> None:
+async def test_timers_fire_in_order_and_cancelled_ones_do_not() -> None:
     """One descriptor serves all timers. Each is absolute, so that nobody is woken in vain."""
     fired: list[tuple[int, bool]] = []
     base = time.monotonic_ns() + 5_000_000
