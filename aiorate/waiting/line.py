@@ -132,10 +132,6 @@ class Line:
             return queue[0], queue[1], queue[2]  # type: ignore[return-value]  # as in first(), for most
         return self.first()
 
-    def has_left(self, ticket: Ticket) -> bool:
-        """Whether a request has left whose ticket was not decided."""
-        return bool(self._absent) and ticket in self._absent
-
     def leave(self, ticket: Ticket, permits: int) -> None:
         """Remove a request that was not served."""
         self.left += 1

@@ -403,6 +403,7 @@ class Node:
             if current:
                 self.driver.leave(ticket)
                 self.line.leave(ticket, permits)
+                self.tree.left(ticket)
                 if ticket is self._head:
                     self.look_if_alive()
         elif not isinstance(outcome, BaseException):
@@ -572,6 +573,8 @@ class Node:
         try:
             while True:
                 first = self.first()
+                if flows is None:
+                    self._head = None if first is None else first[0]  # type: ignore[index]  # without flows, it is a request
                 if first is None:
                     self.due = None
                     tree.wake(self, None)
@@ -618,8 +621,6 @@ class Node:
                 if flows is not None:
                     assert self._own is not None
                     flows.grant(self._own)
-                    self._head = None
-                elif line.total:
                     self._head = None
         finally:
             if spilled is not None:
@@ -794,10 +795,6 @@ class Node:
         """Whether a limit above has permits only for requests that wait."""
         above = self.above
         return above is not None and (above.watcher.on_demand or above.above_on_demand)
-
-    def waits(self, ticket: Ticket) -> bool:
-        """Whether that request is in line here, undecided."""
-        return not ticket.done() and outcome_of(ticket) is None and not self.line.has_left(ticket)
 
     @property
     def waiting(self) -> int:

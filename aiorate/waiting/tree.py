@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from aiorate.waiting.callback import call_back
+from aiorate.waiting.line import outcome_of
 from aiorate.waiting.loops import running_loop, view_of
 from aiorate.waiting.timer import Timer
 from aiorate.waiting.turnstile import MOST
@@ -40,7 +41,7 @@ _IN_USE = (
 class Tree:
     """One event loop and one timer for all limits that share each other."""
 
-    __slots__ = ("__weakref__", "_armed", "_deadlines", "_heap", "_most", "_number", "_timer", "clock", "epoch", "loop", "nodes", "precise", "resuming")
+    __slots__ = ("__weakref__", "_armed", "_deadlines", "_gone", "_heap", "_most", "_number", "_timer", "clock", "epoch", "loop", "nodes", "precise", "resuming")
 
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         self.clock: Clock | None = clock
@@ -56,6 +57,7 @@ class Tree:
         self._heap: list[tuple[int, int, Node]] = []
         self._armed = 0  # limits with a reading at which to look at them
         self._deadlines: list[tuple[int, int, int, Node, Ticket, int, int, Refusals]] = []
+        self._gone: set[Ticket] = set()  # of requests with a deadline that left undecided
         self._most = _SMALL  # deadlines before those of decided requests are removed
         self._number = 0
         self._timer: Timer | None = None
@@ -128,8 +130,10 @@ class Tree:
         heap, deadlines = self._heap, self._deadlines
         while heap and heap[0][2].wake_at != heap[0][0]:
             heappop(heap)
-        while deadlines and not deadlines[0][3].waits(deadlines[0][4]):
+        while deadlines and not self._waits(deadlines[0][4]):
             heappop(deadlines)
+        if not deadlines and self._gone:
+            self._gone.clear()
         first = heap[0][0] if heap else None
         if deadlines and (first is None or deadlines[0][0] < first):
             first = deadlines[0][0]
@@ -164,23 +168,32 @@ class Tree:
         self._number += 1  # of requests with the same deadline, the first to join gives up first
         heappush(heap, (asked + limit, self._number, self.epoch, node, ticket, permits, limit, refusals))
         if len(heap) > self._most:  # decided ones with late deadlines would pile up behind the first
-            heap[:] = [entry for entry in heap if entry[3].waits(entry[4])]
+            heap[:] = [entry for entry in heap if self._waits(entry[4])]
             heapify(heap)
             self._most = 2 * len(heap) + _SMALL
         self._aim()
+
+    def left(self, ticket: Ticket) -> None:
+        """A request left undecided, perhaps one with a deadline."""
+        if self._deadlines:
+            self._gone.add(ticket)
+            self._aim()
+
+    def _waits(self, ticket: Ticket) -> bool:
+        return not ticket.done() and ticket not in self._gone and outcome_of(ticket) is None
 
     def _expire(self, reading: int) -> None:
         heap, over = self._deadlines, []
         loop = self.loop
         while heap and heap[0][0] <= reading and (len(over) < MOST or (loop is not None and loop.manual)):
             _, _, _, node, ticket, permits, limit, refusals = heappop(heap)
-            if node.waits(ticket):
+            if self._waits(ticket):
                 over.append((node, ticket, permits, limit, refusals))
         nodes = {id(node): node for node, *_ in over}
         for node in nodes.values():
             node.look_from_top()
         for node in nodes.values():
-            node.expire([entry[1:] for entry in over if entry[0] is node and node.waits(entry[1])])
+            node.expire([entry[1:] for entry in over if entry[0] is node and self._waits(entry[1])])
 
     # The loop.
 
