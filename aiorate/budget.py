@@ -188,7 +188,7 @@ class Budget:
                 if lowered < amount and place not in self._clamped:
                     self._clamped += (place,)
                     told = Event("clamped", self._node.notices.name, key=place, permits=lowered)
-                    self._node.tree.post(partial(self._node.notices.tell, told, self._node.loop))
+                    self._node.tree.post(partial(self._node.notices.tell, told, self._node.tree))
         return Lease(self, Amounts(granted), limit, self._on_error if on_error is None else on_error)
 
     async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:

@@ -142,6 +142,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     def _join(self, member: Limiter, shared: Limiter | None) -> None:
         member._node.tree.run(changes.share, member._node, None if shared is None else shared._node)
+        member._node.keeps = shared
         if member._places is not None:
             member._places.tree = member._node.tree
 

@@ -248,7 +248,7 @@ class Keyed(Generic[K, V]):
         if self._watch is not None and member is not None:
             from aiorate.waiting.watch import join
 
-            join(member._node, self._watch, key)
+            join(self._watch, key, member._node, getattr(member, "_places", None))
 
     def _totals(self) -> Totals:
         """As `Limiter.totals`, the sum of all keys: those that were evicted count if it was watched then."""

@@ -120,6 +120,7 @@ class Limiter:
             check_count("Limiter(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
             self._places = Node(Places(max_concurrency), 0, clock=clock)
             self._places.share(self._node)
+            self._places.noted = self._node.counters
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node, self._places)
         if on_wait is not None:
             self.watch(on_wait)

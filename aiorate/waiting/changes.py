@@ -178,6 +178,7 @@ def _rate_changed(node: Node) -> None:
             if permits > most:
                 ticket.set_result(ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once now."))
                 line.leave(ticket, permits)
+        node.check_below(most)
     node.changed()
 
 

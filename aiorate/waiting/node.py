@@ -76,7 +76,7 @@ class Node:
     """One scheduler and the requests for it."""
 
     __slots__ = (
-        *("__weakref__", "above", "catch_up", "closed", "counters", "driver", "due", "extras", "flow", "flows", "line", "meter", "notices", "resuming"),
+        *("__weakref__", "above", "catch_up", "closed", "counters", "driver", "due", "extras", "flow", "flows", "line", "keeps", "meter", "noted", "notices", "resuming"),
         *("permits_above", "scheduler", "standing", "stood", "taken", "timeline", "tree", "wake_at", "waited_above", "watcher", "_head", "_own", "_serving"),
         "since",
     )
@@ -110,12 +110,16 @@ class Node:
         self.taken: int = 0
         """Permits granted otherwise than by the meter."""
         self.counters: Counters = Counters()
+        self.noted: Counters = self.counters
+        """Where waits and refusals are counted: of places, in the limit above."""
         self.closed: bool = False
         self.extras: Extras = NONE if clock is None else Extras(clock, precise)
         self.line: Line = _NOBODY
         """Those who wait here, other than the first of the limits below."""
         self.above: Node | None = None
         """The limit that this one shares with others."""
+        self.keeps: object = None
+        """The limiter or budget that it shares, which as a key of others would be evicted if nobody held it."""
         self.permits_above: Callable[[int], int] = int
         """How many of its permits a request takes."""
         self.flows: FairQueue[Request | Node] | None = None
@@ -302,7 +306,7 @@ class Node:
             if wait is None or wait > limit:
                 if not limit and self.above_on_demand:
                     raise refusals.no_lease()
-                self.counters.refused += 1
+                self.noted.refused += 1
                 raise refusals.too_long(permits, limit, wait, self, now)
 
     def _join(self, permits: int, since: int | None, ticket: Ticket | None) -> Ticket:
@@ -393,7 +397,7 @@ class Node:
                 node.resuming -= 1
             kept(taken)
         if waited > 0:
-            self.counters.note(waited)
+            self.noted.note(waited)
 
     def leave(self, ticket: Ticket, permits: int, epoch: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never raises, and never waits."""
@@ -502,7 +506,8 @@ class Node:
             if at > now:
                 self._await(at)
                 return self._sit() or moved
-            late = 0 if self.due is None else min(now - self.due, self.catch_up.limit)
+            due = self._due_of(first, now) if self.due is None and isinstance(first, Node) else self.due
+            late = 0 if due is None else min(now - due, self.catch_up.limit)
             if not up:  # nothing is taken above
                 moved = self._sit() or moved
                 self._serve(now, only=True)
@@ -585,7 +590,7 @@ class Node:
                     self._await(now)  # that is, as soon as the loop has turned
                     break
                 if isinstance(first, Node):
-                    at = scheduler.peek(first.stood, now) if first.stood else now
+                    at = self._due_of(first, now)
                     if at > now:
                         self._await(at)
                         break
@@ -626,6 +631,11 @@ class Node:
             if spilled is not None:
                 skip(self, scheduler.spilled - spilled)
 
+    def _due_of(self, below: Node, now: int) -> int:
+        """When the first of that limit is due here. It may have been so before ``now``: that much later somebody looks."""
+        since = min(max(below.since, now - self.catch_up.limit), now)
+        return self.scheduler.peek(below.stood, since) if below.stood else since
+
     def _grant_below(self, below: Node, now: int, late: int, at: int, reading: int) -> int:
         """Grant the first of that limit, or of one below it. Returns the number of requests granted, 0 or 1."""
         path: list[tuple[Node, int, int]] = [(self, below.stood, now)]
@@ -640,12 +650,9 @@ class Node:
                 node = first
             else:
                 request = first
-        for (_, _, instant), (child, permits, _) in itertools.pairwise(path):
-            if child.waited_above is not None and child.since < instant:
-                child.waited_above(permits)
         late = max(late, now - max(at, below.since))
         instants: list[int | None] = [each - min(late, limit.catch_up.limit) for limit, _, each in path]
-        found = _take_all(path[::-1], instants[::-1])
+        found = _take_all(path[::-1], instants[::-1], waited=True)
         if found is None:
             return _again(path, node)  # the strategy of a limit below did not keep its word
         ticket, permits, _since = request
@@ -661,6 +668,8 @@ class Node:
         lower: Node | None = None
         for limit, _, _ in path[::-1]:
             limit.resuming += 1
+            if limit is not self:  # the next ones could not stand above before
+                limit.due = limit.timeline.now() - min(late, limit.catch_up.limit)
             if limit.flows is not None:
                 flow = limit._own if lower is None else lower.flow
                 assert flow is not None
@@ -680,6 +689,13 @@ class Node:
         self.catch_up.late = None
         self.look()
         self.open_meter()
+
+    def check_below(self, most: int) -> None:
+        """Have limits below look again whose first asks for more than ``most``: it can no longer be granted."""
+        for _, below in [] if self.flows is None else self.flows.requests():
+            if isinstance(below, Node) and below.stood > most:
+                below._sit()
+                below.look()
 
     def look_now(self) -> int:
         """Grant all that is due; returns the instant."""
@@ -765,7 +781,7 @@ class Node:
     def expire(self, over: Sequence[tuple[Ticket, int, int, Refusals]]) -> None:
         """Fail undecided requests in line, which wait no longer: their permits, their limit in ns, and their errors."""
         for ticket, permits, _, _ in over:
-            self.counters.refused += 1
+            self.noted.refused += 1
             self.line.leave(ticket, permits)
         more: int | None = 0
         for place, (ticket, permits, limit, refusals) in enumerate(over):
@@ -905,12 +921,19 @@ def amount_of(permits: int) -> int:
     return permits.of[0] if isinstance(permits, Amounts) else permits
 
 
-def _take_all(path: list[tuple[Node, int, int]], instants: list[int | None]) -> tuple[int, Taken] | None:
-    """Take from the limits of the path, the highest last in it and first to take, each booked since its instant; from all or none."""
+def _take_all(path: list[tuple[Node, int, int]], instants: list[int | None], waited: bool = False) -> tuple[int, Taken] | None:
+    """Take from the limits of the path, the highest last in it and first to take, each booked since its instant; from all or none.
+
+    ``waited``: the request, or one before it, stood in the lines above.
+    """
     taken: list[tuple[Node, int, int]] = []
     at = scheduled = NOBODY_KNOWS
+    before: int | None = None
     for (node, permits, now), since in zip(reversed(path), reversed(instants), strict=True):
         at = NOBODY_KNOWS
+        if waited and before is not None and node.since < before and node.waited_above is not None:
+            node.waited_above(permits)
+        before = now
         try:
             at = node.scheduler.take(permits, now, since) if permits else now
         except Exception as error:
@@ -970,7 +993,7 @@ def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
     """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
     for node, permits, instant in taken:
         counters = node.counters
-        counters.cancelled += 1
+        counters.cancelled += node.noted is counters  # a request for a place is one of the limit above
         try:
             if counters.since is None or instant > counters.since:
                 counters.given_back += permits

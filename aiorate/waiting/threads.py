@@ -192,12 +192,17 @@ class _Keeper:
 
     def put(self, job: Callable[[], object] | None) -> None:
         """Have it called in the thread, in a decision. None only wakes it."""
+        if self._thread is None:
+            self._start()
         self._jobs.put(job)
-        if self._thread is None and not self._starting:
+        if self._thread is None:  # it ended meanwhile
+            self._start()
+
+    def _start(self) -> None:
+        if not self._starting:
             self._starting = True
             try:
-                thread = threading.Thread(target=self._keep, name="aiorate", daemon=True)
-                self._thread = thread
+                thread = self._thread = threading.Thread(target=self._keep, name="aiorate", daemon=True)
                 thread.start()
             except BaseException:
                 self._thread = None
@@ -495,7 +500,7 @@ class _Threads:
         if self._timers is not None:
             return self._timers.call_at(reading, partial(run, callback))
         if not self.monotonic:
-            reading = monotonic_ns() + max(reading - self.read(), 0)
+            reading = monotonic_ns() + min(max(reading - self.read(), 0), _LINGER_NS)  # nobody knows what that clock does meanwhile
         return _keeper.call_at(reading, callback)
 
     def yield_once(self) -> Awaitable[object]:

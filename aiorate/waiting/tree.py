@@ -132,7 +132,11 @@ class Tree:
             heappop(heap)
         while deadlines and not self._waits(deadlines[0][4]):
             heappop(deadlines)
-        if not deadlines and self._gone:
+        if len(deadlines) > _SMALL:
+            self._most -= 1
+            if len(deadlines) > self._most:
+                self._tidy()
+        elif not deadlines and self._gone:
             self._gone.clear()
         first = heap[0][0] if heap else None
         if deadlines and (first is None or deadlines[0][0] < first):
@@ -167,11 +171,14 @@ class Tree:
         heap = self._deadlines
         self._number += 1  # of requests with the same deadline, the first to join gives up first
         heappush(heap, (asked + limit, self._number, self.epoch, node, ticket, permits, limit, refusals))
-        if len(heap) > self._most:  # decided ones with late deadlines would pile up behind the first
-            heap[:] = [entry for entry in heap if self._waits(entry[4])]
-            heapify(heap)
-            self._most = 2 * len(heap) + _SMALL
         self._aim()
+
+    def _tidy(self) -> None:
+        """Remove decided requests with late deadlines, which would pile up behind the first."""
+        self._deadlines[:] = [entry for entry in self._deadlines if self._waits(entry[4])]
+        heapify(self._deadlines)
+        self._gone.intersection_update([entry[4] for entry in self._deadlines])
+        self._most = 2 * len(self._deadlines) + _SMALL
 
     def left(self, ticket: Ticket) -> None:
         """A request left undecided, perhaps one with a deadline."""

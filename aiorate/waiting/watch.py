@@ -88,7 +88,7 @@ def watch_of(*nodes: Node) -> Watch:
     return watch
 
 
-def join(node: Node, group: Watch, key: object) -> None:
+def join(group: Watch, key: object, *nodes: Node | None) -> None:
     """Have the callbacks of the group told of the member with that key, too."""
-    watch = watch_of(node)
+    watch = watch_of(*[node for node in nodes if node is not None])
     watch.group, watch.key = group, key
