@@ -423,7 +423,7 @@ class Budget:
 
     def _part(self, amounts: Amounts, places: tuple[int, ...]) -> Amounts:
         """What a reservation of a budget that shares this one takes here: its amounts at these places."""
-        if not self._node.line:
+        if not self._node.is_waited_for:
             self._dimensions.waited_for = None
         return amounts.part(places)
 

@@ -150,7 +150,13 @@ class Capped(Compound):
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         at, allowed = self.inner.peek(permits, now, ahead), max([quota.due(permits, now, ahead) for quota in self._quotas()], default=now)
-        return max(allowed, at) if allowed > now else at
+        if not ahead:
+            return max(allowed, at) if allowed > now else at
+        windows = [window for window in self._windows if now < window.until]
+        ends = max([window.due(permits, now, ahead) for window in windows], default=now)
+        if ends > now:  # what no window leaves goes after the last of them
+            at = max(at, self.inner.peek(permits, ends, max(ahead - min(window.left for window in windows), 0)))
+        return max(allowed, at)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Credit the other, and by receipt the quotas too, except for grants before the server spoke, which it has counted."""

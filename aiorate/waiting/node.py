@@ -213,7 +213,8 @@ class Node:
         ``most`` raises if too many wait. ``ticket`` is that of a caller in another thread.
         """
         if self._head is not None and limit is None and most is None and ticket is None and self.above is None and not self.closed:
-            return self._join(permits, since, None), NOT_ASKED, self.timeline.read(), ()  # there is nothing else to ask
+            asked = self.timeline.read()
+            return self._join(permits, since, None), NOT_ASKED, asked, ()  # there is nothing else to ask
         try:
             found = self.take(permits, since)
             loop = self.tree.loop
@@ -226,10 +227,14 @@ class Node:
                 raise
             return TURN, NOT_ASKED, 0, ()
         if found is None:
-            ticket = self._join(permits, since, ticket)
             asked = self.timeline.read()
+            ticket = self._join(permits, since, ticket)
             if limit is not None:
-                self.tree.limit_wait(self, ticket, permits, asked, limit, refusals)
+                try:
+                    self.tree.limit_wait(self, ticket, permits, asked, limit, refusals)
+                except BaseException:  # no timer
+                    self.leave(ticket, permits, self.tree.epoch)
+                    raise
             return ticket, NOT_ASKED, asked, ()
         at, taken = found
         if turned or loop is None or taken[0][2] + self.timeline.offset < loop.check_after or not loop.starved():
@@ -275,11 +280,11 @@ class Node:
         path: list[tuple[Node, int, int]] = []
         node: Node | None = self
         while node is not None:
+            now = node.timeline.now()  # which ends a pause that is over
             if node.is_held:
                 node.tree.here(node)
                 if node.is_held:
                     return None
-            now = node.timeline.now()
             if permits:
                 if node.scheduler.peek(permits, now) > now:
                     node.catch_up.late = None
@@ -495,12 +500,15 @@ class Node:
                 return None
             standing, permits = (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             up = self.permits_above(permits)
-            error = self._impossible(up) if not isinstance(first, Node) else None
+            error = self._impossible(up)
             if error is not None:
                 moved = self._sit() or moved
-                assert not isinstance(first, Node)
-                self._remove(first[0], permits)
-                first[0].set_result(error)
+                if isinstance(first, Node):  # which finds that out too
+                    first._sit()
+                    first._look()
+                else:
+                    self._remove(first[0], permits)
+                    first[0].set_result(error)
                 continue
             at = self.scheduler.peek(permits, now) if permits else now
             if at > now:
@@ -968,8 +976,9 @@ def _limited_by(path: list[tuple[Node, int, int]]) -> str | None:
     """The highest limit in whose line the request, or one before it, waited."""
     for (above, _, now), (below, _, _) in itertools.pairwise(path):
         if below.since < now:
-            return above.notices.name or "shared"
-    return None
+            return None if below.noted is above.counters else above.notices.name or "shared"
+    leaf = path[-1][0]
+    return None if leaf.noted is leaf.counters else "max_concurrency"
 
 
 def hold(taken: Taken) -> None:
