@@ -113,7 +113,7 @@ class Weighted:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the place, if there is a limit of concurrency, in any thread."""
-        self._limiter._leave_blocking()
+        self.leave()
 
     @property
     def blocks(self) -> bool:

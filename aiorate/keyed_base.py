@@ -81,6 +81,7 @@ class Keyed(Generic[K, V]):
         "_kept",
         "_lock",
         "_making",
+        "_making_lock",
         "_max_keys",
         "_name",
         "_on_event",
@@ -123,7 +124,9 @@ class Keyed(Generic[K, V]):
         self._closed: V | None = None  # once closed: the member of all further keys
         self._process = scope == "process"
         self._lock: AbstractContextManager[object] = RLock() if self._process else nullcontext()
-        """Held while a key is made, with the user's functions, and while kept keys change; never taken in a decision."""
+        """Held while kept keys change; never taken in a decision."""
+        self._making_lock: AbstractContextManager[object] = RLock() if self._process else nullcontext()
+        """Held while a key is made, with the user's functions. Kept keys are found meanwhile."""
         if self._process:
             _of_processes.add(self)
         self._watch: Watch | None = None
@@ -273,7 +276,7 @@ class Keyed(Generic[K, V]):
     def _begin_again(self) -> None:
         """In a child process, after a fork: threads that were making keys are in the parent."""
         self._making.clear()
-        self._lock = RLock()
+        self._lock, self._making_lock = RLock(), RLock()
 
     def evict(self) -> int:
         """Drop all unused keys now, also those that ``idle`` would keep.
@@ -326,8 +329,8 @@ class Keyed(Generic[K, V]):
 
     def _add(self, key: K) -> V:
         """The member of a key that was not kept when it was looked up."""
-        with self._lock:
-            return self._find(key) or self._add_new(key)
+        with self._making_lock:
+            return self._run(self._find, key) or self._add_new(key)
 
     def _add_new(self, key: K) -> V:
         # Functions of users run in `_make`, and nowhere else.

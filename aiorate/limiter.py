@@ -302,6 +302,7 @@ class Limiter:
         """Leave the place that `_enter` took: the next request waiting for it has it at once."""
         places = self._places
         if places is not None:
+            places.scheduler.holder = None  # type: ignore[attr-defined]  # Places
             places.tree.post(partial(_free, places))
 
     def of(self, permits: int) -> Weighted:

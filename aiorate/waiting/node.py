@@ -373,7 +373,7 @@ class Node:
             if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:
-            tree.post(partial(self.leave, ticket, permits, epoch))
+            tree.leave(self, ticket, permits, epoch)
             raise
         return self.resume(ticket, asked, permits, epoch, refusals)
 

@@ -73,14 +73,18 @@ class _Decisions:
 
     def make(self, call: Callable[[], T]) -> T:
         """Decide in this thread, which is not the main one."""
-        if self.owner == get_ident():
-            raise RuntimeError("called from a finalizer that interrupted this limiter. Call it from ordinary code.")
+        self.check()
         with self.lock:
             self.owner = get_ident()
             try:
                 return call()
             finally:
                 self.owner = 0
+
+    def check(self) -> None:
+        """Raise RuntimeError in the middle of a decision of this thread."""
+        if self.owner == get_ident():
+            raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
 
     def attempt(self, call: Callable[[], object]) -> bool:
         """Decide in this thread if the lock is free. Never waits. Returns whether it was."""
@@ -420,6 +424,7 @@ def clear_closed() -> bool:
         if ticket.outcome is None:
             ticket.gone = True  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
     for ticket in lost:
+        _release(ticket)
         ticket.node.leave(ticket, ticket.permits, ticket.node.tree.epoch)
     return bool(lost)
 
@@ -437,7 +442,6 @@ class _ThreadDriver:
 
     def leave(self, ticket: ThreadTicket) -> None:
         ticket.gone = True
-        _release(ticket)
 
     def ring(self, node: Node) -> None:
         node.look()
@@ -553,6 +557,9 @@ class ThreadTree(Tree):
     def after(self, call: Callable[[], object]) -> None:
         _decisions.after.append(call)
 
+    def leave(self, node: Node, ticket: Ticket, permits: int, epoch: int) -> None:
+        post(partial(_leave, node, ticket, permits, epoch))
+
     def go_on(self, node: Node, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
         _tell(partial(self._go_on, node, ticket, taken, epoch, waited))
 
@@ -586,6 +593,8 @@ class ThreadTree(Tree):
         decide: Callable[..., Answer] | None = None,
     ) -> Answer:
         turned = turned or self._manual
+        if running_loop() is None:  # a coroutine that is driven by hand: it must not wait
+            return self.run(decide or node.decide, permits, limit, most, refusals, since, True)
         ticket = ThreadTicket(_inbox_here(), node, permits)
         try:
             answer = self.decide(node, ticket, decide or node.decide, limit, most, refusals, since)
@@ -642,7 +651,13 @@ class ThreadTree(Tree):
         if answer[0] is None:
             undo(answer[3], held=False)
         else:
-            node.leave(ticket, ticket.permits, self.epoch)
+            _leave(node, ticket, ticket.permits, self.epoch)
+
+
+def _leave(node: Node, ticket: ThreadTicket, permits: int, epoch: int) -> None:
+    """Undo a request. Does nothing if its task has gone on or left before."""
+    if _release(ticket):
+        node.leave(ticket, permits, epoch)
 
 
 def _enter(ticket: ThreadTicket) -> None:
@@ -666,6 +681,7 @@ def wait_blocking(
     tree = node.tree
     if not isinstance(tree, ThreadTree):
         raise RuntimeError(NOT_FOR_THREADS)
+    _decisions.check()
     if running_loop() is not None:
         raise RuntimeError(
             "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
@@ -681,7 +697,7 @@ def wait_blocking(
         while ticket.outcome is None:
             signal.acquire(timeout=_LOOK_AGAIN)
     except BaseException:
-        post(partial(node.leave, ticket, permits, epoch))
+        tree.leave(node, ticket, permits, epoch)
         raise
     waited, _, taken = node.resume(ticket, asked, permits, epoch, refusals)
     return waited, taken

@@ -101,6 +101,10 @@ class Tree:
         """Return what a waiter awaits, again and again until its ticket is done."""
         return node.driver.wait(ticket)
 
+    def leave(self, node: Node, ticket: Ticket, permits: int, epoch: int) -> None:
+        """The task of a request was cancelled. Never raises, and never waits."""
+        node.leave(ticket, permits, epoch)
+
     def go_on(self, node: Node, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
         """The task of a granted request goes on."""
         node.go_on(taken, epoch, waited)
