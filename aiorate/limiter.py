@@ -534,6 +534,9 @@ class Limiter:
             )
 
     def __repr__(self) -> str:
+        return self._node.tree.look(self._shown)
+
+    def _shown(self) -> str:
         node = self._node
         name = f" {node.notices.name!r}" if node.notices.name else ""
         timeline = node.timeline

@@ -548,6 +548,9 @@ class ThreadTree(Tree):
     def post(self, call: Callable[[], object]) -> None:
         post(call)
 
+    def look(self, call: Callable[[], T]) -> T:
+        return call() if _decisions.owner == get_ident() else run(call)
+
     def change(self, call: Callable[[], object]) -> None:
         if _decisions.owner == get_ident():
             _keeper.put(call)

@@ -75,6 +75,10 @@ class Tree:
         """Call a function that decides, and never wait, also in a finalizer that interrupted a decision."""
         call()
 
+    def look(self, call: Callable[[], T]) -> T:
+        """Call a function that only looks, also in the middle of a decision."""
+        return call()
+
     def change(self, call: Callable[[], object]) -> None:
         """Call a function that changes something; in a finalizer that interrupted a decision, once that is over."""
         call()
