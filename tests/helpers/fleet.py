@@ -23,7 +23,7 @@ from time import monotonic_ns, perf_counter_ns
 from typing import Any
 
 import aiorate
-from aiorate.redis import RedisLimiter
+from aiorate.redis import RedisBudget, RedisLimiter
 from helpers.local_store import Store
 
 __all__ = ["RATE", "Event", "Order", "Record", "Shares", "alone", "together"]
@@ -42,7 +42,10 @@ class Order:
     url: str
     rate: float
     subject: str = "aiorate"
-    """Or "floor": a limiter with its part of the rate for each of ``processes`` processes, which share nothing."""
+    """Or "budget": a `RedisBudget` of as many requests, and a thousand tokens for each, of which calls use half of what they reserve.
+
+    Or "floor": a limiter with its part of the rate for each of ``processes`` processes, which share nothing.
+    """
     options: dict[str, Any] = field(default_factory=dict)
     """Of the `RedisLimiter`, and ``client``: the library of the client that it is given; by default it is given the URL."""
     tasks: int = 50
@@ -187,6 +190,14 @@ def _limiter(order: Order) -> tuple[Callable[..., Awaitable[object]], Callable[[
     options = dict(order.options)
     if order.subject == "floor":
         return aiorate.Limiter(Fraction(round(order.rate), options["processes"])).acquire, partial(asyncio.sleep, 0)
+    if order.subject == "budget":
+        budget = RedisBudget(order.url, "bench", requests=order.rate, tokens=1000 * order.rate, **options)
+
+        async def reserve() -> None:
+            async with budget.reserve(tokens=1500) as lease:
+                lease.settle(tokens=750)
+
+        return reserve, budget.aclose
     client: Any = None
     if kind := options.pop("client", ""):
         module, name = _CLIENTS[kind]

@@ -296,11 +296,6 @@ def levels(on_wait: Callable[[Waited], object]) -> Ask:
     return lambda: users.acquire(random.randrange(5))
 
 
-def evicted(on_wait: Callable[[Waited], object]) -> Ask:
-    keyed = KeyedLimiter(lambda key: TokenBucket("2/s", burst=1), max_keys=4, on_wait=on_wait)
-    return lambda: keyed.acquire(random.randrange(12))
-
-
 def budgets(on_wait: Callable[[Waited], object]) -> Ask:
     shared = Budget(tokens=TokenBucket("20/s", 4))
     keyed = KeyedBudget(lambda key: Budget(requests=TokenBucket("10/s", 2)), shared=shared, on_wait=on_wait)
@@ -314,10 +309,8 @@ def budgets(on_wait: Callable[[Waited], object]) -> Ask:
 
 KINDS: dict[str, Callable[[Any], Ask]] = {
     "limiter": lambda on_wait: Limiter(TokenBucket("20/s", burst=2), on_wait=on_wait).acquire,
-    "pool": lambda on_wait: Limiter("20/s", on_wait=on_wait).acquire,
     "places": places,
     "levels": levels,
-    "evicted": evicted,
     "budgets": budgets,
 }
 

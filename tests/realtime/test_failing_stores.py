@@ -6,7 +6,6 @@ As in test_processes.py, the best of a few rounds counts, beside what the machin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,37 +65,6 @@ def test_a_replica_that_takes_over_is_told_what_it_has_missed() -> None:
             return {
                 "missing": missing(shares.delivered(2.5), machine.delivered(), 0.97),
                 "any 1 s": (shares.fullest(1.0), 1.05 + slack(machine, 1.0)),
-            }
-
-    in_one_round(measured)
-
-
-@pytest.mark.parametrize(("policy", "away"), [("raise", 0.3), ("raise", 2.0), ("wait", 2.0), ("local", 2.0), ("open", 2.0)])
-def test_a_primary_that_is_demoted_is_left_for_its_replica(policy: str, away: float) -> None:
-    """It lives on and answers READONLY, so connections to it stay open. Within a second of the move all processes share the new one."""
-    options: dict[str, Any] = {"on_unavailable": policy, **({"local_share": 0.25} if policy == "local" else {})}
-    moved = 2.0 + away
-
-    def measured() -> Figures:
-        with Store() as primary, Store() as replica, wire(primary.port) as address:
-
-            def demote(workers: object) -> None:
-                replica.send("REPLICAOF", "NO", "ONE")
-                primary.send("REPLICAOF", "127.0.0.1", str(replica.port))
-
-            def move(workers: object) -> None:
-                address.target = replica.port
-
-            shared = orders(url=f"redis://127.0.0.1:{address.port}/0", options=options, seconds=moved + 3.0)
-            shares, machine = (
-                together(shared, replica, (0.2, lambda workers: follow(replica, primary)), (2.0, demote), (moved, move)),
-                floor(replica),
-            )
-            assert set(shares.errors) <= ({"EngineUnavailable"} if policy == "raise" and away > 1 else set())
-            late = [instant for instant in shares.all if instant >= shares.begin + round((moved + 1.0) * 1e9)]
-            return {
-                "missing": missing(shares.delivered(moved + 1.0), machine.delivered(), 0.97),
-                "any 1 s, once it moved": (replace(shares, grants=[late]).fullest(1.0), 1.05 + slack(machine, 1.0)),
             }
 
     in_one_round(measured)

@@ -33,6 +33,11 @@ def test_four_processes_share_a_rate(store: Store, options: dict[str, Any], call
     check(store, orders(options=options), part=0.99, most=1.01 + lease, tenth=1.15 + 10 * lease, calls=calls, even=0.9)
 
 
+def test_four_processes_share_a_budget(store: Store) -> None:
+    """By its tighter dimension, which are the requests, since half of the estimated tokens come back."""
+    check(store, orders(subject="budget"), part=0.95, most=1.02, calls=0.2, even=0.7)
+
+
 @pytest.mark.parametrize("clock", [5.0, -5.0])
 def test_a_wrong_wall_clock_changes_nothing(store: Store, clock: float) -> None:
     check(store, orders(3) + orders(1, clock=clock), part=0.99, even=0.9)

@@ -72,18 +72,3 @@ def test_no_window_exceeds_its_number(running: RealServer) -> None:
     assert max(counts) <= PERMITS
     assert sorted(counts)[1] == PERMITS
     assert min(counts) >= PERMITS * 7 // 8
-
-
-@pytest.mark.parametrize(("options", "most"), [(["--appendonly", "yes"], 1.0), ([], 1.06)], ids=["with its data", "empty"])
-def test_a_server_that_is_started_again_goes_on(options: list[str], most: float) -> None:
-    """Killed in the middle of a window. If it is empty, the processes tell it what they remember, each as soon as it is connected."""
-    with RealServer(*options) as store:
-
-        def restart(workers: list[subprocess.Popen[str]]) -> None:
-            store.kill()
-            store.start()
-
-        counts = granted(store, restart)
-
-    assert max(counts) <= most * PERMITS
-    assert sorted(counts)[1] == PERMITS

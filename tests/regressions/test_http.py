@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import httpx2
 import pytest
-from helpers.driving import SECOND, Crowd, one_loop, until
+from helpers.driving import one_loop, until
 from helpers.server import Server
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
@@ -172,22 +172,6 @@ async def test_pause_is_not_ended_by_other_responses() -> None:
             clock.advance(0.25)
 
     assert not limiter.try_acquire()
-
-
-@one_loop
-async def test_a_flooded_key_stops_no_other() -> None:
-    """alexei-led/ccgram#171, python-telegram-bot/python-telegram-bot#3765: one flooded chat froze all traffic."""
-    clock = ManualClock()
-    keyed: KeyedLimiter[str] = KeyedLimiter(lambda key: Limiter("1/s", clock=clock), shared=Limiter(TokenBucket("30/s", 30), clock=clock))
-    flooded, other = Crowd(keyed["flooded"], clock), Crowd(keyed["other"], clock)
-    await flooded.queue(range(3))
-
-    keyed.observe("flooded", read_feedback(429, {"Retry-After": "30"}))
-    await other.queue(range(3))
-    await clock.run(60)
-
-    assert [0.0, 31.0, 32.0] == [at / SECOND for at in flooded.granted.values()]
-    assert [0.0, 1.0, 2.0] == [at / SECOND for at in other.granted.values()]
 
 
 UNREADABLE = ["soon", "-1", "\u0663", "Fri, 99 Foo 9999 99:99:99 GMT", "\ud800", "", ",", "0x10", "1_0", "nan", "9" * 5000]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,6 @@ import trio.testing
 from helpers.driving import LONG, SECOND, Crowd, one_loop, turns
 from helpers.strategies import EACH
 
-import aiorate
 from aiorate import Limiter, LineFull, TokenPool
 from aiorate.testing import ManualClock
 
@@ -72,65 +70,6 @@ async def test_a_task_that_was_cancelled_before_waits_like_any_other() -> None:
         await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(limiter.acquire())), 0.1)
     await clock.run(5)
     assert task.cancelled()
-
-
-@one_loop
-@pytest.mark.parametrize("seed", range(10))
-async def test_pool_serves_in_order_of_arrival_despite_cancellations(seed: int) -> None:
-    """Each cancelled waiter passed a notice on (CPython 3.13: 195 of 500 histories) or skipped one (3.11: 3 of 500)."""
-    dice, clock = random.Random(seed), ManualClock()
-    ran: list[int] = []
-    limiter = Limiter(TokenPool("1000/s", pool=20 * MS), clock=clock)
-    while limiter.try_acquire():
-        pass
-
-    async def one(name: int) -> None:
-        await limiter.acquire()
-        ran.append(name)
-
-    tasks = [asyncio.ensure_future(one(name)) for name in range(dice.randrange(2, 200))]
-    await turns(3)
-    for _ in range(40):
-        clock.advance(dice.choice((0.0, 0.001, 0.003, 0.02)))
-        await turns(dice.randrange(4))
-        pending = [task for task in tasks if not task.done()]
-        for task in dice.sample(pending, min(len(pending), dice.randrange(6))):
-            task.cancel()
-        await turns(dice.randrange(4))
-    await clock.run(1)
-
-    assert sorted(ran) == ran
-    assert all(task.done() for task in tasks)
-
-
-@one_loop
-async def test_order_stays_with_newcomers_and_tries_in_between() -> None:
-    """clipperhouse/rate#14, python/cpython#90155: newcomers passed the queue, and a waiter put back lost its place."""
-    dice, clock = random.Random(13), ManualClock()
-    crowd = Crowd(aiorate.Limiter(aiorate.TokenBucket("100/s", burst=4), clock=clock), clock)
-
-    for who in range(500):
-        crowd.ask(who, dice.choice((1, 1, 2, 4)))
-        await turns(2)
-        if crowd.limiter.statistics().waiting:
-            assert not crowd.limiter.try_acquire()
-        await clock.run(dice.choice((0, 0.01, 0.02)))
-    await clock.run(20)
-
-    assert list(crowd.granted) == list(range(500))
-
-
-@one_loop
-async def test_a_thousand_resume_at_the_rate_after_a_pause() -> None:
-    """SGrondin/bottleneck: all were released at once."""
-    clock = ManualClock()
-    crowd = Crowd(aiorate.Limiter("100/s", clock=clock), clock)
-    crowd.limiter.pause(5)
-    await crowd.queue(range(1000))
-
-    await clock.run(20)
-
-    assert list(crowd.granted.values()) == [5 * SECOND + k * SECOND // 100 for k in range(1000)]
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])

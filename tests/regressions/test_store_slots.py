@@ -217,19 +217,6 @@ async def test_refused_callers_cost_no_permit(store: RealServer) -> None:
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_a_cancelled_caller_leaves_its_slot_to_the_next(store: RealServer) -> None:
-    """A client that disconnects takes nothing with it."""
-    process = Process(store, "10/s", burst=2, latency=0.01)
-    tasks = [asyncio.create_task(process.limiter.acquire(max_wait=0)) for _ in range(3)]
-    await asyncio.sleep(0.015)
-    tasks[0].cancel()
-    await asyncio.wait(tasks)
-
-    assert [pytest.approx(0.02)] * 2 == [task.result() for task in tasks[1:]]
-    await process.stop()
-
-
-@pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_max_wait_0_under_a_shared_limit_in_a_store_is_an_error(store: RealServer) -> None:
     """Below a shared limit in a store, every caller that would not wait was refused for ever."""
     shared = RedisLimiter(TimedClient(store), "shared", "100/s", burst=10)
