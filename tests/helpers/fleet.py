@@ -18,15 +18,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import partial
-from statistics import median
-from time import monotonic_ns, perf_counter_ns
+from time import monotonic_ns
 from typing import Any
 
 import aiorate
 from aiorate.redis import RedisBudget, RedisLimiter
 from helpers.local_store import Store
 
-__all__ = ["RATE", "Event", "Order", "Record", "Shares", "alone", "together"]
+__all__ = ["RATE", "Event", "Order", "Record", "Shares", "together"]
 
 RATE = 1_000.0
 SECOND = 1_000_000_000
@@ -119,26 +118,6 @@ def together(orders: Sequence[Order], store: Store, *events: Event) -> Shares:
     calls = store.calls()
     calls = calls - before if calls >= before else calls  # fewer: it was started again
     return Shares(orders[0].rate, orders[0].seconds, begin, [record.grants for record in left], calls, errors)
-
-
-async def alone(url: str, subject: str, options: dict[str, Any], count: int) -> float:
-    """Microseconds (median) for an acquire of a single task, or for a script that does nothing (subject "")."""
-    if subject:
-        acquire, close = _limiter(Order(url, 1e6, subject, options))
-    else:
-        from redis.asyncio import Redis
-
-        client = Redis.from_url(url)
-        digest = await client.script_load("return 0")
-        acquire, close = partial(client.evalsha, digest, 1, "bench"), client.aclose
-    samples = []
-    for _ in range(count):
-        began = perf_counter_ns()
-        await acquire()
-        samples.append((perf_counter_ns() - began) / 1_000)
-        await asyncio.sleep(0)
-    await close()
-    return median(samples[count // 10 :])
 
 
 # --- The processes

@@ -296,22 +296,10 @@ def levels(on_wait: Callable[[Waited], object]) -> Ask:
     return lambda: users.acquire(random.randrange(5))
 
 
-def budgets(on_wait: Callable[[Waited], object]) -> Ask:
-    shared = Budget(tokens=TokenBucket("20/s", 4))
-    keyed = KeyedBudget(lambda key: Budget(requests=TokenBucket("10/s", 2)), shared=shared, on_wait=on_wait)
-
-    async def reserve() -> float:
-        async with keyed.reserve(random.randrange(3), tokens=random.randrange(3)) as lease:
-            return lease.waited
-
-    return reserve
-
-
 KINDS: dict[str, Callable[[Any], Ask]] = {
     "limiter": lambda on_wait: Limiter(TokenBucket("20/s", burst=2), on_wait=on_wait).acquire,
     "places": places,
     "levels": levels,
-    "budgets": budgets,
 }
 
 

@@ -160,37 +160,6 @@ async def test_many_addresses_come_in_order() -> None:
     assert 401 / 90 + 1.9 < now() < 401 / 90 + 3
 
 
-async def test_bytes_per_second_hold_for_all_streams() -> None:
-    """Four transfers share 2 MB per second: no window has more, and none of the four is left behind."""
-    size, burst, rate = 1_500_001, 4 * 16_384, 2_000_000
-    sent: list[tuple[float, int]] = []
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=bytes(size))
-
-    program = program_with("aiter_bytes(CHUNK)", answer)
-    plain = program["paced"]
-
-    async def paced(chunks: Any) -> Any:
-        async for chunk in plain(chunks):
-            sent.append((now(), len(chunk)))
-            yield chunk
-
-    async def timed(client: httpx.AsyncClient) -> float:
-        assert await program["download"](client, "/file") == size
-        return now()
-
-    program["paced"] = paced
-    async with program["httpx"].AsyncClient(base_url="http://test") as client:
-        ends = await asyncio.gather(*(timed(client) for _ in range(4)))
-
-    for begin, _ in sent[::20]:
-        for window in (0.05, 0.5, 1):
-            assert sum(size for at, size in sent if begin <= at < begin + window) <= burst + rate * (window + 0.02)
-    assert now() <= 1.001 * (4 * size - burst) / rate + 0.001
-    assert max(ends) - min(ends) <= 4 * burst / rate + 0.01  # one of the four had the burst
-
-
 # A gateway for language models.
 
 ACCOUNT = {"requests": 500, "tokens": 200_000}  # per minute
@@ -261,27 +230,3 @@ async def test_no_level_of_the_gateway_is_exceeded() -> None:
     assert 0 == gateway.provider.refused
     calls, tokens = len(gateway.used["account"]), sum(used["tokens"] for _, used in gateway.used["account"])
     assert max(calls / (50 + 500 / 60 * seconds), tokens / (20_000 + 200_000 / 60 * seconds)) >= 0.9
-
-
-async def test_a_busy_user_of_the_gateway_delays_no_other() -> None:
-    """Not one of the same team, and not one of another; and what estimates did not use comes back at every level."""
-    gateway = Gateway({"ann": "search", "bob": "search", "cleo": "ads"})
-    busy = [asyncio.create_task(gateway.ask("ann")) for _ in range(80)]
-
-    waits = []
-    for _ in range(5):
-        await asyncio.sleep(5)
-        waits += [await gateway.ask("bob", 40), await gateway.ask("cleo", 40)]
-    done = sum(task.done() for task in busy)
-    await stopped(busy)
-
-    assert max(waits) <= 40 * 0.005 + 0.01  # the answer itself
-    assert 20 < done < 80
-    gateway.check("ann", USER)
-    await asyncio.sleep(60)
-    budgets = [gateway.program["account"], gateway.program["teams"]["search"], gateway.program["users"]["ann"]]
-    full = [limits["tokens"] // 10 for limits in (ACCOUNT, TEAM, USER)]
-    assert full == [budget.available("tokens") for budget in budgets]
-    async with gateway.program["users"].reserve("ann", tokens=3000) as lease:
-        lease.settle(tokens=100)
-    assert [most - 100 for most in full] == [budget.available("tokens") for budget in budgets]

@@ -5,14 +5,12 @@ What the machine makes of processes that share nothing, each with its part of th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers.fleet import RATE, alone, together
+from helpers.fleet import RATE, together
 from helpers.local_store import Store
-from helpers.loops import FACTORIES
 from helpers.rounds import Figures, check, floor, in_one_round, missing, orders
 from helpers.wire import wire
 
@@ -99,25 +97,5 @@ def test_a_newcomer_is_served_while_ten_thousand_wait(store: Store) -> None:
                 delivered = shares.delivered(1.0)
         assert seen == [before + 2, before]
         return {"wait": (waits["aiorate"], 0.2 + max(0.0, waits["floor"])), "missing": (1.0 - delivered, 0.05)}
-
-    in_one_round(measured)
-
-
-@pytest.mark.parametrize(("loop", "most"), [(name, {"asyncio": 2.3, "uvloop": 2.6}[name]) for name in FACTORIES], ids=FACTORIES)
-def test_one_task_alone_waits_about_as_long_as_for_a_bare_script(store: Store, loop: str, most: float) -> None:
-    """There is one call to the store for each permit then, and with a lease hardly any.
-
-    On uvloop the script that does nothing takes less, and the store needs the same for the other one.
-    """
-
-    def once(subject: str, options: dict[str, Any]) -> float:
-        store.send("FLUSHALL")
-        with asyncio.Runner(loop_factory=FACTORIES[loop]) as runner:
-            return runner.run(alone(store.url, subject, options, 2_000))
-
-    def measured() -> Figures:
-        rounds = [(once("", {}), once("aiorate", {}), once("aiorate", LEASE)) for _ in range(3)]
-        bare, exact, leased = (min(each) for each in zip(*rounds, strict=True))
-        return {"exact": (exact, most * bare), "lease": (leased, min(2.0, 0.05 * bare))}
 
     in_one_round(measured)

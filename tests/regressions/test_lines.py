@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from helpers.driving import LONG, SECOND, Crowd, one_loop, turns
+from helpers.driving import LONG, Crowd, one_loop, turns
 from helpers.strategies import EACH
 
 from aiorate import Limiter, LineFull, TokenPool
 from aiorate.testing import ManualClock
-
-MS = SECOND // 1000
 
 
 async def limiter_joined(limiter: Limiter, clock: ManualClock) -> None:

@@ -65,22 +65,6 @@ async def cut_off(process: Process, seconds: float) -> None:
     process.client.error = None
 
 
-async def test_local_permits_are_charged_on_return(store: RealServer) -> None:
-    """Of some 500 permits that a process granted while only it was cut off, the store heard of one."""
-    one, other = local_pair(store, grace=0)
-    await asyncio.sleep(1)
-    await cut_off(one, 4)
-    during = one.within(1, 5)
-    await asyncio.sleep(4)
-
-    assert during >= 0.4 * 4 * 300
-    assert one.within(1, 9) + other.within(1, 9) <= 1.05 * 300 * 8
-    await asyncio.sleep(4)
-    assert one.within(9, 13) + other.within(9, 13) >= 0.95 * 300 * 4
-    await one.stop()
-    await other.stop()
-
-
 async def test_flapping_connection_does_not_exceed_the_rate(store: RealServer) -> None:
     """Each outage granted another share of the rate, beside a process that had all of it."""
     one, other = local_pair(store, grace=0.2)

@@ -188,16 +188,3 @@ def test_text_that_both_original_parsers_refuse_is_refused() -> None:
             RateSpec.parse(text)
     with pytest.raises(TypeError, match="takes text"):
         RateSpec.parse(12000)  # type: ignore[arg-type]
-
-
-def test_wrong_arguments_of_a_spec_are_refused() -> None:
-    wrong: dict[str, list[tuple[Any, ...]]] = {
-        "greater than 0": [(0,)],
-        "1 or more|finite|burst_ratio": [(100, 0.5), (100, float("nan")), (100, True), (100, "1.1")],
-        "verb": [(100, 1.1, "begin"), (100, 1.1, None)],
-        "permits": [(None,)],
-    }
-    for hint, each in wrong.items():
-        for arguments in each:
-            with pytest.raises((TypeError, ValueError), match=hint):
-                RateSpec(*arguments)

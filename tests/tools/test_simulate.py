@@ -14,8 +14,6 @@ from shutil import which
 
 import pytest
 from helpers.driving import LONG
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from aiorate import Limiter, TokenBucket, WaitTooLong
 from aiorate._tools import cli
@@ -151,17 +149,6 @@ def test_waits_and_refusals_are_those_of_a_limiter(name: str) -> None:
     """Refusals to the last one, and waits within the grain of the timers."""
     for permits, max_wait in ((1, None), (1, 300_013_000), (2, 500_017_000), (3, None)):
         check_same(name, "30/s", trace(7, 200, 40 / permits, permits), max_wait)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    name=st.sampled_from(NAMES),
-    gaps=st.lists(st.integers(0, 60).map(lambda step: step * 5 * MS), min_size=1, max_size=40),
-    permits=st.integers(1, 2),
-    max_wait=st.none() | st.integers(0, 150).map(lambda step: step * 5 * MS + 2_113_000),
-)
-def test_any_trace_is_played_as_by_a_limiter(name: str, gaps: list[int], permits: int, max_wait: int | None) -> None:
-    check_same(name, "20/s", [(sum(gaps[:number]), permits) for number in range(len(gaps))], max_wait)
 
 
 def test_a_request_that_can_never_be_granted_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
