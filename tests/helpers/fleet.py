@@ -46,7 +46,7 @@ class Order:
     Or "floor": a limiter with its part of the rate for each of ``processes`` processes, which share nothing.
     """
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the `RedisLimiter`, and ``client``: the library of the client that it is given; by default it is given the URL."""
+    """Of the `RedisLimiter`."""
     tasks: int = 50
     permits: int = 1
     """Permits of each acquire."""
@@ -157,12 +157,6 @@ def _record(worker: subprocess.Popen[str], timeout: float) -> Record | None:
 
 # --- In the worker
 
-_CLIENTS = {
-    "redis-py": ("redis.asyncio", "Redis"),
-    "redis-py cluster": ("redis.asyncio.cluster", "RedisCluster"),
-    "valkey-py": ("valkey.asyncio", "Valkey"),
-}
-
 
 def _limiter(order: Order) -> tuple[Callable[..., Awaitable[object]], Callable[[], Awaitable[object]]]:
     """How the limiter of an order is asked, and closed."""
@@ -177,18 +171,8 @@ def _limiter(order: Order) -> tuple[Callable[..., Awaitable[object]], Callable[[
                 lease.settle(tokens=750)
 
         return reserve, budget.aclose
-    client: Any = None
-    if kind := options.pop("client", ""):
-        module, name = _CLIENTS[kind]
-        client = getattr(__import__(module, fromlist=[name]), name).from_url(order.url)
-    limiter = RedisLimiter(client or order.url, "bench", order.rate, **options)
-
-    async def close() -> None:
-        await limiter.aclose()
-        if client is not None:
-            await client.aclose()
-
-    return limiter.acquire, close
+    limiter = RedisLimiter(order.url, "bench", order.rate, **options)
+    return limiter.acquire, limiter.aclose
 
 
 async def _work(order: Order) -> Record:

@@ -40,18 +40,6 @@ async def awaited(budget: Budget, **amounts: Any) -> aiorate.Lease:
         return lease
 
 
-def test_a_thread_reserves_settles_and_refunds() -> None:
-    budget = made()
-    with budget.reserve(tokens=60) as lease:
-        assert (9, 40) == (budget.available("requests"), budget.available("tokens"))
-        lease.settle(tokens=20)
-    assert (9, 80) == (budget.available("requests"), budget.available("tokens"))
-    with budget.reserve(tokens=60) as lease:
-        lease.refund()
-    assert (0.0, None) == (lease.waited, lease.limited_by)
-    assert (9, 80) == (budget.available("requests"), budget.available("tokens"))
-
-
 def test_threads_and_loops_stand_in_one_line() -> None:
     """In order of arrival; the same object serves both."""
     clock = ManualClock()

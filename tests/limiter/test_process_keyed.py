@@ -49,19 +49,6 @@ def test_threads_and_loops_wait_in_the_line_of_a_key(kind: str) -> None:
     assert not keyed.try_acquire("a")
 
 
-def test_closing_fails_the_waiters_of_every_thread_and_key() -> None:
-    keyed = KeyedLimiter[str](lambda key: TokenBucket("1/h", 1), shared=TokenBucket("1/h", 2), scope="process")
-    asked = []
-    for key in "ab":
-        keyed.acquire_blocking(key)
-        asked.append(in_thread(lambda key=key: keyed.acquire_blocking(key)))  # type: ignore[misc]
-        waiting(keyed[key], 1)
-    asyncio.run(keyed.aclose())
-
-    assert [aiorate.LimiterClosed] * 2 == [type(future.exception(LONG)) for future in asked]
-    assert not [thread for thread in threading.enumerate() if thread.name == "aiorate-timekeeper:shared"]
-
-
 def test_each_function_is_asked_once_for_a_key() -> None:
     calls: Counter[str] = Counter()
     shared = wide(burst=1000)

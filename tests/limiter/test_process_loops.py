@@ -230,31 +230,6 @@ def test_ctrl_c_ends_acquire_blocking() -> None:
     assert limiter.try_acquire()
 
 
-def test_an_interrupt_while_joining_leaves_nobody_in_line() -> None:
-    """Ctrl-C between joining the line and setting the timer: the interrupted request is gone, and the next is served in time."""
-
-    class Interrupted(ManualClock):
-        interrupts = False
-
-        def call_at(self, instant: int, callback: Callable[[], None]) -> Any:
-            if self.interrupts:
-                self.interrupts = False
-                raise KeyboardInterrupt
-            return super().call_at(instant, callback)
-
-    clock = Interrupted()
-    limiter = made(clock)
-    clock.interrupts = True
-    with pytest.raises(KeyboardInterrupt):
-        limiter.acquire_blocking()
-    assert (0, 1) == (limiter.statistics().waiting, limiter.statistics().cancelled)
-
-    next_one = in_thread(limiter.acquire_blocking)
-    waiting(limiter, 1)
-    clock.advance(0.1)
-    assert 0.1 == next_one.result(LONG)
-
-
 def test_a_finalizer_cannot_ask_during_a_decision() -> None:
     """It gets an error, because it would deadlock or see half of the decision. A refund takes effect right after the decision."""
     bucket = Recorded("10/s")

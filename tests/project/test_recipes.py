@@ -41,7 +41,7 @@ class Window:
             self.total += amount
 
 
-# GitHub and Shopify.
+# GitHub.
 
 
 async def test_github_never_refuses() -> None:
@@ -76,55 +76,7 @@ async def test_github_never_refuses() -> None:
     assert now() - wrote_in < 1.05 * 250 * 60 / 800 + 2  # at the rate of the points
 
 
-class Shopify:
-    """A bucket of points that needs the requested cost before a query, and gives back what was not used."""
-
-    def __init__(self, left: float = 2000) -> None:
-        self.left, self.seen = left, now()
-        self.throttled = self.used = 0
-        self.dice = random.Random(1)
-
-    def refill(self, points: float = 0) -> None:
-        self.left = min(2000, self.left + (now() - self.seen) * 100 + points)
-        self.seen = now()
-
-    async def answer(self, request: httpx.Request) -> httpx.Response:
-        asked, actual = COSTS[json.loads(request.content)["query"]], None
-        self.refill()
-        if self.left < asked:
-            self.throttled += 1
-        else:
-            self.refill(-asked)
-            await asyncio.sleep(self.dice.uniform(0.05, 1))
-            actual = self.dice.randint(2, asked)
-            self.used += actual
-            self.refill(asked - actual)
-        status = {"maximumAvailable": 2000.0, "currentlyAvailable": int(self.left), "restoreRate": 100.0}
-        cost = {"requestedQueryCost": asked, "actualQueryCost": actual, "throttleStatus": status}
-        return httpx.Response(200, json={"data": None if actual is None else {"n": 1}, "extensions": {"cost": cost}})
-
-
-COSTS = {f"{{ products(first: {n}) {{ nodes {{ title }} }} }}": n for n in (20, 52, 110, 300)}
-
-
-async def test_shopify_hardly_throttles_and_all_points_are_used() -> None:
-    """Costs of 20 to 300 points, half of which come back, and 100 a second: known, after an earlier run, and learnt on the way."""
-    for left, known, most in ((2000, COSTS, 0), (100, COSTS, 5), (2000, {}, 0)):
-        shop, began = Shopify(left), now()
-        program = program_with("graphql.json", shop.answer)
-        program["costs"].update(known)
-
-        async with program["httpx"].AsyncClient(base_url="http://shop") as client:
-            for text in set(COSTS) - set(known):
-                await program["query"](client, text)
-            answers = await asyncio.gather(*(program["query"](client, list(COSTS)[n % 4]) for n in range(120)))
-
-        assert {1} == {answer["data"]["n"] for answer in answers}
-        assert shop.throttled <= most, (left, known)
-        assert shop.used >= 0.85 * (left - 100 + 98 * (now() - began)), (left, known)
-
-
-# Many addresses, and bytes.
+# Many addresses.
 
 
 async def test_many_addresses_come_in_order() -> None:

@@ -14,7 +14,7 @@ from helpers.server import Server
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
 from aiorate.aiohttp import middleware
-from aiorate.http import Feedback, Quota, hooks, limit_transport, read_feedback
+from aiorate.http import Feedback, hooks, limit_transport, read_feedback
 from aiorate.testing import ManualClock
 
 
@@ -51,19 +51,6 @@ def test_repeated_headers_cost_linear_time() -> None:
     assert ratio < 24  # 8 times as many; squared, 64
 
 
-def test_nothing_left_is_nothing_until_the_reset() -> None:
-    """A Feedback made by the user counted with 1 left, and was ignored with none."""
-    clock, feedback = ManualClock(), Feedback(200, quotas=(Quota(remaining=0, reset=30.0),))
-    limiter, budget = Limiter(TokenBucket("10/s", burst=10), clock=clock), Budget(requests=TokenBucket("10/s", burst=10), clock=clock)
-    keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", burst=10), clock=clock))
-
-    limiter.observe(feedback)
-    budget.observe(feedback)
-    keyed.observe("a", feedback)
-
-    assert (limiter.delay(), budget.delay(), keyed["a"].delay(), keyed["b"].delay()) == (30.0, 30.0, 30.0, 0.0)
-
-
 def test_a_retry_after_still_wins_over_the_reset() -> None:
     """RateLimit must not prolong what Retry-After says, in a limiter or a budget."""
     for after in [0, 5]:
@@ -95,28 +82,6 @@ def test_a_bucket_that_is_full_again_holds_nobody() -> None:
         limiter.observe(openai("requests", 1000, 1000, reset))
 
         assert (1000, 0.0) == (limiter.statistics().available, limiter.delay(1000)), reset
-
-
-def test_wrong_words_of_a_user_change_nothing() -> None:
-    """A budget was paused first, and then raised "unhashable type"; with the text "429" a pause was ignored."""
-    limits: list[Any] = [Budget(requests="5/s"), Limiter("5/s")]
-    for wrong in ({"name": []}, {"name": None}, {"unit": b"requests"}):
-        for limit in limits:
-            with pytest.raises(TypeError, match=r"observe\(\): the name and the unit"):
-                limit.observe(Feedback(429, 3.0, (Quota(remaining=1, reset=3.0), Quota(**wrong))))
-            assert limit.delay() == 0, wrong
-    quotas: Any
-    for quotas in (Quota(remaining=1), [{"remaining": 1}], 5, None):
-        with pytest.raises(TypeError, match="quotas="):
-            limits[1].observe(Feedback(429, 3.0, quotas))
-    status: Any
-    for status in ("429", 429.0, None, {"Retry-After": "3"}):
-        with pytest.raises(TypeError, match="status"):
-            read_feedback(status, {"Retry-After": "3"})
-    headers: Any
-    for headers in (None, 429, "Retry-After: 3", ["Retry-After"], [1, 2], iter([b"body"]), object()):
-        with pytest.raises(TypeError, match=r"response\.headers"):
-            read_feedback(429, headers)
 
 
 async def ask(kind: str, keyed: KeyedLimiter[str], url: str, key: Any = None) -> None:

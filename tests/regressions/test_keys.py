@@ -77,23 +77,6 @@ def test_key_examined_by_a_new_key_follows_its_loop() -> None:
         assert 0.0 == runner.run(main())
 
 
-def test_a_slow_factory_delays_no_other_key() -> None:
-    """Another new key is made meanwhile; the function may even wait for the thread that needs it."""
-    calls: list[str] = []
-
-    def factory(key: str) -> str:
-        calls.append(key)
-        if key == "slow":
-            in_thread(lambda: keyed["other"]).result(LONG)
-        return "10/s"
-
-    keyed = KeyedLimiter[str](factory, scope="process")
-
-    in_thread(lambda: keyed["slow"]).result(LONG)
-
-    assert ["slow", "other"] == calls
-
-
 def test_a_circle_of_keys_between_threads_is_refused() -> None:
     """At least one of two threads that would wait for each other; both keys can be made later."""
     both, first = threading.Barrier(2, timeout=LONG), ["a", "b"]

@@ -67,19 +67,6 @@ async def test_waiters_at_full_load_leave_nothing_unused() -> None:
         assert len(crowd.granted) >= 0.99 * rate * (20 - (2 if name == "SmoothWarmingUp" else 0)), name
 
 
-def test_refusal_of_one_member_takes_from_none() -> None:
-    """milvus-io/milvus#25597: the first limit was consumed although the second refused."""
-    bucket, window = aiorate.TokenBucket("10/s", burst=5), aiorate.SlidingWindow("2/s")
-    limiter = aiorate.Limiter(aiorate.AllOf(bucket, window), clock=ManualClock(SECOND))
-    assert limiter.try_acquire(2)
-
-    for _ in range(100):
-        assert not limiter.try_acquire()
-
-    assert bucket.peek(3, SECOND) == SECOND
-    assert bucket.peek(4, SECOND) > SECOND
-
-
 @one_loop
 async def test_last_of_a_thousand_settings_is_the_rate() -> None:
     """SGrondin/bottleneck#185: an update of the settings broke the refill for good."""

@@ -147,31 +147,3 @@ def test_token_pool_is_engineblocks(rate: float, burst: float, size: int | None,
             ours.apply(new_rate, burst)
         assert (full, over) == (ours.max_active, ours.max_over_active)
         assert (active, waiting) == (ours.active, ours.waiting)
-
-
-@some
-@given(
-    st.sampled_from([1, 5, 100, 1000, 10**6]),
-    st.sampled_from([1, 2, 4, 5]),
-    st.lists(st.tuples(GAPS, st.sampled_from([1, 10, 1000]) | st.none())),
-)
-def test_ticks_are_engineblocks(rate: int, ratio: int, history: list[tuple[int, int | None]]) -> None:
-    """The average and the dynamic limiter, at rates and ratios that divide a second: slots and lateness."""
-    average, dynamic = aiorate.TicksAccumulator(rate, start=0), aiorate.BurstRatio(rate, ratio, start=0)
-    now = slot = ideal = paced = clk = 0
-    interval = 10**9 // rate
-    for gap, new_rate in history:
-        now += gap * 10**9 // rate // 4
-        at = max(paced, ideal, clk, now)
-        clk = max(clk, now)
-
-        assert max(0, now - slot) == average.lag(now)
-        assert slot == average.peek(1, now)
-        assert slot == average.take(1, max(slot, now))
-        assert at == max(dynamic.peek(1, clk), clk)
-        assert at - ideal == at - dynamic.take(1, at)
-        slot, paced, ideal = slot + interval, at + interval // ratio, ideal + interval
-        if new_rate is not None:
-            average.set_rate(aiorate.Rate(new_rate), now)
-            dynamic.apply(new_rate, ratio, now)
-            interval = 10**9 // new_rate

@@ -50,17 +50,6 @@ def made(granted: int = 0, left: int = 10, nothing_until: int | None = None) -> 
     return scheduler, store
 
 
-def test_permits_in_hand_are_granted_until_the_window_closes() -> None:
-    scheduler, store = made(granted=5)
-    assert scheduler.take(2, 0) == 0
-    assert (scheduler.in_hand, scheduler.available(9 * S), store.asked) == (3, 3, 0)
-    closes, store.answers = 19 * S // 2, False
-    assert scheduler.take(1, closes) == scheduler.take(1, 10 * S - 1) == 10 * S
-    assert (scheduler.available(closes), scheduler.returnable(closes), scheduler.ending(closes)) == (0, 0, True)
-    store.answers = True
-    assert (scheduler.take(1, 10 * S), scheduler.spent) == (NOBODY_KNOWS, 2)
-
-
 def test_only_what_was_granted_in_the_window_comes_back() -> None:
     """By receipt or by a refund. Another window replaces what was in hand, and earlier grants are gone."""
     scheduler, store = made(granted=3)
@@ -122,15 +111,3 @@ def booked(*starts: int) -> Bookings:
     bookings.link = Store()
     bookings.book([start * MS for start in starts], [(1, 30)] * len(starts), [1] * len(starts), None)
     return bookings
-
-
-def test_a_booking_is_used_at_its_instant() -> None:
-    """What a smaller request leaves of it is told to the store. A pause moves what is in hand and under way."""
-    bookings, paused = booked(0, 100), booked(100)
-    assert [bookings.take(Amounts((1, 30)), at) for at in (0, 20 * MS)] == [0, 100 * MS]
-    assert bookings.lag(130 * MS) == 30 * MS
-    assert bookings.take(Amounts((1, 20)), 100 * MS) == 100 * MS
-    assert (bookings.in_hand, bookings.corrections, bookings.lag(130 * MS)) == (0, [0, -10], 0)
-    assert paused.take(Amounts((1, 40)), 0) > 0  # larger than what is in hand: the store is asked
-    paused.shift(10 * MS)
-    assert (paused.peek(Amounts((1, 30)), 0), paused.asked_at) == (90 * MS, -10 * MS)

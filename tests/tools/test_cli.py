@@ -14,7 +14,7 @@ from helpers.driving import LONG
 from helpers.platforms import needs_signals
 
 import aiorate
-from aiorate._tools import cli, simulate, strategies
+from aiorate._tools import cli, strategies
 
 COMMAND = [sys.executable, "-m", "aiorate"]
 PLAIN = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PYTHONIOENCODING")}
@@ -118,20 +118,6 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch, c
 
     with pytest.raises(ImportError, match="demo"):
         cli.main(["demo"])
-
-
-def test_an_interrupted_command_ends_as_the_shell_expects(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """130 for Ctrl-C, 141 for a closed pipe. Windows calls that an invalid argument (bpo-35754)."""
-    invalid = OSError(22, "Invalid argument")
-    for error, system, expected in ((KeyboardInterrupt(), "posix", 130), (BrokenPipeError(), "posix", 141), (invalid, "nt", 141)):
-        with monkeypatch.context() as patch:
-            patch.setattr(simulate, "run", lambda error=error, **options: (_ for _ in ()).throw(error))
-            patch.setattr(cli, "_SYSTEM", system)
-            assert cli.main(["simulate"]) == expected, error
-    monkeypatch.setattr(simulate, "run", lambda **options: (_ for _ in ()).throw(invalid))
-    with pytest.raises(OSError, match="Invalid argument"):
-        cli.main(["simulate"])
-    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_module_runs_as_a_program() -> None:

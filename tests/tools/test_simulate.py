@@ -17,7 +17,7 @@ from helpers.driving import LONG
 
 from aiorate import Limiter, TokenBucket, WaitTooLong
 from aiorate._tools import cli
-from aiorate._tools.figures import SECOND, busiest, percentile
+from aiorate._tools.figures import SECOND, busiest
 from aiorate._tools.simulate import play, read
 from aiorate._tools.strategies import NAMES, make
 from aiorate.testing import VirtualLoop
@@ -183,11 +183,6 @@ def test_the_busiest_window_holds_the_most() -> None:
         assert busiest(points, window) == tried, (points, window)
 
 
-def test_percentiles_are_by_nearest_rank() -> None:
-    assert [percentile(range(1, 101), percent) for percent in (0, 50, 95, 100)] == [1, 50, 95, 100]
-    assert [percentile([7], 50), percentile([], 50)] == [7, 0]
-
-
 # The output.
 
 
@@ -231,14 +226,6 @@ def test_the_summary_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ]
     by_permits = shown(capsys, written(tmp_path, "0 2\n0\n"), "--rate", "9/500ms", "--burst", "3")
     assert "most permits in any 0.5 s: 3 arrived, 3 granted" in by_permits
-
-
-def test_nothing_granted_has_a_summary_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A new pool holds one permit."""
-    text = shown(capsys, written(tmp_path, "1 2\n"), "--max-wait", "0")
-
-    assert "refused              1   100.0%" in text
-    assert "2 arrived, 0 granted" in text
 
 
 def test_a_plot_shows_arrivals_grants_and_the_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
