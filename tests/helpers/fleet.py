@@ -25,8 +25,6 @@ import aiorate
 from aiorate.redis import RedisBudget, RedisLimiter
 from helpers.local_store import Store
 
-__all__ = ["RATE", "Event", "Order", "Record", "Shares", "together"]
-
 RATE = 1_000.0
 SECOND = 1_000_000_000
 Event = tuple[float, Callable[["list[subprocess.Popen[str]]"], object]]

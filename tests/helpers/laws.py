@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from aiorate import Scheduler
 
-__all__ = ["check"]
 
 DAY = 86_400 * NS_PER_SECOND
 

@@ -66,8 +66,7 @@ class Lines:
         for task in self.tasks:
             task.cancel()
         await turns(4)
-        assert not self.shared._dispatcher.line
-        assert len(self.shared._dispatcher.line) == 0
+        assert 0 == self.shared.statistics().waiting
         assert self.clock.next_timer is None
 
     async def _one(self, key: Hashable, permits: int) -> None:

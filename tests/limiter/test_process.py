@@ -16,8 +16,7 @@ import pytest
 import trio
 import trio.testing
 from helpers.driving import LONG
-from helpers.process import made
-from helpers.threads import KINDS, LoopThread, call_in_thread, in_thread, loop_thread, waiting
+from helpers.threads import KINDS, LoopThread, call_in_thread, in_thread, loop_thread, made, waiting
 
 import aiorate
 from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket

@@ -12,8 +12,7 @@ import pytest
 import trio
 import trio.testing
 from helpers.driving import LONG
-from helpers.process import made
-from helpers.threads import LoopThread, call_in_thread, in_thread, waiting
+from helpers.threads import LoopThread, call_in_thread, in_thread, made, waiting
 
 import aiorate
 from aiorate import Limiter, TokenBucket

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.driving import LONG
-from helpers.process import EACH_KIND
-from helpers.threads import call_in_thread, in_thread, loop_thread, waiting
+from helpers.threads import EACH_KIND, call_in_thread, in_thread, loop_thread, waiting
 
 import aiorate
 from aiorate import KeyedLimiter, Limiter, TokenBucket

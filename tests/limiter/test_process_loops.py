@@ -17,8 +17,7 @@ import pytest
 from helpers.driving import LONG
 from helpers.loops import FACTORIES
 from helpers.platforms import needs_signals
-from helpers.process import EACH_KIND, made
-from helpers.threads import LoopThread, Recorded, TrioThread, in_thread, loop_thread, waiting
+from helpers.threads import EACH_KIND, LoopThread, Recorded, TrioThread, in_thread, loop_thread, made, waiting
 
 import aiorate
 from aiorate import Limiter, TokenBucket

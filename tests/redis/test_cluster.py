@@ -6,9 +6,7 @@ import asyncio
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-import pytest
 from helpers.driving import one_loop, until
-from helpers.forks import program
 from helpers.stores import RealServer, port_of_cluster
 from redis.asyncio.cluster import RedisCluster
 
@@ -67,52 +65,3 @@ async def test_keys_of_all_slots_are_served(running: RealServer) -> None:
         await limiters.aclose()
         await budgets.aclose()
         await client.aclose()
-
-
-@pytest.mark.slow
-async def test_a_node_that_is_killed_keeps_only_its_keys_waiting(running: RealServer) -> None:
-    """Each node has its own task that asks, because a client tries a node that is down again and again.
-
-    In a separate process, because the client loses connections as it reads the map of the cluster again.
-    """
-    with cluster(range(5000), range(8192, 16384), range(5000, 8192)) as nodes:
-        await complete(nodes)
-        assert "100 False degraded\n" == program(NODE_DOWN, PORTS=[node.port for node in nodes])
-
-
-NODE_DOWN = """
-import itertools, logging
-import redis
-from redis.asyncio.cluster import RedisCluster
-from aiorate.redis import RedisBudget, RedisLimiter
-
-logging.disable()  # that the store does not answer
-
-
-async def main():
-    client = RedisCluster.from_url(f"redis://127.0.0.1:{PORTS[0]}/0")
-    await client.initialize()
-
-    def limiter_on(port):
-        names = map("n{}".format, itertools.count())
-        name = next(name for name in names if client.get_node_from_key(f"aiorate:{name}").port == port)
-        return RedisLimiter(client, name, "200/s", on_unavailable="wait")
-
-    alive, dead = limiter_on(PORTS[0]), limiter_on(PORTS[1])
-    await asyncio.gather(alive.acquire(), dead.acquire())
-    redis.Redis(port=PORTS[1]).shutdown(nosave=True)
-    waiting = asyncio.create_task(dead.acquire())
-    while dead.statistics().state != "degraded":
-        await asyncio.sleep(0.01)
-    before = alive.statistics().granted
-    await asyncio.gather(*[alive.acquire() for _ in range(100)])
-    print(alive.statistics().granted - before, waiting.done(), dead.statistics().state)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    await alive.aclose()
-    await dead.aclose()
-    await client.aclose()
-
-
-asyncio.run(main())
-"""
