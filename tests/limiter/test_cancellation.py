@@ -67,26 +67,6 @@ async def granted_but_not_run(crowd: Crowd) -> None:
         await turns(1)
 
 
-async def test_a_timeout_gives_up_the_place_in_line(crowd: Crowd) -> None:
-    reached = []
-
-    async def impatient() -> None:
-        try:
-            async with asyncio.timeout(0):
-                await crowd.limiter.acquire()
-        except TimeoutError:
-            reached.append(crowd.clock.now())
-
-    task = asyncio.ensure_future(impatient())
-    await turns(1)
-    crowd.ask("next")
-    await asyncio.wait([task])
-    await crowd.clock.run(1)
-
-    assert reached == [0]
-    assert crowd.granted == {"next": SECOND // 10}
-
-
 async def test_closing_a_waiting_coroutine_by_hand_leaves_the_line(crowd: Crowd) -> None:
     """A coroutine that is no longer driven gets GeneratorExit instead of a cancellation, with no iteration of the loop to act in."""
     coroutine = crowd.limiter.acquire()

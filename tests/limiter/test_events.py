@@ -156,7 +156,6 @@ async def test_repr_shows_the_state() -> None:
 
 
 async def waits_of(lengths: list[int]) -> tuple[list[int], Limiter]:
-    """Have one request after the other wait for about that many ns; how long each waited."""
     clock = SteppedClock()
     limiter = Limiter(TokenBucket("1000000000/s", burst=10**18, initial=0), clock=clock)
     assert limiter.delay() > 0  # the first reading of the clock starts the schedule

@@ -46,8 +46,6 @@ class Sent:
 
 
 def test_each_key_has_its_own_limit() -> None:
-    """A free key is granted at once, even if another key has to wait."""
-
     async def main() -> list[tuple[float, Any]]:
         sent = Sent(aiorate.KeyedLimiter(lambda chat: aiorate.TokenBucket("1/s", burst=1)))
         sent.send("a", 3)
@@ -141,7 +139,6 @@ async def test_a_pause_concerns_one_key_or_all_by_the_shared_limit() -> None:
 
 @one_loop
 async def test_try_acquire_and_max_wait_ask_the_shared_limit_too() -> None:
-    """They spend both limits, or neither."""
     clock = ManualClock()
     shared = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
     keyed = aiorate.KeyedLimiter(lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)

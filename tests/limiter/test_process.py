@@ -129,7 +129,6 @@ def test_no_thread_passes_the_line_of_another() -> None:
 
 
 def test_changes_from_another_thread_reach_the_line() -> None:
-    """Rate, pause, resume, refund, charge and reset may be called in any thread."""
     clock = ManualClock()
     limiter = made(clock, rate="1/h")
     with LoopThread() as thread:

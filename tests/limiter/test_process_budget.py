@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 from helpers.driving import LONG
 from helpers.threads import LoopThread, call_in_thread, in_thread, waiting
 
@@ -41,7 +38,6 @@ async def awaited(budget: Budget, **amounts: Any) -> aiorate.Lease:
 
 
 def test_threads_and_loops_stand_in_one_line() -> None:
-    """In order of arrival; the same object serves both."""
     clock = ManualClock()
     budget = made(clock)
     with LoopThread() as loop:
@@ -63,7 +59,6 @@ def test_threads_and_loops_stand_in_one_line() -> None:
 
 
 def test_of_many_threads_that_settle_one_counts() -> None:
-    """The first; the permits come back once."""
     budget = made()
     barrier = threading.Barrier(8)
     with budget.reserve(tokens=100) as lease:
@@ -73,7 +68,6 @@ def test_of_many_threads_that_settle_one_counts() -> None:
 
 
 def test_max_wait_and_max_waiting_hold_for_threads() -> None:
-    """Refused at once, or in time, and nothing is spent."""
     clock = ManualClock()
     budget = made(clock, max_waiting=1)
     with budget.reserve(tokens=100):
@@ -117,20 +111,3 @@ def test_a_shared_bound_holds_for_threads_and_loops() -> None:
             clock.advance(0.1)
             thread.result(LONG)
         assert 0 == second.waiting
-
-
-def test_a_plain_with_is_an_error_where_it_would_block_a_loop() -> None:
-    """In a thread whose loop runs, and for a budget of one loop; nothing is spent, and nothing is held."""
-    budget, alone = made(), Budget(requests=TokenBucket("1/h", burst=1))
-
-    async def main() -> None:
-        with pytest.raises(RuntimeError, match="loop"), budget.reserve():
-            pass
-        async with budget.reserve():
-            pass
-
-    trio.run(main)
-    asyncio.run(main())
-    with pytest.raises(RuntimeError, match="process"), alone.reserve():  # type: ignore[attr-defined]
-        pass
-    assert (8, 1) == (budget.available("requests"), alone.available("requests"))

@@ -38,7 +38,6 @@ print(limiter.statistics().granted)
 
 
 def test_a_fork_waits_for_the_decisions_of_other_threads() -> None:
-    """No child finds the lock held, or half of a decision."""
     printed = program("""
 limiter = aiorate.Limiter("1000000/s", scope="process")
 over = False

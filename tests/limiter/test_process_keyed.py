@@ -102,7 +102,6 @@ def test_other_threads_go_on_while_a_key_is_made() -> None:
 
 
 def test_a_key_in_use_by_a_thread_is_kept() -> None:
-    """Waiting, or held; others are evicted meanwhile."""
     clock = ManualClock()
     keyed = KeyedLimiter[str](lambda key: wide(clock), scope="process")
     keyed.acquire_blocking("waits")
@@ -125,7 +124,6 @@ def test_a_key_in_use_by_a_thread_is_kept() -> None:
 
 @pytest.mark.parametrize("loops", [False, True])
 def test_evictions_never_lose_a_debt(loops: bool) -> None:
-    """Eight threads use and evict twenty keys: no key ever grants more than its burst."""
     clock = ManualClock()
     granted: Counter[int] = Counter()
     lock = threading.Lock()

@@ -45,7 +45,6 @@ def test_the_budget_lives_on_from_one_loop_to_the_next(kind: str) -> None:
 
 
 async def waits_of(limiter: aiorate.Limiter, clock: ManualClock, count: int) -> list[float]:
-    """Return what ``count`` tasks wait."""
     tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(count)]
     await clock.run(10)
     return [task.result() for task in tasks]
@@ -127,7 +126,6 @@ def test_a_second_running_loop_is_refused(kind: str) -> None:
 
 
 def run_virtually(main: Any) -> Any:
-    """Run it in a loop of virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
 
@@ -170,7 +168,6 @@ LOOPS = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
 
 
 def paced(rate: str = "500/s") -> aiorate.Limiter:
-    """Make a limiter with a kernel timer."""
     return aiorate.Limiter(aiorate.TokenBucket(rate, burst=1), precise=True)
 
 

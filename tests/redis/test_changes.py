@@ -51,6 +51,23 @@ async def test_set_rate_changes_the_rate_of_its_process(store: RealServer) -> No
     assert aiorate.Rate.parse("100/s") == process.limiter.rate
 
 
+async def test_slots_on_their_way_are_those_of_the_rate_asked_for(store: RealServer) -> None:
+    """Laid out at another, they would be granted faster than the store knows, or once more to another process."""
+    for before, after, interval in (("1000/s", "10/s", 0.001), ("10/s", "1000/s", 0.1)):
+        store.send("FLUSHALL")
+        one, other, began = Process(store, before, latency=0.01, horizon=1.0), Process(store, "1000/s"), now()
+        one.ask(4)
+        await asyncio.sleep(0.005)
+        one.limiter.set_rate(after)
+        await asyncio.sleep(0.01)
+        other.ask()
+        await asyncio.wait(one.tasks + other.tasks)
+
+        assert [pytest.approx(began + 0.02 + index * interval, abs=2e-3) for index in range(4)] == one.granted, after
+        assert [pytest.approx(began + max(0.01 + 4 * interval, 0.015), abs=2e-3)] == other.granted, after
+        await stop(one, other)
+
+
 @pytest.mark.parametrize("burst", [1, 300])
 async def test_lost_state_is_restored_by_a_process_that_remembers(store: RealServer, burst: int) -> None:
     processes = [Process(store, "1000/s", burst=burst) for _ in range(4)]

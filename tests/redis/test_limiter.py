@@ -133,17 +133,6 @@ async def test_a_large_request_gathers_its_slots(store: RealServer) -> None:
         await stop(process)
 
 
-async def test_a_burst_is_one_for_all(store: RealServer) -> None:
-    processes = [Process(store, "10/s", burst=5), Process(store, "10/s", burst=5)]
-    for process in processes:
-        process.ask(4)
-    await asyncio.wait([task for process in processes for task in process.tasks])
-
-    instants = sorted(instant for process in processes for instant in process.granted)
-    assert 5 == sum(instant < 0.01 for instant in instants)
-    assert most_in_any_window(instants, 0.3) <= 8
-
-
 # Leases.
 
 

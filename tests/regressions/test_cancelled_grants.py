@@ -80,7 +80,6 @@ async def test_a_window_is_exact_after_a_cancellation_and_a_stall() -> None:
 
 
 def taken(limiter: aiorate.Limiter) -> int:
-    """Take every permit available now, and count them."""
     count = 0
     while limiter.try_acquire():
         count += 1

@@ -107,7 +107,6 @@ async def test_estimate_of_a_key_behind_many_others_at_a_shared_window() -> None
 
 
 def cost(ask: Callable[[], Any]) -> int:
-    """Count the function calls until the answer."""
     calls = 0
 
     def count(frame: object, event: str, argument: object) -> None:

@@ -101,20 +101,6 @@ def test_a_bucket_that_is_full_or_has_no_size_holds_nothing() -> None:
 
 
 @one_loop
-async def test_a_cancelled_request_leaves_no_trace() -> None:
-    """It was granted within the server's bucket, and never sent."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(1, 10, 90))
-    await crowd.queue(range(2))
-    crowd.clock.advance(10)  # grants the second, which has not run yet
-    crowd.tasks[1].cancel()
-    await crowd.queue([2])
-    await crowd.clock.run(60)
-
-    assert [0.0, 10.0] == instants(crowd)
-
-
-@one_loop
 async def test_changing_the_limiter_does_not_end_the_feedback() -> None:
     """A change here does not fill the server's bucket."""
     changes: list[Callable[[Limiter], object]] = [
@@ -131,19 +117,6 @@ async def test_changing_the_limiter_does_not_end_the_feedback() -> None:
         await crowd.clock.run(60)
 
         assert [0.0, 0.0, 10.0, 20.0] == instants(crowd), number
-
-
-@one_loop
-async def test_reset_forgets_the_feedback() -> None:
-    """The way out when a server sends nonsense."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(0, 1, 86_400))
-    await crowd.queue(range(3))
-
-    crowd.limiter.reset()
-    await crowd.clock.run(1)
-
-    assert [0.0] * 3 == instants(crowd)
 
 
 @one_loop

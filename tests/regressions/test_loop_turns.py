@@ -282,7 +282,6 @@ def test_a_herd_costs_each_task_a_few_steps(herd: Callable[[int], Awaitable[obje
 
 
 def test_a_herd_is_answered_in_order_of_arrival() -> None:
-    """A later caller is never answered sooner."""
     order: list[int] = []
 
     async def ask(limiter: aiorate.Limiter, number: int) -> None:

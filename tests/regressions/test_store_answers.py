@@ -184,28 +184,20 @@ PARTS = ["s3cr", "1234", "t0pp", "w0rd"]
 
 URLS = [
     "redis://:s3cr#t0pp@127.0.0.1:1/0",
-    "redis://:s3cr/t0pp@127.0.0.1:1/0",
-    "redis://:s3cr?t0pp@127.0.0.1:1/0",
     "redis://:s3cr?t0pp=w0rd@127.0.0.1:1/0",
     "redis://:s3cr[t0pp@127.0.0.1:1/0",
-    "redis://:[s3cr]t0pp@127.0.0.1:1/0",
     "redis://:s3cr@t0pp@127.0.0.1:1/0",
     "redis://:s3cr%t0pp@127.0.0.1:1/0",
     "redis://:s3cr\u2100t0pp@127.0.0.1:1/0",  # NFKC turns it into a/c, with a slash
     "redis://:1234/t0pp@127.0.0.1:1/0",
-    "redis://:1234?a=t0pp@127.0.0.1:1/0",
-    "redis://s3cr:1234/t0pp@127.0.0.1:1/0",
     "redis://s3cr:t0pp@127.0.0.1:99999/0",
-    "redis://s3cr:t0pp@127.0.0.1:w0rd/0",
     "redis://127.0.0.1:1?password=s3cr&t0pp=w0rd",
     "redis://127.0.0.1:1?username=me@corp&password=s3cr",
-    "127.0.0.1?password=s3cr",
     ":s3cr@127.0.0.1:1",
     "s3cr://127.0.0.1",
     "http://user:s3cr@127.0.0.1",
     "unix://:s3cr/t0pp@/tmp/none.sock",
     "rediss://:s3cr@127.0.0.1:1",
-    "valkey://:s3cr#t0pp@127.0.0.1:1",
 ]
 
 

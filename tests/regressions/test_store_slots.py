@@ -292,7 +292,6 @@ def local_pair(store: RealServer, **options: Any) -> tuple[Process, Process]:
 
 
 async def cut_off(process: Process, seconds: float) -> None:
-    """Cut the process off from the store."""
     process.client.error = NoConnection()
     await asyncio.sleep(seconds)
     process.client.error = None
