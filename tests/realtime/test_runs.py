@@ -51,25 +51,6 @@ async def waits_of(limiter: aiorate.Limiter, clock: ManualClock, count: int) -> 
 
 
 @both
-def test_waiters_left_behind_by_a_run_do_not_affect_the_next(kind: str) -> None:
-    clock = ManualClock()
-    limiter = aiorate.Limiter(BOTH[kind](), clock=clock)
-
-    left: list[asyncio.Task[float]] = []
-
-    async def leave() -> None:
-        left.extend(asyncio.ensure_future(limiter.acquire()) for _ in range(100))
-        await turns(3)
-
-    for _ in range(3):
-        asyncio.run(leave())
-        assert (limiter.statistics().waiting, clock.timers) == (0, 0)
-
-    assert limiter.delay() == 0.1
-    assert asyncio.run(waits_of(limiter, clock, 2)) == [0.1, 0.2]
-
-
-@both
 def test_waiters_of_a_stopped_loop_learn_that_the_limiter_moved(kind: str) -> None:
     limiter = aiorate.Limiter(BOTH[kind](), clock=(clock := ManualClock()))
     old = asyncio.new_event_loop()
@@ -147,19 +128,6 @@ def test_time_goes_on_from_virtual_loops_to_real_ones_and_back(kind: str) -> Non
     for waits in (second, last):
         assert max(waits) <= 0.1
     assert max(real) < LONG
-
-
-@both
-def test_a_pause_ends_when_it_should_across_loops(kind: str) -> None:
-    limiter = aiorate.Limiter(BOTH[kind]())
-
-    async def pause() -> None:
-        await asyncio.sleep(10)
-        limiter.pause(60)
-
-    run_virtually(pause())
-
-    assert run_virtually(limiter.acquire()) == 60.0
 
 
 # Kernel timers.

@@ -13,7 +13,7 @@ from socket import socket
 from typing import Any
 
 import pytest
-from helpers.driving import SECOND, turns
+from helpers.driving import SECOND
 
 import aiorate
 from aiorate.redis import RedisLimiter
@@ -298,23 +298,6 @@ def test_a_herd_is_answered_in_order_of_arrival() -> None:
         runner.run(main())
 
     assert list(range(2_000)) == order
-
-
-def test_nothing_is_left_in_the_loop_after_a_herd() -> None:
-    """An idle limiter has no task, no timer and no callback."""
-
-    async def main() -> None:
-        limiters = [await herd(500) for herd in HERDS]
-        await turns(5)
-        before = loop.scheduled
-        await turns(5)
-        assert before + 5 == loop.scheduled  # this task's own
-        assert 1 == len(asyncio.all_tasks())
-        assert len(HERDS) == len(limiters)
-
-    with asyncio.Runner(loop_factory=Slow) as runner:
-        loop: Any = runner.get_loop()
-        runner.run(main())
 
 
 def test_loop_that_ends_with_a_herd_gives_its_permits_back() -> None:

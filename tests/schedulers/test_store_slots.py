@@ -10,7 +10,6 @@ from helpers.laws import check
 
 from aiorate import Rate
 from aiorate.schedulers.interface import NOBODY_KNOWS
-from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.slot_scheduler import SlotScheduler
 
 MS = 1_000_000
@@ -99,20 +98,6 @@ def test_a_copy_has_the_slots_of_every_answer_and_keeps_the_laws() -> None:
     assert granted(scheduler, 13 * MS) == [0, 1, 10, 11]
     for rates in (["10/s"], ["10/s", "30/10s"], ["7/s", "3/s", "1/250ms"]):
         check(lambda rates=rates: deepcopy(booked(*rates, burst=3)), 2, GIVING_BACK)  # type: ignore[misc]
-
-
-def test_its_part_of_the_rate_is_what_it_says() -> None:
-    """While the store is away: from nothing, up to the burst, in whole ticks."""
-    for burst in (1, 4):
-        local, dues, later = NextFree([Rate.parse("3/s")], [burst], [NOW]), [], NOW + 60 * SECOND
-        for _ in range(4):
-            dues.append(at := local.at(1, NOW))
-            local.spend(1, at)
-        assert [due - NOW for due in dues] == [0, 333_333_334, 666_666_667, 1_000_000_000]
-        for _ in range(burst):
-            assert local.at(1, later) == later
-            local.spend(1, later)
-        assert local.at(1, later) > later
 
 
 def test_a_slot_scheduler_answers_for_all_its_slots() -> None:

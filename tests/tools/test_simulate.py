@@ -228,21 +228,6 @@ def test_the_summary_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "most permits in any 0.5 s: 3 arrived, 3 granted" in by_permits
 
 
-def test_a_plot_shows_arrivals_grants_and_the_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Five a second for 20 s, of which three a second are granted."""
-    file = written(tmp_path, "".join(f"{number / 5}\n" for number in range(100)))
-
-    drawn = shown(capsys, file, "--rate", "3/s").partition("requests per second")[2]
-    fast = shown(capsys, file, "--rate", "3000/s").partition("requests per second")[2]
-
-    dots = [line.rindex("o") for line in drawn.splitlines() if "o" in line[5:]]
-    bars = [line.rindex("█") for line in drawn.splitlines() if "█" in line]
-    assert max(dots) < 60 < max(bars)  # arrivals end after 20 s of 33
-    assert "3┼" in drawn
-    assert "30 s" in drawn
-    assert "┼" not in fast  # a line far above would leave no room
-
-
 def test_without_plotext_the_summary_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
