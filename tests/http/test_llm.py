@@ -140,7 +140,7 @@ async def test_a_limit_that_others_have_used_up_pauses_the_budget(sdk: str) -> N
 
 @pytest.mark.parametrize(("strategy", "least", "most"), [("pool of 6 s", 0.95, 1.0), ("rate", 0.6, 0.9)])
 async def test_unused_permits_of_overlapping_calls_need_a_bucket(strategy: str, least: float, most: float) -> None:
-    """A rate promises even spacing, so returned permits cannot be granted later at one instant; the examples use buckets, and a pool does."""
+    """A rate promises even spacing, so returned permits cannot be granted later at one instant; the examples use buckets."""
     provider = provider_of("openai")
     rate = aiorate.Rate(40_000, per=60)
     tokens = TokenPool(rate) if strategy == "rate" else TokenPool(rate, pool=MINUTE // 10)
