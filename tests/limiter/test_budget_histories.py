@@ -9,7 +9,7 @@ from copy import deepcopy
 import pytest
 from helpers.driving import SECOND, one_loop, turns
 from helpers.strategies import EACH
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aiorate
@@ -17,7 +17,7 @@ from aiorate import Budget
 from aiorate.testing import ManualClock
 
 
-@settings(max_examples=50, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50)
 @given(
     name=st.sampled_from(["TokenBucket", "TokenBucket-paced", "TokenPool", "SlidingWindow", "CalendarWindow"]),
     steps=st.lists(

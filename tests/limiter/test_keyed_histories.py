@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from helpers.driving import SteppedClock, turns
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aiorate
@@ -86,7 +86,7 @@ class World:
         assert self.clock.next_timer is None
 
 
-@settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40)
 @given(levels=st.sampled_from([1, 1, 2, 3]), steps=st.lists(STEP, min_size=1, max_size=40))
 def test_nothing_is_lost_and_each_key_is_served_in_order(levels: int, steps: list[tuple[str, Any, Any]]) -> None:
     """Whatever is cancelled, paused, refunded or changed meanwhile, at one level or at several."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil, floor
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aiorate
@@ -13,7 +13,7 @@ import aiorate
 RATES = st.sampled_from([Fraction(n) for n in ("1", "2", "5", "7", "1000", "12345", "80000", "3/10", "1/86400", "9999999")])
 SIZES = st.integers(1, 40)
 GAPS = st.sampled_from([0, 0, 0, 1, 3, 4, 5, 9, 40, 400])  # between requests, in quarter intervals of the first rate
-some = settings(max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=25)
 
 
 def ns(seconds: Fraction) -> int:
