@@ -48,14 +48,10 @@ class Order:
     tasks: int = 50
     permits: int = 1
     """Permits of each acquire."""
-    after: float = 0.0
-    """Seconds after the beginning at which the tasks begin."""
     seconds: float = 5.0
     """Seconds from the beginning to the end."""
     timeout: float | None = None
     """Seconds after which a task cancels an acquire, and asks again."""
-    clock: float = 0.0
-    """Seconds by which the wall clock of the process is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +195,9 @@ async def _work(order: Order) -> Record:
             if not count % _TURN:
                 await asyncio.sleep(0)
 
-    await asyncio.sleep(max(0.0, (begin - monotonic_ns()) / SECOND + order.after))
+    await asyncio.sleep(max(0.0, (begin - monotonic_ns()) / SECOND))
     tasks = [asyncio.create_task(one()) for _ in range(order.tasks)]
-    await asyncio.wait(tasks, timeout=order.seconds - order.after)
+    await asyncio.wait(tasks, timeout=order.seconds)
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=5)
@@ -212,10 +208,6 @@ async def _work(order: Order) -> Record:
 def main(text: str) -> None:
     """Carry out the order in that JSON text."""
     order = Order(**json.loads(text))
-    if order.clock:
-        right, right_ns = time.time, time.time_ns
-        time.time = lambda: right() + order.clock
-        time.time_ns = lambda: right_ns() + round(order.clock * SECOND)
     print(json.dumps(asdict(asyncio.run(_work(order)))), flush=True)
 
 

@@ -148,6 +148,17 @@ async def test_the_line_holds_at_most_max_waiting() -> None:
         assert crowd.limiter.statistics().refused == 2
 
 
+async def test_a_request_that_is_being_cancelled_makes_room() -> None:
+    crowd = crowd_of("10/s", max_waiting=1)
+    await crowd.queue("AB")
+
+    crowd.ask("C")
+    crowd.tasks["B"].cancel()
+    await crowd.clock.run(1)
+
+    assert list(crowd.granted) == ["A", "C"]
+
+
 async def test_try_acquire_never_waits() -> None:
     crowd = crowd_of(aiorate.TokenBucket("10/s", burst=3))
 

@@ -81,42 +81,6 @@ async def test_github_never_refuses() -> None:
     assert now() - wrote_in < 1.05 * 250 * 60 / 800 + 2  # at the rate of the points
 
 
-# Many addresses.
-
-
-async def test_many_addresses_come_in_order() -> None:
-    """At an even pace, by fifty tasks: a refused page is asked for again, one failure is in its place, each step reported once."""
-    running, most, steps = 0, 0, 0
-    instants, refused = [], list[str]()
-    dice = random.Random(1)
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        nonlocal running, most
-        instants.append(now())
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(dice.uniform(0.05, 0.3))
-        running -= 1
-        number = request.url.params["page"]
-        if number == "300" and not refused:
-            refused.append(number)
-            return httpx.Response(429, headers={"Retry-After": "2"})
-        return httpx.Response(500 if number == "77" else 200, text=number)
-
-    def step() -> None:
-        nonlocal steps
-        steps += 1
-
-    pages = await program_with("fetch_all", answer)["fetch_all"]([f"http://test/about?page={n}" for n in range(400)], step)
-
-    assert [n for n in range(400) if pages[n] != str(n)] == [77]
-    assert isinstance(pages[77], httpx.HTTPStatusError)
-    assert (400, ["300"]) == (steps, refused)
-    assert most <= 50
-    assert min(later - earlier for earlier, later in zip(instants, instants[100:], strict=False)) >= 1
-    assert 401 / 90 + 1.9 < now() < 401 / 90 + 3
-
-
 # A gateway for language models.
 
 ACCOUNT = {"requests": 500, "tokens": 200_000}  # per minute

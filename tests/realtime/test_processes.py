@@ -34,11 +34,6 @@ def test_four_processes_share_a_budget(store: Store) -> None:
     check(store, orders(subject="budget"), part=0.95, most=1.02, calls=0.2, even=0.7)
 
 
-@pytest.mark.parametrize("clock", [5.0, -5.0])
-def test_a_wrong_wall_clock_changes_nothing(store: Store, clock: float) -> None:
-    check(store, orders(3) + orders(1, clock=clock), part=0.99, even=0.9)
-
-
 def test_requests_for_several_permits_have_the_whole_rate_too(store: Store) -> None:
     """They gather slots, and a caller that asks for ten at a time gets as much as those that ask for one."""
     same = {"tasks": 20, "seconds": 4.0}
@@ -74,27 +69,6 @@ def test_the_others_go_on_when_a_busy_process_is_killed(store: Store) -> None:
         assert len(shares.grants) == 3
         assert shares.errors == {}
         return {"missing": missing(shares.delivered(2.0, 2.25), machine.delivered(2.0, 2.25), 0.9)}
-
-    in_one_round(measured)
-
-
-def test_a_newcomer_is_served_while_ten_thousand_wait(store: Store) -> None:
-    def connections() -> int:
-        return len(store.send("CLIENT", "LIST").strip().splitlines()) - 1  # the one that asks left out
-
-    def measured() -> Figures:
-        waits, before = {}, connections()
-        seen: list[int] = []
-        for subject, options in (("aiorate", {}), ("floor", {"processes": 2})):
-            crowd = orders(1, subject=subject, options=options, tasks=10_000, seconds=3.0)
-            newcomer = orders(1, subject=subject, options=options, tasks=1, seconds=3.0, after=2.0)
-            shares = together(crowd + newcomer, store, (2.5, lambda workers: seen.append(connections())))
-            assert shares.errors == {}
-            waits[subject] = (shares.grants[1][0] - shares.begin) / 1e9 - 2.0
-            if subject == "aiorate":
-                delivered = shares.delivered(1.0)
-        assert seen == [before + 2, before]
-        return {"wait": (waits["aiorate"], 0.2 + max(0.0, waits["floor"])), "missing": (1.0 - delivered, 0.05)}
 
     in_one_round(measured)
 

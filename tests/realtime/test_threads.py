@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -22,6 +22,11 @@ from aiorate import Budget, KeyedLimiter, Limiter
 pytestmark = pytest.mark.slow
 
 CANCELLED = 10_000
+
+
+def run_in(factory: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, Any, Any]) -> None:
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main)
 
 
 class Users:
@@ -69,7 +74,7 @@ class Users:
         """Use it from all threads."""
         users = [lambda seed=seed: self.thread(seed) for seed in range(8)]  # type: ignore[misc]
         for number, factory in enumerate(FACTORIES.values()):
-            users.append(lambda factory=factory, number=number: asyncio.Runner(loop_factory=factory).run(self.loop(100 * number)))  # type: ignore[misc]
+            users.append(lambda factory=factory, number=number: run_in(factory, self.loop(100 * number)))  # type: ignore[misc]
         for thread in [in_thread(user) for user in users]:
             thread.result(LONG)
 
@@ -152,7 +157,7 @@ def test_twelve_threads_share_a_rate(loop: str) -> None:
             await asyncio.gather(*(ask(place) for _ in range(50)))
 
         def turn(place: int, fifty: Callable[[int], Any] = fifty) -> None:
-            asyncio.Runner(loop_factory=FACTORIES[loop]).run(fifty(place))
+            run_in(FACTORIES[loop], fifty(place))
 
         threads = [in_thread(lambda place=place: (turn if place < 8 else block)(place)) for place in range(12)]  # type: ignore[misc]
         time.sleep(0.3)

@@ -84,14 +84,11 @@ def test_a_bucket_that_is_full_again_holds_nobody() -> None:
         assert (1000, 0.0) == (limiter.statistics().available, limiter.delay(1000)), reset
 
 
-async def ask(kind: str, keyed: KeyedLimiter[str], url: str, key: Any = None) -> None:
+async def ask(kind: str, keyed: KeyedLimiter[str], url: str) -> None:
     if kind == "middleware":
-        async with aiohttp.ClientSession(middlewares=[middleware(keyed, key=key)]) as session, session.get(url):
+        async with aiohttp.ClientSession(middlewares=[middleware(keyed)]) as session, session.get(url):
             return
-    options: Any = {"event_hooks": hooks(keyed, key=key)} if kind == "hooks" else {}
-    if kind == "transport":
-        options = {"transport": limit_transport(httpx2.AsyncHTTPTransport(), keyed, key=key)}
-    async with httpx2.AsyncClient(**options) as client:
+    async with httpx2.AsyncClient(event_hooks=hooks(keyed)) as client:
         await client.get(url)
 
 

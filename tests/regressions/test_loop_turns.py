@@ -140,39 +140,22 @@ class Turns(selectors.DefaultSelector):
         return super().select(timeout)
 
 
-def work(scheduler: aiorate.Scheduler, body: int, count: int, way: str = "acquire") -> Turns:
+def work(scheduler: aiorate.Scheduler, body: int, count: int, ask: Callable[[aiorate.Limiter], Awaitable[object]]) -> Turns:
     """Run 100 workers, with a body of ``body`` ns of processor time after each of ``count`` grants in all."""
-    seen = Turns()
+    seen, limiter, left = Turns(), aiorate.Limiter(scheduler), count
 
-    def busy() -> None:
-        until = time.thread_time_ns() + body
-        while time.thread_time_ns() < until:
-            pass
+    async def asks() -> None:
+        nonlocal left
+        while left > 0:
+            await ask(limiter)
+            left -= 1
+            seen.bodies += 1
+            until = time.thread_time_ns() + body
+            while time.thread_time_ns() < until:
+                pass
 
     async def main() -> None:
-        limiter = aiorate.Limiter(scheduler)
-        left = count
-
-        async def asks() -> None:
-            nonlocal left
-            slots = limiter.slots()
-            while left > 0:
-                if way == "slots":
-                    await anext(slots)
-                elif way == "block":
-                    async with limiter:
-                        pass
-                elif way == "max_wait":
-                    await limiter.acquire(max_wait=60)
-                else:
-                    await limiter.acquire()
-                left -= 1
-                seen.bodies += 1
-                busy()
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(100):
-                group.create_task(asks())
+        await asyncio.gather(*(asks() for _ in range(100)))
 
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(seen)) as runner:
         runner.run(main())
@@ -181,8 +164,8 @@ def work(scheduler: aiorate.Scheduler, body: int, count: int, way: str = "acquir
 
 def test_the_loop_turns_after_a_few_bodies_with_permits_ready() -> None:
     """The first of 100 workers kept the loop for the whole run, because a permit fell due during each of its bodies."""
-    ways = [(strategy, "acquire") for strategy in ("TokenPool", "TicksAccumulator", "TokenBucket", "SlidingWindow")]
-    for strategy, way in [*ways, ("TokenPool", "slots"), ("BurstRatio", "block"), ("TokenPool", "max_wait")]:
+    ways = [(strategy, plainly) for strategy in ("TokenPool", "TicksAccumulator", "TokenBucket", "SlidingWindow")]
+    for strategy, way in [*ways, ("BurstRatio", block), ("TokenPool", lambda limiter: limiter.acquire(max_wait=60))]:
         seen = work(STRATEGIES[strategy]("10000/s"), 200 * US, 200, way)
 
         assert seen.most_bodies <= TURN // (200 * US) + 1, (strategy, way)

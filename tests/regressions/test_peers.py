@@ -97,18 +97,6 @@ def test_the_place_of_a_limit_among_others_changes_nothing() -> None:
     assert all(schedule == schedules[0] for schedule in schedules)
 
 
-def test_limits_that_contradict_each_other_are_all_kept() -> None:
-    """vutran1710/PyrateLimiter 4.3 (#239): lists of rates in the wrong order were enforced wrongly, without an error."""
-    for turned in [False, True]:
-        members = [aiorate.SlidingWindow("10/s"), aiorate.SlidingWindow("5/min")]
-        both = aiorate.AllOf(*(reversed(members) if turned else members))
-
-        instants = simulate(both, [0] * 12)
-
-        assert instants == [0] * 5 + [60 * SECOND] * 5 + [120 * SECOND] * 2, turned
-        assert (both.bound(SECOND), both.bound(60 * SECOND), both.rate) == (5, 5, aiorate.Rate(5, per=60)), turned
-
-
 @one_loop
 @pytest.mark.parametrize("name", ["TokenPool", "TokenBucket"])
 async def test_granted_task_may_cancel_all_others_at_once(name: str) -> None:

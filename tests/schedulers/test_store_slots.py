@@ -10,6 +10,7 @@ from helpers.laws import check
 
 from aiorate import Rate
 from aiorate.schedulers.interface import NOBODY_KNOWS
+from aiorate.schedulers.next_free import NextFree
 from aiorate.schedulers.slot_scheduler import SlotScheduler
 
 MS = 1_000_000
@@ -41,12 +42,31 @@ def granted(scheduler: SlotScheduler, until: int, permits: int = 1, step: int = 
     return [(now - NOW) / MS for now in range(NOW, NOW + until, step) if scheduler.take(permits, now) <= now]
 
 
+def test_slots_are_granted_when_they_are_due() -> None:
+    """Each once, at its own instant. Those of a burst are due from their arrival, and lapse from then."""
+    assert granted(booked(slots=3), 10 * MS) == [0, 1, 2]
+    burst = booked(burst=3, slots=3, start=NOW - 2 * MS)
+    assert (burst.available(NOW), burst.ready(1, NOW + SLACK + MS)) == (3, 0)
+    assert granted(burst, 10 * MS) == [0, 0.25, 0.5]
+
+
 def test_a_slot_lapses_after_the_slack() -> None:
     scheduler = booked(slots=10)
     at = NOW + 7 * MS
     assert [(scheduler.take(1, at) - NOW) // MS for _ in range(6)] == [2, 3, 4, 5, 6, 7]
     assert scheduler.take(1, at) > at
     assert scheduler.lapsed == 2 * MS
+
+
+def test_slots_are_gathered_for_one_large_request() -> None:
+    """Ten permits take ten slots, and the first is twice as old as the slack by then. Slots that lapsed before are not hoarded."""
+    assert granted(booked(slots=20), 30 * MS, permits=10, step=MS) == [9, 19]
+    scheduler = booked(slots=20)
+    assert granted(scheduler, 1, permits=4) == []
+    at = NOW + 40 * MS
+    assert scheduler.ready(4, at) == 3
+    scheduler.book([at], 1, at, [at + MS], MS)
+    assert [scheduler.take(4, at), min(at + 1, scheduler.take(4, at))] == [at, at + 1]
 
 
 def test_slots_come_back_by_receipt_to_where_they_were() -> None:
@@ -90,6 +110,31 @@ def test_the_store_is_asked_once_until_an_answer_comes() -> None:
     assert NOW < alone.take(1, NOW) < NOW + SECOND
 
 
+def test_an_estimate_begins_where_the_store_stands() -> None:
+    """What others have booked is known from the last answer, and an answer takes its time. A charge counts at once, and is told."""
+    told: list[int] = []
+    scheduler = booked()
+    assert scheduler.peek(1, NOW) == NOW + MS
+    scheduler.book([NOW], 0, NOW, [NOW + 50 * MS], 2 * MS)
+    assert [scheduler.peek(1, NOW), scheduler.peek(3, NOW), scheduler.peek(1, NOW + 90 * MS)] == [NOW + ms * MS for ms in (50, 52, 92)]
+    scheduler.book([NOW], 0, NOW, [NOW], MS)
+    scheduler.link = Teller(charged=told.append)
+    scheduler.charge(100, NOW)
+    assert (scheduler.peek(1, NOW), told) == (NOW + 100 * MS, [100])
+
+
+def test_a_pause_does_not_move_the_slots() -> None:
+    """The limiter's time stands still, the store's does not; an answer under way is as far away as before."""
+    scheduler, asked = booked(slots=10), booked()
+    scheduler.shift(4 * MS)
+    assert scheduler.take(1, NOW) == NOW - 4 * MS
+    asked.book([NOW], 0, NOW, [NOW], 10 * MS)
+    asked.link = Teller(lambda now: True)
+    asked.take(1, NOW)
+    asked.shift(4 * MS)
+    assert deepcopy(asked).peek(1, NOW) == NOW + 6 * MS
+
+
 def test_a_copy_has_the_slots_of_every_answer_and_keeps_the_laws() -> None:
     """It assumes that all further slots are its own: then it is a scheduler as any other, but nothing comes back to it."""
     scheduler = booked(slots=2)
@@ -98,6 +143,20 @@ def test_a_copy_has_the_slots_of_every_answer_and_keeps_the_laws() -> None:
     assert granted(scheduler, 13 * MS) == [0, 1, 10, 11]
     for rates in (["10/s"], ["10/s", "30/10s"], ["7/s", "3/s", "1/250ms"]):
         check(lambda rates=rates: deepcopy(booked(*rates, burst=3)), 2, GIVING_BACK)  # type: ignore[misc]
+
+
+def test_its_part_of_the_rate_is_what_it_says() -> None:
+    """While the store is away: from nothing, up to the burst, in whole ticks."""
+    for burst in (1, 4):
+        local, dues, later = NextFree([Rate.parse("3/s")], [burst], [NOW]), [], NOW + 60 * SECOND
+        for _ in range(4):
+            dues.append(at := local.at(1, NOW))
+            local.spend(1, at)
+        assert [due - NOW for due in dues] == [0, 333_333_334, 666_666_667, 1_000_000_000]
+        for _ in range(burst):
+            assert local.at(1, later) == later
+            local.spend(1, later)
+        assert local.at(1, later) > later
 
 
 def test_a_slot_scheduler_answers_for_all_its_slots() -> None:
