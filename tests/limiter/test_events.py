@@ -67,14 +67,6 @@ async def test_each_late_wake_up_is_one_event_of_skipped_permits(
     ]
 
 
-async def test_an_event_is_one_line() -> None:
-    paused, clamped = Event("paused", "api", "chat 5", 2.5, source="GitHub"), Event("clamped", None, "tokens", permits=9)
-
-    assert str(paused) == "limiter 'api', key 'chat 5': paused for 2.5 s by the server (GitHub)"
-    assert str(clamped) == "limiter, key 'tokens': estimate lowered to 9, the most that can be granted at once"
-    assert str(Event("evicted", key=("a", 1))) == "limiter, key ('a', 1): evicted"
-
-
 async def test_an_error_in_on_event_is_logged_and_harmless(clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
     def fail(event: Event) -> None:
         raise ZeroDivisionError

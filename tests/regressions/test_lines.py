@@ -171,18 +171,6 @@ def test_slots_go_on_counting_skipped_ones_after_a_reset() -> None:
     assert seen == [0, 1, 2, 3 + skipped]
 
 
-def test_a_pause_that_is_over_does_not_show() -> None:
-    """repr() said "paused" until the next call that reads the time."""
-    clock = ManualClock()
-    limiter = aiorate.Limiter("10/s", clock=clock)
-    limiter.pause(1)
-    assert "paused" in repr(limiter)
-
-    clock.advance(2)
-
-    assert "paused" not in repr(limiter)
-
-
 @one_loop
 async def test_stopped_limiter_sets_no_timers_after_a_pause() -> None:
     """It set 141 timers in 10 s, and one that never fired."""

@@ -228,18 +228,6 @@ def test_the_summary_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "most permits in any 0.5 s: 3 arrived, 3 granted" in by_permits
 
 
-def test_without_plotext_the_summary_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """``pip install aiorate-limiter`` alone simulates."""
-    monkeypatch.setitem(sys.modules, "plotext", None)
-
-    text = shown(capsys, written(tmp_path, "0\n1\n"))
-
-    assert "granted" in text
-    assert text.endswith('For a plot: pip install "aiorate-limiter[demo]"\n')
-
-
 @pytest.mark.skipif(which("awk") is None, reason="the commands of the page need awk")
 def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
     """On a log as servers write it, for several days: with the time of day they are two requests per second, with the date one."""
