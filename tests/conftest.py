@@ -7,7 +7,8 @@ import gc
 import os
 from typing import TYPE_CHECKING, Any
 
-import hypothesis  # noqa: F401  # imported here, not by its plugin as a run ends: a garbage collection during that import fails the run (CPython 3.11)
+# Imported here, not by its plugin as a run ends: a garbage collection during that import fails the run (CPython 3.11).
+import hypothesis
 import pytest
 import pytest_asyncio
 from helpers.compiled import compiled_meter
@@ -22,6 +23,13 @@ from aiorate.waiting.asyncio.view import AsyncioLoop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+
+
+# The same examples in each run, and no verdict on how long they take.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, database=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], Any]]:

@@ -36,11 +36,12 @@ _RETRY, _LONGEST_RETRY_IN_GRACE, _LONGEST_RETRY = 0.01, 0.1, 0.5
 class _Call:
     """A call in flight, on behalf of these sessions."""
 
-    __slots__ = ("doubted", "given_up", "sessions", "ticks")
+    __slots__ = ("doubted", "given_up", "heard", "sessions", "ticks")
 
-    def __init__(self, sessions: list[Session]) -> None:
+    def __init__(self, sessions: list[Session], heard: int) -> None:
         self.sessions: list[Session] = sessions
-        self.ticks: int = 0  # since it began
+        self.heard: int = heard  # the answers of the store until the last tick
+        self.ticks: int = 0  # since it began, or since the last answer
         self.doubted: bool = False  # whether the sessions know that it takes long
         self.given_up: bool = False
 
@@ -194,7 +195,7 @@ class StoreClient:
                 questions.append(question)
         if not asking:
             return
-        self._call = call = _Call(asking)
+        self._call = call = _Call(asking, self._store.heard)
         began = self.loop.time()
         try:
             replies = await self._store.ask(questions)
@@ -285,6 +286,9 @@ class StoreClient:
             if self._idle is not None and self.loop.time() - self._idle_since > _IDLE:
                 self._rouse(True)
             return
+        heard = self._store.heard
+        if heard > call.heard:  # it is far away, and alive
+            call.heard, call.ticks = heard, 0
         # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.
         call.ticks += 1
         waited = (call.ticks - 1) * _TICK

@@ -19,6 +19,7 @@ class GivenClient:
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self.heard: int = 0  # nothing is known of its connections
 
     async def run(self, commands: Sequence[Command]) -> list[object]:
         """Send them together. Returns the reply to each, or the server's error. Raises if there is no answer."""
@@ -58,12 +59,23 @@ class OwnConnection:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._connection: Any = None
+        self.heard: int = 0
+        """How many answers have come, those to the client's own commands while it connects included."""
 
     async def run(self, commands: Sequence[Command]) -> list[object]:
         connection = self._connection
         if connection is None:
             self._connection = connection = self._make()
+            read = connection.read_response
+
+            async def read_and_count(*args: Any, **options: Any) -> Any:
+                answer = await read(*args, **options)
+                self.heard += 1
+                return answer
+
+            connection.read_response = read_and_count
             await connection.connect()
+            del connection.read_response
         if len(commands) == 1:
             await connection.send_command(*commands[0])
         else:
@@ -78,6 +90,7 @@ class OwnConnection:
                 if not said_by_server(error):
                     raise
                 replies.append(error)
+            self.heard += 1
         return replies
 
     async def renew(self) -> None:

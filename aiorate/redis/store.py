@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Store", "check_source", "node_of"]
 
 CALL_SECONDS = 0.5  # for one answer
-CONNECT_SECONDS = 2.0  # for the first, which takes a connection, a password and a script: some round trips
+CONNECT_SECONDS = 2.0  # for one answer of a new connection
 UNKNOWN = "?"  # a node that the client does not know yet
 _KINDS = {"Redis", "RedisCluster", "Valkey", "ValkeyCluster"}
 _CLIENTS = ("redis.asyncio", "valkey.asyncio")
@@ -50,6 +50,11 @@ class Store:
         if len(failures) == len(answers):
             raise failures[0]  # nobody has an answer
         return answers
+
+    @property
+    def heard(self) -> int:
+        """How many answers have come, as far as is known. The first call takes some: for the connection, a password and a script."""
+        return self._connection.heard
 
     async def _reply(self, question: Asked) -> object:
         try:

@@ -56,7 +56,7 @@ def _reset(limit: Limiter | Budget | None, done: set[Node]) -> None:
     """Reset a limit, after those that it shares: requests in line take from these at once."""
     if limit is not None:
         line = limit._node  # and a Limiter resets the counters of its places too
-        _reset_line(line, limit.reset if isinstance(limit, Limiter) else partial(line.tree.run, changes.reset, line), done)
+        _reset_line(line, limit.reset if isinstance(limit, Limiter) else lambda: line.tree.run(changes.reset, line), done)
 
 
 def _reset_line(node: Node, reset: Callable[[], None], done: set[Node]) -> None:
@@ -65,7 +65,7 @@ def _reset_line(node: Node, reset: Callable[[], None], done: set[Node]) -> None:
     done.add(node)
     if node.above is not None:
         shared = node.above
-        _reset_line(shared, partial(shared.tree.run, changes.reset, shared), done)
+        _reset_line(shared, lambda: shared.tree.run(changes.reset, shared), done)
     with _standing_still(node):
         reset()
 

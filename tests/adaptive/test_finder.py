@@ -209,7 +209,7 @@ ANSWERS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ANSWERS, st.floats(1e-9, 1e6), st.floats(1, 1e6), st.floats(1e-6, 0.999))
 def test_the_rate_stays_within_its_range(
     answers: list[tuple[bool, int, int | None, int]], lowest: float, factor: float, refused: float

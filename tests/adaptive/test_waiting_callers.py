@@ -51,7 +51,7 @@ def served_to_tasks(server: servers.Server, adaptive: AdaptiveRate, tasks: int) 
     return told[1], told[0]
 
 
-@pytest.mark.parametrize("kind", ["window1", "sliding"])
+@pytest.mark.parametrize("kind", ["window1", pytest.param("sliding", marks=pytest.mark.slow)])
 def test_tasks_in_line_fare_as_the_simulation_says(kind: str) -> None:
     """So what the models show holds for callers too."""
     cell = table.cells(["AdaptiveRate"], [kind], [ROUND_TRIP], [1.0], jitter="none")[0]

@@ -11,7 +11,6 @@ from aiorate.http import read_feedback
 if TYPE_CHECKING:
     from aiorate.http import Feedback
 
-__all__ = ["Answer", "App", "ask", "nothing", "ok", "scope_of"]
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 

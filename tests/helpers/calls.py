@@ -57,12 +57,3 @@ class Calls:
 def left(budget: aiorate.Budget) -> dict[str, int]:
     """How much of each dimension is available."""
     return {name: budget.available(name) for name in budget.dimensions}
-
-
-def at_rest(shared: aiorate.Limiter, *all_calls: Calls) -> bool:
-    """True if no request has left a receipt, a place in line or a wake-up."""
-    return (
-        not shared.scheduler.receipts
-        and shared.statistics().waiting == shared._dispatcher.waiters.resuming == 0
-        and all(calls.budget.waiting == 0 for calls in all_calls)
-    )

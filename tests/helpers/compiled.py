@@ -21,8 +21,6 @@ import pytest
 import aiorate
 from aiorate.meter import PureMeter
 
-__all__ = ["compiled_meter"]
-
 SOURCE = Path(aiorate.__file__).with_name("_meter.c")
 
 

@@ -111,18 +111,15 @@ class Crowd:
 
 
 def crowd_of(scheduler: aiorate.Scheduler | str, **options: Any) -> Crowd:
-    """Tasks for a limiter on a clock at 0."""
     clock = SteppedClock()
     return Crowd(Limiter(scheduler, clock=clock, **options), clock)
 
 
 def in_ms(crowd: Crowd) -> list[int]:
-    """The instants of the grants, in whole ms."""
     return [at * 1000 // SECOND for at in crowd.granted.values()]
 
 
 def others() -> set[asyncio.Task[Any]]:
-    """All unfinished tasks except the current one."""
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
@@ -133,7 +130,6 @@ def alive(*kinds: type) -> int:
 
 
 def descriptors() -> int:
-    """The number of open kernel timers."""
     gc.collect()
     return _open_descriptors()
 

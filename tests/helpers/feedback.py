@@ -21,7 +21,6 @@ def remaining(permits: int, seconds: float, **more: Any) -> Feedback:
 
 
 def crowd_of(scheduler: Scheduler | None = None, **options: Any) -> Crowd:
-    """Tasks for a limiter on a ManualClock, by default a full bucket of ten permits at 10/s."""
     clock = ManualClock()
     return Crowd(Limiter(TokenBucket("10/s", burst=10) if scheduler is None else scheduler, clock=clock, **options), clock)
 

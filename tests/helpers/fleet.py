@@ -18,15 +18,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import partial
-from statistics import median
-from time import monotonic_ns, perf_counter_ns
+from time import monotonic_ns
 from typing import Any
 
 import aiorate
-from aiorate.redis import RedisLimiter
+from aiorate.redis import RedisBudget, RedisLimiter
 from helpers.local_store import Store
-
-__all__ = ["RATE", "Event", "Order", "Record", "Shares", "alone", "together"]
 
 RATE = 1_000.0
 SECOND = 1_000_000_000
@@ -42,20 +39,19 @@ class Order:
     url: str
     rate: float
     subject: str = "aiorate"
-    """Or "floor": a limiter with its part of the rate for each of ``processes`` processes, which share nothing."""
+    """Or "budget": a `RedisBudget` of as many requests, and a thousand tokens for each, of which calls use half of what they reserve.
+
+    Or "floor": a limiter with its part of the rate for each of ``processes`` processes, which share nothing.
+    """
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the `RedisLimiter`, and ``client``: the library of the client that it is given; by default it is given the URL."""
+    """Of the `RedisLimiter`."""
     tasks: int = 50
     permits: int = 1
     """Permits of each acquire."""
-    after: float = 0.0
-    """Seconds after the beginning at which the tasks begin."""
     seconds: float = 5.0
     """Seconds from the beginning to the end."""
     timeout: float | None = None
     """Seconds after which a task cancels an acquire, and asks again."""
-    clock: float = 0.0
-    """Seconds by which the wall clock of the process is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +114,6 @@ def together(orders: Sequence[Order], store: Store, *events: Event) -> Shares:
     return Shares(orders[0].rate, orders[0].seconds, begin, [record.grants for record in left], calls, errors)
 
 
-async def alone(url: str, subject: str, options: dict[str, Any], count: int) -> float:
-    """Microseconds (median) for an acquire of a single task, or for a script that does nothing (subject "")."""
-    if subject:
-        acquire, close = _limiter(Order(url, 1e6, subject, options))
-    else:
-        from redis.asyncio import Redis
-
-        client = Redis.from_url(url)
-        digest = await client.script_load("return 0")
-        acquire, close = partial(client.evalsha, digest, 1, "bench"), client.aclose
-    samples = []
-    for _ in range(count):
-        began = perf_counter_ns()
-        await acquire()
-        samples.append((perf_counter_ns() - began) / 1_000)
-        await asyncio.sleep(0)
-    await close()
-    return median(samples[count // 10 :])
-
-
 # --- The processes
 
 
@@ -175,30 +151,22 @@ def _record(worker: subprocess.Popen[str], timeout: float) -> Record | None:
 
 # --- In the worker
 
-_CLIENTS = {
-    "redis-py": ("redis.asyncio", "Redis"),
-    "redis-py cluster": ("redis.asyncio.cluster", "RedisCluster"),
-    "valkey-py": ("valkey.asyncio", "Valkey"),
-}
-
 
 def _limiter(order: Order) -> tuple[Callable[..., Awaitable[object]], Callable[[], Awaitable[object]]]:
     """How the limiter of an order is asked, and closed."""
     options = dict(order.options)
     if order.subject == "floor":
         return aiorate.Limiter(Fraction(round(order.rate), options["processes"])).acquire, partial(asyncio.sleep, 0)
-    client: Any = None
-    if kind := options.pop("client", ""):
-        module, name = _CLIENTS[kind]
-        client = getattr(__import__(module, fromlist=[name]), name).from_url(order.url)
-    limiter = RedisLimiter(client or order.url, "bench", order.rate, **options)
+    if order.subject == "budget":
+        budget = RedisBudget(order.url, "bench", requests=order.rate, tokens=1000 * order.rate, **options)
 
-    async def close() -> None:
-        await limiter.aclose()
-        if client is not None:
-            await client.aclose()
+        async def reserve() -> None:
+            async with budget.reserve(tokens=1500) as lease:
+                lease.settle(tokens=750)
 
-    return limiter.acquire, close
+        return reserve, budget.aclose
+    limiter = RedisLimiter(order.url, "bench", order.rate, **options)
+    return limiter.acquire, limiter.aclose
 
 
 async def _work(order: Order) -> Record:
@@ -227,9 +195,9 @@ async def _work(order: Order) -> Record:
             if not count % _TURN:
                 await asyncio.sleep(0)
 
-    await asyncio.sleep(max(0.0, (begin - monotonic_ns()) / SECOND + order.after))
+    await asyncio.sleep(max(0.0, (begin - monotonic_ns()) / SECOND))
     tasks = [asyncio.create_task(one()) for _ in range(order.tasks)]
-    await asyncio.wait(tasks, timeout=order.seconds - order.after)
+    await asyncio.wait(tasks, timeout=order.seconds)
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=5)
@@ -240,10 +208,6 @@ async def _work(order: Order) -> Record:
 def main(text: str) -> None:
     """Carry out the order in that JSON text."""
     order = Order(**json.loads(text))
-    if order.clock:
-        right, right_ns = time.time, time.time_ns
-        time.time = lambda: right() + order.clock
-        time.time_ns = lambda: right_ns() + round(order.clock * SECOND)
     print(json.dumps(asdict(asyncio.run(_work(order)))), flush=True)
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import aiorate
 
-__all__ = ["PRELUDE", "program"]
-
 PRELUDE = """
 import asyncio, multiprocessing, os, sys, threading, traceback, warnings
 from concurrent.futures import ProcessPoolExecutor

@@ -11,8 +11,6 @@ from typing import Any
 
 import aiorate
 
-__all__ = ["ROOT", "Alarm", "Interrupt"]
-
 ROOT = str(Path(aiorate.__file__).parent)
 TOOLS = str(Path(aiorate.__file__).parent / "testing")
 ENTRY_IS_GUARDED = sys.version_info >= (3, 15)  # it reports the entry into a with block as a call, but runs no signal handler after it

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from aiorate import TokenBucket
 
-__all__ = ["Provider"]
 
 MINUTE = 60 * SECOND
 

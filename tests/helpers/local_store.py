@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["NoStore", "Store", "binary"]
 
 _LONGEST = 60.0  # seconds for a server to start, or to answer, on a busy machine
 

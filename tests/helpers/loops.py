@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["FACTORIES", "LeapingLoop", "eager_loop", "needs_eager"]
-
 FACTORIES: dict[str, Callable[[], Any]] = {"asyncio": getattr(asyncio, "ProactorEventLoop", asyncio.SelectorEventLoop)}
 """The loop that asyncio takes by default, which is another on Windows, and uvloop where it is installed."""
 if find_spec("uvloop") is not None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     import aiorate
 
-__all__ = ["PLAIN", "Machine", "at_once", "steady"]
 
 PLAIN = AsyncioLoop.__init__
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from helpers.stores import RealServer
 
-__all__ = ["KINDS", "POLICIES", "lines", "made", "refuse", "take", "together"]
-
 
 KINDS = ("limiter", "budget", "window")
 POLICIES: dict[str, dict[str, Any]] = {

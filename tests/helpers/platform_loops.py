@@ -16,8 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-__all__ = ["PLATFORMS", "Platform", "PlayedLoop", "played"]
-
 TICK = 15_625_000
 _START = 12_345 * TICK
 

@@ -12,17 +12,6 @@ import pytest
 
 from aiorate.waiting.asyncio import timerfd
 
-__all__ = [
-    "KERNEL_TIMERS",
-    "needs_fine_clock",
-    "needs_fork",
-    "needs_kernel_timers",
-    "needs_proc",
-    "needs_signals",
-    "needs_terminals",
-    "needs_uvloop",
-]
-
 
 def _has_kernel_timers() -> bool:
     try:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from helpers.local_store import Store
 
-__all__ = ["Figures", "check", "floor", "in_one_round", "missing", "orders", "slack", "until_true"]
 
 ROUNDS = 4
 

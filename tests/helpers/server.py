@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from aiorate.http import Feedback
 
-__all__ = ["Arrival", "Observed", "Server", "bucket", "get", "in_line", "in_thread", "most_in_any_window", "session_of"]
 
 _SAID = web.RequestKey("said", dict) if hasattr(web, "RequestKey") else "said"
 

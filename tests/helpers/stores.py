@@ -27,19 +27,6 @@ from helpers.local_store import Store, binary
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-__all__ = [
-    "TIMED",
-    "TIMED_BOOKINGS",
-    "TIMED_WINDOWS",
-    "Process",
-    "RealServer",
-    "TimedClient",
-    "fake_server",
-    "needs_binary",
-    "now",
-    "port_of_cluster",
-    "stop",
-]
 
 TIMED_BY_SHA = {script.sha: script.text.replace("redis.call('TIME')", "{0, ARGV[3]}") for script in (SLOTS, WINDOWS, BOOKINGS)}
 """Each script, with the time (us) as one more argument."""

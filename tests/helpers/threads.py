@@ -9,23 +9,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
+import pytest
 import trio
 
 import aiorate
+from aiorate.testing import ManualClock
 from helpers.driving import LONG
 from helpers.loops import FACTORIES
-
-__all__ = [
-    "KINDS",
-    "Blocked",
-    "LoopThread",
-    "Recorded",
-    "TrioThread",
-    "call_in_thread",
-    "in_thread",
-    "loop_thread",
-    "waiting",
-]
 
 
 class Recorded(aiorate.TokenBucket):
@@ -237,3 +227,13 @@ def _run_by(start: Callable[[Callable[[], None]], object], function: Callable[[]
 
     start(run)
     return done
+
+
+EACH_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def made(clock: ManualClock | None = None, rate: str = "10/s", **options: Any) -> aiorate.Limiter:
+    """A process-wide limiter whose first permit is taken."""
+    limiter = aiorate.Limiter(aiorate.TokenBucket(rate, burst=1), scope="process", clock=clock, **options)
+    assert limiter.try_acquire()
+    return limiter

@@ -9,7 +9,6 @@ from aiorate.testing import simulate
 if TYPE_CHECKING:
     import aiorate
 
-__all__ = ["S", "grants", "waits"]
 
 S = 1_000_000_000
 

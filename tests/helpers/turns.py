@@ -66,7 +66,7 @@ class Lines:
         for task in self.tasks:
             task.cancel()
         await turns(4)
-        assert self.shared.statistics().waiting == 0
+        assert 0 == self.shared.statistics().waiting
         assert self.clock.next_timer is None
 
     async def _one(self, key: Hashable, permits: int) -> None:

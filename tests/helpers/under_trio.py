@@ -14,8 +14,6 @@ import aiorate
 from aiorate.testing import VirtualLoop
 from helpers.driving import SECOND
 
-__all__ = ["Crowd", "now", "run", "run_on", "settled", "tenths"]
-
 settled = trio.testing.wait_all_tasks_blocked
 """Waits until every other task of the run waits."""
 

@@ -22,8 +22,6 @@ from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["TICK_NS", "Proactor", "play", "take_away"]
-
 TICK_NS = 15_625_000
 
 # These look at what the system has, or keep it, when they are imported.

@@ -15,7 +15,6 @@ pytestmark = one_loop
 
 
 async def test_newcomers_never_pass_the_line() -> None:
-    """Requests are granted in order of arrival, and neither acquire() nor try_acquire() passes the line at any instant."""
     for name, make in EACH.items():
         crowd = crowd_of(make())
         await crowd.queue(range(15))
@@ -167,18 +166,6 @@ async def test_try_acquire_never_waits() -> None:
 
     assert tries == [True, False, True, False]
     assert (crowd.limiter.statistics().granted, crowd.limiter.statistics().refused) == (3, 2)
-
-
-async def test_async_with_returns_the_wait_and_of_asks_for_more() -> None:
-    crowd = crowd_of(aiorate.TokenBucket("10/s", burst=5))
-
-    async with crowd.limiter as waited:
-        pass
-    async with crowd.limiter.of(4) as of_waited:
-        pass
-
-    assert (waited, of_waited) == (0.0, 0.0)
-    assert crowd.limiter.delay() == 0.1
 
 
 async def test_many_permits_at_one_instant_cost_one_wake_up() -> None:

@@ -114,7 +114,6 @@ BUILD: Calls = {
 
 
 def refuses(row: str, call: Callable[..., Any], *arguments: Any) -> None:
-    """Assert that the call raises an error with a message that helps."""
     try:
         result = call(*arguments)
         if inspect.iscoroutine(result):
@@ -137,7 +136,6 @@ def asked(scheduler: aiorate.Scheduler) -> Any:
 
 
 async def test_bad_arguments_fail_in_the_constructor() -> None:
-    """A mistake shows where it is written, not at the first use."""
     for row, (call, values) in BUILD.items():
         for value in values:
             refuses(row, call, value)

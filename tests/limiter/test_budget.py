@@ -107,7 +107,6 @@ async def test_an_estimate_above_the_capacity_is_lowered(clock: SteppedClock, ca
 
 
 async def test_max_wait_refuses_at_once_and_spends_nothing(calls: Calls, budget: Budget, clock: SteppedClock) -> None:
-    """The error says how long the wait would be, and for which dimension."""
     async with budget.reserve(tokens=100):
         with pytest.raises(aiorate.WaitTooLong, match=r"would wait 3 s for tokens, but max_wait is 2\.9 s") as refused:
             await budget.reserve(tokens=30, max_wait=2.9).__aenter__()
@@ -152,7 +151,6 @@ async def test_a_budget_counts_its_reservations(calls: Calls, budget: Budget, cl
 
 
 async def test_bad_arguments_of_a_budget_are_refused(budget: Budget) -> None:
-    """A mistake shows where it is written, before anything is spent: in the constructor, in reserve() and in settle()."""
     make: Any = partial(Budget, tokens="1/s")
     options = [("on_error", "raise"), ("max_waiting", -1), ("max_waiting", False), ("catch_up", -1), ("clock", 5), ("name", 5)]
     options += [("on_event", "log"), ("fast", "fast"), ("words", None)]

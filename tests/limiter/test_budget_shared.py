@@ -89,26 +89,7 @@ async def test_what_comes_back_reaches_every_level(clock: SteppedClock) -> None:
         assert levels.ann.available("requests") == (4 if how == "settle" else 5)
 
 
-async def test_a_cancelled_reservation_gives_back_on_every_level() -> None:
-    """While it waits, or once granted but before it runs."""
-    for granted in (False, True):
-        clock = SteppedClock()
-        levels = Levels(clock)
-        await levels.a.queue("a", tokens=40)
-        await levels.b.queue("b", tokens=20)
-        assert not levels.b.granted
-        if granted:
-            clock.set(2 * SECOND)
-        levels.b.tasks["b"].cancel()
-        await turns(5)
-        clock.set(2 * SECOND)
-
-        assert [{"tokens": 20, "words": 20}, {"tokens": 80}] == levels.left[2:]
-        assert 5 == levels.bob.available("requests")
-
-
 async def test_use_above_the_estimate_is_owed_on_every_level(levels: Levels) -> None:
-    """Also of a dimension of which nothing was reserved."""
     await levels.a.queue("a", tokens=10)
     await levels.a.end("a", tokens=60, words=22)
     assert [2.2, 1.5, 0.0] == [levels.bob.delay(tokens=1), levels.bob.delay(words=1), levels.bob.delay()]
@@ -190,7 +171,6 @@ async def test_the_error_says_which_level_is_closed(levels: Levels, closed: str)
 
 
 async def test_bad_arguments_of_levels_are_refused(levels: Levels) -> None:
-    """The error says what to write instead, and nothing is spent."""
     make, top = partial(Budget, requests="1/s"), levels.top
     rows: list[tuple[Any, type[Exception], str]] = [
         (lambda: make(shared="500/min"), TypeError, "shared"),
@@ -226,7 +206,6 @@ def chat(shared: Limiter, clock: ManualClock, **options: Any) -> Calls:
 
 
 async def test_two_budgets_share_the_tokens_of_one_account(shared: Limiter, clock: SteppedClock) -> None:
-    """Chat and embeddings have their own requests and the same tokens."""
     one, two = chat(shared, clock), chat(shared, clock)
     one.ask("a", tokens=60)
     two.ask("b", tokens=60)
@@ -239,7 +218,6 @@ async def test_two_budgets_share_the_tokens_of_one_account(shared: Limiter, cloc
 
 
 async def test_a_waiting_reservation_takes_from_neither_limit(shared: Limiter, clock: SteppedClock) -> None:
-    """No shared tokens while it waits for its own requests, and no requests while it waits for tokens."""
     calls = chat(shared, clock)
     await calls.queue("a", requests=5)
     await calls.queue("b", requests=2, tokens=50)

@@ -67,26 +67,6 @@ async def granted_but_not_run(crowd: Crowd) -> None:
         await turns(1)
 
 
-async def test_a_timeout_gives_up_the_place_in_line(crowd: Crowd) -> None:
-    reached = []
-
-    async def impatient() -> None:
-        try:
-            async with asyncio.timeout(0):
-                await crowd.limiter.acquire()
-        except TimeoutError:
-            reached.append(crowd.clock.now())
-
-    task = asyncio.ensure_future(impatient())
-    await turns(1)
-    crowd.ask("next")
-    await asyncio.wait([task])
-    await crowd.clock.run(1)
-
-    assert reached == [0]
-    assert crowd.granted == {"next": SECOND // 10}
-
-
 async def test_closing_a_waiting_coroutine_by_hand_leaves_the_line(crowd: Crowd) -> None:
     """A coroutine that is no longer driven gets GeneratorExit instead of a cancellation, with no iteration of the loop to act in."""
     coroutine = crowd.limiter.acquire()
@@ -288,21 +268,3 @@ async def test_a_permit_passes_a_whole_row_of_cancelled_waiters(kind: str) -> No
     assert crowd.granted == {150: SECOND // 10}
     await crowd.clock.run(10)
     assert list(crowd.granted.items()) == [(150 + k, (k + 1) * SECOND // 10) for k in range(50)]
-
-
-async def test_a_notice_for_a_cancelled_waiter_wakes_the_granted_one() -> None:
-    """python/cpython#112202 and its neighbour: a waiter of a row leaves while another is notified, and the row stays in order."""
-    crowd, dice = drained(TokenPool("10/s")), random.Random(5)
-    await crowd.queue(range(130))
-
-    for _ in range(129):
-        crowd.clock.fire()
-        await turns(dice.randrange(3))
-        for who in dice.sample(crowd.pending[:66], min(2, len(crowd.pending))):
-            crowd.tasks[who].cancel()
-        await turns(12)
-    stayed = [who for who in range(130) if not crowd.tasks[who].cancelled()]
-
-    assert list(crowd.granted) == stayed
-    assert [at // (SECOND // 10) for at in crowd.granted.values()] == list(range(1, len(stayed) + 1))
-    assert others() == set()

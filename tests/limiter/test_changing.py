@@ -106,7 +106,6 @@ async def test_configure_changes_rate_and_ratio_and_starts_nothing() -> None:
 
 
 async def test_closing_fails_the_line_and_leaves_nothing_behind() -> None:
-    """LimiterClosed for each waiter, at once; no task and no timer stays."""
     for name, make in EACH.items():
         crowd = crowd_of(make())
         await crowd.queue(range(30))

@@ -35,7 +35,6 @@ def virtual(call: Callable[[], Any]) -> Any:
 
 
 def refusal(call: Callable[[Any], object], value: Any) -> Exception | None:
-    """The error of a call; None if it takes the value."""
     try:
         call(value)
     except (TypeError, ValueError) as error:

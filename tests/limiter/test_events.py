@@ -67,14 +67,6 @@ async def test_each_late_wake_up_is_one_event_of_skipped_permits(
     ]
 
 
-async def test_an_event_is_one_line() -> None:
-    paused, clamped = Event("paused", "api", "chat 5", 2.5, source="GitHub"), Event("clamped", None, "tokens", permits=9)
-
-    assert str(paused) == "limiter 'api', key 'chat 5': paused for 2.5 s by the server (GitHub)"
-    assert str(clamped) == "limiter, key 'tokens': estimate lowered to 9, the most that can be granted at once"
-    assert str(Event("evicted", key=("a", 1))) == "limiter, key ('a', 1): evicted"
-
-
 async def test_an_error_in_on_event_is_logged_and_harmless(clock: SteppedClock, caplog: pytest.LogCaptureFixture) -> None:
     def fail(event: Event) -> None:
         raise ZeroDivisionError
@@ -156,7 +148,6 @@ async def test_repr_shows_the_state() -> None:
 
 
 async def waits_of(lengths: list[int]) -> tuple[list[int], Limiter]:
-    """Have one request after the other wait for about that many ns; how long each waited."""
     clock = SteppedClock()
     limiter = Limiter(TokenBucket("1000000000/s", burst=10**18, initial=0), clock=clock)
     assert limiter.delay() > 0  # the first reading of the clock starts the schedule

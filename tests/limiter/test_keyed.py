@@ -46,8 +46,6 @@ class Sent:
 
 
 def test_each_key_has_its_own_limit() -> None:
-    """A free key is granted at once, even if another key has to wait."""
-
     async def main() -> list[tuple[float, Any]]:
         sent = Sent(aiorate.KeyedLimiter(lambda chat: aiorate.TokenBucket("1/s", burst=1)))
         sent.send("a", 3)
@@ -121,30 +119,6 @@ async def test_two_limits_of_one_rate_lose_nothing_to_late_wake_ups() -> None:
 
 
 @one_loop
-async def test_a_cancelled_request_spends_neither_limit() -> None:
-    """It may be cancelled in its key's line, in the shared line, or once granted but before it runs."""
-    for make in (lambda: TokenBucket("1/s", burst=1), lambda: SlidingWindow("1/s"), lambda: aiorate.TicksAccumulator("1/s")):
-        clock = ManualClock()
-        shared = Limiter(TokenBucket("1/s", burst=1), clock=clock)
-        keyed = KeyedLimiter[str](lambda key: Limiter(make(), clock=clock), shared=shared)  # noqa: B023
-        await keyed.acquire("a")
-        in_key, in_shared = asyncio.ensure_future(keyed.acquire("a")), asyncio.ensure_future(keyed.acquire("b"))
-        await turns(3)
-        in_key.cancel()
-        in_shared.cancel()
-        await turns(3)
-        granted, next_one = asyncio.ensure_future(keyed.acquire("c")), asyncio.ensure_future(keyed.acquire("d"))
-        await turns(3)
-        clock.advance(1)
-        granted.cancel()
-        await turns(5)
-
-        assert 1.0 == next_one.result()
-        assert (2, 0, 0) == tuple(each.statistics().granted for each in (shared, keyed["b"], keyed["c"]))
-        assert (0, True) == (shared.statistics().waiting, keyed["c"].scheduler.peek(1, clock.now()) <= clock.now())
-
-
-@one_loop
 async def test_a_pause_concerns_one_key_or_all_by_the_shared_limit() -> None:
     """Otherwise one flooded key freezes all traffic."""
     clock = ManualClock()
@@ -165,7 +139,6 @@ async def test_a_pause_concerns_one_key_or_all_by_the_shared_limit() -> None:
 
 @one_loop
 async def test_try_acquire_and_max_wait_ask_the_shared_limit_too() -> None:
-    """They spend both limits, or neither."""
     clock = ManualClock()
     shared = aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock)
     keyed = aiorate.KeyedLimiter(lambda key: aiorate.Limiter(aiorate.TokenBucket("1/s", burst=1), clock=clock), shared=shared)
@@ -226,34 +199,6 @@ async def test_closing_closes_a_shared_limit_it_has_made() -> None:
                 refused()
         assert keyed.shared is not None
         assert (float("inf") if shared == "5/s" else 0) == keyed.shared.delay()
-
-
-def test_waiters_of_a_past_loop_leave_both_lines() -> None:
-    """The next loop may ask the key first or the shared limit."""
-    for first in ("key", "shared"):
-        clock = ManualClock()
-        shared = Limiter(TokenBucket("1/s", burst=2, initial=1), clock=clock)
-        keyed = KeyedLimiter[str](lambda key: Limiter(TokenBucket("2/s", burst=2), clock=clock), shared=shared)  # noqa: B023
-
-        async def wait() -> asyncio.Task[float]:
-            assert keyed.try_acquire("a")  # noqa: B023
-            task = asyncio.ensure_future(keyed.acquire("a"))  # noqa: B023
-            await turns(3)
-            return task
-
-        async def ask() -> None:
-            assert not (shared if first == "shared" else keyed["a"]).try_acquire()  # noqa: B023
-            await clock.run(1)  # noqa: B023
-            assert keyed.try_acquire("a")  # noqa: B023
-
-        loop = asyncio.new_event_loop()
-        task = loop.run_until_complete(wait())
-        assert (1, 1) == (shared.statistics().waiting, keyed["a"].statistics().waiting)
-        asyncio.run(ask())
-        assert (0, 0) == (shared.statistics().waiting, keyed["a"].statistics().waiting)
-        with pytest.raises(RuntimeError, match="another event loop"):
-            loop.run_until_complete(task)
-        loop.close()
 
 
 # Eviction.

@@ -40,7 +40,6 @@ def tree(clock: SteppedClock) -> Tree:
 
 
 async def test_each_key_has_its_own_budget(clock: SteppedClock) -> None:
-    """A key of any kind; a dimension may even be called key."""
     keyed = KeyedBudget[tuple[str, int]](lambda key: Budget(key=TokenBucket(1, 3), requests=TokenBucket(1, 5), clock=clock))
     async with keyed.reserve(("a", 1), key=2) as lease, keyed.reserve(("b", 2)):
         assert isinstance(lease, Lease)
@@ -50,7 +49,6 @@ async def test_each_key_has_its_own_budget(clock: SteppedClock) -> None:
 
 
 async def test_users_share_the_tokens_of_their_team(tree: Tree) -> None:
-    """Not those of another team; the guest shares nothing."""
     async with tree.users.reserve("a1", tokens=60), tree.users.reserve("b1", tokens=60), tree.users.reserve("guest", tokens=200):
         assert {"requests": 4, "tokens": 40} == left(tree.users["a1"])
         assert {"requests": 5, "tokens": 40} == left(tree.users["a2"])
@@ -104,7 +102,6 @@ async def later(key: str) -> None:
 
 
 async def test_bad_arguments_of_keyed_budgets_are_refused(clock: SteppedClock) -> None:
-    """The error names the argument, or the key where a function is wrong. Nothing is kept."""
     made: Any = KeyedBudget
     one, top, call = Budget(requests="1/s", clock=clock), Budget(tokens="1/s", clock=clock), lambda key: Budget(requests="1/s")
     twice = made(lambda key: one)

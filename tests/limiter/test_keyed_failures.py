@@ -25,7 +25,6 @@ def by_key(function: Any, **options: Any) -> KeyedLimiter[str]:
 
 
 async def test_bad_arguments_of_a_keyed_limiter_are_refused() -> None:
-    """The error names the argument, and says what is allowed."""
     make: Any = KeyedLimiter
     rows: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (lambda: make("10/s"), TypeError, "factory|function"),
@@ -49,7 +48,6 @@ async def test_bad_arguments_of_a_keyed_limiter_are_refused() -> None:
 
 
 async def test_wrong_results_of_a_shared_function_name_the_key() -> None:
-    """Nothing is kept, and the next call asks again."""
     rows: list[tuple[Any, type[Exception], str]] = [
         (lambda key: "10/s", TypeError, "str"),
         (lambda key: TokenBucket("1/s", 5), TypeError, ""),

@@ -40,7 +40,6 @@ async def test_keys_get_their_shares(weights: tuple[int, ...]) -> None:
 
 
 async def test_direct_callers_are_one_line_of_weight_one() -> None:
-    """However many there are, in order of arrival."""
     lines = Lines(TokenBucket("100/s", burst=100, initial=0), {"a": 1, "b": 2})
     sizes = [number % 7 + 1 for number in range(150)]
     await lines.fill([(key, size) for size in sizes for key in (DIRECT, "a", "b", "b")])
@@ -124,7 +123,6 @@ async def test_large_request_is_not_starved_by_new_keys() -> None:
 
 
 async def test_what_a_key_took_before_an_idle_time_is_forgotten() -> None:
-    """A key that took much before the line was empty is equal to the others afterwards."""
     lines = Lines(TokenBucket("1000/s", burst=1000, initial=0), {"a": 1, "b": 1})
     await lines.fill([("a", 500), ("b", 1), ("a", 500)])
     await lines.run(3)
@@ -137,7 +135,6 @@ async def test_what_a_key_took_before_an_idle_time_is_forgotten() -> None:
 
 
 async def test_delay_of_a_key_counts_both_lines() -> None:
-    """A newcomer is behind all requests of the same key, and those are behind requests of other keys."""
     clock, waiters = SteppedClock(), 20
     shared = Limiter(TokenBucket("10/s", burst=1), clock=clock)
     keyed = KeyedLimiter[str](lambda key: Limiter(TokenBucket("1/s", burst=1), clock=clock), shared=shared)

@@ -14,7 +14,7 @@ from itertools import count
 import pytest
 from helpers.driving import SECOND
 from helpers.strategies import EACH
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aiorate
@@ -232,7 +232,7 @@ def test_a_refund_pays_a_debt_from_now_on() -> None:
 
 
 def compare(strategy: str, examples: int) -> None:
-    @settings(max_examples=examples, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples)
     @given(st.lists(STEPS, min_size=4, max_size=40))
     def histories(steps: list[tuple[int, str, int]]) -> None:
         run(strategy, steps)

@@ -8,7 +8,6 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -274,72 +273,24 @@ async def test_a_budget_tells_amounts_and_dimension(told: list[Waited]) -> None:
 # Cancellations, threads, trio and a second loop.
 
 
-Ask = Callable[[], Any]
-
-
-def places(on_wait: Callable[[Waited], object]) -> Ask:
-    limiter = Limiter(TokenBucket("20/s", burst=2), max_concurrency=2, on_wait=on_wait)
-
-    async def enter() -> float:
-        async with limiter as waited:
-            with suppress(asyncio.CancelledError):  # it was granted
-                await asyncio.sleep(0.03)
-        return waited
-
-    return enter
-
-
-def levels(on_wait: Callable[[Waited], object]) -> Ask:
-    top = Limiter(TokenBucket("20/s", burst=2), name="top")
-    teams = KeyedLimiter(lambda team: TokenBucket("15/s", burst=2), shared=top)
-    users = KeyedLimiter(lambda user: TokenBucket("5/s", burst=2), shared=lambda user: teams[user % 2], on_wait=on_wait)
-    return lambda: users.acquire(random.randrange(5))
-
-
-def evicted(on_wait: Callable[[Waited], object]) -> Ask:
-    keyed = KeyedLimiter(lambda key: TokenBucket("2/s", burst=1), max_keys=4, on_wait=on_wait)
-    return lambda: keyed.acquire(random.randrange(12))
-
-
-def budgets(on_wait: Callable[[Waited], object]) -> Ask:
-    shared = Budget(tokens=TokenBucket("20/s", 4))
-    keyed = KeyedBudget(lambda key: Budget(requests=TokenBucket("10/s", 2)), shared=shared, on_wait=on_wait)
-
-    async def reserve() -> float:
-        async with keyed.reserve(random.randrange(3), tokens=random.randrange(3)) as lease:
-            return lease.waited
-
-    return reserve
-
-
-KINDS: dict[str, Callable[[Any], Ask]] = {
-    "limiter": lambda on_wait: Limiter(TokenBucket("20/s", burst=2), on_wait=on_wait).acquire,
-    "pool": lambda on_wait: Limiter("20/s", on_wait=on_wait).acquire,
-    "places": places,
-    "levels": levels,
-    "evicted": evicted,
-    "budgets": budgets,
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_told_is_exactly_what_callers_waited(kind: str, told: list[Waited]) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+async def test_told_is_exactly_what_callers_waited(shared: bool, told: list[Waited]) -> None:
     """Many requests, a third of them cancelled at some instant: told are the waits of those that went on, each once."""
-    random.seed(7)
-    waited: list[float] = []
-
-    ask = KINDS[kind](told.append)
+    dice, waited = random.Random(7), list[float]()
+    alone = Limiter(TokenBucket("20/s", burst=2), on_wait=told.append)
+    teams = KeyedLimiter(lambda team: TokenBucket("15/s", burst=2), shared=Limiter(TokenBucket("20/s", burst=2)))
+    users = KeyedLimiter(lambda user: TokenBucket("5/s", burst=2), shared=lambda user: teams[user % 2], on_wait=told.append)
 
     async def call() -> None:
-        waited.append(await ask())
+        waited.append(await (users.acquire(dice.randrange(5)) if shared else alone.acquire()))
 
     tasks = []
     for _ in range(300):
         tasks.append(asyncio.ensure_future(call()))
-        if random.random() < 0.5:
-            await asyncio.sleep(random.choice([0, 0.05, 0.1]))
-        if random.random() < 0.3:
-            random.choice(tasks).cancel()
+        if dice.random() < 0.5:
+            await asyncio.sleep(dice.choice([0, 0.05, 0.1]))
+        if dice.random() < 0.3:
+            dice.choice(tasks).cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert Counter(seconds for seconds in waited if seconds) == Counter(each.seconds for each in told)

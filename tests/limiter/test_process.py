@@ -16,8 +16,7 @@ import pytest
 import trio
 import trio.testing
 from helpers.driving import LONG
-from helpers.process import made
-from helpers.threads import KINDS, LoopThread, call_in_thread, in_thread, loop_thread, waiting
+from helpers.threads import KINDS, LoopThread, call_in_thread, in_thread, loop_thread, made, waiting
 
 import aiorate
 from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket
@@ -130,7 +129,6 @@ def test_no_thread_passes_the_line_of_another() -> None:
 
 
 def test_changes_from_another_thread_reach_the_line() -> None:
-    """Rate, pause, resume, refund, charge and reset may be called in any thread."""
     clock = ManualClock()
     limiter = made(clock, rate="1/h")
     with LoopThread() as thread:

@@ -12,8 +12,7 @@ import pytest
 import trio
 import trio.testing
 from helpers.driving import LONG
-from helpers.process import made
-from helpers.threads import LoopThread, call_in_thread, in_thread, waiting
+from helpers.threads import LoopThread, call_in_thread, in_thread, made, waiting
 
 import aiorate
 from aiorate import Limiter, TokenBucket
@@ -49,7 +48,6 @@ def test_a_block_waits_in_the_line_of_all_loops() -> None:
 
 
 def test_loops_and_threads_share_the_places() -> None:
-    """Never more than two inside, and in the end none."""
     limiter = Limiter(TokenBucket("100000/s", burst=1000), scope="process", max_concurrency=2)
     inside: list[int] = []
     most: list[int] = []
@@ -102,24 +100,6 @@ def test_a_place_is_left_with_the_block() -> None:
             asyncio.run(full.__aenter__())
     full.reset()
     assert 0.0 == entered(full)
-
-
-def test_waiting_for_place_and_permit_is_one_wait() -> None:
-    """`max_waiting` counts both lines, no newcomer gets in between, and the wait counts from the request on."""
-    clock = ManualClock()
-    limiter = bucket(clock, burst=1, max_concurrency=1, max_waiting=1)
-    limiter.__enter__()
-    late = in_thread(lambda: entered(limiter))
-    for step in range(2):
-        waiting(limiter, 1)
-        with pytest.raises(aiorate.LineFull):
-            limiter.acquire_blocking()
-        clock.advance(0.05)
-        if not step:
-            limiter.__exit__(None, None, None)
-
-    assert 0.1 == pytest.approx(late.result(LONG))
-    assert (0.1, 0.1) == (limiter.statistics().waited_total, limiter.statistics().waited_max)
 
 
 def test_plain_functions_and_generators_pay_before_they_begin() -> None:

@@ -38,7 +38,6 @@ print(limiter.statistics().granted)
 
 
 def test_a_fork_waits_for_the_decisions_of_other_threads() -> None:
-    """No child finds the lock held, or half of a decision."""
     printed = program("""
 limiter = aiorate.Limiter("1000000/s", scope="process")
 over = False
@@ -95,36 +94,3 @@ print(shared.statistics().available)
 """)
 
     assert "0 False 8\n6 2\n0 0\n2 8\n7\n" == printed
-
-
-def test_a_fork_while_threads_wait_keeps_the_budget() -> None:
-    """The child has what was reserved, and none of the waiters of either line; the parent goes on."""
-    printed = program(
-        """
-def bucket(burst):
-    return aiorate.TokenBucket("1/h", burst=burst)
-team = aiorate.Budget(tokens=bucket(100), scope="process")
-budget = aiorate.Budget(tokens=bucket(80), requests=bucket(10), shared=team, scope="process")
-lease = budget.reserve(tokens=80).__enter__()
-def reserve():
-    with budget.reserve(tokens=20):
-        pass
-threads = [threading.Thread(target=reserve) for _ in range(2)]
-for thread in threads:
-    thread.start()
-in_line(budget, 2)
-def child():
-    print(budget.waiting, team.waiting, team.available("tokens"))
-    budget.pause(0.01)
-    with budget.reserve(tokens=0) as other:
-        print(other.waited > 0)
-in_child(child)
-print(budget.waiting, team.available("tokens"))
-lease.settle(tokens=0)
-for thread in threads:
-    thread.join()
-print(budget.waiting, team.available("tokens"))
-"""
-    )
-
-    assert "0 0 20\nTrue\n2 20\n0 60\n" == printed

@@ -17,8 +17,7 @@ import pytest
 from helpers.driving import LONG
 from helpers.loops import FACTORIES
 from helpers.platforms import needs_signals
-from helpers.process import EACH_KIND, made
-from helpers.threads import LoopThread, Recorded, TrioThread, in_thread, loop_thread, waiting
+from helpers.threads import EACH_KIND, LoopThread, Recorded, TrioThread, in_thread, loop_thread, made, waiting
 
 import aiorate
 from aiorate import Limiter, TokenBucket
@@ -102,7 +101,6 @@ def test_many_loops_one_after_the_other_leave_nothing_behind() -> None:
 
 @EACH_KIND
 def test_a_blocked_loop_delays_only_its_own_waiters(kind: str) -> None:
-    """They keep their places and their instants; other loops and threads are served meanwhile."""
     clock = ManualClock()
     limiter = made(clock)
     with LoopThread() as still, loop_thread(kind) as other:
@@ -119,36 +117,6 @@ def test_a_blocked_loop_delays_only_its_own_waiters(kind: str) -> None:
             assert not third.done()
 
         assert (0.1, 0.3) == (round(first.result(LONG), 9), round(third.result(LONG), 9))
-
-
-class Counting(asyncio.SelectorEventLoop):
-    """A loop that counts calls from other threads."""
-
-    calls = 0
-
-    def call_soon_threadsafe(self, *args: Any, **options: Any) -> Any:
-        self.calls += 1
-        return super().call_soon_threadsafe(*args, **options)
-
-
-def test_a_loop_is_called_once_for_many_grants() -> None:
-    """It is not called for grants to another loop, since a call wakes its thread."""
-    limiter = Limiter(TokenBucket("10/s", burst=100, initial=0), scope="process", clock=ManualClock())
-
-    async def many() -> int:
-        return len(await asyncio.gather(*(limiter.acquire() for _ in range(50))))
-
-    with LoopThread(Counting) as first, LoopThread(Counting) as second:
-        loops: list[Any] = [first.loop, second.loop]
-        asked = [first.start(many)]
-        waiting(limiter, 50)
-        asked.append(second.start(many))
-        waiting(limiter, 100)
-        for loop, future in zip(loops, asked, strict=True):
-            before = [each.calls for each in loops]
-            limiter.refund(50)
-            assert 50 == future.result(LONG)
-            assert [calls + (each is loop) for each, calls in zip(loops, before, strict=True)] == [each.calls for each in loops]
 
 
 def test_callers_that_never_wait_yield_to_their_loop() -> None:
@@ -205,7 +173,6 @@ def test_a_cancelled_waiter_lets_other_threads_move_up(kind: str) -> None:
 
 @needs_signals
 def test_ctrl_c_ends_acquire_blocking() -> None:
-    """The main thread is interrupted while it waits, leaves the line, and no permit is lost."""
     clock = ManualClock()
     limiter = made(clock)
     main = threading.main_thread().ident

@@ -12,7 +12,6 @@ import pytest
 import aiorate
 from aiorate import AllOf, Budget, KeyedBudget, KeyedLimiter, Limiter, Rate, SlidingWindow, TokenBucket, TokenPool, WaitTooLong
 from aiorate.redis import RedisBudget, RedisLimiter
-from aiorate.testing import ManualClock
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
@@ -73,25 +72,7 @@ async def test_budget_takes_from_all_limits_of_a_dimension() -> None:
     assert raised.value.wait == pytest.approx(59)
 
 
-async def test_set_rate_names_the_member() -> None:
-    clock = ManualClock()
-    limiter = Limiter(["10/s", SlidingWindow("300/min"), aiorate.CalendarWindow("1000/month", "UTC", origin=0)], clock=clock)
-
-    limiter.set_rate("20/s", member=0)
-    limiter.set_rate("600/min", member=1)
-    limiter.set_rate("2000/month", member=2)
-
-    assert [str(member.rate) for member in limiter.scheduler.members] == ["20/s", "600/min", "2000/month"]
-    with pytest.raises(RuntimeError, match="member=0"):
-        limiter.set_rate("5/s")
-    with pytest.raises(RuntimeError, match="members"):
-        limiter.apply("5,1,start")
-    with pytest.raises(ValueError, match="3 members"):
-        limiter.set_rate("5/s", member=3)
-
-
 def refusal(call: Callable[[Any], object], value: Any) -> Exception | None:
-    """The error of a call; None if it takes the value."""
     try:
         call(value)
     except (TypeError, ValueError) as error:

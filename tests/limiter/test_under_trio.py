@@ -5,42 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 from helpers.driving import SECOND
-from helpers.strategies import EACH
 from helpers.under_trio import now, run, settled
 
-from aiorate import Budget, Limiter, SlidingWindow, TokenBucket
-
-
-def test_reservations_are_granted_when_both_dimensions_allow() -> None:
-    """Many requests at once for two dimensions, each granted at the later instant of the two schedules."""
-
-    async def main(name: str, amount: int) -> list[int]:
-        budget = Budget(calls=SlidingWindow("7/s"), work=EACH[name]())
-        granted = []
-
-        async def call() -> None:
-            async with budget.reserve(work=amount):
-                granted.append(now())
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(call)
-                await settled()
-        assert budget.waiting == 0
-        return granted
-
-    for name, make in EACH.items():
-        work, window = make(), SlidingWindow("7/s")
-        amount = min(2, work.max_permits or 2)
-        on_paper, at = [], 0
-        for _ in range(20):
-            while (due := max(work.peek(amount, at), window.peek(1, at))) > at:
-                at = due
-            work.take(amount, at, max(0, at - SECOND // 50))
-            window.take(1, at)
-            on_paper.append(at)
-
-        assert on_paper == run(main, name, amount), name
+from aiorate import Budget, Limiter, TokenBucket
 
 
 @pytest.mark.parametrize(

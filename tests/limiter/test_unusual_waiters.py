@@ -74,7 +74,6 @@ def test_a_limiter_survives_an_interrupt_of_a_granted_task() -> None:
 
 @pytest.mark.asyncio
 async def test_a_limiter_lives_as_long_as_its_waiters() -> None:
-    """Made in a function that has returned, it serves its waiters and is then collected."""
     clock = ManualClock()
 
     def ask(scheduler: aiorate.Scheduler) -> tuple[weakref.ref[Limiter], list[asyncio.Task[float]]]:
@@ -194,28 +193,3 @@ async def test_a_filler_cancelled_from_outside_is_replaced() -> None:
 
     assert crowd.tasks["B"].result() == 0.1
     assert crowd.limiter.try_acquire()
-
-
-@pytest.mark.asyncio
-async def test_an_error_that_cannot_be_copied_is_raised_as_it_is() -> None:
-    class Single(Exception):
-        def __copy__(self) -> Single:
-            return self
-
-    class Broken(aiorate.TokenBucket):
-        __slots__ = ("error",)
-
-        def take(self, permits: int, now: int, since: int | None = None) -> int:
-            if self.peek(permits, now) <= now and now:
-                raise self.error
-            return super().take(permits, now, since)
-
-    clock, strategy = ManualClock(), Broken("1/s", burst=1)
-    strategy.error = Single("one of a kind")
-    limiter = aiorate.Limiter(strategy, clock=clock)
-    assert limiter.try_acquire()
-    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(2)]
-    await turns(3)
-    await clock.run(1)
-
-    assert [strategy.error] * 2 == [task.exception() for task in tasks]

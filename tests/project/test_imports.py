@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import aiorate
 
 ABSENT = "aiohttp", "http_sf", "httpx", "httpx2", "hypothesis", "opentelemetry", "plotext", "pytest", "redis", "rich", "trio", "uvloop"
@@ -39,6 +41,7 @@ def failed(*absent: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_every_module_is_imported_without_a_warning() -> None:
     """Deprecations of any Python included. A package that is not installed here is the only reason for a module to fail."""
     assert [] == [line for line in failed() if not any(f"'{name}" in line or "pip install" in line for name in ABSENT)]

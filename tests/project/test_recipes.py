@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import random
+import re
 from collections import defaultdict, deque
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
 from helpers.llm import Provider
-from helpers.programs import program_with
 
 from aiorate import Rate, TokenBucket
 
@@ -41,7 +46,7 @@ class Window:
             self.total += amount
 
 
-# GitHub and Shopify.
+# GitHub.
 
 
 async def test_github_never_refuses() -> None:
@@ -74,121 +79,6 @@ async def test_github_never_refuses() -> None:
     assert (0, True) == (refused, most <= 50)
     assert 40 * 8 < wrote_in < 1.1 * 41 * 8  # 450 an hour and 50 at first
     assert now() - wrote_in < 1.05 * 250 * 60 / 800 + 2  # at the rate of the points
-
-
-class Shopify:
-    """A bucket of points that needs the requested cost before a query, and gives back what was not used."""
-
-    def __init__(self, left: float = 2000) -> None:
-        self.left, self.seen = left, now()
-        self.throttled = self.used = 0
-        self.dice = random.Random(1)
-
-    def refill(self, points: float = 0) -> None:
-        self.left = min(2000, self.left + (now() - self.seen) * 100 + points)
-        self.seen = now()
-
-    async def answer(self, request: httpx.Request) -> httpx.Response:
-        asked, actual = COSTS[json.loads(request.content)["query"]], None
-        self.refill()
-        if self.left < asked:
-            self.throttled += 1
-        else:
-            self.refill(-asked)
-            await asyncio.sleep(self.dice.uniform(0.05, 1))
-            actual = self.dice.randint(2, asked)
-            self.used += actual
-            self.refill(asked - actual)
-        status = {"maximumAvailable": 2000.0, "currentlyAvailable": int(self.left), "restoreRate": 100.0}
-        cost = {"requestedQueryCost": asked, "actualQueryCost": actual, "throttleStatus": status}
-        return httpx.Response(200, json={"data": None if actual is None else {"n": 1}, "extensions": {"cost": cost}})
-
-
-COSTS = {f"{{ products(first: {n}) {{ nodes {{ title }} }} }}": n for n in (20, 52, 110, 300)}
-
-
-async def test_shopify_hardly_throttles_and_all_points_are_used() -> None:
-    """Costs of 20 to 300 points, half of which come back, and 100 a second: known, after an earlier run, and learnt on the way."""
-    for left, known, most in ((2000, COSTS, 0), (100, COSTS, 5), (2000, {}, 0)):
-        shop, began = Shopify(left), now()
-        program = program_with("graphql.json", shop.answer)
-        program["costs"].update(known)
-
-        async with program["httpx"].AsyncClient(base_url="http://shop") as client:
-            for text in set(COSTS) - set(known):
-                await program["query"](client, text)
-            answers = await asyncio.gather(*(program["query"](client, list(COSTS)[n % 4]) for n in range(120)))
-
-        assert {1} == {answer["data"]["n"] for answer in answers}
-        assert shop.throttled <= most, (left, known)
-        assert shop.used >= 0.85 * (left - 100 + 98 * (now() - began)), (left, known)
-
-
-# Many addresses, and bytes.
-
-
-async def test_many_addresses_come_in_order() -> None:
-    """At an even pace, by fifty tasks: a refused page is asked for again, one failure is in its place, each step reported once."""
-    running, most, steps = 0, 0, 0
-    instants, refused = [], list[str]()
-    dice = random.Random(1)
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        nonlocal running, most
-        instants.append(now())
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(dice.uniform(0.05, 0.3))
-        running -= 1
-        number = request.url.params["page"]
-        if number == "300" and not refused:
-            refused.append(number)
-            return httpx.Response(429, headers={"Retry-After": "2"})
-        return httpx.Response(500 if number == "77" else 200, text=number)
-
-    def step() -> None:
-        nonlocal steps
-        steps += 1
-
-    pages = await program_with("fetch_all", answer)["fetch_all"]([f"http://test/about?page={n}" for n in range(400)], step)
-
-    assert [n for n in range(400) if pages[n] != str(n)] == [77]
-    assert isinstance(pages[77], httpx.HTTPStatusError)
-    assert (400, ["300"]) == (steps, refused)
-    assert most <= 50
-    assert min(later - earlier for earlier, later in zip(instants, instants[100:], strict=False)) >= 1
-    assert 401 / 90 + 1.9 < now() < 401 / 90 + 3
-
-
-async def test_bytes_per_second_hold_for_all_streams() -> None:
-    """Four transfers share 2 MB per second: no window has more, and none of the four is left behind."""
-    size, burst, rate = 1_500_001, 4 * 16_384, 2_000_000
-    sent: list[tuple[float, int]] = []
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=bytes(size))
-
-    program = program_with("aiter_bytes(CHUNK)", answer)
-    plain = program["paced"]
-
-    async def paced(chunks: Any) -> Any:
-        async for chunk in plain(chunks):
-            sent.append((now(), len(chunk)))
-            yield chunk
-
-    async def timed(client: httpx.AsyncClient) -> float:
-        assert await program["download"](client, "/file") == size
-        return now()
-
-    program["paced"] = paced
-    async with program["httpx"].AsyncClient(base_url="http://test") as client:
-        ends = await asyncio.gather(*(timed(client) for _ in range(4)))
-
-    for begin, _ in sent[::20]:
-        for window in (0.05, 0.5, 1):
-            assert sum(size for at, size in sent if begin <= at < begin + window) <= burst + rate * (window + 0.02)
-    assert now() <= 1.001 * (4 * size - burst) / rate + 0.001
-    assert max(ends) - min(ends) <= 4 * burst / rate + 0.01  # one of the four had the burst
 
 
 # A gateway for language models.
@@ -263,25 +153,46 @@ async def test_no_level_of_the_gateway_is_exceeded() -> None:
     assert max(calls / (50 + 500 / 60 * seconds), tokens / (20_000 + 200_000 / 60 * seconds)) >= 0.9
 
 
-async def test_a_busy_user_of_the_gateway_delays_no_other() -> None:
-    """Not one of the same team, and not one of another; and what estimates did not use comes back at every level."""
-    gateway = Gateway({"ann": "search", "bob": "search", "cleo": "ads"})
-    busy = [asyncio.create_task(gateway.ask("ann")) for _ in range(80)]
+# The programs of the pages, as a reader copies them.
 
-    waits = []
-    for _ in range(5):
-        await asyncio.sleep(5)
-        waits += [await gateway.ask("bob", 40), await gateway.ask("cleo", 40)]
-    done = sum(task.done() for task in busy)
-    await stopped(busy)
 
-    assert max(waits) <= 40 * 0.005 + 0.01  # the answer itself
-    assert 20 < done < 80
-    gateway.check("ann", USER)
-    await asyncio.sleep(60)
-    budgets = [gateway.program["account"], gateway.program["teams"]["search"], gateway.program["users"]["ann"]]
-    full = [limits["tokens"] // 10 for limits in (ACCOUNT, TEAM, USER)]
-    assert full == [budget.available("tokens") for budget in budgets]
-    async with gateway.program["users"].reserve("ann", tokens=3000) as lease:
-        lease.settle(tokens=100)
-    assert [most - 100 for most in full] == [budget.available("tokens") for budget in budgets]
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("recipes", "llm", "keys", "serving", "processes", "http")
+
+
+def blocks(*pages: str) -> list[str]:
+    """The programs of these pages, by default of all that have programs to copy."""
+    text = "\n".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in pages or PAGES)
+    found: list[str] = re.findall(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return found
+
+
+def block_with(text: str) -> str:
+    """The one program of the pages that contains ``text``."""
+    (block,) = (block for block in blocks() if text in block)
+    return block
+
+
+def program_with(text: str, network: Any = None) -> dict[str, Any]:
+    """The names that the program with ``text`` makes, with what the page imported before it; it is not started.
+
+    ``network``, a coroutine function of a request that returns a response, answers all of its requests with httpx.
+    """
+    block = block_with(text)
+    (page,) = (each for page in PAGES if block in (each := blocks(page)))
+    tree = ast.parse(block)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    needed = [
+        node
+        for node in ast.parse("\n".join(page[: page.index(block)])).body
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and used & {alias.asname or alias.name for alias in node.names}
+    ]
+    body = [node for node in tree.body if not (isinstance(node, ast.Expr) and ast.unparse(node).startswith("asyncio.run("))]
+    namespace: dict[str, Any] = {"__name__": "program"}
+    client: Any = httpx.AsyncClient
+    if network is not None:
+        client = partial(httpx.AsyncClient, transport=httpx.MockTransport(network))
+    with patch.object(httpx, "AsyncClient", client):
+        exec(compile(ast.Module([*needed, *body], []), str(DOCS), "exec"), namespace)  # our own page
+    namespace["httpx"] = SimpleNamespace(**{**vars(httpx), "AsyncClient": client})
+    return namespace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,43 +102,3 @@ def test_a_full_bucket_lets_nearly_twice_the_rate_through() -> None:
     """In the first second. Of 64 per second, because a virtual clock has no fractions of a nanosecond."""
     for make in (lambda: aiolimiter.AsyncLimiter(64, 1), lambda: aiorate.Limiter(aiorate.TokenBucket("64/s", burst=64))):
         assert 127 == sum(moment < 1 - CLOSE for moment in moments(make, "acquire", 140))
-
-
-class Doomed:
-    """Awaits, and cancels its own task once what it waits for is done, before the task runs."""
-
-    def __init__(self, awaitable: Awaitable[object]) -> None:
-        self._awaitable = awaitable
-
-    def __await__(self) -> Generator[Any, Any, object]:
-        inner, task = self._awaitable.__await__(), asyncio.current_task()
-        assert task is not None
-        future = inner.send(None)
-        future.add_done_callback(lambda _: task.cancel())
-        try:
-            yield future
-        except asyncio.CancelledError as error:
-            return inner.throw(error)
-        raise AssertionError("it was not cancelled")
-
-
-@pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_cancelled_at_its_grant_a_task_loses_a_permit_or_none() -> None:
-    async def third_served(acquire: Callable[[], Awaitable[object]]) -> float:
-        """When the third of three is served, at 10 per second, if the second is cancelled between its grant and its next step."""
-
-        async def second() -> None:
-            await Doomed(acquire())
-
-        loop = asyncio.get_running_loop()
-        await acquire()
-        began = loop.time()
-        doomed, third = asyncio.ensure_future(second()), asyncio.ensure_future(acquire())
-        await asyncio.wait([doomed, third])
-        assert doomed.cancelled()
-        return loop.time() - began
-
-    limiter = asynciolimiter.StrictLimiter(10)
-    assert 0.2 == pytest.approx(await third_served(limiter.wait), abs=CLOSE)
-    limiter.close()
-    assert 0.1 == pytest.approx(await third_served(aiorate.Limiter(aiorate.TokenBucket("10/s", 1)).acquire), abs=CLOSE)

@@ -72,6 +72,7 @@ def extensions(wheel: Path) -> list[str]:
     return [name for name in ZipFile(wheel).namelist() if name.endswith((".so", ".pyd"))]
 
 
+@pytest.mark.slow
 def test_only_a_wheel_with_an_extension_is_for_one_platform(tmp_path: Path) -> None:
     """Whether this machine can compile it or not: an installer goes by the tag. Without a compiler, a build warns in one line."""
     for name, variables in (("any", {}), ("none", {"CC": str(tmp_path / "no-compiler")})):
@@ -85,6 +86,7 @@ def test_only_a_wheel_with_an_extension_is_for_one_platform(tmp_path: Path) -> N
         assert not [each for each in compiled if os.fsencode(ROOT) in ZipFile(path).read(each)]  # nobody sees the folder of the build
 
 
+@pytest.mark.slow
 def test_the_source_archive_can_be_compiled_and_is_not(tmp_path: Path) -> None:
     """It holds the hook and the C source; an extension that was compiled beside the source stays behind."""
     path, _ = build(tmp_path, "sdist")

@@ -45,29 +45,9 @@ def test_the_budget_lives_on_from_one_loop_to_the_next(kind: str) -> None:
 
 
 async def waits_of(limiter: aiorate.Limiter, clock: ManualClock, count: int) -> list[float]:
-    """Return what ``count`` tasks wait."""
     tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(count)]
     await clock.run(10)
     return [task.result() for task in tasks]
-
-
-@both
-def test_waiters_left_behind_by_a_run_do_not_affect_the_next(kind: str) -> None:
-    clock = ManualClock()
-    limiter = aiorate.Limiter(BOTH[kind](), clock=clock)
-
-    left: list[asyncio.Task[float]] = []
-
-    async def leave() -> None:
-        left.extend(asyncio.ensure_future(limiter.acquire()) for _ in range(100))
-        await turns(3)
-
-    for _ in range(3):
-        asyncio.run(leave())
-        assert (limiter.statistics().waiting, clock.timers) == (0, 0)
-
-    assert limiter.delay() == 0.1
-    assert asyncio.run(waits_of(limiter, clock, 2)) == [0.1, 0.2]
 
 
 @both
@@ -127,7 +107,6 @@ def test_a_second_running_loop_is_refused(kind: str) -> None:
 
 
 def run_virtually(main: Any) -> Any:
-    """Run it in a loop of virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
 
@@ -151,26 +130,12 @@ def test_time_goes_on_from_virtual_loops_to_real_ones_and_back(kind: str) -> Non
     assert max(real) < LONG
 
 
-@both
-def test_a_pause_ends_when_it_should_across_loops(kind: str) -> None:
-    limiter = aiorate.Limiter(BOTH[kind]())
-
-    async def pause() -> None:
-        await asyncio.sleep(10)
-        limiter.pause(60)
-
-    run_virtually(pause())
-
-    assert run_virtually(limiter.acquire()) == 60.0
-
-
 # Kernel timers.
 
 LOOPS = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
 
 
 def paced(rate: str = "500/s") -> aiorate.Limiter:
-    """Make a limiter with a kernel timer."""
     return aiorate.Limiter(aiorate.TokenBucket(rate, burst=1), precise=True)
 
 

@@ -51,7 +51,6 @@ async def test_a_lease_says_which_dimension_it_waited_for(store: RealServer) -> 
 
 
 async def test_what_comes_back_is_granted_to_those_waiting(store: RealServer) -> None:
-    """An estimate that was far too large does not hold up others for its time: of this process, and of another."""
     one, other = process(store, tokens="10/s"), process(store, tokens="10/s")
     async with one.reserve(tokens=100) as lease:
         waiting = [asyncio.create_task(granted(each, tokens=1)) for each in (one, other)]

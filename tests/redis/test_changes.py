@@ -1,4 +1,4 @@
-"""Changes of a running RedisLimiter: charges, rates, idle times, lost state and jumps of the clock. In virtual time, as test_limiter.py."""
+"""Changes that all processes of a RedisLimiter hear of: charges, rates, lost state, jumps of the clock, pauses. In virtual time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 from helpers.server import most_in_any_window
-from helpers.stores import Process, RealServer, stop
+from helpers.stores import Process, RealServer, now, stop
+from redis.exceptions import ConnectionError as NoConnection
 
 import aiorate
 from aiorate import TokenBucket
+from aiorate.http import Feedback
 
 pytestmark = [pytest.mark.asyncio(loop_factories=["virtual"]), pytest.mark.usefixtures("stopped")]
 
@@ -47,6 +49,23 @@ async def test_set_rate_changes_the_rate_of_its_process(store: RealServer) -> No
 
     assert [pytest.approx(slot, abs=1e-3) for slot in (0, 0.1, 0.2, 0.21)] == process.granted
     assert aiorate.Rate.parse("100/s") == process.limiter.rate
+
+
+async def test_slots_on_their_way_are_those_of_the_rate_asked_for(store: RealServer) -> None:
+    """Laid out at another, they would be granted faster than the store knows, or once more to another process."""
+    for before, after, interval in (("1000/s", "10/s", 0.001), ("10/s", "1000/s", 0.1)):
+        store.send("FLUSHALL")
+        one, other, began = Process(store, before, latency=0.01, horizon=1.0), Process(store, "1000/s"), now()
+        one.ask(4)
+        await asyncio.sleep(0.005)
+        one.limiter.set_rate(after)
+        await asyncio.sleep(0.01)
+        other.ask()
+        await asyncio.wait(one.tasks + other.tasks)
+
+        assert [pytest.approx(began + 0.02 + index * interval, abs=2e-3) for index in range(4)] == one.granted, after
+        assert [pytest.approx(began + max(0.01 + 4 * interval, 0.015), abs=2e-3)] == other.granted, after
+        await stop(one, other)
 
 
 @pytest.mark.parametrize("burst", [1, 300])
@@ -103,3 +122,96 @@ async def test_the_key_is_gone_soon_after_it_has_no_effect(store: RealServer) ->
         await asyncio.sleep(0.001)
         assert 7_190_000 < int(store.send("PTTL", process.limiter.key)), rate
         await stop(process)
+
+
+# Pauses.
+
+
+async def test_a_pause_holds_all_processes(store: RealServer) -> None:
+    one, other = Process(store), Process(store)
+    await one.one()
+    one.limiter.observe(Feedback(429, pause=5.0))
+    await asyncio.sleep(0.5)
+    other.limiter.pause(1)  # the longer one holds
+    other.ask(3)
+    one.ask(2)
+    await asyncio.wait([*one.tasks, *other.tasks])
+
+    assert [pytest.approx(5 + index / 10, abs=1e-2) for index in range(5)] == sorted(one.granted[1:] + other.granted)
+
+
+async def test_a_pause_over_before_it_is_told_ends_no_other(store: RealServer) -> None:
+    """A short pause of a loop that stands still, after a long one of another process: no time is left, but no pause was ended."""
+    long, short, third = Process(store), Process(store), Process(store)
+    long.limiter.pause(3)
+    await asyncio.sleep(0.01)
+    short.limiter.pause(0.001)
+    asyncio.get_running_loop()._jump(0.002)  # type: ignore[attr-defined]  # time passes, and nothing runs
+    await asyncio.sleep(0.01)
+    await third.one()
+
+    assert [pytest.approx(3.0, abs=1e-2)] == third.granted
+
+
+async def test_a_resume_and_a_pause_of_one_moment_are_both_heard(store: RealServer) -> None:
+    """An operator ends a long pause with a short one: the store hears of the end first, though both come before the next question."""
+    for latency in (0.0, 0.01):
+        store.send("FLUSHALL")
+        long, operator, third = Process(store), Process(store, latency=latency), Process(store)
+        long.limiter.pause(3600)
+        await asyncio.sleep(0.5)
+        began = now()
+        operator.limiter.resume()
+        operator.limiter.pause(1)
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(60):
+            await third.one()
+
+        assert [pytest.approx(began + 1 + latency, abs=0.02)] == third.granted
+        await stop(long, operator, third)
+
+
+async def test_a_resume_lost_in_an_outage_is_told_again(store: RealServer) -> None:
+    long, operator, third = Process(store), Process(store), Process(store)
+    long.limiter.pause(3600)
+    await asyncio.sleep(0.5)
+    operator.client.error = NoConnection()
+    operator.limiter.resume()
+    await asyncio.sleep(0.1)
+    operator.limiter.pause(1)
+    operator.client.error = None
+    await asyncio.sleep(0.3)
+    async with asyncio.timeout(60):
+        await third.one()
+
+    assert [pytest.approx(1.6, abs=0.02)] == third.granted
+
+
+async def test_a_request_in_a_pause_learns_of_its_end_in_a_second(store: RealServer) -> None:
+    for joined in (0.3, 1.5, 5.0):
+        one, other = Process(store), Process(store)
+        one.limiter.pause(60)
+        await asyncio.sleep(joined)
+        one.ask()
+        await asyncio.sleep(0.3)
+        other.limiter.resume()
+        resumed = now()
+        await asyncio.wait(one.tasks, timeout=90)
+
+        assert [pytest.approx(resumed + 0.5, abs=0.5)] == one.granted, joined
+        await stop(one, other)
+
+
+async def test_a_shorter_pause_replaces_one_ended_elsewhere(store: RealServer) -> None:
+    """A process that knew only of the first would be held for its whole length."""
+    one, other = Process(store), Process(store)
+    one.limiter.pause(3600)
+    await asyncio.sleep(0.01)
+    other.ask()
+    await asyncio.sleep(0.5)
+    one.limiter.resume()
+    await asyncio.sleep(0.1)
+    other.limiter.pause(5)
+    await asyncio.wait(other.tasks, timeout=60)
+
+    assert [pytest.approx(5.61, abs=0.02)] == other.granted

@@ -91,7 +91,6 @@ ENDS = [step * 0.0073 for step in range(1, 30, 3)]  # seconds: before, during an
 
 
 async def taken(store: RealServer) -> int:
-    """How many permits of the window are used."""
     limiter = RedisLimiter(TimedClient(store), "x", DAY)
     await limiter.acquire()
     used = 100_000 - 1 - int(limiter.statistics().available)
@@ -177,7 +176,6 @@ async def test_a_budget_has_back_what_nobody_used(store: RealServer) -> None:
 
 
 async def test_statistics_show_what_the_store_has_left(store: RealServer) -> None:
-    """Of a window and of a bucket, as the store said last; 0 while the limiter is paused."""
     lease = 0.05
     window = Process(store, CalendarWindow("1000/day", "UTC"), lease=lease)
     other = Process(store, CalendarWindow("1000/day", "UTC"))

@@ -122,39 +122,6 @@ async def test_no_history_breaks_a_bound_or_leaves_anything_behind(store: RealSe
     assert len(world.granted) > 20
 
 
-async def load(store: RealServer, tasks: list[int], seconds: float, patience: float | None = None, **options: Any) -> list[int]:
-    """The reservations that processes with these numbers of tasks get, at 100 requests a second."""
-    granted, running, budgets = [0] * len(tasks), [], []
-
-    async def forever(place: int) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(patience), budgets[place].reserve():
-                    granted[place] += 1
-            except TimeoutError:
-                continue
-
-    for place, count in enumerate(tasks):
-        budgets.append(RedisBudget(TimedClient(store, **options), "x", requests="100/s", tokens="10_000/s"))
-        running += [asyncio.create_task(forever(place)) for _ in range(count)]
-    await asyncio.sleep(seconds)
-    for task in running:
-        task.cancel()
-    await asyncio.wait(running)
-    for budget in budgets:
-        await budget.aclose()
-    return granted
-
-
-async def test_a_budget_is_shared_evenly_and_whole(store: RealServer) -> None:
-    """However many tasks a process has, however far the store is, and with callers that give up."""
-    for tasks, patience, latency in (([150, 15, 15, 15], None, 0.0), ([25] * 4, 0.2, 0.0), ([50] * 4, None, 0.025)):
-        store.send("FLUSHALL")
-        granted = await load(store, tasks, 6.0, patience, latency=latency)
-        assert 0.97 * 600 <= sum(granted) <= 606, tasks
-        assert [pytest.approx(150, abs=40)] * 4 == granted, tasks
-
-
 # Windows.
 
 PERIOD = 5

@@ -108,19 +108,9 @@ async def test_a_caller_cancelled_as_it_is_granted_gives_the_slot_back(store: Re
     assert [pytest.approx(0, abs=1e-4), pytest.approx(0.1, abs=2e-4)] == process.granted
 
 
-async def test_callers_that_all_give_up_in_time_cost_no_rate(store: RealServer) -> None:
-    processes = [Process(store, "100/s") for _ in range(4)]
-    for process in processes:
-        process.load(25, patience=0.2)
-    await asyncio.sleep(4.0)
-
-    total = sum(len(process.granted) for process in processes)
-    assert 0.98 * 400 <= total <= 402
-
-
 async def test_a_crowd_of_one_process_does_not_delay_another(store: RealServer) -> None:
     busy, other = Process(store, "1000/s"), Process(store, "1000/s")
-    busy.ask(10_000)
+    busy.ask(4_000)
     await asyncio.sleep(1.0)
     began = now()
     await other.one()
@@ -141,17 +131,6 @@ async def test_a_large_request_gathers_its_slots(store: RealServer) -> None:
 
         assert [pytest.approx(began + due, abs=2e-3) for due in (0.09, 0.1)] == process.granted, horizon
         await stop(process)
-
-
-async def test_a_burst_is_one_for_all(store: RealServer) -> None:
-    processes = [Process(store, "10/s", burst=5), Process(store, "10/s", burst=5)]
-    for process in processes:
-        process.ask(4)
-    await asyncio.wait([task for process in processes for task in process.tasks])
-
-    instants = sorted(instant for process in processes for instant in process.granted)
-    assert 5 == sum(instant < 0.01 for instant in instants)
-    assert most_in_any_window(instants, 0.3) <= 8
 
 
 # Leases.
@@ -178,9 +157,6 @@ async def test_a_lease_has_permits_ready(store: RealServer) -> None:
     assert 0.95 * 2000 <= len(taken) <= 2000 + 51
     assert most_in_any_window(taken, 0.5) <= (process.limiter.bound(0.5) or 0)
     assert process.client.calls <= 0.06 * len(taken)
-
-
-# Waits: which slots are booked, and how long they are.
 
 
 # Limits over a limiter.

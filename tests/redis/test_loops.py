@@ -112,9 +112,6 @@ def test_a_child_process_takes_none_of_its_parents_slots(store: RealServer) -> N
     asyncio.run(main())
 
 
-# Budgets.
-
-
 @needs_fork
 def test_a_child_process_books_by_itself(store: RealServer) -> None:
     printed = program(

@@ -13,6 +13,7 @@ import pytest
 from helpers.driving import others
 from helpers.outages import KINDS, POLICIES, lines, made, take, together
 from helpers.stores import RealServer, TimedClient, now
+from redis.asyncio import Connection, ConnectionPool, Redis
 from redis.exceptions import BusyLoadingError, InvalidResponse, ResponseError
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
@@ -94,6 +95,35 @@ async def test_every_outage_goes_by_its_policy(store: RealServer, kind: str, cap
         assert "answers again" in restored, row
         await subject.aclose()
         assert not others(), row
+
+
+class Distant(Connection):
+    """Each answer takes 0.4 s, and there are several before the first permit: to the client's own commands, and to ask for the script."""
+
+    server: RealServer
+    command: tuple[Any, ...] = ("PING",)
+
+    async def connect(self) -> None:
+        for _ in range(3):
+            await self.read_response()
+
+    async def send_command(self, *args: Any, **options: Any) -> None:
+        self.command = args
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.4)
+        try:
+            return self.server.send(*self.command)
+        except OSError as error:
+            raise ResponseError(str(error).removeprefix("-")) from error
+
+
+async def test_a_distant_store_is_no_outage_while_it_connects(store: RealServer) -> None:
+    Distant.server = store
+    limiter = RedisLimiter(Redis(connection_pool=ConnectionPool(Distant)), "x", "10/s")
+    began = now()
+    assert began + 2.0 == near(await take(limiter))
+    await limiter.aclose()
 
 
 async def test_max_wait_holds_from_the_first_moment_of_an_outage(store: RealServer) -> None:

@@ -162,24 +162,6 @@ print(names())
     assert ["['aiorate-redis']", "[]", "['aiorate-redis'] 21", "[]"] == said.splitlines()
 
 
-def test_without_waiting_the_store_is_asked_once(store: RealServer, made: Callable[..., RedisLimiter]) -> None:
-    limit = "1/min"
-    first, limiter = made(limit=limit), made("y", limit=limit)
-    first.acquire_blocking()
-    calls = store.calls("evalsha")
-
-    assert 0 <= limiter.acquire_blocking(max_wait=0) < LONG
-    assert calls + 1 == store.calls("evalsha") + store.calls("eval") - 1
-    for refused in (lambda: limiter.acquire_blocking(max_wait=0), lambda: asyncio.run(limiter.acquire(max_wait=0))):
-        before = store.calls("evalsha")
-        with pytest.raises(WaitTooLong, match=r"would wait"):
-            refused()
-        assert store.calls("evalsha") - before <= 1
-    assert 2 == limiter.statistics().refused
-    with pytest.raises(RuntimeError, match="without a lease"):
-        limiter.try_acquire()
-
-
 def test_changes_in_any_thread_hold_for_all(made: Callable[..., RedisLimiter]) -> None:
     one, other = made(limit="100/s"), made(limit="100/s")
     one.acquire_blocking()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from helpers.stores import TIMED, TIMED_BOOKINGS, TIMED_WINDOWS, RealServer
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiorate import Rate
@@ -18,7 +18,7 @@ EPOCH = 1_800_000_000_000_000
 MS, SECOND = 1_000, 1_000_000
 FAR = 10**12
 KEY = "aiorate:x"
-histories = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+histories = settings(max_examples=40)
 
 
 class Client:

@@ -1,25 +1,22 @@
-"""Real connections: clients, URLs, servers that refuse, answer garbage, die, or never answer.
-
-What is said of time here holds on any machine: never early, the bound, and that it comes at all.
-"""
+"""Real connections: clients, URLs, servers that refuse, answer garbage, die or never answer, and clusters. Nothing is early; all ends."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import redis.asyncio
 import valkey.asyncio
-from helpers.driving import LONG, others
-from helpers.stores import RealServer, fake_server
+from helpers.driving import LONG, others, until
+from helpers.stores import RealServer, fake_server, port_of_cluster
+from redis.asyncio.cluster import RedisCluster
 
 from aiorate import EngineUnavailable, KeyedBudget, KeyedLimiter
 from aiorate.redis import RedisBudget, RedisLimiter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.asyncio
 
@@ -109,3 +106,54 @@ async def test_budgets_and_limiters_of_a_client_go_in_one_call(store: RealServer
     await budgets.aclose()
     await limiters.aclose()
     await client.aclose()
+
+
+# Clusters.
+
+
+@contextmanager
+def cluster(*slots: range) -> Iterator[list[RealServer]]:
+    """A primary for each range, that know of each other soon. One that is down does not keep the others from answering."""
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(
+                RealServer(
+                    *("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "500"),
+                    port=port_of_cluster(),
+                )
+            )
+            for _ in slots
+        ]
+        for epoch, (node, its) in enumerate(zip(nodes, slots, strict=True), 1):
+            node.send("CLUSTER", "ADDSLOTS", *its)
+            node.send("CLUSTER", "SET-CONFIG-EPOCH", epoch)
+            if node is not nodes[0]:
+                nodes[0].send("CLUSTER", "MEET", "127.0.0.1", node.port)
+        yield nodes
+
+
+async def complete(nodes: list[RealServer]) -> None:
+    """Return when each node knows all others, and all slots."""
+    for hint in ("cluster_state:ok", f"cluster_known_nodes:{len(nodes)}"):
+        await until(lambda hint=hint: all(hint in node.send("CLUSTER", "INFO") for node in nodes))
+
+
+async def test_keys_of_all_slots_are_served(running: RealServer) -> None:
+    """A limiter is one key, and so is a budget whatever its dimensions: each is on one node, and all are asked for in one go."""
+    with cluster(range(8192), range(8192, 16384)) as nodes:
+        await complete(nodes)
+        client = RedisCluster.from_url(nodes[0].url)
+        limiters = KeyedLimiter(lambda key: RedisLimiter(client, f"key:{key}", "1000/s", on_unavailable="wait"))
+        budgets = KeyedBudget(lambda key: RedisBudget(client, f"b:{key}", requests="1000/s", tokens="9000/s", on_unavailable="wait"))
+
+        async def one(key: int) -> None:
+            await limiters.acquire(key)
+            async with budgets.reserve(key, tokens=9) as lease:
+                lease.settle(tokens=1)
+
+        for _ in range(2):
+            await asyncio.gather(*[one(key) for key in range(20) for _ in range(3)])
+        assert all(node.calls() for node in nodes)
+        await limiters.aclose()
+        await budgets.aclose()
+        await client.aclose()

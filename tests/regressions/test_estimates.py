@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers.driving import Crowd, one_loop, turns
+from helpers.driving import one_loop, turns
 from helpers.strategies import EACH
 
 from aiorate import (
@@ -42,26 +42,6 @@ def test_newcomer_behind_a_line_after_a_pause_is_told_the_truth() -> None:
         said, waited = runner.run(main())
 
     assert said == waited < 0.75
-
-
-@one_loop
-async def test_estimate_does_not_count_cancelled_waiters() -> None:
-    """With 100 of 1000 left in line, ``delay()`` said 1001 s once, and 101 s when asked again; ``max_wait`` refused by it."""
-    clock = ManualClock()
-    limiter = Limiter(TokenBucket("1/s", burst=1), clock=clock)
-    crowd = Crowd(limiter, clock)
-    assert limiter.try_acquire()
-    await crowd.queue(range(1_000))
-    assert 1001 == limiter.delay()
-
-    for who in range(900):
-        crowd.tasks[who].cancel()
-    await turns(3)
-
-    assert 101 == limiter.delay()
-    for task in crowd.tasks.values():
-        task.cancel()
-    await turns(3)
 
 
 @one_loop
@@ -127,7 +107,6 @@ async def test_estimate_of_a_key_behind_many_others_at_a_shared_window() -> None
 
 
 def cost(ask: Callable[[], Any]) -> int:
-    """Count the function calls until the answer."""
     calls = 0
 
     def count(frame: object, event: str, argument: object) -> None:

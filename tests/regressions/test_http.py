@@ -9,12 +9,12 @@ from typing import Any
 import aiohttp
 import httpx2
 import pytest
-from helpers.driving import SECOND, Crowd, one_loop, until
+from helpers.driving import one_loop, until
 from helpers.server import Server
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
 from aiorate.aiohttp import middleware
-from aiorate.http import Feedback, Quota, hooks, limit_transport, read_feedback
+from aiorate.http import Feedback, hooks, limit_transport, read_feedback
 from aiorate.testing import ManualClock
 
 
@@ -51,19 +51,6 @@ def test_repeated_headers_cost_linear_time() -> None:
     assert ratio < 24  # 8 times as many; squared, 64
 
 
-def test_nothing_left_is_nothing_until_the_reset() -> None:
-    """A Feedback made by the user counted with 1 left, and was ignored with none."""
-    clock, feedback = ManualClock(), Feedback(200, quotas=(Quota(remaining=0, reset=30.0),))
-    limiter, budget = Limiter(TokenBucket("10/s", burst=10), clock=clock), Budget(requests=TokenBucket("10/s", burst=10), clock=clock)
-    keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("10/s", burst=10), clock=clock))
-
-    limiter.observe(feedback)
-    budget.observe(feedback)
-    keyed.observe("a", feedback)
-
-    assert (limiter.delay(), budget.delay(), keyed["a"].delay(), keyed["b"].delay()) == (30.0, 30.0, 30.0, 0.0)
-
-
 def test_a_retry_after_still_wins_over_the_reset() -> None:
     """RateLimit must not prolong what Retry-After says, in a limiter or a budget."""
     for after in [0, 5]:
@@ -97,36 +84,11 @@ def test_a_bucket_that_is_full_again_holds_nobody() -> None:
         assert (1000, 0.0) == (limiter.statistics().available, limiter.delay(1000)), reset
 
 
-def test_wrong_words_of_a_user_change_nothing() -> None:
-    """A budget was paused first, and then raised "unhashable type"; with the text "429" a pause was ignored."""
-    limits: list[Any] = [Budget(requests="5/s"), Limiter("5/s")]
-    for wrong in ({"name": []}, {"name": None}, {"unit": b"requests"}):
-        for limit in limits:
-            with pytest.raises(TypeError, match=r"observe\(\): the name and the unit"):
-                limit.observe(Feedback(429, 3.0, (Quota(remaining=1, reset=3.0), Quota(**wrong))))
-            assert limit.delay() == 0, wrong
-    quotas: Any
-    for quotas in (Quota(remaining=1), [{"remaining": 1}], 5, None):
-        with pytest.raises(TypeError, match="quotas="):
-            limits[1].observe(Feedback(429, 3.0, quotas))
-    status: Any
-    for status in ("429", 429.0, None, {"Retry-After": "3"}):
-        with pytest.raises(TypeError, match="status"):
-            read_feedback(status, {"Retry-After": "3"})
-    headers: Any
-    for headers in (None, 429, "Retry-After: 3", ["Retry-After"], [1, 2], iter([b"body"]), object()):
-        with pytest.raises(TypeError, match=r"response\.headers"):
-            read_feedback(429, headers)
-
-
-async def ask(kind: str, keyed: KeyedLimiter[str], url: str, key: Any = None) -> None:
+async def ask(kind: str, keyed: KeyedLimiter[str], url: str) -> None:
     if kind == "middleware":
-        async with aiohttp.ClientSession(middlewares=[middleware(keyed, key=key)]) as session, session.get(url):
+        async with aiohttp.ClientSession(middlewares=[middleware(keyed)]) as session, session.get(url):
             return
-    options: Any = {"event_hooks": hooks(keyed, key=key)} if kind == "hooks" else {}
-    if kind == "transport":
-        options = {"transport": limit_transport(httpx2.AsyncHTTPTransport(), keyed, key=key)}
-    async with httpx2.AsyncClient(**options) as client:
+    async with httpx2.AsyncClient(event_hooks=hooks(keyed)) as client:
         await client.get(url)
 
 
@@ -172,22 +134,6 @@ async def test_pause_is_not_ended_by_other_responses() -> None:
             clock.advance(0.25)
 
     assert not limiter.try_acquire()
-
-
-@one_loop
-async def test_a_flooded_key_stops_no_other() -> None:
-    """alexei-led/ccgram#171, python-telegram-bot/python-telegram-bot#3765: one flooded chat froze all traffic."""
-    clock = ManualClock()
-    keyed: KeyedLimiter[str] = KeyedLimiter(lambda key: Limiter("1/s", clock=clock), shared=Limiter(TokenBucket("30/s", 30), clock=clock))
-    flooded, other = Crowd(keyed["flooded"], clock), Crowd(keyed["other"], clock)
-    await flooded.queue(range(3))
-
-    keyed.observe("flooded", read_feedback(429, {"Retry-After": "30"}))
-    await other.queue(range(3))
-    await clock.run(60)
-
-    assert [0.0, 31.0, 32.0] == [at / SECOND for at in flooded.granted.values()]
-    assert [0.0, 1.0, 2.0] == [at / SECOND for at in other.granted.values()]
 
 
 UNREADABLE = ["soon", "-1", "\u0663", "Fri, 99 Foo 9999 99:99:99 GMT", "\ud800", "", ",", "0x10", "1_0", "nan", "9" * 5000]

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable
 from copy import deepcopy
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
-from functools import cache
-from math import ceil, floor
+from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from helpers.calls import Calls
 from helpers.driving import SECOND, Crowd, SteppedClock, one_loop
 from helpers.strategies import EACH
 from helpers.transcripts import S
 
-from aiorate import Budget, KeyedLimiter, Limiter, Rate, TokenBucket
+from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
 from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.rate import ceil_div
 from aiorate.schedulers.capped import Capped
-from aiorate.testing import ManualClock, VirtualLoop
+from aiorate.testing import ManualClock
 
 
 def openai(left: int) -> Feedback | None:
@@ -107,20 +101,6 @@ def test_a_bucket_that_is_full_or_has_no_size_holds_nothing() -> None:
 
 
 @one_loop
-async def test_a_cancelled_request_leaves_no_trace() -> None:
-    """It was granted within the server's bucket, and never sent."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(1, 10, 90))
-    await crowd.queue(range(2))
-    crowd.clock.advance(10)  # grants the second, which has not run yet
-    crowd.tasks[1].cancel()
-    await crowd.queue([2])
-    await crowd.clock.run(60)
-
-    assert [0.0, 10.0] == instants(crowd)
-
-
-@one_loop
 async def test_changing_the_limiter_does_not_end_the_feedback() -> None:
     """A change here does not fill the server's bucket."""
     changes: list[Callable[[Limiter], object]] = [
@@ -137,19 +117,6 @@ async def test_changing_the_limiter_does_not_end_the_feedback() -> None:
         await crowd.clock.run(60)
 
         assert [0.0, 0.0, 10.0, 20.0] == instants(crowd), number
-
-
-@one_loop
-async def test_reset_forgets_the_feedback() -> None:
-    """The way out when a server sends nonsense."""
-    crowd = crowd_of()
-    crowd.limiter.observe(said(0, 1, 86_400))
-    await crowd.queue(range(3))
-
-    crowd.limiter.reset()
-    await crowd.clock.run(1)
-
-    assert [0.0] * 3 == instants(crowd)
 
 
 @one_loop
@@ -171,33 +138,9 @@ async def test_a_pause_does_not_stop_the_servers_bucket() -> None:
         assert delays == due == instants(crowd), (told_at, due)
 
 
-NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
-
-
-OUTPUT = "anthropic-ratelimit-output-tokens"
-
-
-ROUNDED = {"floor": floor, "round": round, "ceil": ceil}
-
-
-def written(instant: datetime, how: str) -> str:
-    """An instant as a reset: ``ms``, or in whole seconds."""
-    if how in ROUNDED:
-        instant = datetime.fromtimestamp(ROUNDED[how](instant.timestamp()), UTC)
-    return instant.isoformat(timespec="milliseconds" if how == "ms" else "seconds").replace("+00:00", "Z")
-
-
-def headers(left: float, size: int, full_in: float, at: datetime, how: str) -> dict[str, str]:
-    return {
-        "Date": format_datetime(at.replace(microsecond=0), usegmt=True),
-        f"{OUTPUT}-limit": str(size),
-        f"{OUTPUT}-remaining": str(max(0, int(left))),
-        f"{OUTPUT}-reset": written(at + timedelta(seconds=full_in), how),
-    }
-
-
 def test_the_error_of_a_reset_is_read() -> None:
     """Each instant in whole seconds adds one; a duration has none."""
+    noon = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
     for reset, date, read in [
         ("2026-11-20T12:00:05.300Z", True, (5.3, 1.0)),
         ("2026-11-20T12:00:05Z", True, (5.0, 2.0)),
@@ -210,11 +153,12 @@ def test_the_error_of_a_reset_is_read() -> None:
         ("Fri, 20 Nov 2026 12:00:05 GMT", True, (5.0, 2.0)),
         ("in a while", True, (None, 0.0)),
     ]:
-        sent = headers(4000, 8000, 5.0, NOON, "ms") | {f"{OUTPUT}-reset": reset}
-        if not date:
-            del sent["Date"]
+        output = "anthropic-ratelimit-output-tokens"
+        sent = {f"{output}-limit": "8000", f"{output}-remaining": "4000", f"{output}-reset": reset}
+        if date:
+            sent["Date"] = "Fri, 20 Nov 2026 12:00:00 GMT"
 
-        feedback = read_feedback(200, sent, now=NOON.timestamp())
+        feedback = read_feedback(200, sent, now=noon)
 
         assert feedback is not None, (reset, date, read)
         quota = feedback.quotas[0]
@@ -265,77 +209,3 @@ def test_the_error_of_a_reset_reaches_every_limit() -> None:
 
     assert [limiter.delay(45), keyed["key"].delay(45), own.delay(tokens=45)] == [1.0, 1.0, 1.0]
     assert [with_limiter.delay(requests=45), with_budget.delay(tokens=45)] == [1.0, 1.0]
-
-
-class Server:
-    """A bucket that fills in ``fill`` seconds. It takes the estimate of a call, and what was not used comes back with the answer."""
-
-    size = 8000
-
-    def __init__(self, fill: float, began: datetime, how: str, level: float = 1.0) -> None:
-        self.rate = self.size / fill
-        self.left = self.size * level
-        self.began, self.how = began, how
-        self.seen = 0.0
-        self.used = self.calls = self.refused = 0
-
-    def refill(self) -> float:
-        now = asyncio.get_running_loop().time()
-        self.left = min(self.size, self.left + (now - self.seen) * self.rate)
-        self.seen = now
-        return now
-
-    async def answer(self, most: int, used: int, takes: float) -> Feedback | None:
-        self.refill()
-        self.calls += 1
-        self.refused += self.left < most
-        self.left -= most
-        await asyncio.sleep(takes)
-        now = self.refill()
-        self.left = min(self.size, self.left + most - used)
-        self.used += used
-        full_in = (self.size - self.left) / self.rate
-        if not self.how:
-            return None
-        return read_feedback(200, headers(self.left, self.size, full_in, self.began + timedelta(seconds=now), self.how))
-
-
-@cache
-def play(seed: int, fill: float, how: str, own: float = 1.0, level: float = 0.2) -> tuple[float, float]:
-    """The part of the server's limit that is used, and the part of the calls for which the server had too little.
-
-    Workers call as often as a budget lets them, whose rate is ``own`` times that of the server. ``how`` may be empty: no headers.
-    """
-    chance = random.Random(seed)
-    server = Server(fill, NOON + timedelta(seconds=chance.random()), how, level)
-    budget = Budget(output_tokens=TokenBucket(Rate(int(server.size * own), per=fill), burst=1600))
-    takes, seconds = min(3.0, fill / 20), 3 * fill + 10
-
-    async def work() -> None:
-        while server.seen < seconds:
-            async with budget.reserve(output_tokens=200) as lease:
-                await asyncio.sleep(0.01 * chance.random())
-                budget.observe(await server.answer(200, 80, takes * chance.uniform(0.5, 1.5)))
-                lease.settle(output_tokens=80)
-
-    async def main() -> None:
-        workers = [asyncio.create_task(work()) for _ in range(min(60, int(2 * server.rate * takes / 80) + 5))]
-        await asyncio.wait(workers, timeout=seconds)
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main())
-    return server.used / (min(1600, server.size * level) + server.rate * seconds), server.refused / server.calls
-
-
-@pytest.mark.parametrize("how", ["ms", "floor", "ceil"])
-def test_nearly_all_of_the_limit_is_used_with_any_resets(how: str) -> None:
-    """A budget at the server's rate follows the headers, and is as fast as without them. No call finds too little."""
-    most, _ = play(1, 2.0, "")
-    part, refused = play(1, 2.0, how)
-
-    assert most > 0.94
-    assert part >= 0.9 * most
-    assert refused == 0

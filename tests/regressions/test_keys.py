@@ -8,8 +8,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import pytest
-from helpers.driving import LONG, SECOND, Crowd, one_loop, others, turns
-from helpers.strategies import EACH
+from helpers.driving import LONG, SECOND, one_loop, others, turns
 from helpers.threads import in_thread
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket, TokenPool
@@ -78,23 +77,6 @@ def test_key_examined_by_a_new_key_follows_its_loop() -> None:
         assert 0.0 == runner.run(main())
 
 
-def test_a_slow_factory_delays_no_other_key() -> None:
-    """Another new key is made meanwhile; the function may even wait for the thread that needs it."""
-    calls: list[str] = []
-
-    def factory(key: str) -> str:
-        calls.append(key)
-        if key == "slow":
-            in_thread(lambda: keyed["other"]).result(LONG)
-        return "10/s"
-
-    keyed = KeyedLimiter[str](factory, scope="process")
-
-    in_thread(lambda: keyed["slow"]).result(LONG)
-
-    assert ["slow", "other"] == calls
-
-
 def test_a_circle_of_keys_between_threads_is_refused() -> None:
     """At least one of two threads that would wait for each other; both keys can be made later."""
     both, first = threading.Barrier(2, timeout=LONG), ["a", "b"]
@@ -141,29 +123,6 @@ async def test_a_limiter_of_idle_keys_does_nothing_at_all() -> None:
     assert (clock.reads, clock.timers, others(), len(keyed)) == (0, 0, set(), 10)
 
 
-@one_loop
-async def test_free_key_is_granted_in_the_same_step_beside_a_busy_one() -> None:
-    """vutran1710/PyrateLimiter, where asynchronous callers of other keys still wait; alexei-led/ccgram#171."""
-    clock = ManualClock()
-    keyed = KeyedLimiter(lambda key: Limiter(EACH["TokenBucket"](), clock=clock), shared=Limiter(TokenBucket("1000/s", 2000), clock=clock))
-    busy = Crowd(keyed["busy"], clock)
-    await busy.queue(range(300))
-    keyed["paused"].pause(60)
-    in_debt = keyed["in debt"]
-    in_debt.charge(1_000)
-
-    for key in range(20):
-        asking = keyed.acquire(key)
-        with pytest.raises(StopIteration) as waited:
-            asking.send(None)  # without a wait, not even one turn of the loop
-
-        assert waited.value.value == 0.0
-
-    for task in busy.tasks.values():
-        task.cancel()
-    await turns(3)
-
-
 @pytest.mark.parametrize("options", [{"max_concurrency": 2}, {"max_waiting": 0}], ids=str)
 def test_an_option_that_cannot_be_shared_is_refused(options: dict[str, Any]) -> None:
     """Ten tasks were inside where two may be, and a line of five grew longer, because keys and budgets take only permits."""
@@ -174,15 +133,3 @@ def test_an_option_that_cannot_be_shared_is_refused(options: dict[str, Any]) -> 
     tenants = KeyedLimiter[str](lambda key: Limiter("10/s", **options), shared="10/s")
     with pytest.raises(ValueError, match=r"KeyedLimiter\(shared\)"):
         KeyedLimiter(lambda key: "1/s", shared=tenants["acme"])
-
-
-def test_shared_limiter_cannot_be_the_limiter_of_a_key() -> None:
-    """At any depth: its requests would wait for themselves."""
-    top = Limiter("10/s")
-    acme = KeyedLimiter[str](lambda key: "10/s", shared=top)["acme"]
-
-    for shared in (top, acme):
-        with pytest.raises(ValueError, match="make one for each key"):
-            KeyedLimiter[str](lambda key, limiter=shared: limiter, shared=acme)["ann"]
-    with pytest.raises(ValueError, match="make one for each key"):
-        KeyedLimiter[str](lambda key: top, shared=acme)["ann"]

@@ -16,7 +16,7 @@ from helpers.stores import RealServer, TimedClient, now
 from redis.exceptions import ConnectionError as NoConnection
 
 import aiorate
-from aiorate import EngineUnavailable, Limiter, TokenBucket, WaitTooLong
+from aiorate import Budget, EngineUnavailable, KeyedLimiter, Limiter, TokenBucket, WaitTooLong
 from aiorate.http import read_feedback
 from aiorate.redis import RedisBudget
 from aiorate.testing import ManualClock
@@ -93,12 +93,30 @@ def test_max_wait_holds_under_trio() -> None:
 
 @pytest.mark.asyncio
 async def test_max_wait_holds_for_all_loops_of_a_process() -> None:
-    """In the line that all event loops share."""
     clock = ManualClock()
     limiter = Limiter(TokenBucket("10/s", 1), clock=clock, scope="process")
     await limiter.acquire()
 
     await refused_at(clock, 1, lambda: limiter.acquire(max_wait=1), lambda: AFTERWARDS["a pause"](limiter))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["key", "budget"])
+async def test_max_wait_holds_through_a_shared_limit(kind: str) -> None:
+    """It is held up after the request joined its line."""
+    clock = ManualClock()
+    shared = Limiter(TokenBucket("10/s", 1), clock=clock)
+    keyed = KeyedLimiter[str](lambda key: Limiter("100/s", clock=clock), shared=shared)
+    budget = Budget(calls="100/s", requests=shared, clock=clock)
+    await shared.acquire()
+
+    async def reserve() -> None:
+        async with budget.reserve(max_wait=1):
+            pass
+
+    call = reserve if kind == "budget" else lambda: keyed.acquire("a", max_wait=1)
+    await refused_at(clock, 1, call, lambda: shared.pause(5))
+    assert 0 == shared.statistics().waiting
 
 
 def test_max_wait_holds_for_synchronous_code() -> None:

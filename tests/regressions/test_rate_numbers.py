@@ -78,7 +78,6 @@ def test_every_way_to_change_a_window_keeps_its_period() -> None:
 
 
 def test_a_refused_rate_changes_nothing() -> None:
-    """The window goes on at its old rate."""
     for window in (SlidingWindow("2/h"), CalendarWindow("2/h", "UTC", origin=0)):
         window.take(2, 5)
 

@@ -179,64 +179,25 @@ def test_object_that_is_not_a_client_is_refused(store: RealServer) -> None:
             RedisLimiter(each, "x", "10/s")
 
 
-async def outcome(limiter: RedisLimiter, seconds: float) -> str:
-    """Return ``granted``, the text of the error, or ``waiting`` after ``seconds``."""
-    try:
-        async with asyncio.timeout(seconds):
-            await limiter.acquire()
-    except EngineUnavailable as error:
-        return str(error)
-    except TimeoutError:
-        return "waiting"
-    return "granted"
-
-
-@pytest.mark.asyncio(loop_factories=["virtual"])
-@pytest.mark.parametrize("policy", POLICIES)
-async def test_a_value_of_another_release_is_an_outage(store: RealServer, policy: str) -> None:
-    """A later release with another number in front made older processes grant at once; another word gave WRONGTYPE.
-
-    Within the grace callers wait, and after it the policy decides, as in any outage. The value stays as it is.
-    """
-    store.send("SET", "aiorate:x", "aiorate/2 7 1800000000000000 0 0 5")
-    limiter = RedisLimiter(TimedClient(store), "x", "10/s", **POLICIES[policy])
-
-    assert "waiting" == await outcome(limiter, 0.9)
-    later = await outcome(limiter, 60.0)
-    assert {"raise": "answers with an error", "wait": "waiting", "local": "granted", "open": "granted"}[policy] in later
-    if policy == "raise":
-        assert "another release" in later
-    assert "aiorate/2 7 1800000000000000 0 0 5" == store.send("GET", "aiorate:x")
-    await limiter.aclose()
-
-
 PARTS = ["s3cr", "1234", "t0pp", "w0rd"]
 
 
 URLS = [
     "redis://:s3cr#t0pp@127.0.0.1:1/0",
-    "redis://:s3cr/t0pp@127.0.0.1:1/0",
-    "redis://:s3cr?t0pp@127.0.0.1:1/0",
     "redis://:s3cr?t0pp=w0rd@127.0.0.1:1/0",
     "redis://:s3cr[t0pp@127.0.0.1:1/0",
-    "redis://:[s3cr]t0pp@127.0.0.1:1/0",
     "redis://:s3cr@t0pp@127.0.0.1:1/0",
     "redis://:s3cr%t0pp@127.0.0.1:1/0",
     "redis://:s3cr\u2100t0pp@127.0.0.1:1/0",  # NFKC turns it into a/c, with a slash
     "redis://:1234/t0pp@127.0.0.1:1/0",
-    "redis://:1234?a=t0pp@127.0.0.1:1/0",
-    "redis://s3cr:1234/t0pp@127.0.0.1:1/0",
     "redis://s3cr:t0pp@127.0.0.1:99999/0",
-    "redis://s3cr:t0pp@127.0.0.1:w0rd/0",
     "redis://127.0.0.1:1?password=s3cr&t0pp=w0rd",
     "redis://127.0.0.1:1?username=me@corp&password=s3cr",
-    "127.0.0.1?password=s3cr",
     ":s3cr@127.0.0.1:1",
     "s3cr://127.0.0.1",
     "http://user:s3cr@127.0.0.1",
     "unix://:s3cr/t0pp@/tmp/none.sock",
     "rediss://:s3cr@127.0.0.1:1",
-    "valkey://:s3cr#t0pp@127.0.0.1:1",
 ]
 
 

@@ -46,7 +46,6 @@ def later(scheduler: Scheduler, dice: random.Random, now: int) -> int:
 
 @pytest.mark.parametrize("name", MORE)
 def test_standing_is_what_a_request_would_find(name: str) -> None:
-    """So many permits are granted now, and one more at that instant and not before."""
     for seed in range(20):
         dice, scheduler, now = random.Random(seed), MORE[name](), 0
         if len(scheduler.quotas()) > 1:

@@ -74,7 +74,6 @@ def test_clocks_that_go_back_over_midnight_do_not_end_a_day_twice() -> None:
 
 
 def test_no_window_of_a_history_exceeds_its_number() -> None:
-    """Years of takes, returns and pauses at random: counted by dates, and against the guarantee."""
     for zone, rate in [("America/Sao_Paulo", "5/day"), ("America/St_Johns", "5/week"), ("Pacific/Apia", "5/month"), ("UTC", "5/year")]:
         chance = random.Random(f"{zone} {rate}")
         start = utc("2004-11-20T00:00")

@@ -176,28 +176,3 @@ def test_every_notation_of_a_spec_is_read() -> None:
         ("100,1", 1.0, "start"),
     ]:
         assert RateSpec(100, ratio, verb) == RateSpec.parse(text), text
-
-
-def test_text_that_both_original_parsers_refuse_is_refused() -> None:
-    """The message quotes the text, so that it can be found in a configuration. 1,000 is rate 1 and ratio 0 to the original."""
-    texts = ["", ",", "abc", "1e6", ".5", "5.", "-5", "inf", "nan", "1_000", "100/s", "1000,,start", "1000,1.1,bogus", "100,thread"]
-    texts += ["1000,1.1,start,stop", "1000,start,1.1", "1000,nan", "1000,inf", "0x10", "1 000", "1000,1.1,start ", "10^", "^10", "5KK"]
-    hints = {"1,000": "never thousands", "1000,0.99": "1 or more", "0": "greater than 0", "0.0K": "verb 'stop'"}
-    for text in [*texts, *hints]:
-        with pytest.raises(ValueError, match=hints.get(text, r"RateSpec\.parse")):
-            RateSpec.parse(text)
-    with pytest.raises(TypeError, match="takes text"):
-        RateSpec.parse(12000)  # type: ignore[arg-type]
-
-
-def test_wrong_arguments_of_a_spec_are_refused() -> None:
-    wrong: dict[str, list[tuple[Any, ...]]] = {
-        "greater than 0": [(0,)],
-        "1 or more|finite|burst_ratio": [(100, 0.5), (100, float("nan")), (100, True), (100, "1.1")],
-        "verb": [(100, 1.1, "begin"), (100, 1.1, None)],
-        "permits": [(None,)],
-    }
-    for hint, each in wrong.items():
-        for arguments in each:
-            with pytest.raises((TypeError, ValueError), match=hint):
-                RateSpec(*arguments)

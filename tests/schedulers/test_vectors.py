@@ -177,38 +177,6 @@ def test_token_pool(line: Any) -> None:
         assert (pool.active, pool.waiting) == (op["active"], op["waiting"])
 
 
-@replayed("hybrid_lifecycle.jsonl")
-def test_hybrid_lifecycle(line: Any) -> None:
-    """Pools through the verbs. Applying the same spec again does nothing, as in the original. A filler lives only while requests wait."""
-    spec = aiorate.RateSpec.parse(line["params"]["spec"])
-    pool = aiorate.TokenPool(spec.rate, burst_ratio=spec.burst_ratio)
-    running = spec.verb != "configure"
-    for op in line["ops"]:
-        if op["op"] == "take_op":
-            cost = pool.rate.interval_ns
-            assert op["blocked"] is (pool.active < cost)
-            if not op["blocked"]:
-                pool.take_up_to(cost)
-                assert pool.active + pool.waiting == op["returned"]
-        elif op["op"] == "refill":
-            pool.refill(op["tokens"])
-        elif op["op"] == "apply":
-            spec = aiorate.RateSpec.parse(op["spec"])
-            if (spec.rate, spec.burst_ratio) != (pool.rate, pool.burst_ratio):
-                pool.apply(spec.rate, spec.burst_ratio)
-            if spec.verb == "restart" and running:
-                pool.restart()
-            running = running or spec.verb in ("start", "restart")
-        elif op["op"] == "restart":
-            assert op["returned"] == (pool.restart() if running else 0)
-            running = True
-        elif op["op"] == "start":
-            running = True
-        expected = (op["active"], op["waiting"], op["max_active"], op["wait_time"])
-        assert (pool.active, pool.waiting, pool.max_active, pool.active + pool.waiting) == expected
-        assert running is (op["state"] == "started")
-
-
 @replayed("rate_spec.jsonl")
 def test_rate_spec(line: Any) -> None:
     """A text that either parser reads is read alike; where they differ the later one counts.

@@ -27,6 +27,7 @@ def measured(folder: Path, *options: str) -> tuple[dict[str, Any], list[str]]:
     return json.loads((folder / "benchmarks.json").read_text(encoding="utf-8")), table.splitlines()
 
 
+@pytest.mark.slow
 def test_the_table_shows_the_ratios_of_one_run(tmp_path: Path) -> None:
     found, lines = measured(tmp_path, "--only", "acquire()")
 

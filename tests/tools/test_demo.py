@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 import pytest
 
-from aiorate import TokenBucket
 from aiorate._tools import cli, demo
 from aiorate._tools.demo import WatchedLimiter, judge
 from aiorate._tools.figures import SECOND
@@ -31,29 +29,6 @@ def test_a_request_without_a_grant_breaks_the_guarantee() -> None:
         verdict, found = judge(None, [0, 10], arrivals)
 
         assert (found, "had not granted" in verdict) == (kept, not kept), arrivals
-
-
-def test_a_strategy_without_a_bound_has_kept_none() -> None:
-    """TicksAccumulator promises an average only; "kept" would be a lie."""
-    verdict, kept = judge(None, [0] * 50, [1] * 50)
-
-    assert kept
-    assert "bounds no window" in verdict
-    assert "Kept" not in verdict
-
-
-@pytest.mark.asyncio
-async def test_every_grant_of_the_limiter_is_noted() -> None:
-    """With its wait, at once or later; a request that is cancelled in line has none."""
-    limiter = WatchedLimiter(TokenBucket("100/s", burst=3))
-    tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(8)]
-    await asyncio.sleep(0)
-    tasks.pop().cancel()
-    await asyncio.wait(tasks)
-
-    assert len(limiter.grants) == len(limiter.waits) == limiter.statistics().granted == 7
-    assert sum(wait == 0 for wait in limiter.waits) == 3
-    assert all(wait >= 10 * MS for wait in limiter.waits[3:])
 
 
 @pytest.mark.asyncio

@@ -186,4 +186,4 @@ def test_without_pytest_asyncio_plain_tests_work(project: pytest.Pytester, monke
     monkeypatch.setenv("PYTHONPATH", str(project.path), prepend=":")
     project.runpytest_subprocess().assert_outcomes(passed=1)
     project.makeconftest("")
-    project.runpytest_subprocess().assert_outcomes(errors=1)
+    project.runpytest_inprocess().assert_outcomes(errors=1)

@@ -14,12 +14,10 @@ from shutil import which
 
 import pytest
 from helpers.driving import LONG
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from aiorate import Limiter, TokenBucket, WaitTooLong
 from aiorate._tools import cli
-from aiorate._tools.figures import SECOND, busiest, percentile
+from aiorate._tools.figures import SECOND, busiest
 from aiorate._tools.simulate import play, read
 from aiorate._tools.strategies import NAMES, make
 from aiorate.testing import VirtualLoop
@@ -153,17 +151,6 @@ def test_waits_and_refusals_are_those_of_a_limiter(name: str) -> None:
         check_same(name, "30/s", trace(7, 200, 40 / permits, permits), max_wait)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    name=st.sampled_from(NAMES),
-    gaps=st.lists(st.integers(0, 60).map(lambda step: step * 5 * MS), min_size=1, max_size=40),
-    permits=st.integers(1, 2),
-    max_wait=st.none() | st.integers(0, 150).map(lambda step: step * 5 * MS + 2_113_000),
-)
-def test_any_trace_is_played_as_by_a_limiter(name: str, gaps: list[int], permits: int, max_wait: int | None) -> None:
-    check_same(name, "20/s", [(sum(gaps[:number]), permits) for number in range(len(gaps))], max_wait)
-
-
 def test_a_request_that_can_never_be_granted_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As at a limiter."""
     with pytest.raises(ValueError, match="3"):
@@ -194,11 +181,6 @@ def test_the_busiest_window_holds_the_most() -> None:
         window = chance.randrange(1, 40)
         tried = max(sum(n for instant, n in points if start <= instant < start + window) for start in range(-window, 61))
         assert busiest(points, window) == tried, (points, window)
-
-
-def test_percentiles_are_by_nearest_rank() -> None:
-    assert [percentile(range(1, 101), percent) for percent in (0, 50, 95, 100)] == [1, 50, 95, 100]
-    assert [percentile([7], 50), percentile([], 50)] == [7, 0]
 
 
 # The output.
@@ -244,41 +226,6 @@ def test_the_summary_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ]
     by_permits = shown(capsys, written(tmp_path, "0 2\n0\n"), "--rate", "9/500ms", "--burst", "3")
     assert "most permits in any 0.5 s: 3 arrived, 3 granted" in by_permits
-
-
-def test_nothing_granted_has_a_summary_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A new pool holds one permit."""
-    text = shown(capsys, written(tmp_path, "1 2\n"), "--max-wait", "0")
-
-    assert "refused              1   100.0%" in text
-    assert "2 arrived, 0 granted" in text
-
-
-def test_a_plot_shows_arrivals_grants_and_the_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Five a second for 20 s, of which three a second are granted."""
-    file = written(tmp_path, "".join(f"{number / 5}\n" for number in range(100)))
-
-    drawn = shown(capsys, file, "--rate", "3/s").partition("requests per second")[2]
-    fast = shown(capsys, file, "--rate", "3000/s").partition("requests per second")[2]
-
-    dots = [line.rindex("o") for line in drawn.splitlines() if "o" in line[5:]]
-    bars = [line.rindex("█") for line in drawn.splitlines() if "█" in line]
-    assert max(dots) < 60 < max(bars)  # arrivals end after 20 s of 33
-    assert "3┼" in drawn
-    assert "30 s" in drawn
-    assert "┼" not in fast  # a line far above would leave no room
-
-
-def test_without_plotext_the_summary_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """``pip install aiorate-limiter`` alone simulates."""
-    monkeypatch.setitem(sys.modules, "plotext", None)
-
-    text = shown(capsys, written(tmp_path, "0\n1\n"))
-
-    assert "granted" in text
-    assert text.endswith('For a plot: pip install "aiorate-limiter[demo]"\n')
 
 
 @pytest.mark.skipif(which("awk") is None, reason="the commands of the page need awk")

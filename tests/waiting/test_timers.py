@@ -154,11 +154,11 @@ async def test_a_clock_that_leaps_ahead_gives_one_burst_at_most(kind: str) -> No
     crowd = Crowd(limiter, clock)
     await crowd.queue(range(1000))
 
-    clock.set(86_400 * SECOND)
+    clock.set(3_600 * SECOND)
     await turns(12)
 
     assert 1 < len(crowd.granted) <= 1 + (limiter.bound(1e-9) or 0)
-    assert limiter.statistics().skipped > 863_000
+    assert limiter.statistics().skipped > 35_000
     await limiter.aclose()
     await asyncio.wait(crowd.tasks.values())
     assert [task.exception() is None for task in crowd.tasks.values()].count(True) == len(crowd.granted)
@@ -294,7 +294,7 @@ async def test_no_timer_of_a_deadline_stays_after_the_grant(kind: str) -> None:
 
     coroutine = limiter.acquire(max_wait=10_000)
     coroutine.send(None)
-    assert clock.timers == 2
+    assert clock.timers == 1
     coroutine.close()
     assert clock.timers == 1
 

@@ -1,4 +1,4 @@
-"""Keys with `scope="process"`: asked, made and evicted by any thread."""
+"""Keys and budgets with `scope="process"`: asked, made, reserved and evicted by any thread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from helpers.driving import LONG
-from helpers.process import EACH_KIND
-from helpers.threads import call_in_thread, in_thread, loop_thread, waiting
+from helpers.threads import EACH_KIND, LoopThread, call_in_thread, in_thread, loop_thread, waiting
 
 import aiorate
-from aiorate import KeyedLimiter, Limiter, TokenBucket
+from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
 from aiorate.testing import ManualClock
 
 
@@ -47,19 +46,6 @@ def test_threads_and_loops_wait_in_the_line_of_a_key(kind: str) -> None:
 
         assert [0.1, 0.2, 0.3] == pytest.approx(sorted(future.result(LONG) for future in asked))
     assert not keyed.try_acquire("a")
-
-
-def test_closing_fails_the_waiters_of_every_thread_and_key() -> None:
-    keyed = KeyedLimiter[str](lambda key: TokenBucket("1/h", 1), shared=TokenBucket("1/h", 2), scope="process")
-    asked = []
-    for key in "ab":
-        keyed.acquire_blocking(key)
-        asked.append(in_thread(lambda key=key: keyed.acquire_blocking(key)))  # type: ignore[misc]
-        waiting(keyed[key], 1)
-    asyncio.run(keyed.aclose())
-
-    assert [aiorate.LimiterClosed] * 2 == [type(future.exception(LONG)) for future in asked]
-    assert not [thread for thread in threading.enumerate() if thread.name == "aiorate-timekeeper:shared"]
 
 
 def test_each_function_is_asked_once_for_a_key() -> None:
@@ -116,7 +102,6 @@ def test_other_threads_go_on_while_a_key_is_made() -> None:
 
 
 def test_a_key_in_use_by_a_thread_is_kept() -> None:
-    """Waiting, or held; others are evicted meanwhile."""
     clock = ManualClock()
     keyed = KeyedLimiter[str](lambda key: wide(clock), scope="process")
     keyed.acquire_blocking("waits")
@@ -139,7 +124,6 @@ def test_a_key_in_use_by_a_thread_is_kept() -> None:
 
 @pytest.mark.parametrize("loops", [False, True])
 def test_evictions_never_lose_a_debt(loops: bool) -> None:
-    """Eight threads use and evict twenty keys: no key ever grants more than its burst."""
     clock = ManualClock()
     granted: Counter[int] = Counter()
     lock = threading.Lock()
@@ -162,3 +146,104 @@ def test_evictions_never_lose_a_debt(loops: bool) -> None:
 
     assert {5} == set(granted.values())
     assert 20 == len(granted) == len(keyed)
+
+
+# Budgets.
+
+
+def made(clock: ManualClock | None = None, **options: Any) -> Budget:
+    """Ten requests and a hundred tokens at once, and as many in each second."""
+    dimensions: dict[str, Any] = {"requests": TokenBucket("10/s", burst=10), "tokens": TokenBucket("100/s", burst=100)}
+    return Budget(scope="process", clock=clock or ManualClock(), **{**dimensions, **options})
+
+
+def blocked(budget: Budget, used: int | None = None, **amounts: Any) -> Future[aiorate.Lease]:
+
+    def reserve() -> aiorate.Lease:
+        with budget.reserve(**amounts) as lease:
+            if used is not None:
+                lease.settle(tokens=used)
+        return lease
+
+    return in_thread(reserve)
+
+
+async def awaited(budget: Budget, **amounts: Any) -> aiorate.Lease:
+    async with budget.reserve(**amounts) as lease:
+        return lease
+
+
+def test_threads_and_loops_stand_in_one_line() -> None:
+    clock = ManualClock()
+    budget = made(clock)
+    with LoopThread() as loop:
+        with budget.reserve(tokens=100):
+            pass
+        first = loop.start(lambda: awaited(budget, tokens=10))
+        waiting(budget, 1)
+        second = blocked(budget, tokens=10)
+        waiting(budget, 2)
+        third = loop.start(lambda: awaited(budget, tokens=10))
+        waiting(budget, 3)
+        for each in (first, second, third):
+            clock.advance(0.1)
+            lease = each.result(LONG)
+            assert "tokens" == lease.limited_by
+
+        assert 0 == budget.waiting
+    assert [0.1, 0.2, 0.3] == pytest.approx([each.result(LONG).waited for each in (first, second, third)])
+
+
+def test_of_many_threads_that_settle_one_counts() -> None:
+    budget = made()
+    barrier = threading.Barrier(8)
+    with budget.reserve(tokens=100) as lease:
+        for thread in [in_thread(lambda: (barrier.wait(LONG), lease.settle(tokens=90))) for _ in range(8)]:  # type: ignore[func-returns-value]
+            thread.result(LONG)
+    assert 10 == budget.available("tokens")
+
+
+def test_max_wait_and_max_waiting_hold_for_threads() -> None:
+    clock = ManualClock()
+    budget = made(clock, max_waiting=1)
+    with budget.reserve(tokens=100):
+        pass
+    with pytest.raises(aiorate.WaitTooLong, match="tokens"), budget.reserve(tokens=50, max_wait=0.4):
+        pass
+    late = blocked(budget, tokens=50, max_wait=0.5)
+    waiting(budget, 1)
+    with pytest.raises(aiorate.LineFull), budget.reserve():
+        pass
+    call_in_thread(lambda: budget.pause(10))
+    clock.advance(1)
+
+    assert isinstance(late.exception(LONG), aiorate.WaitTooLong)
+    assert 0 == budget.waiting
+
+
+def shared_limiter(clock: ManualClock) -> list[Budget]:
+    limiter = Limiter(TokenBucket("10/s", burst=10), scope="process", clock=clock)
+    return [made(clock, requests=limiter) for _ in range(2)]
+
+
+def shared_budget(clock: ManualClock) -> list[Budget]:
+    team = Budget(requests=TokenBucket("10/s", burst=10), scope="process", clock=clock)
+    return [made(clock, shared=team) for _ in range(2)]
+
+
+def test_a_shared_bound_holds_for_threads_and_loops() -> None:
+    """Together, and what was not used comes back to both levels."""
+    for shared in (shared_limiter, shared_budget):
+        clock = ManualClock()
+        first, second = shared(clock)
+        with first.reserve(requests=8) as lease, LoopThread() as loop:
+            task = loop.start(lambda: awaited(second, requests=5))  # noqa: B023
+            waiting(second, 1)
+            thread = blocked(second, requests=1)
+            waiting(second, 2)
+            lease.settle(requests=5)
+
+            assert 0.0 == task.result(LONG).waited
+            clock.advance(0.1)
+            thread.result(LONG)
+        assert 0 == second.waiting
