@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import InvalidStateError
 from typing import TYPE_CHECKING
 
 from aiorate.waiting.node import Node
@@ -9,7 +10,7 @@ from aiorate.waiting.node import Node
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiorate.waiting.line import Ticket
+    from aiorate.waiting.line import Outcome, Ticket
 
 __all__ = ["Crowd"]
 
@@ -19,11 +20,20 @@ class _Below:
 
     __slots__ = ()
 
+    def done(self) -> bool:
+        return False
+
     def cancelled(self) -> bool:
         return False
 
+    def result(self) -> Outcome:
+        raise InvalidStateError
 
-_BELOW = _Below()
+    def set_result(self, outcome: Outcome, /) -> None:
+        """Never called."""
+
+
+_BELOW: Ticket = _Below()
 
 
 class Crowd:
@@ -34,12 +44,12 @@ class Crowd:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def first(self) -> tuple[Ticket | _Below, int] | None:
+    def first(self) -> tuple[Ticket, int] | None:
         """The next to serve, and its permits; None: nobody waits."""
         first = self._node.first()
         return None if first is None else (_BELOW, first.stood) if isinstance(first, Node) else (first[0], first[1])
 
-    def __iter__(self) -> Iterator[tuple[Ticket | _Below, int]]:
+    def __iter__(self) -> Iterator[tuple[Ticket, int]]:
         node = self._node
         if node.flows is not None:
             for _, each in node.flows.requests():

@@ -155,7 +155,8 @@ class Capped(Compound):
         windows = [window for window in self._windows if now < window.until]
         ends = max([window.due(permits, now, ahead) for window in windows], default=now)
         if ends > now:  # what no window leaves goes after the last of them
-            at = max(at, self.inner.peek(permits, ends, max(ahead - min(window.left for window in windows), 0)))
+            left = min(window.left for window in windows if window.until == ends)
+            at = max(at, self.inner.peek(permits, ends, max(ahead - left, 0)))
         return max(allowed, at)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from asyncio import InvalidStateError
-from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate.errors import LimiterClosed
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from aiorate.meter import Meter
     from aiorate.waiting.clock import Clock, ReadClock
     from aiorate.waiting.driver import Driver
-    from aiorate.waiting.line import Request, Taken, Ticket
+    from aiorate.waiting.line import Outcome, Request, Taken, Ticket
     from aiorate.waiting.max_waiting import Admission
     from aiorate.waiting.refusals import Refusals
     from aiorate.waiting.view import EventLoop
@@ -62,23 +61,50 @@ class _Turn:
     def cancelled(self) -> bool:
         return False
 
-    def result(self) -> None:
+    def result(self) -> Outcome:
         raise InvalidStateError
 
-    def set_result(self, outcome: object, /) -> None:
+    def set_result(self, outcome: Outcome, /) -> None:
         """Never called."""
 
 
-TURN = _Turn()
+TURN: Ticket = _Turn()
 
 
 class Node:
     """One scheduler and the requests for it."""
 
     __slots__ = (
-        *("__weakref__", "above", "catch_up", "closed", "counters", "driver", "due", "extras", "flow", "flows", "line", "keeps", "meter", "noted", "notices", "resuming"),
-        *("permits_above", "scheduler", "standing", "stood", "taken", "timeline", "tree", "wake_at", "waited_above", "watcher", "_head", "_own", "_serving"),
+        "__weakref__",
+        "_head",
+        "_own",
+        "_serving",
+        "above",
+        "catch_up",
+        "closed",
+        "counters",
+        "driver",
+        "due",
+        "extras",
+        "flow",
+        "flows",
+        "keeps",
+        "line",
+        "meter",
+        "noted",
+        "notices",
+        "permits_above",
+        "resuming",
+        "scheduler",
         "since",
+        "standing",
+        "stood",
+        "taken",
+        "timeline",
+        "tree",
+        "waited_above",
+        "wake_at",
+        "watcher",
     )
 
     driver: Driver
@@ -870,7 +896,8 @@ class Node:
         assert first is not None
         if self.above is None and self.due is not None:
             return self.timeline.reading_at(self.due)
-        wait = self._wait(first.stood if isinstance(first, Node) else first[1], self.timeline.now(), 0, first if isinstance(first, Node) else None)
+        permits, below = (first.stood, first) if isinstance(first, Node) else (first[1], None)
+        wait = self._wait(permits, self.timeline.now(), 0, below)
         return None if wait is None else self.timeline.read() + wait
 
     def above_wait(self, permits: int) -> int | None:

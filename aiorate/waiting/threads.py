@@ -561,17 +561,17 @@ class ThreadTree(Tree):
         _decisions.after.append(call)
 
     def leave(self, node: Node, ticket: Ticket, permits: int, epoch: int) -> None:
-        post(partial(_leave, node, ticket, permits, epoch))
+        post(partial(_leave, node, ticket, permits, epoch))  # type: ignore[arg-type]  # all tickets of threads are of one class
 
     def go_on(self, node: Node, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
-        _tell(partial(self._go_on, node, ticket, taken, epoch, waited))
+        _tell(partial(self._go_on, node, ticket, taken, epoch, waited))  # type: ignore[arg-type]  # as above
 
     def _go_on(self, node: Node, ticket: ThreadTicket, taken: Taken, epoch: int, waited: int) -> None:
         if _release(ticket):
             node.go_on(taken, epoch, waited)
 
     def release(self, ticket: Ticket) -> None:
-        _tell(partial(_release, ticket))  # type: ignore[arg-type]  # all tickets of threads are of one class
+        _tell(partial(_release, ticket))  # type: ignore[arg-type]  # as above
 
     def here(self, node: Node) -> EventLoop | None:
         node.timeline.begun = True
@@ -632,7 +632,7 @@ class ThreadTree(Tree):
 
     def _decide(self, node: Node, ticket: ThreadTicket, decide: Callable[..., Answer], *rest: Any) -> Answer:
         limit, most, refusals, since = rest
-        answer = decide(ticket.permits, limit, most, refusals, since, True, ticket)
+        answer: Answer = decide(ticket.permits, limit, most, refusals, since, True, ticket)
         if answer[0] is not None:
             _enter(ticket)
         return answer

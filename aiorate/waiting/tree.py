@@ -41,7 +41,22 @@ _IN_USE = (
 class Tree:
     """One event loop and one timer for all limits that share each other."""
 
-    __slots__ = ("__weakref__", "_armed", "_deadlines", "_gone", "_heap", "_most", "_number", "_timer", "clock", "epoch", "loop", "nodes", "precise", "resuming")
+    __slots__ = (
+        "__weakref__",
+        "_armed",
+        "_deadlines",
+        "_gone",
+        "_heap",
+        "_most",
+        "_number",
+        "_timer",
+        "clock",
+        "epoch",
+        "loop",
+        "nodes",
+        "precise",
+        "resuming",
+    )
 
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         self.clock: Clock | None = clock
@@ -198,7 +213,8 @@ class Tree:
         return not ticket.done() and ticket not in self._gone and outcome_of(ticket) is None
 
     def _expire(self, reading: int) -> None:
-        heap, over = self._deadlines, []
+        heap = self._deadlines
+        over: list[tuple[Node, Ticket, int, int, Refusals]] = []
         loop = self.loop
         while heap and heap[0][0] <= reading and (len(over) < MOST or (loop is not None and loop.manual)):
             _, _, _, node, ticket, permits, limit, refusals = heappop(heap)

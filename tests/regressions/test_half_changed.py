@@ -51,7 +51,7 @@ class Plain(Scheduler):
             self.next = now + 10**9
         return at
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         return max(self.next, now)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:

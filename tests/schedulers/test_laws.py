@@ -120,7 +120,7 @@ class Careful(aiorate.Scheduler):
             at = max(at, since)
         return at
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         return max(self.due(now), now)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
@@ -196,7 +196,7 @@ class InventsPermits(aiorate.TokenBucket):
 
 
 class ServesTheSmallFirst(Careful):
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         return max(self.due(now) if permits > 1 else self.due(now) - 1, now)
 
 

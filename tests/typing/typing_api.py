@@ -105,9 +105,9 @@ class EveryOther(Scheduler):
         """Take twice the permits of the inner one."""
         return self.inner.take(2 * permits, now, since)
 
-    def peek(self, permits: int, now: int) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         """As `take`."""
-        return self.inner.peek(2 * permits, now)
+        return self.inner.peek(2 * permits, now, 2 * ahead)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """As `take`."""
