@@ -20,7 +20,7 @@ from aiorate.several import strategy_of
 from aiorate.waiting import changes
 from aiorate.waiting.loops import running_task
 from aiorate.waiting.max_waiting import MaxWaiting
-from aiorate.waiting.node import Node
+from aiorate.waiting.node import TURN, Node
 from aiorate.waiting.refusals import ACQUIRE, CLOSED
 from aiorate.waiting.timeline import NOT_ASKED
 from aiorate.waiting.watcher import UNWATCHED
@@ -156,7 +156,31 @@ class Limiter:
             self._check("acquire()", permits)
         elif self._meter.grab():
             return 0.0
-        return await self._acquire(self._node, permits, limit) / NS_PER_SECOND
+        node, most = self._node, self._max_waiting
+        tree = node.tree
+        if tree.threads:
+            ticket, at, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE)
+        else:
+            ticket, at, asked, _ = node.decide(permits, limit, most)
+        if ticket is None:
+            return 0.0
+        if ticket is TURN:
+            return (await node.wait(ticket, permits, asked, limit, most))[0] / NS_PER_SECOND
+        epoch, loop = tree.epoch, tree.loop
+        # As Node.wait(), without another coroutine.
+        try:
+            if tree.threads:
+                while not ticket.done():
+                    await tree.wait(node, ticket)
+            else:
+                while not ticket.done():
+                    await node.driver.wait(ticket)
+            if (tree.resuming > 1 or at != NOT_ASKED) and loop is not None and loop.starved():
+                await loop.turn()
+        except BaseException:
+            tree.leave(node, ticket, permits, epoch)
+            raise
+        return node.resume(ticket, asked, permits, epoch)[0] / NS_PER_SECOND
 
     async def _acquire(self, node: Node, permits: int, limit: int | None = None) -> int:
         """Wait in the line of that node; returns the ns waited."""
