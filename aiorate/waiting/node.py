@@ -323,7 +323,8 @@ class Node:
         instants = [node.catch_up.since(now, node.resuming) if node.catch_up.late is not None else None for node, _, now in path]
         if since is not None:
             instants[0] = since
-        return _take_all(path, instants)
+        at, taken, refused = _take_all(path, instants)
+        return (at, taken) if refused is None else None
 
     def _admit(self, permits: int, limit: int | None, most: Admission | None, refusals: Refusals) -> None:
         """Raise the error of a request that was refused and may not wait in line, or not for ``limit`` ns."""
@@ -624,11 +625,10 @@ class Node:
                     self._await(now)  # that is, as soon as the loop has turned
                     break
                 if isinstance(first, Node):
-                    at = self._due_of(first, now)
-                    if at > now:
-                        self._await(at)
+                    granted = self._grant_below(first, now, late, reading)
+                    if granted is None:
                         break
-                    woken += self._grant_below(first, now, late, at, reading)
+                    woken += granted
                     continue
                 ticket, permits, since = first
                 if only and self.permits_above(permits):
@@ -666,12 +666,12 @@ class Node:
                 skip(self, scheduler.spilled - spilled)
 
     def _due_of(self, below: Node, now: int) -> int:
-        """When the first of that limit is due here. It may have been so before ``now``: that much later somebody looks."""
+        """When the first of that limit, which is due here now, became due: so much later somebody looks."""
         since = min(max(below.since, now - self.catch_up.limit), now)
-        return self.scheduler.peek(below.stood, since) if below.stood else since
+        return min(self.scheduler.peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
 
-    def _grant_below(self, below: Node, now: int, late: int, at: int, reading: int) -> int:
-        """Grant the first of that limit, or of one below it. Returns the number of requests granted, 0 or 1."""
+    def _grant_below(self, below: Node, now: int, late: int, reading: int) -> int | None:
+        """Grant the first of that limit, or of one below it. Returns the number of requests granted; None: it has to wait here."""
         path: list[tuple[Node, int, int]] = [(self, below.stood, now)]
         node, request = below, None
         while request is None:
@@ -684,19 +684,27 @@ class Node:
                 node = first
             else:
                 request = first
-        late = max(late, now - max(at, below.since))
+        late = max(late, now - self._due_of(below, now))
         instants: list[int | None] = [each - min(late, limit.catch_up.limit) for limit, _, each in path]
-        found = _take_all(path[::-1], instants[::-1], waited=True)
-        if found is None:
-            return _again(path, node)  # the strategy of a limit below did not keep its word
+        at, taken, refused = _take_all(path[::-1], instants[::-1], waited=True)
+        if refused is not None:
+            refused._await(at)
+            if refused is self:
+                return None
+            # A strategy below had said that they were due.
+            for limit, _, _ in path[1:]:
+                limit._sit()
+                if limit is refused:
+                    break
+            return 0
         ticket, permits, _since = request
         limited_by = _limited_by(path) if node.extras.watch is not None else None
         try:
-            ticket.set_result((found[0], found[1], node.timeline.read(), limited_by))
+            ticket.set_result((at, taken, node.timeline.read(), limited_by))
         except InvalidStateError:  # as in _serve()
-            undo(found[1], held=False, look=False)
+            undo(taken, held=False, look=False)
             return _again(path, node)
-        hold(found[1])
+        hold(taken)
         self.tree.resuming += 1
         node.line.pop_first()
         lower: Node | None = None
@@ -956,10 +964,13 @@ def amount_of(permits: int) -> int:
     return permits.of[0] if isinstance(permits, Amounts) else permits
 
 
-def _take_all(path: list[tuple[Node, int, int]], instants: list[int | None], waited: bool = False) -> tuple[int, Taken] | None:
+def _take_all(
+    path: list[tuple[Node, int, int]], instants: list[int | None], waited: bool = False
+) -> tuple[int, Taken, Node | None]:
     """Take from the limits of the path, the highest last in it and first to take, each booked since its instant; from all or none.
 
-    ``waited``: the request, or one before it, stood in the lines above.
+    Returns the instant for which the lowest scheduled it, what was taken, and None; or when it is due, nothing, and the limit that
+    refused. ``waited``: the request, or one before it, stood in the lines above.
     """
     taken: list[tuple[Node, int, int]] = []
     at = scheduled = NOBODY_KNOWS
@@ -981,12 +992,12 @@ def _take_all(path: list[tuple[Node, int, int]], instants: list[int | None], wai
             for each, amount, instant in taken:
                 each.scheduler.give_back(amount, instant, instant)
                 each.taken -= amount
-            return None
+            return at, (), node
         if permits:
             node.taken += permits
             taken.append((node, permits, now))
         scheduled = at
-    return scheduled, tuple(reversed(taken))
+    return scheduled, tuple(reversed(taken)), None
 
 
 def _again(path: list[tuple[Node, int, int]], node: Node) -> int:
