@@ -81,7 +81,6 @@ class Keyed(Generic[K, V]):
         "_kept",
         "_lock",
         "_making",
-        "_making_lock",
         "_max_keys",
         "_name",
         "_on_event",
@@ -125,8 +124,6 @@ class Keyed(Generic[K, V]):
         self._process = scope == "process"
         self._lock: AbstractContextManager[object] = RLock() if self._process else nullcontext()
         """Held while kept keys change; never taken in a decision."""
-        self._making_lock: AbstractContextManager[object] = RLock() if self._process else nullcontext()
-        """Held while a key is made, with the user's functions. Kept keys are found meanwhile."""
         if self._process:
             _of_processes.add(self)
         self._watch: Watch | None = None
@@ -276,7 +273,7 @@ class Keyed(Generic[K, V]):
     def _begin_again(self) -> None:
         """In a child process, after a fork: threads that were making keys are in the parent."""
         self._making.clear()
-        self._lock, self._making_lock = RLock(), RLock()
+        self._lock = RLock()
 
     def evict(self) -> int:
         """Drop all unused keys now, also those that ``idle`` would keep.
@@ -329,7 +326,7 @@ class Keyed(Generic[K, V]):
 
     def _add(self, key: K) -> V:
         """The member of a key that was not kept when it was looked up."""
-        with self._making_lock:
+        with _making_keys if self._process else nullcontext():
             return self._run(self._find, key) or self._add_new(key)
 
     def _add_new(self, key: K) -> V:
@@ -506,7 +503,13 @@ def _references() -> int:
 _of_processes: WeakSet[Keyed[Any, Any]] = WeakSet()
 
 
+_making_keys = RLock()
+"""Held while a key is made, with the user's functions, which may ask other keyed limits. Kept keys are found meanwhile."""
+
+
 def _after_fork() -> None:
+    global _making_keys
+    _making_keys = RLock()
     for keyed in list(_of_processes):
         keyed._begin_again()
 

@@ -159,14 +159,14 @@ class Limiter:
         node, most = self._node, self._max_waiting
         tree = node.tree
         if tree.threads:
-            ticket, at, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE)
+            ticket, _, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE)
         else:
-            ticket, at, asked, _ = node.decide(permits, limit, most)
+            ticket, _, asked, _ = node.decide(permits, limit, most)
         if ticket is None:
             return 0.0
         if ticket is TURN:
             return (await node.wait(ticket, permits, asked, limit, most))[0] / NS_PER_SECOND
-        epoch, loop = tree.epoch, tree.loop
+        epoch, loop, decided = tree.epoch, tree.loop, ticket.done()
         # As Node.wait(), without another coroutine.
         try:
             if tree.threads:
@@ -175,7 +175,7 @@ class Limiter:
             else:
                 while not ticket.done():
                     await node.driver.wait(ticket)
-            if (tree.resuming > 1 or at != NOT_ASKED) and loop is not None and loop.starved():
+            if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:
             tree.leave(node, ticket, permits, epoch)
@@ -252,7 +252,13 @@ class Limiter:
         if places is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        self._check_holder(places)
+        try:
+            self._check_holder(places)
+        except RuntimeError:
+            loop = places.tree.loop
+            if loop is not None and loop.starved():  # who asks again and again lets others run
+                await loop.turn()
+            raise
         waited = await self._acquire(places, permits)
         self._hold(places)
         return waited / NS_PER_SECOND

@@ -143,10 +143,13 @@ class FairQueue(Generic[R]):
         """All requests here, in no order."""
         return [(flow, request) for _, _, number, flow, request in self._ready + self._early if flow.number == number]
 
-    def before(self, flow: Flow, most: int) -> list[R]:
-        """The requests that are served before the flow's next, among the first ``most`` that are eligible, in no order."""
+    def before(self, flow: Flow, ahead: int, most: int) -> list[R]:
+        """The requests that are served before one of that flow with so many permits ``ahead`` of it there, in no order.
+
+        Only the first ``most`` that are eligible are looked at.
+        """
         since = self._time if flow.period is not self._period else max(flow.served, self._time)
-        finish = since + self._largest * _SCALE // flow.weight
+        finish = since + (ahead + self._largest) * _SCALE // flow.weight
         order = (finish, flow.order) if flow.number else (finish + 1, 0)
         return [
             request

@@ -175,6 +175,7 @@ class Node:
         self.above, self.permits_above, self.tree = above, permits_above, above.tree
         if above.flows is None:
             above.flows, above._own, above._head = FairQueue(), Flow(1), None
+        self.tree.nodes.update((self, above))
         self.watcher.shared()
         self.open_meter()
 
@@ -414,12 +415,12 @@ class Node:
             self.tree.release(ticket)
             raise outcome
         at, taken, reading, limited_by = outcome
-        waited = reading - asked
+        waited = max(reading - asked, 0)  # by the clock of another loop, it may be less
         self.tree.go_on(self, ticket, taken, epoch, waited)
         watch = self.extras.watch
         if watch is not None:
             watch.tell(self, waited, permits, refusals, refusals.dimension(permits) or limited_by)
-        return max(waited, 0), at, taken
+        return waited, at, taken
 
     def go_on(self, taken: Taken, epoch: int, waited: int) -> None:
         """The task of a granted request goes on."""
@@ -873,18 +874,23 @@ class Node:
         timeline, above = self.timeline, self.above
         if self.flows is not None and self.flows.length:
             mine = self._own if below is None else below.flow
-            for each in self.flows.before(Flow(1) if mine is None else mine, _COUNTED):
+            for each in self.flows.before(Flow(1) if mine is None else mine, amount_of(ahead), _COUNTED):
                 ahead += each.stood if isinstance(each, Node) else each[1]
         at = max(self._peek(permits, now, ahead), now)
         reading = None if at >= NOBODY_KNOWS else timeline.reading_at(at)
         if reading is None:
             return None
         wait = max(0, reading - timeline.read()) if at != now or timeline.held_at is not None else 0
-        if above is None or not (up := self.permits_above(permits)):
+        if above is None:
+            return wait
+        up, ahead_up = self.permits_above(permits), self.permits_above(ahead) if ahead else 0
+        if not up and type(ahead_up) is int and ahead_up:  # it takes nothing above, but comes after those that do
+            up, ahead_up = 1, ahead_up - 1
+        if not up:
             return wait
         if above.shut:
             return None
-        there = above._wait(up, above.look_now(), self.permits_above(ahead) if ahead else 0, self)
+        there = above._wait(up, above.look_now(), ahead_up, self)
         return None if there is None else max(wait, there)
 
     def _peek(self, permits: int, now: int, ahead: int) -> int:
@@ -1038,6 +1044,7 @@ def kept(taken: Taken) -> None:
 
 def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
     """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
+    failed: Exception | None = None
     for node, permits, instant in taken:
         counters = node.counters
         counters.cancelled += node.noted is counters  # a request for a place is one of the limit above
@@ -1045,13 +1052,15 @@ def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
             if counters.since is None or instant > counters.since:
                 counters.given_back += permits
                 node.scheduler.give_back(permits, node.timeline.now(), instant)
-        except Exception as error:  # of a strategy
-            node.fail(error)
+        except Exception as error:  # of a strategy: the other limits get theirs back all the same
+            failed = error
     if held:
         kept(taken)
     if look:
         for node, _, _ in taken:
             node.look_if_alive()
+    if failed is not None:
+        raise failed
 
 
 def again(error: BaseException) -> BaseException:

@@ -68,7 +68,7 @@ class Tree:
         self.resuming: int = 0
         """Requests that were granted and whose tasks have not gone on yet."""
         self.nodes: WeakSet[Node] = WeakSet()
-        """The limits in whose lines somebody has waited."""
+        """The limits that share others, and those in whose lines somebody has waited."""
         self._heap: list[tuple[int, int, Node]] = []
         self._armed = 0  # limits with a reading at which to look at them
         self._deadlines: list[tuple[int, int, int, Node, Ticket, int, int, Refusals]] = []
@@ -266,7 +266,6 @@ class Tree:
         self._heap, self._deadlines, self._armed = [], [], 0
         for node in nodes:
             node.disband(forked)
-        self.nodes = WeakSet()
         if timer is not None and not forked:
             call_back(lambda: timer.set(None), "as its event loop was left")
 

@@ -82,7 +82,7 @@ async def test_delay_allows_for_catch_up() -> None:
     task = crowd.ask("next")
     await crowd.clock.run(5)
 
-    assert announced == task.result() == 0.88
+    assert 0.8 == announced <= task.result() == 0.88
     assert crowd.granted == {"before": SECOND, "next": SECOND + 80_000_000}
 
 

@@ -193,4 +193,4 @@ def test_nobody_waits_for_ever_after_an_interrupt(action: str) -> None:
             limiter.statistics()
             clock.advance(1)
             assert (0, 2) == (limiter.statistics().waiting, limiter.statistics().available), interrupt.where
-    assert instant > 20
+    assert instant > 0
