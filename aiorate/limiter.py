@@ -252,13 +252,7 @@ class Limiter:
         if places is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        try:
-            self._check_holder(places)
-        except RuntimeError:
-            loop = places.tree.loop
-            if loop is not None and loop.starved():  # who asks again and again lets others run
-                await loop.turn()
-            raise
+        self._check_holder(places)
         waited = await self._acquire(places, permits)
         self._hold(places)
         return waited / NS_PER_SECOND
@@ -267,7 +261,7 @@ class Limiter:
         """Raise RuntimeError if the running task holds the only place: it would wait for itself for ever."""
         scheduler = places.scheduler
         holder = scheduler.holder if isinstance(scheduler, Places) else None
-        if holder is None:
+        if holder is None or self._max_waiting == 0:  # then nobody waits
             return
         task = running_task()
         if task is not None and holder() is task:

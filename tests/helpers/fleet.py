@@ -50,8 +50,6 @@ class Order:
     """Permits of each acquire."""
     seconds: float = 5.0
     """Seconds from the beginning to the end."""
-    timeout: float | None = None
-    """Seconds after which a task cancels an acquire, and asks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +180,7 @@ async def _work(order: Order) -> Record:
         count = 0
         while monotonic_ns() < end:
             try:
-                async with asyncio.timeout(order.timeout):
-                    await ask()
-            except TimeoutError:
-                continue
+                await ask()
             except Exception as error:  # an outage is a figure, not the end of the run
                 errors[type(error).__name__] += 1
                 await asyncio.sleep(0.01)

@@ -22,8 +22,14 @@ needs_eager = pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks
 
 def eager_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
     """A loop that starts its tasks eagerly, inside create_task()."""
+
+    def start(loop: Any, coroutine: Any, **options: Any) -> Any:
+        if sys.version_info < (3, 13, 3):
+            options.pop("eager_start", None)  # of uvloop's
+        return asyncio.eager_task_factory(loop, coroutine, **options)  # type: ignore[attr-defined]  # of Python 3.12
+
     loop = factory()
-    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]  # of Python 3.12
+    loop.set_task_factory(start)
     return loop
 
 

@@ -66,7 +66,7 @@ def play_all(name: str, pairs: list[tuple[tuple[str, ...], str]], request: pytes
             with closing(Stage({option: OPTIONS[option] for option in options}, clock, kind.scope == "redis")) as stage:
                 play(stage, kind, HAPPENINGS[happening], store)
             assert threads >= {thread for thread in threading.enumerate() if thread.name != "aiorate"}  # which lingers
-            assert descriptors == open_descriptors()
+            assert descriptors >= open_descriptors()  # those of earlier tests may be collected meanwhile
         except Exception as error:
             raise AssertionError(f"{name}, {options}, {happening}: {error}") from error
 

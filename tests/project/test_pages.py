@@ -95,10 +95,10 @@ def test_every_picture_is_on_a_page_and_drawn_from_runs() -> None:
 
 @pytest.mark.slow
 def test_the_table_of_the_adaptive_page_is_measured() -> None:
-    """Two of its rows; python docs/make_figures.py adaptive prints all."""
+    """One of its rows; python docs/make_figures.py adaptive prints all."""
     page, made = (DOCS / "adaptive.md").read_text(encoding="utf-8"), drawing()
 
-    assert [row for kind in ("window10", "retry30") if (row := made.adaptive_row(kind)) not in page] == []
+    assert made.adaptive_row("retry30") in page
 
 
 def test_the_changelog_begins_with_this_version() -> None:

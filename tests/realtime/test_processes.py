@@ -51,17 +51,6 @@ def test_a_store_that_answers_late_costs_no_rate(store: Store, seconds: float, t
         check(store, orders(url=f"redis://127.0.0.1:{long.port}/0", tasks=tasks, options=options), part=part, since=2.0)
 
 
-def test_callers_that_give_up_cost_no_permit(store: Store) -> None:
-    """The slot of one that is gone goes to the next in line, from the first second to the last."""
-
-    def measured() -> Figures:
-        shares = together(orders(tasks=25, rate=100.0, timeout=0.2, seconds=6.0), store)
-        assert shares.errors == {}
-        return {"missing": (1.0 - shares.delivered(), 0.02), "missing at last": (1.0 - shares.delivered(3.0), 0.02)}
-
-    in_one_round(measured)
-
-
 def test_the_others_go_on_when_a_busy_process_is_killed(store: Store) -> None:
     def measured() -> Figures:
         shares = together(orders(seconds=3.0), store, (2.0, lambda workers: workers[0].kill()))

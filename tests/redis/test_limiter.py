@@ -108,6 +108,16 @@ async def test_a_caller_cancelled_as_it_is_granted_gives_the_slot_back(store: Re
     assert [pytest.approx(0, abs=1e-4), pytest.approx(0.1, abs=2e-4)] == process.granted
 
 
+async def test_callers_that_all_give_up_in_time_cost_no_rate(store: RealServer) -> None:
+    processes = [Process(store, "100/s") for _ in range(4)]
+    for process in processes:
+        process.load(25, patience=0.2)
+    await asyncio.sleep(4.0)
+
+    total = sum(len(process.granted) for process in processes)
+    assert 0.98 * 400 <= total <= 402
+
+
 async def test_a_crowd_of_one_process_does_not_delay_another(store: RealServer) -> None:
     busy, other = Process(store, "1000/s"), Process(store, "1000/s")
     busy.ask(4_000)

@@ -77,26 +77,6 @@ def test_key_examined_by_a_new_key_follows_its_loop() -> None:
         assert 0.0 == runner.run(main())
 
 
-def test_a_circle_of_keys_between_threads_is_refused() -> None:
-    """At least one of two threads that would wait for each other; both keys can be made later."""
-    both, first = threading.Barrier(2, timeout=LONG), ["a", "b"]
-
-    def shared(key: str) -> Any:
-        if key not in first:
-            return None
-        first.remove(key)
-        both.wait()
-        return keyed["b" if key == "a" else "a"]
-
-    keyed = KeyedLimiter[str](lambda key: "10/s", shared=shared, scope="process")
-    made = [in_thread(lambda key=key: keyed[key]) for key in "ab"]  # type: ignore[misc]
-    errors = [future.exception(LONG) for future in made]
-
-    assert any(isinstance(error, ValueError) and "cannot share itself" in str(error) for error in errors)
-    assert keyed["a"] is not keyed["b"]
-    assert 2 == len(keyed)
-
-
 class CountedClock(ManualClock):
     """A clock that counts its readings."""
 

@@ -76,8 +76,10 @@ async def test_timeout_ends_a_caller_that_asks_again_and_again() -> None:
         await cut_short(lambda way=way, limiter=limiter: insist(lambda: way(limiter)))  # type: ignore[misc]
 
     async def by_slots() -> None:
-        async for slot in aiorate.Limiter(FASTEST).slots():
-            if slot.index > 100 * ENOUGH:
+        count = 0
+        async for _ in aiorate.Limiter(FASTEST).slots():
+            count += 1
+            if count > ENOUGH:
                 return
 
     await cut_short(by_slots)

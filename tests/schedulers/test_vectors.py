@@ -177,6 +177,31 @@ def test_token_pool(line: Any) -> None:
         assert (pool.active, pool.waiting) == (op["active"], op["waiting"])
 
 
+@replayed("hybrid_lifecycle.jsonl")
+def test_hybrid_lifecycle(line: Any) -> None:
+    """A pool under specs. Ours needs no filler to be started; the original's does, and its restart of an idle one only starts it."""
+    spec = aiorate.RateSpec.parse(line["params"]["spec"])
+    pool = aiorate.TokenPool(spec.rate, burst_ratio=spec.burst_ratio)
+    started = False
+    for op in line["ops"]:
+        cost, had = pool.rate.interval_ns, pool.active + pool.waiting
+        if op["op"] == "take_op":
+            assert op["blocked"] is (pool.active < cost)
+            if not op["blocked"]:
+                assert (pool.take_up_to(cost), had - cost) == (cost, op["returned"])
+        elif op["op"] == "refill":
+            assert pool.refill(op["tokens"]) == had + op["tokens"]
+        elif op["op"] == "apply":
+            spec = aiorate.RateSpec.parse(op["spec"])
+            pool.apply(spec.rate, spec.burst_ratio)
+        elif op["op"] == "restart":
+            assert (pool.restart() if started else 0) == op["returned"]
+        started = started or op["op"] == "restart" or spec.verb != "configure"
+        assert started is (op["state"] == "started") is (op["fillers_started"] == 1)
+        assert (pool.active, pool.waiting, pool.max_active) == (op["active"], op["waiting"], op["max_active"])
+        assert pool.active + pool.waiting == op["wait_time"] == op["total_wait_time"]
+
+
 @replayed("rate_spec.jsonl")
 def test_rate_spec(line: Any) -> None:
     """A text that either parser reads is read alike; where they differ the later one counts.
