@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 import pytest
-from helpers.adaptive import kinds, servers, table
+from helpers.adaptive import servers, table
 
 from aiorate import Limiter
 from aiorate.adaptive import AdaptiveRate
@@ -39,15 +38,10 @@ def served_to_tasks(server: servers.Server, adaptive: AdaptiveRate, tasks: int) 
         await asyncio.sleep(SECONDS)
         for task in asking:
             task.cancel()
-        for task in asking:
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*asking, return_exceptions=True)
 
-    loop = VirtualLoop()
-    try:
-        loop.run_until_complete(run())
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(run())
     return told[1], told[0]
 
 
@@ -58,7 +52,7 @@ def test_tasks_in_line_fare_as_the_simulation_says(kind: str) -> None:
     simulated = table.simulate(cell)[1].clients[0]
     parts = SECONDS * 4
 
-    served, refused = served_to_tasks(kinds.build(kind).server, AdaptiveRate(Limiter(100), 2, 2000), 200)
+    served, refused = served_to_tasks(servers.build(kind).server, AdaptiveRate(Limiter(100), 2, 2000), 200)
 
     assert served == pytest.approx(sum(simulated.served[:parts]), rel=0.1)
     assert refused / served == pytest.approx(sum(simulated.refused[:parts]) / sum(simulated.served[:parts]), abs=0.03)

@@ -157,17 +157,3 @@ def test_one_huge_request_does_not_spoil_the_order_for_good() -> None:
 
     assert {permits for _, permits in grants} == {1}
     assert furthest(grants, dict(enumerate(weights))) <= 2
-
-
-def test_withdrawn_requests_leave_nothing_behind() -> None:
-    """20 000 of them, of which the queue keeps a few entries for each flow."""
-    queue: FairQueue[int] = FairQueue()
-    flows = [Flow(1) for _ in range(10)]
-    for flow in flows:
-        queue.join(flow, 1, 0)
-    for number in range(20_000):
-        queue.leave(flows[number % 10])
-        queue.join(flows[number % 10], 1, number)
-
-    assert queue.length == len(queue.requests()) == 10
-    assert sum(len(each) for name in FairQueue.__slots__ if isinstance(each := getattr(queue, name), list | dict)) < 200

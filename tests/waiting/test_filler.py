@@ -9,7 +9,6 @@ import pytest
 from helpers.driving import SECOND, Crowd, SteppedClock, others, turns
 
 import aiorate
-from aiorate.testing import ManualClock
 
 pytestmark = pytest.mark.asyncio
 
@@ -68,55 +67,6 @@ async def test_a_grant_stands_if_the_filler_is_cancelled_before_notice() -> None
     assert crowd.granted == {"A": SECOND // 10}
     await crowd.clock.run(1)
     assert crowd.granted == {"A": SECOND // 10, "B": 2 * SECOND // 10}
-
-
-class Broken(ManualClock):
-    """A clock that can be told to fail."""
-
-    error: BaseException | None = None
-
-    def now(self) -> int:
-        if self.error is not None:
-            raise self.error
-        return super().now()
-
-
-class Failing(aiorate.TokenPool):
-    """A scheduler that can be told to fail."""
-
-    broken = False
-
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if self.broken:
-            raise ZeroDivisionError("defect")
-        return super().take(permits, now, since)
-
-
-async def test_an_error_in_a_decision_fails_waiters_not_the_limiter() -> None:
-    """Of a clock or a scheduler: it is raised in all waiters, and the next request finds the limiter in order."""
-    for scheduler in (aiorate.TokenPool("10/s"), aiorate.TokenBucket("10/s", burst=1), Failing("10/s")):
-        clock = Broken()
-        crowd = Crowd(aiorate.Limiter(scheduler, clock=clock), clock)
-        await crowd.queue(range(10))
-
-        if isinstance(scheduler, Failing):
-            scheduler.broken = True
-        else:
-            clock.error = OSError("no time")
-        clock.set(SECOND // 10)
-        await turns(8)
-        failed = {type(crowd.tasks[who].exception()) for who in range(1, 10)}
-        assert failed == {ZeroDivisionError if isinstance(scheduler, Failing) else OSError}
-        with pytest.raises(tuple(failed)):  # type: ignore[arg-type]
-            await crowd.limiter.acquire()
-
-        clock.error = None
-        if isinstance(scheduler, Failing):
-            scheduler.broken = False
-        await crowd.queue("D")
-        await clock.run(1)
-        assert crowd.granted["D"] <= 2 * SECOND // 10
-        assert others() == set()
 
 
 async def test_rows_wake_exactly_the_granted_waiters() -> None:

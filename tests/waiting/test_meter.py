@@ -61,27 +61,6 @@ async def test_the_meter_never_passes_a_line(machine: Machine) -> None:
         assert small.result() == 0.0
 
 
-async def test_the_meter_is_shut_during_a_pause_and_a_stop(machine: Machine) -> None:
-    """It is open again afterwards, and shut for good in a closed limiter, even if permits are available."""
-    limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=100))
-    seen = [await at_once(limiter)]
-
-    limiter.pause(60)
-    seen.append(await at_once(limiter))
-    limiter.resume()
-    seen.append(await at_once(limiter))
-    limiter.apply("10,1,stop")
-    seen.append(await at_once(limiter))
-    limiter.apply("10,1,start")
-    seen.append(await at_once(limiter))
-    await limiter.aclose()
-    limiter.statistics()
-
-    assert seen == [True, False, True, False, True]
-    with pytest.raises(aiorate.LimiterClosed):
-        await limiter.acquire()
-
-
 async def test_after_a_late_wake_up_the_meter_books_from_before_it(machine: Machine) -> None:
     """Strict pacing at 1000/s, woken 20 ms late: within catch_up, the missed slots go to callers that could not ask meanwhile."""
     for catch_up, expected in ((1.0, 21), (0.008, 9)):
@@ -133,22 +112,6 @@ async def test_a_thousand_due_requests_are_granted_per_iteration(machine: Machin
         await until(lambda tasks=tasks: all(task.done() for task in tasks))  # type: ignore[misc]
 
         assert limiter.statistics().granted == 2501
-
-
-async def test_after_a_pause_instants_are_in_the_limiters_own_time(machine: Machine) -> None:
-    """The clock goes on while the schedule stands still: the time of the pause is not granted."""
-    limiter = aiorate.Limiter(aiorate.BurstCompensation("10/s"))
-    assert await at_once(limiter)
-
-    limiter.pause(0.5)
-    machine.instant += 500 * MS
-    seen = [await at_once(limiter)]
-    await machine.advance(limiter, 99 * MS)
-    seen.append(await at_once(limiter))
-    await machine.advance(limiter, 1 * MS)
-    seen.append(await at_once(limiter))
-
-    assert seen == [False, False, True]
 
 
 # The guarantee, for callers of any kind.

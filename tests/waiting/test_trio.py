@@ -11,6 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import trio
 import trio.testing
@@ -115,29 +116,6 @@ def test_every_way_to_ask_stands_in_one_line() -> None:
     assert [place * SECOND // 10 for place in range(4)] == run(main)
 
 
-def test_delay_max_wait_and_max_waiting_are_exact() -> None:
-    """A request that would wait too long, or finds the line full, fails at once and spends nothing."""
-
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            crowd = Crowd(aiorate.Limiter("10/s", max_waiting=3), nursery)
-            await crowd.queue("ABC")
-
-            assert (0.3, 0.1) == (crowd.limiter.delay(), crowd.limiter.statistics().next_at)
-            crowd.ask("hasty", max_wait=0.299)
-            await settled()
-            crowd.ask("patient", max_wait=0.3)
-            await settled()
-            await crowd.queue("D")
-
-            assert {"hasty": aiorate.WaitTooLong, "D": aiorate.LineFull} == {name: type(error) for name, error in crowd.failed.items()}
-            assert (0, 3, 2) == (now(), crowd.limiter.statistics().waiting, crowd.limiter.statistics().refused)
-        assert tenths(A=0, B=1, C=2, patient=3) == crowd.granted
-        assert {"A": 0.0, "B": 0.1, "C": 0.2, "patient": 0.3} == crowd.waited
-
-    run(main)
-
-
 # Changes, which apply to waiting requests too.
 
 
@@ -218,15 +196,18 @@ def test_closing_fails_each_waiter_with_a_separate_error() -> None:
 # Errors in schedulers and clocks.
 
 
-class Flawed(aiorate.TokenBucket):
-    """A bucket that can be told to fail."""
+def flawed(strategy: type[Any]) -> Any:
+    """A strategy of 10/s that can be told to fail."""
 
-    fails = False
+    class Flawed(strategy):  # type: ignore[misc]
+        fails = False
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if self.fails:
-            raise OSError("flawed")
-        return super().take(permits, now, since)
+        def take(self, permits: int, now: int, since: int | None = None) -> Any:
+            if self.fails:
+                raise RuntimeError("flawed")
+            return super().take(permits, now, since)
+
+    return Flawed("10/s", **({"burst": 1} if strategy is aiorate.TokenBucket else {}))
 
 
 class Broken(ManualClock):
@@ -236,42 +217,42 @@ class Broken(ManualClock):
 
     def now(self) -> int:
         if self.fails:
-            raise OSError("no clock")
+            raise RuntimeError("flawed")
         return super().now()
 
 
 def test_an_error_in_a_decision_fails_waiters_not_the_limiter() -> None:
-    """Otherwise it would be raised in the task that watches the timer, and leave the others waiting for ever."""
+    """Otherwise it would be raised in what watches the timer, and leave the others waiting for ever. Under asyncio too."""
 
-    async def main(culprit: Any, at_a_change: bool) -> None:
-        scheduler: Any = culprit if isinstance(culprit, Flawed) else aiorate.TokenBucket("10/s", burst=1)
-        limiter = aiorate.Limiter(scheduler, clock=None if scheduler is culprit else culprit)
+    async def main(strategy: type[Any] | None, at_a_change: bool) -> None:
+        clock = Broken()
+        culprit: Any = clock if strategy is None else flawed(strategy)
+        limiter = aiorate.Limiter("10/s", clock=clock) if strategy is None else aiorate.Limiter(culprit)
         await limiter.acquire()
-        errors: list[BaseException] = []
-
-        async def one() -> None:
-            try:
-                await limiter.acquire()
-            except OSError as error:
-                errors.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(one)
-            await settled()
+        async with anyio.create_task_group() as tasks:
+            crowd = Crowd(limiter, tasks)
+            for name in "ABC":
+                crowd.ask(name)
+            for _ in range(5):
+                await anyio.lowlevel.checkpoint()
+            assert limiter.statistics().waiting == 3
             culprit.fails = True
             if at_a_change:
                 limiter.refund(1)
-            elif isinstance(culprit, Broken):
-                culprit.advance(1)
-        assert 3 == len(set(map(id, errors)))
+            elif strategy is None:
+                clock.advance(1)
+        assert [RuntimeError] * 3 == [type(error) for error in crowd.failed.values()]
+        assert 3 == len(set(map(id, crowd.failed.values())))
+        with pytest.raises(RuntimeError, match="flawed"):
+            await limiter.acquire()
         culprit.fails = False
-        assert (0, math.inf) == (limiter.statistics().waiting, trio.lowlevel.current_statistics().seconds_to_next_deadline)
+        assert (0, 0) == (limiter.statistics().waiting, clock.timers)
         limiter.reset()
         assert await limiter.acquire() == 0.0
 
-    for culprit, at_a_change in ((Flawed("10/s", 1), False), (Flawed("10/s", 1), True), (Broken(), False)):
-        run(main, culprit, at_a_change)
+    for strategy, at_a_change in ((aiorate.TokenPool, False), (aiorate.TokenBucket, False), (aiorate.TokenBucket, True), (None, False)):
+        for loop in ("asyncio", "trio"):
+            run_on(loop, main, strategy, at_a_change)
 
 
 # Clocks that the user passes.

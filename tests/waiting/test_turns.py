@@ -224,16 +224,3 @@ def test_busy_tasks_delay_no_waiting_caller_for_ever() -> None:
         loop.turn()
 
     assert loop.went_on == [0, 1, 2]
-
-
-def test_a_line_wakes_fewer_while_callers_wait() -> None:
-    """Tasks that it wakes would wait behind the callers; but never none, or a crowd of callers could stop the line."""
-    loop = Loop()
-    assert loop.turnstile.room(0) == MOST
-
-    loop.enter(range(300))
-
-    assert loop.turnstile.room(0) == MOST - 300
-    assert loop.turnstile.room(50) == MOST - 300 - 50
-    loop.enter(range(300, 5_000))
-    assert loop.turnstile.room(0) == MOST // 8

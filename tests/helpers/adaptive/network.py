@@ -1,27 +1,16 @@
-"""Clients, a server, and the network between them: a discrete-event simulation in virtual time.
-
-Deterministic: the same seed has the same answers. Knows nothing of how a policy finds its rate or a server decides.
-"""
+"""Clients, a server, and the network between them: a discrete-event simulation in virtual time. The same seed has the same answers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
-from typing import TYPE_CHECKING
 
-from helpers.adaptive.servers import SECOND
+from helpers.adaptive.policies import Policy
+from helpers.adaptive.servers import SECOND, Answer, Server, Steps
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from helpers.adaptive.policies import Policy
-    from helpers.adaptive.servers import Answer, Server, Steps
-
-__all__ = ["BIN", "JITTERS", "Client", "Record", "run"]
-
-BIN = SECOND // 4
-"""Answers are counted in parts of this many ns."""
+BIN = SECOND // 4  # answers are counted in parts of this many ns
 _ASK, _ARRIVE, _ANSWER, _WANT, _LOOK = range(5)
 
 # How much longer than the least a way takes, in shares of it.
@@ -32,25 +21,26 @@ JITTERS: dict[str, Callable[[Random], float]] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass
 class Client:
-    """One client: its policy, the least round trip in seconds, when it begins, and how many requests it wants."""
+    """One client: its policy, the least round trip in seconds, when it begins, and the requests per second that it wants, None: all."""
 
     policy: Policy
     round_trip: float
     begins: float = 0.0
     demand: Steps | None = None
-    """Requests per second that come to the client; None: always more than it may send."""
     jitter: str = "even"
+    # Requests served and refused, by the part of the time in which the server decided, and the rate at the end of each.
     served: list[int] = field(default_factory=list)
-    """Requests served, by the part of the time in which the server decided."""
     refused: list[int] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
-    """The rate at the end of each part."""
     wanted: int = 0
+    waiting: int = 0  # requests that wait at the client
+    asks: int = 0  # the number of the last poll: older ones are void
+    asked_at: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Record:
     """What came of a simulation of ``seconds``."""
 
@@ -61,29 +51,23 @@ class Record:
 
 def run(server: Server, clients: list[Client], seconds: float, seed: int = 0) -> Record:
     """Simulate the time from 0 to ``seconds``."""
-    random = Random(seed)
-    until = round(seconds * SECOND)
+    random, until, count = Random(seed), round(seconds * SECOND), 0
     parts = -(-until // BIN)
     events: list[tuple[int, int, int, int, int, Answer | None]] = []  # instant, number, kind, client, granted at or a number, answer
-    count = 0
-    waiting: list[int | None] = []  # requests that wait at the client; None: always
-    asks = [0] * len(clients)  # the number of the last poll: older ones are void
-    asked_at = [-1] * len(clients)
-    ways: list[Callable[[], int]] = []
 
-    def way(client: Client) -> Callable[[], int]:
-        least, jitter = client.round_trip / 2 * SECOND, JITTERS[client.jitter]
-        return lambda: int(least * (1 + jitter(random)))
+    def later(at: int, kind: int, number: int, extra: int, answer: Answer | None = None) -> None:
+        nonlocal count
+        count += 1
+        heappush(events, (at, count, kind, number, extra, answer))
+
+    def way(client: Client) -> int:
+        return int(client.round_trip / 2 * SECOND * (1 + JITTERS[client.jitter](random)))
 
     for number, client in enumerate(clients):
         client.served, client.refused, client.rates = [0] * parts, [0] * parts, [0.0] * parts
-        ways.append(way(client))
-        begins = round(client.begins * SECOND)
-        waiting.append(None if client.demand is None else 0)
-        count += 1
-        heappush(events, (begins, count, _ASK, number, 0, None))
         if client.demand is not None:
-            heappush(events, (begins, -count, _WANT, number, 0, None))
+            later(round(client.begins * SECOND), _WANT, number, 0)
+        later(round(client.begins * SECOND), _ASK, number, 0)
     for part in range(parts):
         heappush(events, (min(until, (part + 1) * BIN) - 1, 0, _LOOK, 0, part, None))
 
@@ -96,45 +80,34 @@ def run(server: Server, clients: list[Client], seconds: float, seed: int = 0) ->
         if kind == _ARRIVE:
             said = server.ask(now)
             (client.served if said.served else client.refused)[now // BIN] += 1
-            count += 1
-            heappush(events, (now + said.service + ways[number](), count, _ANSWER, number, extra, said))
+            later(now + said.service + way(client), _ANSWER, number, extra, said)
         elif kind == _ANSWER:
             assert answer is not None
             poll = client.policy.answered(now, answer, (now - extra) / SECOND)
-            if not answer.served and waiting[number] is not None:
-                waiting[number] += 1  # type: ignore[operator]  # it is tried again
+            if not answer.served and client.demand is not None:
+                client.waiting += 1  # it is tried again
                 poll = True
         elif kind == _ASK:
-            poll = extra == asks[number]
+            poll = extra == client.asks
         elif kind == _WANT:
             assert client.demand is not None
             rate = client.demand.at(now)
             if rate:
-                waiting[number] += 1  # type: ignore[operator]
+                client.waiting += 1
                 client.wanted += 1
                 poll = True
-                later = now + round(SECOND / rate)
-            else:
-                later = min((instant for instant, value in client.demand.steps if value and instant > now), default=until)
-            count += 1
-            heappush(events, (later, count, _WANT, number, 0, None))
+            later(now + round(SECOND / rate) if rate else client.demand.next(now, until), _WANT, number, 0)
         else:
             for each in clients:
                 each.rates[extra] = each.policy.rate
-        if poll:
-            take, left = client.policy.take, waiting[number]
-            while left is None or left:
-                at = take(now)
-                if at > now:
-                    if at != asked_at[number] or kind == _ASK:
-                        asks[number] += 1
-                        asked_at[number] = at
-                        count += 1
-                        heappush(events, (at, count, _ASK, number, asks[number], None))
-                    break
-                if left is not None:
-                    left -= 1
-                count += 1
-                heappush(events, (now + ways[number](), count, _ARRIVE, number, now, None))
-            waiting[number] = left
+        while poll and (client.demand is None or client.waiting):
+            at = client.policy.take(now)
+            if at > now:
+                if at != client.asked_at or kind == _ASK:
+                    client.asks += 1
+                    client.asked_at = at
+                    later(at, _ASK, number, client.asks)
+                break
+            client.waiting -= 1
+            later(now + way(client), _ARRIVE, number, now)
     return Record(clients, server, seconds)

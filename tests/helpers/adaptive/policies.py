@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
 from aiorate import Limiter, Rate, Scheduler, SlidingWindow, TokenBucket
 from aiorate.adaptive import AdaptiveRate
 from aiorate.testing import ManualClock
-from helpers.adaptive.servers import SECOND
-
-if TYPE_CHECKING:
-    from helpers.adaptive.servers import Answer
+from helpers.adaptive.servers import SECOND, Answer
 
 PAUSE = 1.0  # seconds: the pause after a refusal that names none, as HTTP adapters have it
 
@@ -31,8 +27,7 @@ class Policy(Protocol):
     def rate(self) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """What a policy is made with: the rate at first and its range, per second, the strategy of its limiter, and what it is told."""
 
     start: float
@@ -40,7 +35,7 @@ class Options:
     highest: float
     strategy: str = "pool"
     took: bool = True
-    refused: float | None = None
+    refused: float = 0.02
 
 
 STRATEGIES: dict[str, Callable[[float], Scheduler | Rate]] = {
@@ -81,33 +76,24 @@ class Adaptive(Pausing):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        refused = {} if options.refused is None else {"refused": options.refused}
-        self.adaptive = AdaptiveRate(self.limiter, options.lowest, options.highest, **refused)
+        self.adaptive = AdaptiveRate(self.limiter, options.lowest, options.highest, refused=options.refused)
         self._tells = options.took
 
     def answered(self, now: int, answer: Answer, took: float) -> bool:
         self.clock.set(now)
-        before = self.limiter.rate
-        told = took if self._tells else None
+        before, told = self.limiter.rate, took if self._tells else None
         if answer.served:
             self.adaptive.succeeded(took=told)
             return self.limiter.rate is not before
         self.adaptive.throttled(answer.retry_after, took=told)
         return True
 
-    @property
-    def rate(self) -> float:
-        return self.adaptive.rate.per_second
-
 
 class Aimd:
     """Additive increase, multiplicative decrease: 5 permits/s more each second, 0.9 times the rate at a refusal, once a round trip."""
 
-    ADD, TIMES = 5.0, 0.9
-
     def __init__(self, options: Options) -> None:
-        self.rate = options.start
-        self._options = options
+        self.rate, self._options = options.start, options
         self._next = 0  # when the next permit is due
         self._cut = -1  # requests granted before this instant say nothing new
         self._last = 0
@@ -120,12 +106,12 @@ class Aimd:
 
     def answered(self, now: int, answer: Answer, took: float) -> bool:
         if answer.served:
-            self.rate = min(self._options.highest, self.rate + self.ADD * max(0, now - self._last) / SECOND)
+            self.rate = min(self._options.highest, self.rate + 5.0 * max(0, now - self._last) / SECOND)
             self._last = max(self._last, now)
             return False
         if now - took * SECOND > self._cut:
             self._cut = self._last = now
-            self.rate = max(self._options.lowest, self.rate * self.TIMES)
+            self.rate = max(self._options.lowest, self.rate * 0.9)
         if answer.retry_after is not None:
             self._next = max(self._next, now + round(answer.retry_after * SECOND))
             self._last = max(self._last, self._next)

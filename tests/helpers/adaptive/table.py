@@ -1,123 +1,86 @@
-"""Runs policies against kinds of server, over round trips and starts: what each run shows, and means and worsts of several.
-
-The figures are the share of what the server allowed, refusals, how soon a change is found, and fairness.
-"""
+"""Runs policies against kinds of server, over round trips and starts: the figures of each run, and means and worsts of several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from statistics import mean
+from typing import Any, NamedTuple
 from zlib import crc32
 
-from helpers.adaptive.kinds import Kind, build
 from helpers.adaptive.network import BIN, Client, Record, run
 from helpers.adaptive.policies import POLICIES, Options
-from helpers.adaptive.servers import SECOND, Steps
+from helpers.adaptive.servers import SECOND, Kind, build
 
 _ENOUGH = 0.85  # of a new limit: then it counts as found
 _LOOK_BACK = 2 * SECOND // BIN  # parts over which the answers are counted for that
 _LEAST = 20  # answers that say something
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """What one simulation showed."""
 
-    share: float
-    """Requests served, over what an asker of unlimited speed could have had (of several clients: all together)."""
-    refused: float
-    """Requests refused, in % of all."""
-    fall: float | None
-    """Seconds from a fall of the limit until 0.85 of the new one is served, at a rate at most a fifth above it; None: it never fell."""
-    rise: float | None
-    """Seconds from a rise of the limit until 0.85 of the new one is served; None: it never rose."""
-    jain: float | None
-    """Jain's index of fairness; None: one client."""
-    top: float
-    """The highest rate in the second half of the time, per second."""
-    end: float
-    """The rate at the end (of the first client)."""
-    reached: float | None
-    """Seconds until the rate was 0.95 of the ceiling; None: never."""
+    share: float  # requests served, over what an asker of unlimited speed could have had (of several clients: all together)
+    refused: float  # requests refused, in % of all
+    fall: float | None  # seconds from a fall of the limit until 0.85 of the new one is served, at a rate at most a fifth above it
+    rise: float | None  # seconds from a rise of the limit until 0.85 of the new one is served; None: it never rose
+    jain: float | None  # Jain's index of fairness; None: one client
+    top: float  # the highest rate in the second half of the time, per second
+    end: float  # the rate at the end
+    reached: float | None  # seconds until the rate was 0.95 of the limit; None: never
 
 
-ROUND_TRIPS = (0.005, 0.05, 0.3)
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """One simulation: a policy against a kind of server, at a round trip (seconds), from a start (a multiple of the limit)."""
 
     policy: str
     kind: str
     round_trip: float
     start: float
-    seed: int = 0
-    changed: tuple[tuple[str, float], ...] = ()
-    """Parameters of the kind."""
+    changed: Mapping[str, float]  # parameters of the kind
     jitter: str = "even"
-    strategy: str = "pool"
-    took: bool = True
     lowest: float | None = None
     highest: float | None = None
-    refused: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A cell and its figures."""
-
-    cell: Cell
-    figures: Figures
+    options: Mapping[str, Any] = {}  # of the policy
 
 
 def cells(
     policies: Iterable[str],
     kinds: Iterable[str],
-    round_trips: Sequence[float] = ROUND_TRIPS,
+    round_trips: Sequence[float] = (0.005, 0.05, 0.3),
     starts: Sequence[float] | None = None,
-    seeds: Sequence[int] = (0,),
-    changed: Mapping[str, float] | None = None,
-    **options: object,
+    changed: Mapping[str, float] = {},
+    **options: Any,
 ) -> list[Cell]:
     """All combinations. ``starts``: None: those of the kind."""
-    own = tuple((changed or {}).items())
+    own = {name: options.pop(name) for name in ("jitter", "lowest", "highest") if name in options}
     return [
-        Cell(policy, kind, round_trip, start, seed, own, **options)  # type: ignore[arg-type]
-        for policy, kind, round_trip, seed in product(policies, kinds, round_trips, seeds)
-        for start in starts or build(kind, **dict(own)).starts
+        Cell(policy, kind, round_trip, start, changed, **own, options=options)
+        for policy, kind, round_trip in product(policies, kinds, round_trips)
+        for start in starts or build(kind, **changed).starts
     ]
 
 
-def simulate(cell: Cell, kind: Kind | None = None) -> tuple[Result, Record]:
+def simulate(cell: Cell, kind: Kind | None = None) -> tuple[Figures, Record]:
     """Run one cell. ``kind`` is another, fresh, instead of the one that the cell names."""
-    if kind is None:
-        kind = build(cell.kind, **dict(cell.changed))
-    lowest = cell.lowest or kind.lowest or kind.limit / 50
-    highest = cell.highest or kind.highest or kind.limit * 20
-    seed = crc32(f"{cell.kind} {cell.round_trip} {cell.start} {cell.seed}".encode())
-    clients = []
-    for spec in kind.clients:
-        start = min(highest, max(lowest, kind.limit * cell.start / len(kind.clients)))
-        options = Options(start, lowest, highest, cell.strategy, cell.took, cell.refused)
-        wants = spec.demand
-        clients.append(
-            Client(
-                POLICIES[cell.policy](options),
-                cell.round_trip * spec.distance,
-                spec.begins,
-                None if wants is None else Steps.of(wants),
-                cell.jitter,
-            )
+    kind = kind or build(cell.kind, **cell.changed)
+    lowest, highest = cell.lowest or kind.lowest or kind.limit / 50, cell.highest or kind.highest or kind.limit * 20
+    start = min(highest, max(lowest, kind.limit * cell.start / len(kind.clients)))
+    clients = [
+        Client(
+            POLICIES[cell.policy](Options(start, lowest, highest, **cell.options)),
+            cell.round_trip * spec.distance,
+            spec.begins,
+            spec.demand,
+            cell.jitter,
         )
-    record = run(kind.server, clients, kind.seconds, seed)
-    return Result(cell, _figures(kind, record)), record
+        for spec in kind.clients
+    ]
+    record = run(kind.server, clients, kind.seconds, crc32(f"{cell.kind} {cell.round_trip} {cell.start} 0".encode()))
+    return _figures(kind, record), record
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """Means and worsts over the cells of one policy and one kind."""
 
     share: float
@@ -127,31 +90,26 @@ class Summary:
     fall: float | None
     rise: float | None
     jain: float | None
-    jain_worst: float | None
     top: float
     reached: float
 
 
-def summary(results: Sequence[Result]) -> Summary:
-    """Summarise the results of one policy and one kind."""
-    all_figures = [result.figures for result in results]
-    fair = [each.jain for each in all_figures if each.jain is not None]
+def summary(seen: Sequence[Figures]) -> Summary:
+    share, refused, fall, rise, jain, top, _, reached = zip(*seen, strict=True)
     return Summary(
-        mean(each.share for each in all_figures),
-        min(each.share for each in all_figures),
-        mean(each.refused for each in all_figures),
-        max(each.refused for each in all_figures),
-        max((each.fall for each in all_figures if each.fall is not None), default=None),
-        max((each.rise for each in all_figures if each.rise is not None), default=None),
-        mean(fair) if fair else None,
-        min(fair, default=None),
-        max(each.top for each in all_figures),
-        max(float("inf") if each.reached is None else each.reached for each in all_figures),
+        mean(share),
+        min(share),
+        mean(refused),
+        max(refused),
+        max((each for each in fall if each is not None), default=None),
+        max((each for each in rise if each is not None), default=None),
+        None if None in jain else mean(jain),
+        max(top),
+        max(float("inf") if each is None else each for each in reached),
     )
 
 
 def _figures(kind: Kind, record: Record) -> Figures:
-    """The figures of a record of that kind."""
     until = round(record.seconds * SECOND)
     served = [sum(parts) for parts in zip(*(client.served for client in record.clients), strict=True)]
     refused = sum(sum(client.refused) for client in record.clients)
