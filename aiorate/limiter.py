@@ -261,7 +261,8 @@ class Limiter:
         """Raise RuntimeError if the running task holds the only place: it would wait for itself for ever."""
         scheduler = places.scheduler
         holder = scheduler.holder if isinstance(scheduler, Places) else None
-        if holder is None or self._max_waiting == 0:  # then nobody waits
+        most = self._max_waiting
+        if holder is None or (most is not None and most.most == 0):  # nobody waits then
             return
         task = running_task()
         if task is not None and holder() is task:
@@ -287,20 +288,24 @@ class Limiter:
         `_leave` must follow True.
         """
         node, places = self._node, self._places
-        if places is None and node.watcher is UNWATCHED:
-            return self.try_acquire()
-        try:
+        if node.watcher is UNWATCHED:
             if places is None:
-                await self.acquire(max_wait=0)
-            elif node.watcher is UNWATCHED:
-                if node.tree.run(places.take, 1) is None:
-                    return self._refuse_try()
-                self._hold(places)
-            else:
-                await self._acquire(places, 1, 0)
-                self._hold(places)
-        except (WaitTooLong, LineFull):
-            return False
+                return self.try_acquire()
+            if node.tree.run(places.take, 1) is None:
+                return self._refuse_try()
+            self._hold(places)
+            return True
+        if places is not None and not node.tree.run(_take_place, places):
+            return self._refuse_try()
+        try:
+            await self.acquire(max_wait=0)
+        except BaseException as error:
+            self._leave()
+            if isinstance(error, WaitTooLong | LineFull):
+                return False
+            raise
+        if places is not None:
+            self._hold(places)
         return True
 
     def _enter_blocking(self, permits: int) -> float:
@@ -573,6 +578,11 @@ class Limiter:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or create another.")
+
+
+def _take_place(places: Node) -> bool:
+    """Take a free place that nobody waits for, and no permit yet."""
+    return places.first() is None and places.scheduler.take(1, 0) == 0
 
 
 def _free(places: Node) -> None:

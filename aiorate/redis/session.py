@@ -63,9 +63,7 @@ class StoreSession(Watcher):
         "key",
     )
 
-    def __init__(
-        self, source: object, key: str, node: Node, ledger: Ledger, outage: Outage, place: Place | None = None
-    ) -> None:
+    def __init__(self, source: object, key: str, node: Node, ledger: Ledger, outage: Outage, place: Place | None = None) -> None:
         self.key: str = key
         """Of the store."""
         self.client: StoreClient | None = None

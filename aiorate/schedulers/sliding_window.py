@@ -176,4 +176,3 @@ class SlidingWindow(Window):
 
     def __repr__(self) -> str:
         return f"SlidingWindow({str(self.rate)!r}, used={self._total - self._gone})"
-

@@ -970,9 +970,7 @@ def amount_of(permits: int) -> int:
     return permits.of[0] if isinstance(permits, Amounts) else permits
 
 
-def _take_all(
-    path: list[tuple[Node, int, int]], instants: list[int | None], waited: bool = False
-) -> tuple[int, Taken, Node | None]:
+def _take_all(path: list[tuple[Node, int, int]], instants: list[int | None], waited: bool = False) -> tuple[int, Taken, Node | None]:
     """Take from the limits of the path, the highest last in it and first to take, each booked since its instant; from all or none.
 
     Returns the instant for which the lowest scheduled it, what was taken, and None; or when it is due, nothing, and the limit that

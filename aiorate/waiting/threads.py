@@ -597,7 +597,8 @@ class ThreadTree(Tree):
     ) -> Answer:
         turned = turned or self._manual
         if running_loop() is None:  # a coroutine that is driven by hand: it must not wait
-            return self.run(decide or node.decide, permits, limit, most, refusals, since, True)
+            driven: Answer = self.run(decide or node.decide, permits, limit, most, refusals, since, True)
+            return driven
         ticket = ThreadTicket(_inbox_here(), node, permits)
         try:
             answer = self.decide(node, ticket, decide or node.decide, limit, most, refusals, since)
@@ -606,7 +607,8 @@ class ThreadTree(Tree):
                 raise
             return TURN, NOT_ASKED, 0, ()
         if answer[0] is None and not turned and starved_here():
-            return self.run(self._grant_later, node, ticket, answer)
+            later: Answer = self.run(self._grant_later, node, ticket, answer)
+            return later
         return answer
 
     @property
@@ -628,7 +630,7 @@ class ThreadTree(Tree):
         call = partial(self._decide, node, ticket, decide, limit, most, refusals, since)
         if get_ident() == _decisions.main and not sys.is_finalizing():
             return _hand_over(call, partial(self._abandon, node, ticket))
-        return self.run(call)
+        return run(call)
 
     def _decide(self, node: Node, ticket: ThreadTicket, decide: Callable[..., Answer], *rest: Any) -> Answer:
         limit, most, refusals, since = rest

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Hashable
 from typing import Any
 
 import pytest
-from helpers.driving import LONG, SECOND, one_loop, others, turns
-from helpers.threads import in_thread
+from helpers.driving import SECOND, one_loop, others, turns
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket, TokenPool
 from aiorate.testing import ManualClock, VirtualLoop
