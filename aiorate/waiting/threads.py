@@ -535,7 +535,7 @@ class ThreadTree(Tree):
     """A tree whose callers are in any threads and event loops."""
 
     __slots__ = ()
-    threads = True
+    threads: bool = True
 
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         super().__init__(clock, precise)
@@ -629,7 +629,8 @@ class ThreadTree(Tree):
         """Have it decided. Interrupted meanwhile, the request is undone."""
         call = partial(self._decide, node, ticket, decide, limit, most, refusals, since)
         if get_ident() == _decisions.main and not sys.is_finalizing():
-            return _hand_over(call, partial(self._abandon, node, ticket))
+            answer: Answer = _hand_over(call, partial(self._abandon, node, ticket))
+            return answer
         return run(call)
 
     def _decide(self, node: Node, ticket: ThreadTicket, decide: Callable[..., Answer], *rest: Any) -> Answer:

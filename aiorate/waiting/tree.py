@@ -58,6 +58,9 @@ class Tree:
         "resuming",
     )
 
+    threads: bool = False
+    """Whether callers of several loops and threads may ask."""
+
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         self.clock: Clock | None = clock
         self.precise: bool = precise
@@ -76,11 +79,6 @@ class Tree:
         self._most = _SMALL  # deadlines before those of decided requests are removed
         self._number = 0
         self._timer: Timer | None = None
-
-    @property
-    def threads(self) -> bool:
-        """Whether callers of several loops and threads may ask."""
-        return False
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call a function that decides; where many threads ask, one at a time."""
