@@ -201,7 +201,8 @@ class Limiter:
         elif self._meter.grab(True):
             return True
         node = self._node
-        return node.tree.run(node.take, permits) is not None or self._refuse_try()
+        taken = node.tree.run(node.take, permits) if node.tree.threads else node.take(permits)
+        return taken is not None or self._refuse_try()
 
     def _refuse_try(self) -> bool:
         node = self._node

@@ -175,7 +175,7 @@ class Node:
         self.above, self.permits_above, self.tree = above, permits_above, above.tree
         if above.flows is None:
             above.flows, above._own, above._head = FairQueue(), Flow(1), None
-        self.tree.nodes.update((self, above))
+            self.tree.add(above)
         self.watcher.shared()
         self.open_meter()
 
@@ -305,27 +305,30 @@ class Node:
 
     def _take_up(self, permits: int, since: int | None) -> tuple[int, Taken] | None:
         path: list[tuple[Node, int, int]] = []
-        node: Node | None = self
-        while node is not None:
-            now = node.timeline.now()  # which ends a pause that is over
+        node = self
+        while True:
+            now, above = node.timeline.now(), node.above  # now() ends a pause that is over
             if node.is_held:
                 node.tree.here(node)
                 if node.is_held:
                     return None
             if permits:
-                if node.scheduler.peek(permits, now) > now:
+                if above is not None and node.scheduler.peek(permits, now) > now:  # the highest takes first, and says so itself
                     node.catch_up.late = None
                     return None
                 path.append((node, permits, now))
-                permits = node.permits_above(permits)
-            elif node.closed:
-                return None
-            node = node.above
-        instants = [node.catch_up.since(now, node.resuming) if node.catch_up.late is not None else None for node, _, now in path]
+            if above is None:
+                break
+            permits, node = node.permits_above(permits), above
+        instants = [None if node.catch_up.late is None else node.catch_up.since(now, node.resuming) for node, _, now in path]
         if since is not None:
             instants[0] = since
-        at, taken, refused = _take_all(path, instants)
-        return (at, taken) if refused is None else None
+        taken = tuple(path)
+        at, refused = _take_all(taken, instants)
+        if refused is None:
+            return at, taken
+        refused.catch_up.late = None
+        return None
 
     def _admit(self, permits: int, limit: int | None, most: Admission | None, refusals: Refusals) -> None:
         """Raise the error of a request that was refused and may not wait in line, or not for ``limit`` ns."""
@@ -366,7 +369,7 @@ class Node:
     def _begin_line(self, loop: EventLoop) -> None:
         if self.line is _NOBODY:
             self.line, self.driver = Line(), loop.make_driver(self)
-            self.tree.nodes.add(self)
+            self.tree.add(self)
 
     # Wait, go on, leave.
 
@@ -686,8 +689,8 @@ class Node:
             else:
                 request = first
         late = max(late, now - self._due_of(below, now))
-        instants: list[int | None] = [each - min(late, limit.catch_up.limit) for limit, _, each in path]
-        at, taken, refused = _take_all(path[::-1], instants[::-1], waited=True)
+        taken = tuple(reversed(path))
+        at, refused = _take_all(taken, [each - min(late, limit.catch_up.limit) for limit, _, each in taken], waited=True)
         if refused is not None:
             refused._await(at)
             if refused is self:
@@ -709,7 +712,7 @@ class Node:
         self.tree.resuming += 1
         node.line.pop_first()
         lower: Node | None = None
-        for limit, _, _ in path[::-1]:
+        for limit, _, _ in taken:
             limit.resuming += 1
             if limit is not self:  # the next ones could not stand above before
                 limit.due = limit.timeline.now() - min(late, limit.catch_up.limit)
@@ -970,38 +973,38 @@ def amount_of(permits: int) -> int:
     return permits.of[0] if isinstance(permits, Amounts) else permits
 
 
-def _take_all(path: list[tuple[Node, int, int]], instants: list[int | None], waited: bool = False) -> tuple[int, Taken, Node | None]:
+def _take_all(path: Taken, instants: Sequence[int | None], waited: bool = False) -> tuple[int, Node | None]:
     """Take from the limits of the path, the highest last in it and first to take, each booked since its instant; from all or none.
 
-    Returns the instant for which the lowest scheduled it, what was taken, and None; or when it is due, nothing, and the limit that
-    refused. ``waited``: the request, or one before it, stood in the lines above.
+    Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused. ``waited``: the
+    request, or one before it, stood in the lines above.
     """
-    taken: list[tuple[Node, int, int]] = []
-    at = scheduled = NOBODY_KNOWS
+    at = NOBODY_KNOWS
     before: int | None = None
-    for (node, permits, now), since in zip(reversed(path), reversed(instants), strict=True):
-        at = NOBODY_KNOWS
-        if waited and before is not None and node.since < before and node.waited_above is not None:
-            node.waited_above(permits)
-        before = now
+    for index in range(len(path) - 1, -1, -1):
+        node, permits, now = path[index]
+        if waited:
+            if before is not None and node.since < before and node.waited_above is not None:
+                node.waited_above(permits)
+            before = now
         try:
-            at = node.scheduler.take(permits, now, since) if permits else now
+            at = node.scheduler.take(permits, now, instants[index])
         except Exception as error:
-            for each, amount, instant in taken:
-                each.scheduler.give_back(amount, instant, instant)
-                each.taken -= amount
+            _take_none(path[index + 1 :])
             node.fail(error)
             raise
         if at > now:
-            for each, amount, instant in taken:
-                each.scheduler.give_back(amount, instant, instant)
-                each.taken -= amount
-            return at, (), node
-        if permits:
-            node.taken += permits
-            taken.append((node, permits, now))
-        scheduled = at
-    return scheduled, tuple(reversed(taken)), None
+            _take_none(path[index + 1 :])
+            return at, node
+        node.taken += permits
+    return at, None
+
+
+def _take_none(path: Taken) -> None:
+    """Take those back."""
+    for node, permits, instant in path:
+        node.scheduler.give_back(permits, instant, instant)
+        node.taken -= permits
 
 
 def _again(path: list[tuple[Node, int, int]], node: Node) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
-from weakref import WeakSet
+from weakref import ref
 
 from aiorate.waiting.callback import call_back
 from aiorate.waiting.line import outcome_of
@@ -48,12 +48,12 @@ class Tree:
         "_gone",
         "_heap",
         "_most",
+        "_nodes",
         "_number",
         "_timer",
         "clock",
         "epoch",
         "loop",
-        "nodes",
         "precise",
         "resuming",
     )
@@ -70,8 +70,7 @@ class Tree:
         """Goes up when another loop is used: requests of before are gone."""
         self.resuming: int = 0
         """Requests that were granted and whose tasks have not gone on yet."""
-        self.nodes: WeakSet[Node] = WeakSet()
-        """The limits that share others, and those in whose lines somebody has waited."""
+        self._nodes: set[ref[Node]] = set()  # the shared limits, and those in whose lines somebody has waited; a WeakSet takes a us to make
         self._heap: list[tuple[int, int, Node]] = []
         self._armed = 0  # limits with a reading at which to look at them
         self._deadlines: list[tuple[int, int, int, Node, Ticket, int, int, Refusals]] = []
@@ -172,7 +171,7 @@ class Tree:
         try:
             reading = self.loop.read()
         except Exception as error:  # a broken clock: nobody hangs
-            for node in list(self.nodes):
+            for node in self._alive():
                 node.fail(error)
             return
         while heap and heap[0][0] <= reading:
@@ -260,15 +259,22 @@ class Tree:
         self.epoch += 1
         self.resuming = 0
         timer, self._timer = self._timer, None
-        nodes = [*self.nodes, *(node for _, _, node in self._heap)]
+        nodes = [*self._alive(), *(node for _, _, node in self._heap)]
         self._heap, self._deadlines, self._armed = [], [], 0
         for node in nodes:
             node.disband(forked)
         if timer is not None and not forked:
             call_back(lambda: timer.set(None), "as its event loop was left")
 
+    def add(self, node: Node) -> None:
+        """Others share that limit, or somebody waits there for the first time."""
+        self._nodes.add(ref(node, self._nodes.discard))
+
+    def _alive(self) -> list[Node]:
+        return [node for each in list(self._nodes) if (node := each()) is not None]
+
     def forget(self, node: Node) -> None:
         """Nobody asks that limit again."""
-        self.nodes.discard(node)
+        self._nodes.discard(ref(node))
         if node.wake_at is not None:
             self.wake(node, None)
