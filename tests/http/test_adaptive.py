@@ -112,16 +112,6 @@ async def test_each_origin_has_a_search(kind: str, server: Server, heard: Heard)
         assert found.rate.slower_than(Rate(1000))
 
 
-@one_loop
-@each_client
-async def test_a_request_without_a_cost_is_not_heard(kind: str, server: Server, heard: Heard) -> None:
-    """It passed no limit."""
-    async with fetching(kind, adaptive_rate()) as fetch:
-        await fetch(server.url, free=True)
-
-    assert heard == []
-
-
 def test_synchronous_clients_are_heard(heard: Heard) -> None:
     """By hooks and by a transport."""
     with in_thread() as server:

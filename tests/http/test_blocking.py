@@ -84,16 +84,6 @@ def test_threads_and_tasks_share_the_limit(client_with: Any, server: Server) -> 
     assert 6 == limiter.statistics().granted == len(server.arrivals)
 
 
-def test_a_429_pauses_the_line_of_all_threads(client_with: Any, server: Server) -> None:
-    """The limiter observes every response, unless feedback is off."""
-    server.answers((429, {"Retry-After": "30"}))
-    limiter = bucket()
-    with client_with(limiter) as client:
-        assert 429 == client.get("/").status_code
-
-    assert 30 == limiter.delay()
-
-
 def test_options_are_those_of_the_asynchronous_ones(client_with: Any, server: Server) -> None:
     """Cost, key and max_wait, and those that a request brings along."""
     limiters = {"a": bucket(), "b": bucket()}
@@ -166,7 +156,7 @@ def test_an_asynchronous_client_is_told_which_hooks_to_take(package: Any) -> Non
 
 
 def test_keys_are_limited_in_all_threads(client_with: Any, server: Server) -> None:
-    """By origin, or by what key= says; each response is heeded by its own key."""
+    """By origin, or by what key= says; each response is heeded by its own key, and a 429 pauses the line of all threads."""
     server.answers((429, {"Retry-After": "30"}))
     keyed = KeyedLimiter[str](lambda key: bucket(burst=2), scope="process")
     with client_with(keyed, key=lambda request: request.url.path) as client:

@@ -271,16 +271,6 @@ async def test_a_wrong_cost_is_refused_where_it_is_written() -> None:
             cost(permits)
 
 
-async def test_a_request_may_have_another_limiter_or_none(server: Server) -> None:
-    """aiohttp replaces the session's middlewares with those of the request."""
-    limiter, other = bucket(), bucket()
-    async with session_of(server, limiter) as session:
-        await get(session, middlewares=[middleware(other)])
-        await get(session, middlewares=())
-
-    assert (limiter.statistics().granted, other.statistics().granted) == (0, 1)
-
-
 @leaping
 async def test_the_total_timeout_covers_the_wait(server: Server) -> None:
     """aiohttp's total is 300 s by default; the documentation says what to do about it. Nothing is spent."""

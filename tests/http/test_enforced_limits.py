@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 
+import anyio
 import httpx2
 import pytest
-import trio
-from helpers.clients import HTTPX, client_of, each_client, fetching
+from helpers.clients import EACH, HTTPX, each_client, fetching
 from helpers.driving import SECOND, one_loop
 from helpers.server import Observed, Server, in_thread
 
@@ -31,21 +30,24 @@ def check_pace(limiter: Observed, server: Server) -> None:
             assert count <= bound
 
 
-@pytest.mark.asyncio
-@each_client
-async def test_a_crowd_of_tasks_and_a_server_that_says_429(kind: str, server: Server) -> None:
+@pytest.mark.parametrize(("backend", "kind"), [*(("asyncio", kind) for kind in EACH), *(("trio", kind) for kind in HTTPX)])
+def test_a_crowd_of_tasks_and_a_server_that_says_429(backend: str, kind: str) -> None:
     """One pause holds all: meanwhile only requests granted before it arrive; then they come paced, all in the end."""
-    server.enforce(50, 0.1)
     limiter = Observed("2000/s")
-    async with fetching(kind, limiter) as fetch:
 
-        async def insist(url: str) -> None:
-            while await fetch(url) != 200:
-                pass
+    async def main(server: Server) -> None:
+        async with fetching(kind, limiter) as fetch, anyio.create_task_group() as tasks:
 
-        async with asyncio.TaskGroup() as tasks:
+            async def insist(url: str) -> None:
+                while await fetch(url) != 200:
+                    pass
+
             for number in range(120):
-                tasks.create_task(insist(f"{server.url}/{number}"))
+                tasks.start_soon(insist, f"{server.url}/{number}")
+
+    with in_thread() as server:
+        server.enforce(50, 0.1)
+        anyio.run(main, server, backend=backend)
 
     assert Counter({200: 120, 429: server.refused}) == Counter(arrival.status for arrival in server.arrivals)
     assert limiter.statistics().granted == len(server.arrivals)
@@ -99,33 +101,3 @@ async def test_the_delivered_rate_follows_within_one_window() -> None:
     assert [20, 20, 20] == [counted[second] - refused[second] for second in (2, 3, 4)]
     assert max(refused.values()) == 1
     assert min(counted[0], counted[1], counted[5]) >= 98
-
-
-@pytest.fixture
-def remote() -> Iterator[Server]:
-    """A server in another thread."""
-    with in_thread() as server:
-        yield server
-
-
-@pytest.mark.parametrize("kind", HTTPX)
-def test_under_trio_a_server_that_says_429(kind: str, remote: Server) -> None:
-    """One pause for all, and paced afterwards."""
-    remote.enforce(50, 0.1)
-
-    async def main() -> Observed:
-        limiter = Observed("2000/s")
-        async with client_of(kind, limiter) as client, trio.open_nursery() as nursery:
-
-            async def insist(url: str) -> None:
-                while (await client.get(url)).status_code != 200:
-                    pass
-
-            for number in range(120):
-                nursery.start_soon(insist, f"{remote.url}/{number}")
-        return limiter
-
-    limiter = trio.run(main)
-
-    assert Counter({200: 120, 429: remote.refused}) == Counter(arrival.status for arrival in remote.arrivals)
-    check_pace(limiter, remote)

@@ -21,20 +21,20 @@ from aiorate import KeyedLimiter, Limiter, TokenBucket, TokenPool
 
 from .world import Level, noted
 
+# The steps, and how often each may come.
 STEPS = {
-    "A": "another caller asks",
-    "c": "the first in line is cancelled",
-    "l": "the last one is cancelled",
-    "u": "the first is cancelled, catches that, and asks again",
-    "t": "one iteration of the loop",
-    "f": "the next timer fires, before any task runs",
-    "P": "a pause of 0.1 s",
-    "S": "half the rate",
-    "F": "double the rate",
-    "R": "one permit is refunded",
-    "X": "the limiter is closed",
+    "A": 4,  # another caller asks
+    "c": 2,  # the first in line is cancelled
+    "l": 1,  # the last one is cancelled
+    "u": 2,  # the first is cancelled, catches that, and asks again
+    "t": 3,  # one iteration of the loop
+    "f": 3,  # the next timer fires, before any task runs
+    "P": 1,  # a pause of 0.1 s
+    "S": 1,  # half the rate
+    "F": 1,  # double the rate
+    "R": 1,  # one permit is refunded
+    "X": 1,  # the limiter is closed
 }
-MOST = {"A": 4, "c": 2, "l": 1, "u": 2, "t": 3, "f": 3, "P": 1, "S": 1, "F": 1, "R": 1, "X": 1}
 LENGTH = 6
 
 
@@ -47,7 +47,7 @@ def words() -> Iterator[str]:
     """All programs that begin with a request."""
     for rest in product(STEPS, repeat=LENGTH - 1):
         word = "A" + "".join(rest)
-        if all(count <= MOST[step] for step, count in Counter(word).items()):
+        if all(count <= STEPS[step] for step, count in Counter(word).items()):
             yield word
 
 
@@ -157,33 +157,31 @@ class Case:
         assert max(self.granted.values(), default=0) <= 1.3 * SECOND
 
 
-def one_line(strategy: Callable[[], Any]) -> Callable[[], Case]:
-    def make() -> Case:
-        case = Case()
-        limiter = Limiter(case.level("own", strategy()), clock=case.clock)
-        case.lines, case.verbs, case.closing = [limiter], limiter, limiter
-        return case
-
-    return make
+def one_line(strategy: Any) -> Case:
+    case = Case()
+    case.verbs = case.closing = limiter = Limiter(case.level("own", strategy), clock=case.clock)
+    case.lines = [limiter]
+    return case
 
 
-def shared(verbs_of: str) -> Callable[[], Case]:
+def shared(verbs_of: str) -> Case:
     """Two keys at twice the rate of the limit that they share. The steps change a key or the shared limit."""
-
-    def make() -> Case:
-        case = Case()
-        case.changed = verbs_of
-        top = Limiter(case.level("shared", noted(TokenBucket, "10/s", 2)), clock=case.clock)
-        keyed = KeyedLimiter(lambda key: Limiter(case.level(key, noted(TokenBucket, "20/s", 2)), clock=case.clock), shared=top)
-        case.lines = [keyed["0"], keyed["1"]]
-        case.verbs, case.closing = top if verbs_of == "shared" else case.lines[0], keyed
-        return case
-
-    return make
+    case = Case()
+    case.changed = verbs_of
+    top = Limiter(case.level("shared", noted(TokenBucket, "10/s", 2)), clock=case.clock)
+    keyed = KeyedLimiter(lambda key: Limiter(case.level(key, noted(TokenBucket, "20/s", 2)), clock=case.clock), shared=top)
+    case.lines = [keyed["0"], keyed["1"]]
+    case.verbs, case.closing = top if verbs_of == "shared" else case.lines[0], keyed
+    return case
 
 
-ONE_LINE = {"bucket": one_line(lambda: noted(TokenBucket, "10/s", 2)), "pool": one_line(lambda: noted(TokenPool, "10/s"))}
-CASES = {**ONE_LINE, "shared": shared("shared"), "key": shared("0")}
+CASES: dict[str, Callable[[], Case]] = {
+    "bucket": lambda: one_line(noted(TokenBucket, "10/s", 2)),
+    "pool": lambda: one_line(noted(TokenPool, "10/s")),
+    "shared": lambda: shared("shared"),
+    "key": lambda: shared("0"),
+}
+ONE_LINE = ("bucket", "pool")
 
 
 async def run(make: Callable[[], Case], word: str) -> None:

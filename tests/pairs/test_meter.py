@@ -39,23 +39,35 @@ KINDS: dict[str, Callable[[], aiorate.Scheduler]] = {
 
 
 class Story:
-    """One limiter, what happens to it, and what came of it."""
+    """One limiter, what happens to it, and what came of it. Steps are its methods, or else those of the limiter."""
 
     def __init__(self, kind: str, machine: Machine, shut: bool, **options: Any) -> None:
         machine.instant = START
         self.machine, self.clock = machine, ManualClock(START) if shut else None
         self.limiter = Limiter(KINDS[kind](), clock=self.clock, **options)
+        self.most = min(5, self.limiter.scheduler.max_permits or 5)
         self.outcomes: list[Any] = []
 
-    def move(self, ns: int, grants: bool = True) -> None:
-        self.machine.instant += ns
+    async def play(self, *steps: tuple[Any, ...]) -> None:
+        for name, *arguments in steps:
+            done = getattr(self if hasattr(self, name) else self.limiter, name)(*arguments)
+            if isinstance(done, Awaitable):
+                await done
+
+    def move(self, ms: float, grants: bool = True) -> None:
+        self.machine.instant += round(ms * MS)
         if self.clock is not None:
             self.clock.set(self.machine.instant)
         if grants:
             self.limiter.statistics()  # grants what is due
 
-    async def grab(self, times: int = 6, step: int = MS // 3) -> None:
-        """Try and acquire, in either order in turn, with `step` ns in between."""
+    async def wait(self, ms: float) -> None:
+        if ms:
+            self.move(ms)
+        await turns(4)
+
+    async def grab(self, times: int = 6, step: float = 1 / 3) -> None:
+        """Try and acquire, in either order in turn, with `step` ms in between."""
         for k in range(times):
             self.move(step, grants=False)  # so that permits come from the meter
             await turns(step > 0)
@@ -68,162 +80,81 @@ class Story:
             except (aiorate.LimiterClosed, aiorate.LineFull) as error:
                 self.outcomes.append(type(error))
 
-    async def pass_time(self, ns: int) -> None:
-        self.move(ns)
-        await turns(4)
+    def tries(self, times: int) -> None:
+        self.outcomes += [self.limiter.try_acquire() for _ in range(times)]
 
-    def drain(self) -> None:
+    async def ask(self) -> None:
+        """Wait for a permit, when there are none."""
         while self.limiter.try_acquire():
             pass
-
-    async def waiter(self) -> asyncio.Task[float]:
-        self.drain()
-        waiter = asyncio.ensure_future(self.limiter.acquire())
+        self.waiter = asyncio.ensure_future(self.limiter.acquire())
         await turns(3)
-        return waiter
+
+    def cancel(self) -> None:
+        self.waiter.cancel()
+
+    def asked(self) -> None:
+        self.outcomes += [self.waiter.done(), self.waiter.done() and self.waiter.cancelled()]
+
+    def try_most(self) -> None:
+        self.limiter.try_acquire(self.most)
+
+    def slower(self) -> None:
+        self.limiter.set_rate("400/s", member=0 if self.limiter.scheduler.members else None)
+
+    async def refused_at_once(self) -> None:
+        for _ in range(25):
+            try:
+                self.outcomes.append(await self.limiter.acquire(max_wait=0))
+            except aiorate.WaitTooLong as error:
+                self.outcomes.append(str(error))
 
     def look(self) -> None:
         limiter = self.limiter
-        self.outcomes += [limiter.lag, limiter.delay(), limiter.delay(min(3, limiter.scheduler.max_permits or 3)), limiter.statistics()]
+        self.outcomes += [limiter.lag, limiter.delay(), limiter.delay(min(3, self.most)), limiter.statistics()]
 
 
-HAPPENINGS: dict[str, Callable[[Story], Awaitable[None]]] = {}
+def apply(spec: str) -> tuple[str, str]:
+    return "apply", spec
 
 
-def happens(does: Callable[[Story], Awaitable[None]]) -> Callable[[Story], Awaitable[None]]:
-    HAPPENINGS[does.__name__] = does
-    return does
-
-
-@happens
-async def stop_and_start(story: Story) -> None:
-    story.limiter.apply("1000,1.0,stop")
-    await story.grab(1)
-    await story.pass_time(3 * MS)
-    story.limiter.apply("1000,1.0,start")
-
-
-@happens
-async def pauses(story: Story) -> None:
-    story.limiter.pause(60)
-    await story.grab(1)
-    await story.pass_time(3 * MS)
-    story.limiter.resume()
-    await story.grab(1)
-    story.limiter.pause(0.002)
-    await story.grab(1)
-    await story.pass_time(5 * MS)
-
-
-@happens
-async def another_ratio(story: Story) -> None:
-    story.limiter.apply("1000,1.2,start")
-    await story.grab(2)
-    await story.pass_time(7 * MS)
-    await story.grab(2)
-    story.limiter.apply("1000,1.0,start")
-
-
-@happens
-async def close_and_reopen(story: Story) -> None:
-    await story.limiter.aclose()
-    await story.grab(1)
-    story.limiter.apply("1000,1.0,start")
-
-
-@happens
-async def quota_and_its_end(story: Story) -> None:
-    story.limiter.observe(Feedback(200, quotas=(Quota("requests", 100, 3, 0.05),)))
-    await story.pass_time(20 * MS)
-    await story.grab()
-    await story.pass_time(40 * MS)
-
-
-@happens
-async def waiter_that_goes_on(story: Story) -> None:
-    waiter = await story.waiter()
-    await story.grab(1)
-    await story.pass_time(1 * MS)
-    await story.grab(1)
-    await turns(4)
-    story.outcomes.append(waiter.done())
-    waiter.cancel()
-    await turns(4)
-
-
-@happens
-async def grant_that_comes_back(story: Story) -> None:
-    """The waiter is granted 25 ms late, others grab beside it, and it is cancelled before it goes on."""
-    waiter = await story.waiter()
-    story.move(25 * MS)
-    story.outcomes += [story.limiter.try_acquire() for _ in range(3)]
-    waiter.cancel()
-    story.outcomes += [story.limiter.try_acquire() for _ in range(3)]
-    await turns(4)
-    story.outcomes += [waiter.cancelled(), *(story.limiter.try_acquire() for _ in range(30))]
-    await story.pass_time(1 * MS)
-
-
-@happens
-async def late_wake_up(story: Story) -> None:
-    """Those that come right after a late wake-up are booked from before it; nobody is later."""
-    waiter = await story.waiter()
-    await story.pass_time(12 * MS)
-    story.outcomes.append(waiter.done())
-    waiter.cancel()
-    await story.grab(3, step=0)
-    await story.pass_time(1 * MS)
-    await story.grab(8, step=0)
-    await story.pass_time(1 * MS)
-
-
-@happens
-async def clock_that_goes_back(story: Story) -> None:
-    for ns in (-2 * MS, -4 * SECOND):
-        story.move(ns)
-        await story.grab(2)
-    await story.pass_time(4 * SECOND)
-
-
-@happens
-async def changes(story: Story) -> None:
-    limiter = story.limiter
-    most = min(5, limiter.scheduler.max_permits or 5)
-    for change in (
-        lambda: limiter.charge(30),
-        lambda: limiter.refund(3),
-        lambda: limiter.try_acquire(most),
-        limiter.reset,
-        lambda: limiter.set_rate("400/s", member=0 if limiter.scheduler.members else None),
-    ):
-        change()
-        await story.grab(3)
-
-
-@happens
-async def refusal_at_once(story: Story) -> None:
-    for _ in range(25):
-        try:
-            story.outcomes.append(await story.limiter.acquire(max_wait=0))
-        except aiorate.WaitTooLong as error:
-            story.outcomes.append(str(error))
-
-
-APPLYING = ("another_ratio", "close_and_reopen", "stop_and_start")
-PAIRS = [(kind, happening) for kind in KINDS for happening in HAPPENINGS if kind != "two" or happening not in APPLYING]  # it has two rates
+START_AGAIN = apply("1000,1.0,start")
+HAPPENINGS: dict[str, list[tuple[Any, ...]]] = {
+    "stop and start": [apply("1000,1.0,stop"), ("grab", 1), ("wait", 3), START_AGAIN],
+    "pauses": [("pause", 60), ("grab", 1), ("wait", 3), ("resume",), ("grab", 1), ("pause", 0.002), ("grab", 1), ("wait", 5)],
+    "another ratio": [apply("1000,1.2,start"), ("grab", 2), ("wait", 7), ("grab", 2), START_AGAIN],
+    "close and reopen": [("aclose",), ("grab", 1), START_AGAIN],
+    "quota and its end": [("observe", Feedback(200, quotas=(Quota("requests", 100, 3, 0.05),))), ("wait", 20), ("grab",), ("wait", 40)],
+    "waiter that goes on": [("ask",), ("grab", 1), ("wait", 1), ("grab", 1), ("wait", 0), ("asked",), ("cancel",), ("wait", 0)],
+    # The waiter is granted 25 ms late, others grab beside it, and it is cancelled before it goes on.
+    "grant that comes back": [
+        ("ask",),
+        ("move", 25),
+        ("tries", 3),
+        ("cancel",),
+        ("tries", 3),
+        ("wait", 0),
+        ("asked",),
+        ("tries", 30),
+        ("wait", 1),
+    ],
+    # Those that come right after a late wake-up are booked from before it; nobody is later.
+    "late wake-up": [("ask",), ("wait", 12), ("asked",), ("cancel",), ("grab", 3, 0), ("wait", 1), ("grab", 8, 0), ("wait", 1)],
+    "clock that goes back": [("move", -2), ("grab", 2), ("move", -4000), ("grab", 2), ("wait", 4000)],
+    "changes": [
+        step for change in (("charge", 30), ("refund", 3), ("try_most",), ("reset",), ("slower",)) for step in (change, ("grab", 3))
+    ],
+    "refusal at once": [("refused_at_once",)],
+}
+# A list has two rates, and takes no spec.
+PAIRS = [(kind, name) for kind in KINDS for name, steps in HAPPENINGS.items() if kind != "two" or START_AGAIN not in steps]
 
 
 async def told(kind: str, happening: str, machine: Machine, shut: bool) -> list[Any]:
-    story = Story(kind, machine, shut, max_waiting=1 if happening == "quota_and_its_end" else None)
-    await story.grab(1)
-    await story.pass_time(40 * MS)
-    await story.grab(2)
-    await HAPPENINGS[happening](story)
-    await story.grab()
-    story.look()
-    await story.pass_time(13 * MS)
-    await story.grab(15)
-    story.look()
+    story = Story(kind, machine, shut, max_waiting=1 if happening == "quota and its end" else None)
+    await story.play(
+        ("grab", 1), ("wait", 40), ("grab", 2), *HAPPENINGS[happening], ("grab",), ("look",), ("wait", 13), ("grab", 15), ("look",)
+    )
     return story.outcomes
 
 
@@ -251,26 +182,6 @@ async def test_a_clock_below_zero_opens_no_shut_meter() -> None:
     with pytest.raises(aiorate.LimiterClosed):
         limiter.try_acquire()
     await asyncio.gather(large, return_exceptions=True)
-
-
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("every_clock")
-async def test_an_open_shared_limit_makes_up_for_lateness() -> None:
-    """A wake-up that is late for one limit is late for the one behind it, which nobody waits in and whose meter is open."""
-    for depth in (2, 3):
-        clock = ManualClock(SECOND)
-        limiter = Limiter(BurstCompensation("10/s"), clock=clock)
-        for _ in range(depth - 1):
-            keyed = aiorate.KeyedLimiter[str](lambda key: Limiter(BurstCompensation("10/s"), clock=clock), shared=limiter)  # noqa: B023
-            limiter = keyed["key"]
-        tasks = [asyncio.ensure_future(limiter.acquire()) for _ in range(51)]
-
-        for step in range(1, 5_000 // 15 + 2):  # wake-ups are up to 15 ms late
-            await turns(6)
-            clock.set(SECOND + step * 15 * MS)
-        await turns(6)
-
-        assert all(task.done() for task in tasks), depth
 
 
 async def opened(limiter: Limiter) -> Limiter:

@@ -1,6 +1,6 @@
 """Each kind of limiter with each event: the bound holds, every request ends, and nothing is left behind.
 
-`kinds` has the kinds of limiters, each with all sets of options, and `happenings` the events while tasks wait. Each pair is one
+`world` has the kinds of limiters, each with all sets of options, and `happenings` the events while tasks wait. Each pair is one
 short program. A few of them are drawn for each kind; all of them are a slow test.
 """
 
@@ -21,8 +21,7 @@ import aiorate
 from aiorate.testing import ManualClock
 
 from .happenings import HAPPENINGS, LATER, Happening
-from .kinds import KINDS, OPTIONS, Kind
-from .world import Stage
+from .world import KINDS, OPTIONS, Kind, Stage
 
 FIRST = range(8)  # the requests before the event, of which some are granted at once
 DRAWN = 12

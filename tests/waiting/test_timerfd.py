@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from helpers.driving import SECOND, Crowd, alive, all_closed, descriptors, made_to_wait, turns, until
+from helpers.driving import SECOND, alive, all_closed, descriptors, made_to_wait, turns, until
 from helpers.platforms import needs_kernel_timers
 
 import aiorate
-from aiorate.testing import ManualClock
 from aiorate.waiting.asyncio import timerfd
 from aiorate.waiting.asyncio.timerfd import KernelTimers
 
@@ -33,26 +32,7 @@ def timers() -> KernelTimers:
     return found
 
 
-async def grants(limiter: aiorate.Limiter, clock: ManualClock) -> dict[Any, int]:
-    crowd = Crowd(limiter, clock)
-    await crowd.queue(range(20))
-    await clock.run(1)
-    return crowd.granted
-
-
 STRATEGIES: list[Callable[[], Any]] = [lambda: "7/s", lambda: aiorate.TokenBucket("7/s", burst=2)]
-
-
-async def test_with_a_custom_clock_it_changes_nothing() -> None:
-    """Tests of precise limiters run in other time than the kernel's."""
-    for make in STRATEGIES:
-        one, other = ManualClock(), ManualClock()
-
-        expected = await grants(aiorate.Limiter(make(), clock=one), one)
-        actual = await grants(aiorate.Limiter(make(), precise=True, clock=other), other)
-
-        assert expected == actual
-        assert len(actual) >= 8
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])

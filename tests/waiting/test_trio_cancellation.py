@@ -160,26 +160,6 @@ def test_a_shielded_waiter_stays_in_line() -> None:
     run(main)
 
 
-def test_tasks_and_scopes_of_anyio_work_as_trios() -> None:
-    async def main() -> None:
-        limiter = aiorate.Limiter("10/s")
-        async with anyio.create_task_group() as tasks:
-            crowd = Crowd(limiter, tasks)
-            for name in "ABC":
-                crowd.ask(name)
-                await anyio.wait_all_tasks_blocked()
-            with anyio.move_on_after(0.05) as scope:
-                await limiter.acquire()
-            assert scope.cancelled_caught
-            with pytest.raises(TimeoutError), anyio.fail_after(0.01):
-                await limiter.acquire()
-            crowd.cancel("B")
-        assert tenths(A=0, C=1) == crowd.granted
-        assert 3 == limiter.statistics().cancelled
-
-    run_on("trio", main)
-
-
 def test_cancelled_before_it_waits_nothing_is_spent() -> None:
     """In a cancelled scope, a request that need not wait is granted, unlike with trio's locks; another never joins the line."""
 

@@ -10,10 +10,10 @@ import pytest
 from helpers.driving import LONG, SECOND
 
 import aiorate
-from aiorate.waiting.turnstile import LOOP_CHECK_NS, MOST, Turnstile
+from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
 MS = 1_000_000
 
@@ -63,164 +63,135 @@ async def test_a_caller_that_never_waits_lets_others_run() -> None:
         assert await turned(step), step
 
 
-# The turnstile by itself, in a loop whose time is moved by hand.
+# In virtual time, in which callers keep the loop busy for as long as they like.
 
 
-class Signal:
-    """A signal that one caller waits for."""
+class Loop(VirtualLoop):
+    """A loop that can be blocked: time passes, and nothing runs. It counts the steps that it takes."""
 
     def __init__(self) -> None:
-        self.sent = False
+        self.blocked = self.steps = 0
+        super().__init__()
 
-    def __await__(self) -> Generator[Signal, None, None]:
-        while not self.sent:
-            yield self
+    def time(self) -> float:
+        return super().time() + self.blocked / SECOND
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+        self.steps += 1
+        return super().call_soon(callback, *args, context=context)
 
 
-class Loop:
-    """An event loop and its time, both moved by hand: one `turn` runs the callbacks that were scheduled before it, in order."""
+class Herd:
+    """Callers that get a permit at once, and then each block the loop for ``body`` ns. ``turns`` has the ns of each iteration."""
 
-    def __init__(self, body: int = 0) -> None:
-        self.now = 0
-        self.closed = False
-        self.turnstile = Turnstile(self, lambda: self.now)
-        self.waiting: dict[Signal, tuple[int, Coroutine[Any, Any, None]]] = {}
+    def __init__(self, body: int) -> None:
+        self.body, self.loop = body, asyncio.get_running_loop()
+        self.limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=10**9))
         self.went_on: list[int] = []
-        self.resumptions = 0
-        self.body = body
-        """Nanoseconds that a caller takes once it has gone on."""
-        self.slow: dict[int, int] = {}
-        """The nanoseconds of callers that take another time."""
-        self._ready: list[Callable[[], None]] = []
+        self.turns: list[int] = []
+        self.tasks: list[asyncio.Task[None]] = []
 
-    # The port of the turnstile.
+    def ask(self, numbers: Iterable[int]) -> None:
+        self.tasks += [asyncio.ensure_future(self._one(number)) for number in numbers]
 
-    def post(self, callback: Callable[[], None]) -> None:
-        self._ready.append(callback)
+    async def _one(self, number: int) -> None:
+        await self.limiter.acquire()
+        self.went_on.append(number)
+        self.loop.blocked += self.body  # type: ignore[attr-defined]
 
-    def signal(self) -> Signal:
-        return Signal()
+    async def turn(self) -> None:
+        before = self.loop.time()
+        await asyncio.sleep(0)
+        self.turns.append(round((self.loop.time() - before) * SECOND))
 
-    def wait(self, signal: Signal) -> Signal:
-        return signal
+    async def end(self) -> None:
+        while not all(task.done() for task in self.tasks):
+            await self.turn()
 
-    def send(self, signal: Signal) -> None:
-        signal.sent = True
-        self._ready.append(lambda: self._resume(signal))
 
-    def owner(self) -> None:
-        return None
-
-    # What the tests call.
-
-    def enter(self, callers: Iterable[int]) -> None:
-        """Have these callers find the loop starved."""
-        for number in callers:
-            self._step(number, self.turnstile.wait())
-
-    def cancel(self, number: int) -> None:
-        signal = next(signal for signal, (other, _) in self.waiting.items() if other == number)
-        self.waiting.pop(signal)[1].close()
-
-    def turn(self) -> list[int]:
-        """Run one iteration; returns the callers that went on."""
-        ready, self._ready = self._ready, []
-        before = len(self.went_on)
-        for call in ready:
-            call()
-        return self.went_on[before:]
-
-    def turns_until_empty(self) -> int:
-        count = 0
-        while self.waiting:
-            self.turn()
-            count += 1
-        return count
-
-    @property
-    def idle(self) -> bool:
-        return not self._ready
-
-    def _resume(self, signal: Signal) -> None:
-        if signal in self.waiting:
-            self.resumptions += 1
-            self._step(*self.waiting.pop(signal))
-
-    def _step(self, number: int, caller: Coroutine[Any, Any, None]) -> None:
-        try:
-            signal = caller.send(None)
-        except StopIteration:
-            self.went_on.append(number)
-            self.now += self.slow.get(number, self.body)
-        else:
-            self.waiting[signal] = number, caller
+def in_loop(main: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(main())
 
 
 def test_callers_go_on_in_order_of_arrival() -> None:
-    """However many are sent back because the loop was kept busy for too long; latecomers go on after those."""
-    loop = Loop(body=2 * MS)
-    loop.enter(range(1_000))
-    loop.turn()
-    loop.turn()
-    loop.enter(range(1_000, 1_500))
+    """However many find the loop busy for too long, and are sent back; latecomers hold none of them up."""
 
-    loop.turns_until_empty()
+    async def main() -> None:
+        herd = Herd(2 * MS)
+        herd.ask(range(1_000))
+        await herd.turn()
+        herd.ask(range(1_000, 1_500))
+        await herd.end()
+        assert [number for number in herd.went_on if number < 1_000] == list(range(1_000))
+        assert [number for number in herd.went_on if number >= 1_000] == list(range(1_000, 1_500))
 
-    assert loop.went_on == list(range(1_500))
+    in_loop(main)
 
 
 def test_a_turn_ends_after_5_ms_and_one_body() -> None:
-    for body in (MS // 2, MS, 3 * MS, 20 * MS):
-        loop = Loop(body)
-        loop.enter(range(200))
+    async def main() -> None:
+        for body in (MS // 2, MS, 3 * MS, 20 * MS):
+            herd = Herd(body)
+            herd.ask(range(200))
+            await herd.end()
+            assert max(herd.turns) < 5 * MS + body, body
+            assert len(herd.turns) >= 200 * body / (5 * MS + body), body
 
-        while loop.waiting:
-            before = loop.now
-            loop.turn()
-            assert loop.now - before < LOOP_CHECK_NS + body, body
+    in_loop(main)
 
 
 def test_the_cost_of_a_herd_is_linear() -> None:
     """Each caller is resumed about once; where each takes long, resuming some in vain costs little beside an iteration."""
-    for body in (0, MS // 1000, MS // 50):
-        loop = Loop(body)
-        loop.enter(range(5_000))
-        loop.turns_until_empty()
-        assert loop.resumptions <= 1.2 * 5_000 + 2 * MOST, body
-    for body in (MS // 4, MS, 6 * MS):
-        loop = Loop(body)
-        loop.enter(range(2_000))
-        count = loop.turns_until_empty()
-        assert loop.resumptions <= 2_000 + 70 * count + 2 * MOST, body
+
+    async def main() -> None:
+        for body in (0, MS // 1000, MS // 50, MS // 4, 6 * MS):
+            herd = Herd(body)
+            loop: Any = herd.loop
+            before = loop.steps
+            herd.ask(range(1_000))
+            await herd.end()
+            steps = (loop.steps - before) / 1_000
+            assert steps <= 4 + 70 * len(herd.turns) / 1_000 * (body >= MS // 4), (body, steps)
+
+    in_loop(main)
 
 
 def test_a_cancelled_caller_loses_its_place() -> None:
-    """Whether it is in the queue, was let through, or was sent back."""
-    loop = Loop(body=3 * MS)
-    loop.enter(range(10))
-    loop.turn()
-    loop.cancel(0)  # let through
-    loop.turn()
-    loop.cancel(5)  # sent back
-    loop.turn()
-    loop.cancel(9)
+    """Whether it waits for its turn or was let through; what it was granted comes back."""
 
-    loop.turns_until_empty()
+    async def main() -> None:
+        herd = Herd(3 * MS)
+        herd.ask(range(40))
+        for number in range(5, 40, 5):
+            await herd.turn()
+            herd.tasks[number].cancel()
+        await herd.end()
+        assert herd.went_on == [number for number in range(40) if not herd.tasks[number].cancelled()]
+        assert len(herd.went_on) <= 40 - 5
+        assert herd.limiter.statistics().granted == len(herd.went_on)
 
-    assert loop.went_on == [1, 2, 3, 4, 6, 7, 8]
-    loop.turn()
-    loop.turn()
-    assert loop.idle
+    in_loop(main)
 
 
 def test_busy_tasks_delay_no_waiting_caller_for_ever() -> None:
-    """Tasks of other limiters, which never wait here, may run first in each iteration: every fourth lets a caller through."""
-    loop = Loop()
-    loop.enter(range(3))
+    """A task that runs first in each iteration, and finds a permit, uses up the time of most: every fourth lets a caller through."""
 
-    for _ in range(16):
-        loop.turnstile.held_for()  # the loop is watched by a caller that finds a permit
-        loop.now += 6 * MS
-        loop.turn()
+    async def main() -> None:
+        herd = Herd(0)
 
-    assert loop.went_on == [0, 1, 2]
+        async def rival() -> None:
+            for _ in range(16):
+                await herd.limiter.acquire()
+                herd.loop.blocked += 6 * MS  # type: ignore[attr-defined]
+                await asyncio.sleep(0)
+
+        busy = asyncio.ensure_future(rival())
+        herd.ask(range(3))
+        for _ in range(14):
+            await herd.turn()
+        assert herd.went_on == [0, 1, 2]
+        assert not busy.done()
+        await busy
+
+    in_loop(main)
