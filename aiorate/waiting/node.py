@@ -176,6 +176,8 @@ class Node:
         if above.flows is None:
             above.flows, above._own, above._head = FairQueue(), Flow(1), None
             self.tree.add(above)
+        if self.flows is not None:
+            self.tree.add(self)
         self.watcher.shared()
         self.open_meter()
 
