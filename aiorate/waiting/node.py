@@ -893,7 +893,8 @@ class Node:
             up, ahead_up = 1, ahead_up - 1
         if not up:
             return wait
-        if above.shut:
+        most = above.max_permits
+        if above.shut or (most is not None and up > most):
             return None
         there = above._wait(up, above.look_now(), ahead_up, self)
         return None if there is None else max(wait, there)
@@ -942,7 +943,9 @@ class Node:
         """Whether nothing would be lost, and nothing granted sooner, with a new limiter in its place."""
         loop = self.tree.loop
         if loop is None or (self.is_waited_for and loop.closed):
-            self.tree.here(self)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
+            self.tree.here(self)
+        elif not self.timeline.begun:
+            self.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
         now = self.timeline.now()  # which ends a pause that is over
         if self.counters.returnable or self.counters.altered or self.is_held or self.watcher.busy:
             return False

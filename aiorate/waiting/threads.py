@@ -114,7 +114,7 @@ _decisions = _Decisions()
 def run(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
     """Call a function that decides, and return its result."""
     if get_ident() == _decisions.main and not sys.is_finalizing():
-        return _hand_over(partial(call, *args, **options), None)
+        return _hand_over(partial(call, *args, **options))
     try:
         return _decisions.make(partial(call, *args, **options))
     finally:
@@ -137,16 +137,11 @@ def _tell(call: Callable[[], object]) -> None:
         run(call)
 
 
-def _hand_over(call: Callable[[], T], undo_it: Callable[[T], object] | None) -> T:
-    """Have the thread decide, and wait for that. If the wait is interrupted, its result is undone."""
+def _hand_over(call: Callable[[], T]) -> T:
+    """Have the thread decide, and wait for that."""
     job = _Job(call)
-    try:
-        _keeper.put(job)
-        job.done.acquire()
-    except BaseException:
-        if undo_it is not None:
-            _keeper.put(partial(job.undo, undo_it))
-        raise
+    _keeper.put(job)
+    job.done.acquire()
     if job.error is not None:
         try:
             raise job.error
@@ -173,10 +168,6 @@ class _Job:
         except BaseException as error:
             self.error = error
         self.done.release()
-
-    def undo(self, undo_it: Callable[[Any], object]) -> None:
-        if self.error is None:
-            undo_it(self.result)
 
 
 # --- The thread
@@ -306,7 +297,7 @@ _keeper = _Keeper()
 class ThreadTicket:
     """What a waiter of any thread holds. It has the outcome as soon as that is decided; its owner is woken later."""
 
-    __slots__ = ("gone", "inbox", "node", "outcome", "permits", "signal", "task")
+    __slots__ = ("gone", "inbox", "node", "outcome", "permits", "signal", "taken", "task")
 
     def __init__(self, inbox: _Inbox, node: Node, permits: int) -> None:
         self.inbox = inbox
@@ -315,6 +306,7 @@ class ThreadTicket:
         self.signal: Any = inbox.port.signal()
         self.task: asyncio.Task[Any] | None = inbox.port.owner()
         self.outcome: Outcome | None = None
+        self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or abandoned
         self.gone = False  # whether its owner left without an outcome
 
     def done(self) -> bool:
@@ -627,15 +619,16 @@ class ThreadTree(Tree):
         since: int | None = None,
     ) -> Answer:
         """Have it decided. Interrupted meanwhile, the request is undone."""
-        call = partial(self._decide, node, ticket, decide, limit, most, refusals, since)
-        if get_ident() == _decisions.main and not sys.is_finalizing():
-            answer: Answer = _hand_over(call, partial(self._abandon, node, ticket))
-            return answer
-        return run(call)
+        try:
+            return run(self._decide, node, ticket, decide, limit, most, refusals, since)
+        except BaseException:
+            self.abandon(node, ticket)
+            raise
 
     def _decide(self, node: Node, ticket: ThreadTicket, decide: Callable[..., Answer], *rest: Any) -> Answer:
         limit, most, refusals, since = rest
         answer: Answer = decide(ticket.permits, limit, most, refusals, since, True, ticket)
+        ticket.taken = answer[3]
         if answer[0] is not None:
             _enter(ticket)
         return answer
@@ -647,17 +640,25 @@ class ThreadTree(Tree):
         for each, _, _ in taken[1:]:
             each.resuming += 1
         self.resuming += 1
-        reading = node.timeline.read()
+        reading, ticket.taken = node.timeline.read(), ()
         _enter(ticket)
         ticket.set_result((at, taken, reading, None))
         return ticket, at, reading, ()
 
-    def _abandon(self, node: Node, ticket: ThreadTicket, answer: Answer) -> None:
-        """The caller was interrupted before it got the answer."""
-        if answer[0] is None:
-            undo(answer[3], held=False)
-        else:
-            _leave(node, ticket, ticket.permits, self.epoch)
+    def abandon(self, node: Node, ticket: ThreadTicket) -> None:
+        """The caller was interrupted: undo the request, whatever was decided and however far the caller got. Never waits."""
+        post(partial(_abandon, node, ticket, self.epoch))
+
+
+def _abandon(node: Node, ticket: ThreadTicket, epoch: int) -> None:
+    taken, ticket.taken = ticket.taken, None
+    outcome = ticket.outcome
+    if taken:
+        undo(taken, held=False)
+    elif taken is not None and _release(ticket):
+        node.leave(ticket, ticket.permits, epoch)
+    elif taken is not None and outcome is not None and not isinstance(outcome, BaseException):  # its grant stood already
+        undo(outcome[1], held=False)
 
 
 def _leave(node: Node, ticket: ThreadTicket, permits: int, epoch: int) -> None:
@@ -695,17 +696,18 @@ def wait_blocking(
     if _keeper.here:
         raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
     ticket = ThreadTicket(_inbox_here(), node, permits)
-    granted, _, asked, taken = tree.decide(node, ticket, decide or node.decide, limit, most, refusals)
-    if granted is None:
-        return 0, taken
-    epoch, signal = tree.epoch, ticket.signal
     try:
+        granted, _, asked, taken = tree.decide(node, ticket, decide or node.decide, limit, most, refusals)
+        if granted is None:
+            return 0, taken
+        epoch, signal = tree.epoch, ticket.signal
         while ticket.outcome is None:
             signal.acquire(timeout=_LOOK_AGAIN)
-    except BaseException:
-        tree.leave(node, ticket, permits, epoch)
+        waited, _, taken = node.resume(ticket, asked, permits, epoch, refusals)
+    except BaseException as error:
+        if error is not ticket.outcome:
+            tree.abandon(node, ticket)
         raise
-    waited, _, taken = node.resume(ticket, asked, permits, epoch, refusals)
     return waited, taken
 
 
