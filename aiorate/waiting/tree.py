@@ -174,12 +174,15 @@ class Tree:
             for node in self._alive():
                 node.fail(error)
             return
+        due: list[Node] = []  # a limit that wants to be looked at again waits for the loop to turn, even if the clock stands still
         while heap and heap[0][0] <= reading:
-            due, _, node = heappop(heap)
-            if node.wake_at == due:
+            at, _, node = heappop(heap)
+            if node.wake_at == at:
                 node.wake_at = None
                 self._armed -= 1
-                node.ring()
+                due.append(node)
+        for node in due:
+            node.ring()
         if self._deadlines:
             self._expire(reading)
         self._aim()
