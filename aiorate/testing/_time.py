@@ -130,7 +130,8 @@ class ManualClock:
 
 class _Timer:
     def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback, self.cancelled = callback, False
+        self.callback: Callable[[], None] = callback
+        self.cancelled: bool = False
 
     def cancel(self) -> None:
         self.cancelled = True

@@ -300,14 +300,14 @@ class ThreadTicket:
     __slots__ = ("gone", "inbox", "node", "outcome", "permits", "signal", "taken", "task")
 
     def __init__(self, inbox: _Inbox, node: Node, permits: int) -> None:
-        self.inbox = inbox
-        self.node = node
-        self.permits = permits
+        self.inbox: _Inbox = inbox
+        self.node: Node = node
+        self.permits: int = permits
         self.signal: Any = inbox.port.signal()
         self.task: asyncio.Task[Any] | None = inbox.port.owner()
         self.outcome: Outcome | None = None
         self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or abandoned
-        self.gone = False  # whether its owner left without an outcome
+        self.gone: bool = False  # whether its owner left without an outcome
 
     def done(self) -> bool:
         return self.gone or self.outcome is not None
@@ -333,7 +333,7 @@ class _Inbox:
     __slots__ = ("_decided", "_posted", "native", "port", "tickets")
 
     def __init__(self, native: object) -> None:
-        self.native = native
+        self.native: object = native
         self.port: Port = _ThreadPort() if native is None else port_of(native)
         self.tickets: dict[ThreadTicket, None] = {}  # whose owners wait, or have not gone on yet
         self._decided: deque[ThreadTicket] = deque()
@@ -573,7 +573,7 @@ class ThreadTree(Tree):
     def _move(self, native: object | None) -> None:
         from aiorate.waiting.timer import Timer
 
-        self.loop = _Threads(self.clock, self.precise)
+        self.loop: EventLoop | None = _Threads(self.clock, self.precise)
         self._timer = Timer(self.loop, self.ring)
 
     def ask(
@@ -639,7 +639,7 @@ class ThreadTree(Tree):
         node.resuming += 1
         for each, _, _ in taken[1:]:
             each.resuming += 1
-        self.resuming += 1
+        node.tree.resuming += 1
         reading, ticket.taken = node.timeline.read(), ()
         _enter(ticket)
         ticket.set_result((at, taken, reading, None))
