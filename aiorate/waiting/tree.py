@@ -70,11 +70,11 @@ class Tree:
         """Goes up when another loop is used: requests of before are gone."""
         self.resuming: int = 0
         """Requests that were granted and whose tasks have not gone on yet."""
-        self._nodes: set[ref[Node]] = set()  # the shared limits, and those in whose lines somebody has waited; a WeakSet takes a us to make
+        self._nodes: dict[ref[Node], None] = {}  # the shared limits, and those where somebody has waited; a set is larger
         self._heap: list[tuple[int, int, Node]] = []
         self._armed = 0  # limits with a reading at which to look at them
         self._deadlines: list[tuple[int, int, int, Node, Ticket, int, int, Refusals]] = []
-        self._gone: set[Ticket] = set()  # of requests with a deadline that left undecided
+        self._gone: dict[Ticket, None] = {}  # of requests with a deadline that left undecided
         self._most = _SMALL  # deadlines before those of decided requests are removed
         self._number = 0
         self._timer: Timer | None = None
@@ -200,13 +200,13 @@ class Tree:
         """Remove decided requests with late deadlines, which would pile up behind the first."""
         self._deadlines[:] = [entry for entry in self._deadlines if self._waits(entry[4])]
         heapify(self._deadlines)
-        self._gone.intersection_update([entry[4] for entry in self._deadlines])
+        self._gone = {entry[4]: None for entry in self._deadlines if entry[4] in self._gone}
         self._most = 2 * len(self._deadlines) + _SMALL
 
     def left(self, ticket: Ticket) -> None:
         """A request left undecided, perhaps one with a deadline."""
         if self._deadlines:
-            self._gone.add(ticket)
+            self._gone[ticket] = None
             self._aim()
 
     def _waits(self, ticket: Ticket) -> bool:
@@ -271,13 +271,13 @@ class Tree:
 
     def add(self, node: Node) -> None:
         """Others share that limit, or somebody waits there for the first time."""
-        self._nodes.add(ref(node, self._nodes.discard))
+        self._nodes[ref(node, self._nodes.pop)] = None
 
     def _alive(self) -> list[Node]:
         return [node for each in list(self._nodes) if (node := each()) is not None]
 
     def forget(self, node: Node) -> None:
         """Nobody asks that limit again."""
-        self._nodes.discard(ref(node))
+        self._nodes.pop(ref(node), None)
         if node.wake_at is not None:
             self.wake(node, None)
