@@ -268,13 +268,18 @@ class Node:
         at, taken = found
         if turned or loop is None or taken[0][2] + self.timeline.offset < loop.check_after or not loop.starved():
             return None, at, 0, taken
-        hold(taken)
         self._begin_line(loop)
-        turn, reading = self.driver.ticket(permits), self.timeline.read()
-        turn.set_result((at, taken, reading, None))
-        self.resuming += 1
+        return self.grant_later(self.driver.ticket(permits), at, taken)
+
+    def grant_later(self, ticket: Ticket, at: int, taken: Taken) -> Answer:
+        """Have the ticket's task go on with what was taken at once, after the loop has turned. Returns the answer of `decide`."""
+        hold(taken)
+        for node, _, _ in taken:
+            node.resuming += 1
         self.tree.resuming += 1
-        return turn, at, reading, ()
+        reading = self.timeline.read()
+        ticket.set_result((at, taken, reading, None))
+        return ticket, at, reading, ()
 
     def take(self, permits: int, since: int | None = None) -> tuple[int, Taken] | None:
         """Take the permits here and above, or nowhere, if nobody is in line and they are due. ``since`` when they are wanted: now.

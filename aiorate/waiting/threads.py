@@ -26,7 +26,7 @@ from aiorate.waiting.asyncio.view import GRAIN_NS
 from aiorate.waiting.callback import call_back
 from aiorate.waiting.clock import TimedClock
 from aiorate.waiting.loops import port_of, running_loop, starved_here, view_here
-from aiorate.waiting.node import TURN, hold, undo
+from aiorate.waiting.node import TURN, undo
 from aiorate.waiting.refusals import NOT_FOR_THREADS, Refusals
 from aiorate.waiting.timeline import NOT_ASKED
 from aiorate.waiting.tree import Tree
@@ -634,16 +634,9 @@ class ThreadTree(Tree):
         return answer
 
     def _grant_later(self, node: Node, ticket: ThreadTicket, answer: Answer) -> Answer:
-        _, at, _, taken = answer
-        hold(taken)
-        node.resuming += 1
-        for each, _, _ in taken[1:]:
-            each.resuming += 1
-        node.tree.resuming += 1
-        reading, ticket.taken = node.timeline.read(), ()
+        ticket.taken = ()
         _enter(ticket)
-        ticket.set_result((at, taken, reading, None))
-        return ticket, at, reading, ()
+        return node.grant_later(ticket, answer[1], answer[3])
 
     def abandon(self, node: Node, ticket: ThreadTicket) -> None:
         """The caller was interrupted: undo the request, whatever was decided and however far the caller got. Never waits."""
