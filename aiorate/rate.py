@@ -286,11 +286,6 @@ def _of_timedelta(value: object) -> tuple[int, int] | None:
     return None
 
 
-def seconds_to_ns(value: Number, what: str) -> int:
-    """Seconds (0 or more) to the nearest whole nanosecond. Raises ValueError or TypeError that begins with ``what``."""
-    return duration_to_ns(value, what)
-
-
 def duration_to_ns(value: Duration, what: str, also: str = "") -> int:
     """A duration of 0 or more, a number of seconds or a timedelta, to the nearest whole nanosecond.
 

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from asyncio import InvalidStateError
 from typing import TYPE_CHECKING
 
+from aiorate.waiting.line import StandIn
 from aiorate.waiting.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiorate.waiting.line import Outcome, Ticket
+    from aiorate.waiting.line import Ticket
 
 __all__ = ["Crowd"]
 
 
-class _Below:
-    """In place of a ticket, for the first of a limit below."""
-
-    __slots__ = ()
-
-    def done(self) -> bool:
-        return False
-
-    def cancelled(self) -> bool:
-        return False
-
-    def result(self) -> Outcome:
-        raise InvalidStateError
-
-    def set_result(self, outcome: Outcome, /) -> None:
-        """Never called."""
-
-
-_BELOW: Ticket = _Below()
+_BELOW: Ticket = StandIn(False)  # of the first of a limit below
 
 
 class Crowd:

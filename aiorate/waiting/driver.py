@@ -1,8 +1,8 @@
 """The Driver protocol: wakes the requests of one line.
 
-A driver knows neither how a rate is computed nor which request is next. Three drivers: the `Alarm` and the `Filler` for asyncio, and one
-for trio. It makes tickets (`aiorate.waiting.line.Ticket`). A ticket's ``done()`` may become true later than its ``set_result()``: when its
-waiter may resume.
+A driver knows neither how a rate is computed nor which request is next. Four drivers: the `Alarm` and the `Filler` for asyncio, one for
+trio, and one for threads. It makes tickets (`aiorate.waiting.line.Ticket`). A ticket's ``done()`` may become true later than its
+``set_result()``: when its waiter may resume.
 """
 
 from __future__ import annotations

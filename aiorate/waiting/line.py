@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiorate.waiting.node import Node
 
-__all__ = ["Grant", "Line", "Outcome", "Request", "Taken", "Ticket", "outcome_of"]
+__all__ = ["Grant", "Line", "Outcome", "Request", "StandIn", "Taken", "Ticket", "outcome_of"]
 
 # What a request took: of each limit from its own up, the permits, and the instant at which it took them.
 Taken = tuple[tuple["Node", int, int], ...]
@@ -46,6 +46,27 @@ class Ticket(Protocol):
     def set_result(self, outcome: Outcome, /) -> None:
         """Decide it, and let its owner go on."""
         ...
+
+
+class StandIn:
+    """In place of a ticket, where there is none: it is never decided."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: bool) -> None:
+        self._done = done
+
+    def done(self) -> bool:
+        return self._done
+
+    def cancelled(self) -> bool:
+        return False
+
+    def result(self) -> Outcome:
+        raise InvalidStateError
+
+    def set_result(self, outcome: Outcome, /) -> None:
+        """Never called."""
 
 
 Request = tuple[Ticket, int, int]  # its permits, and the instant since when it stands in line

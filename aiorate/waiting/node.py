@@ -22,7 +22,7 @@ from aiorate.waiting.catch_up import CatchUp
 from aiorate.waiting.counters import Counters
 from aiorate.waiting.extras import NONE, Extras
 from aiorate.waiting.fair_queue import FairQueue, Flow
-from aiorate.waiting.line import Line, outcome_of
+from aiorate.waiting.line import Line, StandIn, outcome_of
 from aiorate.waiting.loops import running_loop
 from aiorate.waiting.notices import Notices, skip
 from aiorate.waiting.refusals import ACQUIRE
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from aiorate.meter import Meter
     from aiorate.waiting.clock import Clock, ReadClock
     from aiorate.waiting.driver import Driver
-    from aiorate.waiting.line import Outcome, Request, Taken, Ticket
+    from aiorate.waiting.line import Request, Taken, Ticket
     from aiorate.waiting.max_waiting import Admission
     from aiorate.waiting.refusals import Refusals
     from aiorate.waiting.view import EventLoop
@@ -52,23 +52,8 @@ _ESTIMATED = 32  # requests that time out in one wake-up whose errors say how lo
 _NOBODY = Line()  # the line of all limits for which nobody has ever waited; never joined
 
 
-class _Turn:
-    """The ticket of all requests that were refused in a starved loop: they are asked for again once it has turned."""
-
-    def done(self) -> bool:
-        return True
-
-    def cancelled(self) -> bool:
-        return False
-
-    def result(self) -> Outcome:
-        raise InvalidStateError
-
-    def set_result(self, outcome: Outcome, /) -> None:
-        """Never called."""
-
-
-TURN: Ticket = _Turn()
+TURN: Ticket = StandIn(True)
+"""The ticket of all requests that were refused in a starved loop: they are asked for again once it has turned."""
 
 
 class Node:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from asyncio import InvalidStateError
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -29,6 +30,7 @@ from aiorate.waiting.loops import port_of, running_loop, starved_here, view_here
 from aiorate.waiting.node import TURN, undo
 from aiorate.waiting.refusals import NOT_FOR_THREADS, Refusals
 from aiorate.waiting.timeline import NOT_ASKED
+from aiorate.waiting.timer import Timer
 from aiorate.waiting.tree import Tree
 from aiorate.waiting.turnstile import MOST
 
@@ -317,8 +319,6 @@ class ThreadTicket:
 
     def result(self) -> Outcome:
         if self.outcome is None:
-            from asyncio import InvalidStateError
-
             raise InvalidStateError
         return self.outcome
 
@@ -571,8 +571,6 @@ class ThreadTree(Tree):
         return self.loop
 
     def _move(self, native: object | None) -> None:
-        from aiorate.waiting.timer import Timer
-
         self.loop: EventLoop | None = _Threads(self.clock, self.precise)
         self._timer = Timer(self.loop, self.ring)
 

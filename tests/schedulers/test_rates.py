@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aiorate import CalendarWindow, Rate, RateSpec
-from aiorate.rate import seconds_to_ns
+from aiorate.rate import duration_to_ns
 
 SECOND = 1_000_000_000
 DAY = 86_400 * SECOND
@@ -148,8 +148,8 @@ def test_seconds_are_taken_to_the_nearest_nanosecond() -> None:
     values += [dice.choice((dice.random() * 10**7, dice.randrange(10**9) / 10**9, dice.randrange(10**10) / 1000)) for _ in range(500)]
     for seconds in values:
         exact = (seconds if isinstance(seconds, Fraction) else Fraction(repr(seconds))) * SECOND
-        assert abs(seconds_to_ns(seconds, "pause()") - exact) <= Fraction(1, 2), seconds
-    assert [seconds_to_ns(seconds, "pause()") for seconds in (5e-10, 4e-10)] == [1, 0]
+        assert abs(duration_to_ns(seconds, "pause()") - exact) <= Fraction(1, 2), seconds
+    assert [duration_to_ns(seconds, "pause()") for seconds in (5e-10, 4e-10)] == [1, 0]
 
 
 # RateSpec: rate, burst ratio and verb in the notation of EngineBlock and nosqlbench.
