@@ -83,9 +83,10 @@ except ValueError as error:
 """
 
 INTERRUPTED = """
-import _thread, threading
+import _thread, signal, threading
 import aiorate
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
 limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=1), scope="process")
 assert limiter.try_acquire()
 
