@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import selectors
+import sys
 from math import ulp
 from typing import TYPE_CHECKING, Any
 
@@ -141,5 +142,8 @@ async def _settle() -> None:
     native = running_loop()
     assert native is not None  # or nobody could await this
     loop = view_of(native, None, precise=False)
+    threads = sys.modules.get("aiorate.waiting.threads")
     for _ in range(12):  # a few turns from a timer to the last task that it wakes: driver, notice, waiter, and the waiter's owner
+        if threads is not None:
+            threads.settle()
         await loop.yield_once()

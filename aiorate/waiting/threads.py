@@ -139,6 +139,12 @@ def _tell(call: Callable[[], object]) -> None:
         run(call)
 
 
+def settle() -> None:
+    """Return once the thread, if there is one, has done what was handed to it. For tests."""
+    if _keeper.runs:
+        _hand_over(int)
+
+
 def _hand_over(call: Callable[[], T]) -> T:
     """Have the thread decide, and wait for that."""
     job = _Job(call)
@@ -216,6 +222,11 @@ class _Keeper:
         if (first is None or reading < first) and self._thread is not threading.current_thread():
             self.put(None)
         return alarm
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is the thread now."""
+        return self._thread is not None
 
     @property
     def here(self) -> bool:
