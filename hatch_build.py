@@ -1,4 +1,4 @@
-"""Compiles `aiorate/_meter.c`. The extension is optional: without it, aiorate does the same in Python, more slowly.
+"""Compiles `aiorate/_cmeter.c`. The extension is optional: without it, aiorate does the same in Python, more slowly.
 
 A wheel with the extension is tagged for its Python and platform; a wheel without it is `py3-none-any`.
 An editable install puts the extension beside its source. `AIORATE_PURE=1` leaves it out.
@@ -14,8 +14,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "aiorate/_meter.c"
-BUILT = f"aiorate/_meter{sysconfig.get_config_var('EXT_SUFFIX')}"
+SOURCE = "aiorate/_cmeter.c"
+BUILT = f"aiorate/_cmeter{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 # The extension counts in 128 bits, which MSVC and 32-bit platforms do not have. PyPy compiles the Python code itself.
 SUPPORTED = sys.implementation.name == "cpython" and sys.platform != "win32" and sys.maxsize > 2**32
@@ -32,7 +32,7 @@ def build_extension(folder: str) -> str:
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         raise FileNotFoundError(f"{headers} has no Python.h")
-    command = build_ext(Distribution({"ext_modules": [Extension("aiorate._meter", [SOURCE], extra_compile_args=["-g0"])]}))
+    command = build_ext(Distribution({"ext_modules": [Extension("aiorate._cmeter", [SOURCE], extra_compile_args=["-g0"])]}))
     command.build_lib = command.build_temp = folder
     command.ensure_finalized()
     command.run()

@@ -7,29 +7,29 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from aiorate.errors import EngineUnavailable, LimiterClosed, LimiterError, LineFull, WaitTooLong
-from aiorate.limiter import Limiter
-from aiorate.rate import Rate
-from aiorate.waiting.clock import Clock
+from aiorate._errors import EngineUnavailable, LimiterClosed, LimiterError, LineFull, WaitTooLong
+from aiorate._limiter import Limiter
+from aiorate._loops.clock import Clock
+from aiorate._rate import Rate
 
 if TYPE_CHECKING:
-    from aiorate.budget import Budget
-    from aiorate.events import Event
-    from aiorate.keyed import KeyedLimiter
-    from aiorate.keyed_budget import KeyedBudget
-    from aiorate.lease import Lease
-    from aiorate.schedulers.all_of import AllOf
-    from aiorate.schedulers.calendar_window import CalendarWindow
-    from aiorate.schedulers.interface import Scheduler
-    from aiorate.schedulers.sliding_window import SlidingWindow
-    from aiorate.schedulers.smooth import SmoothBursty, SmoothWarmingUp
-    from aiorate.schedulers.ticks import BurstCompensation, BurstRatio, TicksAccumulator
-    from aiorate.schedulers.token_bucket import TokenBucket
-    from aiorate.schedulers.token_pool import TokenPool
-    from aiorate.slots import Slot
-    from aiorate.spec import RateSpec
-    from aiorate.statistics import Statistics
-    from aiorate.waited import Waited
+    from aiorate._budget import Budget
+    from aiorate._events import Event
+    from aiorate._keyed import KeyedLimiter
+    from aiorate._keyed_budget import KeyedBudget
+    from aiorate._lease import Lease
+    from aiorate._schedulers.all_of import AllOf
+    from aiorate._schedulers.calendar_window import CalendarWindow
+    from aiorate._schedulers.interface import Scheduler
+    from aiorate._schedulers.sliding_window import SlidingWindow
+    from aiorate._schedulers.smooth import SmoothBursty, SmoothWarmingUp
+    from aiorate._schedulers.ticks import BurstCompensation, BurstRatio, TicksAccumulator
+    from aiorate._schedulers.token_bucket import TokenBucket
+    from aiorate._schedulers.token_pool import TokenPool
+    from aiorate._slots import Slot
+    from aiorate._spec import RateSpec
+    from aiorate._statistics import Statistics
+    from aiorate._waited import Waited
 
 __all__ = [
     "AllOf",
@@ -65,26 +65,26 @@ __all__ = [
 
 # Names that not every program needs are imported at their first use.
 _WHERE = {
-    "AllOf": "schedulers.all_of",
-    "Budget": "budget",
-    "BurstCompensation": "schedulers.ticks",
-    "BurstRatio": "schedulers.ticks",
-    "CalendarWindow": "schedulers.calendar_window",
-    "Event": "events",
-    "KeyedBudget": "keyed_budget",
-    "KeyedLimiter": "keyed",
-    "Lease": "lease",
-    "RateSpec": "spec",
-    "Scheduler": "schedulers.interface",
-    "SlidingWindow": "schedulers.sliding_window",
-    "Slot": "slots",
-    "SmoothBursty": "schedulers.smooth",
-    "SmoothWarmingUp": "schedulers.smooth",
-    "Statistics": "statistics",
-    "TicksAccumulator": "schedulers.ticks",
-    "TokenBucket": "schedulers.token_bucket",
-    "TokenPool": "schedulers.token_pool",
-    "Waited": "waited",
+    "AllOf": "_schedulers.all_of",
+    "Budget": "_budget",
+    "BurstCompensation": "_schedulers.ticks",
+    "BurstRatio": "_schedulers.ticks",
+    "CalendarWindow": "_schedulers.calendar_window",
+    "Event": "_events",
+    "KeyedBudget": "_keyed_budget",
+    "KeyedLimiter": "_keyed",
+    "Lease": "_lease",
+    "RateSpec": "_spec",
+    "Scheduler": "_schedulers.interface",
+    "SlidingWindow": "_schedulers.sliding_window",
+    "Slot": "_slots",
+    "SmoothBursty": "_schedulers.smooth",
+    "SmoothWarmingUp": "_schedulers.smooth",
+    "Statistics": "_statistics",
+    "TicksAccumulator": "_schedulers.ticks",
+    "TokenBucket": "_schedulers.token_bucket",
+    "TokenPool": "_schedulers.token_pool",
+    "Waited": "_waited",
 }
 
 

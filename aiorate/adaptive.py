@@ -1,6 +1,6 @@
 """AdaptiveRate: a rate that follows what a server answers, between two bounds.
 
-Checks what it is told, keeps the limiter's time, and sets the limiter's rate. Which rate is next, `aiorate.finder` decides. Knows
+Checks what it is told, keeps the limiter's time, and sets the limiter's rate. Which rate is next, `aiorate._finder` decides. Knows
 nothing of HTTP.
 """
 
@@ -10,21 +10,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
-from aiorate.errors import kind_of
-from aiorate.events import Event
-from aiorate.feedback import Feedback
-from aiorate.finder import Finder
-from aiorate.limiter import Limiter
-from aiorate.rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds
-from aiorate.schedulers.window import Window
-from aiorate.waiting import changes
+from aiorate._errors import kind_of
+from aiorate._events import Event
+from aiorate._feedback import Feedback
+from aiorate._finder import Finder
+from aiorate._limiter import Limiter
+from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds
+from aiorate._schedulers.window import Window
+from aiorate._tree import changes
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from aiorate.rate import Duration, Number
-    from aiorate.waiting.node import Node
-    from aiorate.waiting.timeline import Timeline
+    from aiorate._rate import Duration, Number
+    from aiorate._tree.node import Node
+    from aiorate._tree.timeline import Timeline
 
 __all__ = ["AdaptiveRate", "adaptive_of"]
 

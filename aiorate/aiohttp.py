@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aiorate.http.requests import Limiters, RequestLimit, check_cost, origin
+from aiorate._http.requests import Limiters, RequestLimit, check_cost, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
     from aiorate import Budget, Limiter
+    from aiorate._rate import Duration
     from aiorate.adaptive import AdaptiveRate
-    from aiorate.rate import Duration
 
 __all__ = ["Limiters", "cost", "middleware"]
 

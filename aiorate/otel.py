@@ -16,8 +16,8 @@ from time import time_ns
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, ref
 
-from aiorate.errors import kind_of
-from aiorate.waiting.lock import Lock
+from aiorate._errors import kind_of
+from aiorate._loops.lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import TracerProvider
 
-    from aiorate.totals import Totals
-    from aiorate.waited import Waited
+    from aiorate._totals import Totals
+    from aiorate._waited import Waited
 
     Attributes = dict[str, str | int]
 

@@ -17,9 +17,9 @@ from helpers.meters import PLAIN, Machine, steady
 from helpers.server import Server
 from helpers.stores import RealServer
 
-from aiorate.meter import PureMeter
+from aiorate._loops.asyncio.view import AsyncioLoop
+from aiorate._meter import PureMeter
 from aiorate.testing import VirtualLoop
-from aiorate.waiting.asyncio.view import AsyncioLoop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -75,8 +75,8 @@ def pytest_collection_finish() -> None:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """The clock of all limiters that are made without one. Under it, the meter is open."""
     machine = Machine()
-    for module in ("asyncio.view", "timeline"):
-        monkeypatch.setattr(f"aiorate.waiting.{module}.monotonic_ns", machine)
+    for module in ("_loops.asyncio.view", "_tree.timeline"):
+        monkeypatch.setattr(f"aiorate.{module}.monotonic_ns", machine)
     return machine
 
 
@@ -91,7 +91,7 @@ def each_meter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Every scheduler that is made has the meter in Python, and once more the compiled one."""
     kind = PureMeter if request.param == "pure" else compiled_meter()
     for module in ("ticks", "token_bucket", "token_pool"):
-        monkeypatch.setattr(f"aiorate.schedulers.{module}.Meter", kind)
+        monkeypatch.setattr(f"aiorate._schedulers.{module}.Meter", kind)
 
 
 @pytest_asyncio.fixture

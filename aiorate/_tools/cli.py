@@ -9,8 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from aiorate._meter import COMPILED
 from aiorate._tools import strategies
-from aiorate.meter import COMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,12 +7,12 @@ from math import gcd
 from random import Random
 from typing import TYPE_CHECKING
 
-from aiorate.rate import NS_PER_SECOND
+from aiorate._rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate.schedulers.interface import Scheduler
+    from aiorate._schedulers.interface import Scheduler
 
 __all__ = ["check_scheduler"]
 

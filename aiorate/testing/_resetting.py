@@ -7,20 +7,20 @@ from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from aiorate.budget import Budget
-from aiorate.errors import kind_of
-from aiorate.keyed_base import Keyed
-from aiorate.limiter import Limiter
-from aiorate.waiting import changes
-from aiorate.waiting.loops import running_loop
-from aiorate.waiting.node import Node
+from aiorate._budget import Budget
+from aiorate._errors import kind_of
+from aiorate._keyed_base import Keyed
+from aiorate._limiter import Limiter
+from aiorate._loops.loops import running_loop
+from aiorate._tree import changes
+from aiorate._tree.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aiorate.keyed import KeyedLimiter
-    from aiorate.keyed_budget import KeyedBudget
-    from aiorate.waiting.clock import ReadClock
+    from aiorate._keyed import KeyedLimiter
+    from aiorate._keyed_budget import KeyedBudget
+    from aiorate._loops.clock import ReadClock
 
     Limit = Limiter | Budget | KeyedLimiter[Any] | KeyedBudget[Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from aiorate.errors import kind_of
-from aiorate.schedulers.interface import Scheduler, check_instant
+from aiorate._errors import kind_of
+from aiorate._schedulers.interface import Scheduler, check_instant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

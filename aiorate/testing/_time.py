@@ -9,14 +9,14 @@ import sys
 from math import ulp
 from typing import TYPE_CHECKING, Any
 
-from aiorate.rate import NS_PER_SECOND, duration_to_ns
-from aiorate.schedulers.interface import check_instant
-from aiorate.waiting.loops import running_loop, view_of
+from aiorate._loops.loops import running_loop, view_of
+from aiorate._rate import NS_PER_SECOND, duration_to_ns
+from aiorate._schedulers.interface import check_instant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate.rate import Duration
+    from aiorate._rate import Duration
 
 __all__ = ["ManualClock", "VirtualLoop"]
 
@@ -142,7 +142,7 @@ async def _settle() -> None:
     native = running_loop()
     assert native is not None  # or nobody could await this
     loop = view_of(native, None, precise=False)
-    threads = sys.modules.get("aiorate.waiting.threads")
+    threads = sys.modules.get("aiorate._tree.threads")
     for _ in range(12):  # a few turns from a timer to the last task that it wakes: driver, notice, waiter, and the waiter's owner
         if threads is not None:
             threads.settle()

@@ -10,7 +10,7 @@ from aiorate.adaptive import AdaptiveRate, adaptive_of
 from aiorate.testing import ManualClock
 
 if TYPE_CHECKING:
-    from aiorate.events import Event
+    from aiorate._events import Event
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND

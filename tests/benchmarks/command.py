@@ -123,7 +123,7 @@ def rounded(ratio: float) -> str:
 
 def machine() -> dict[str, Any]:
     """What figures depend on, though ratios do little."""
-    compiled = import_module("aiorate.meter").COMPILED
+    compiled = import_module("aiorate._meter").COMPILED
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return {"python": python, "system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count(), "compiled": compiled}
 

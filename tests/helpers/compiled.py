@@ -19,16 +19,16 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import aiorate
-from aiorate.meter import PureMeter
+from aiorate._meter import PureMeter
 
-SOURCE = Path(aiorate.__file__).with_name("_meter.c")
+SOURCE = Path(aiorate.__file__).with_name("_cmeter.c")
 
 
 @cache
 def compiled_meter() -> type[PureMeter]:
-    """The type. It is there whether `aiorate.meter` takes it or not."""
+    """The type. It is there whether `aiorate._meter` takes it or not."""
     try:
-        from aiorate._meter import Meter
+        from aiorate._cmeter import Meter
     except ImportError:
         pass
     else:
@@ -46,10 +46,10 @@ def _compiled() -> type[PureMeter]:
     command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     shared = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        path = str(Path(folder, f"_meter{EXTENSION_SUFFIXES[0]}"))
+        path = str(Path(folder, f"_cmeter{EXTENSION_SUFFIXES[0]}"))
         options = [*shared, "-fPIC", "-O2", f"-I{sysconfig.get_path('include')}", "-o", path]
         subprocess.run([*command, *options, str(SOURCE)], check=True, capture_output=True)
-        spec = spec_from_file_location("aiorate._meter", path)
+        spec = spec_from_file_location("aiorate._cmeter", path)
         assert spec is not None
         assert spec.loader is not None
         module = module_from_spec(spec)

@@ -8,8 +8,8 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
-from aiorate.meter import FAR
-from aiorate.rate import NS_PER_SECOND, Rate
+from aiorate._meter import FAR
+from aiorate._rate import NS_PER_SECOND, Rate
 from aiorate.testing import _laws, check_scheduler
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from time import get_clock_info
 
 import pytest
 
-from aiorate.waiting.asyncio import timerfd
+from aiorate._loops.asyncio import timerfd
 
 
 def _has_kernel_timers() -> bool:

@@ -14,9 +14,9 @@ from helpers.driving import one_loop
 from helpers.server import Server, in_thread
 
 from aiorate import KeyedLimiter, Limiter, Rate
+from aiorate._finder import Finder
 from aiorate.adaptive import AdaptiveRate, adaptive_of
 from aiorate.aiohttp import middleware
-from aiorate.finder import Finder
 from aiorate.http import blocking_hooks, hooks, limit_transport
 from aiorate.testing import ManualClock
 

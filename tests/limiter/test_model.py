@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aiorate
+from aiorate._loops.asyncio import view
 from aiorate.testing import ManualClock
-from aiorate.waiting.asyncio import view
 
 CATCH_UP = SECOND // 50
 

@@ -16,8 +16,8 @@ from helpers.meters import Machine, at_once
 
 import aiorate
 from aiorate import AllOf, BurstCompensation, BurstRatio, Limiter, SlidingWindow, TicksAccumulator, TokenBucket, TokenPool
-from aiorate.feedback import Feedback, Quota
-from aiorate.rate import Rate
+from aiorate._feedback import Feedback, Quota
+from aiorate._rate import Rate
 from aiorate.testing import ManualClock
 
 MS = SECOND // 1000

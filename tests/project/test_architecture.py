@@ -24,7 +24,7 @@ TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in
 FLOORS = """
 rate errors events meter waited spec finder feedback calendar_rate
 schedulers
-waiting options totals
+loops tree options totals
 statistics slots decorator kept lease several above limiter adaptive keyed* budget*
 aiorate
 http otel
@@ -39,7 +39,7 @@ THIRD |= {"opentelemetry": "otel", "redis": "redis", "valkey": "redis"}
 
 
 def parts(module: str) -> list[str]:
-    """The names on the way to a module, plainly: waiting and line for aiorate._waiting.line."""
+    """The names on the way to a module, plainly: waiting and line for aiorate._tree.line."""
     return [part.strip("_") for part in module.split(".")[1:]] or ["aiorate"]
 
 
@@ -76,7 +76,7 @@ def imports(module: str, *, lazy: bool = True, types: bool = True) -> set[str]:
 def ours(module: str) -> set[str]:
     """The modules of aiorate that it imports when it runs, but for the compiled one, which imports nothing."""
     names = [name for name in imports(module, types=False) if name.partition(".")[0] == "aiorate"]
-    return {name if name in SOURCES else name.rpartition(".")[0] for name in names} - {"aiorate._meter", module}
+    return {name if name in SOURCES else name.rpartition(".")[0] for name in names} - {"aiorate._cmeter", module}
 
 
 def where(module: str, node: ast.AST) -> str:

@@ -94,5 +94,5 @@ def test_the_source_archive_can_be_compiled_and_is_not(tmp_path: Path) -> None:
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
 
-    assert {"hatch_build.py", "aiorate/_meter.c", "tests/benchmarks/__main__.py", "docs/benchmarks.md"} <= names
+    assert {"hatch_build.py", "aiorate/_cmeter.c", "tests/benchmarks/__main__.py", "docs/benchmarks.md"} <= names
     assert [name for name in names if name.endswith((".so", ".pyd"))] == []

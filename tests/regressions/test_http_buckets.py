@@ -13,9 +13,9 @@ from helpers.strategies import EACH
 from helpers.transcripts import S
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
+from aiorate._rate import ceil_div
+from aiorate._schedulers.capped import Capped
 from aiorate.http import Feedback, Quota, read_feedback
-from aiorate.rate import ceil_div
-from aiorate.schedulers.capped import Capped
 from aiorate.testing import ManualClock
 
 

@@ -19,8 +19,8 @@ from helpers.wire import wire
 from redis.exceptions import ConnectionError as NoConnection
 
 from aiorate import EngineUnavailable, KeyedLimiter, WaitTooLong
+from aiorate._redis.address import shown
 from aiorate.redis import RedisBudget, RedisLimiter
-from aiorate.redis.address import shown
 
 HOSTILE = json.loads('"\\ud800"')
 

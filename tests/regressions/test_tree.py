@@ -12,9 +12,9 @@ import pytest
 from helpers.driving import LONG, one_loop
 
 from aiorate import KeyedLimiter, Limiter, SlidingWindow, TokenBucket
+from aiorate._tree.node import Node
+from aiorate._tree.threads import _Keeper
 from aiorate.testing import VirtualLoop
-from aiorate.waiting.node import Node
-from aiorate.waiting.threads import _Keeper
 
 
 @pytest.mark.parametrize("place", [Node.resume, _Keeper.put])

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from helpers.compiled import compiled_meter
 
-import aiorate.meter
-from aiorate.meter import PureMeter
+import aiorate._meter
+from aiorate._meter import PureMeter
 
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> type[PureMeter]:
     """The compiled meter, under the name by which pickles find it."""
     meter = compiled_meter()
-    monkeypatch.setattr(aiorate.meter, "Meter", meter)
+    monkeypatch.setattr(aiorate._meter, "Meter", meter)
     return meter
 
 

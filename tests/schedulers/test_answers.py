@@ -11,7 +11,7 @@ from helpers.transcripts import S
 
 import aiorate
 from aiorate import AllOf, CalendarWindow, Rate, Scheduler, SlidingWindow, TokenBucket
-from aiorate.schedulers.capped import Capped
+from aiorate._schedulers.capped import Capped
 
 MORE = {
     **EACH,

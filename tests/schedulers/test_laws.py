@@ -10,7 +10,7 @@ from helpers.laws import check
 from helpers.strategies import EACH
 
 import aiorate
-from aiorate.schedulers.capped import Capped
+from aiorate._schedulers.capped import Capped
 from aiorate.testing import check_scheduler
 
 if TYPE_CHECKING:

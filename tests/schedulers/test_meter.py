@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-import aiorate.meter
-from aiorate.meter import ENDLESS, FAR, NO_LINE, PureMeter
+import aiorate._meter
+from aiorate._meter import ENDLESS, FAR, NO_LINE, PureMeter
 
 HOUR = 3_600 * 10**9
 COPIES: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda meter: pickle.loads(pickle.dumps(meter))]
@@ -132,8 +132,8 @@ def test_a_copy_of_a_meter_is_shut(kind: type[PureMeter]) -> None:
 def test_a_pickle_names_no_compiled_module(compiled: type[PureMeter]) -> None:
     """So it can be loaded where the compiled meter is absent: there the name is that of the other."""
     pickled = pickle.dumps(opened(compiled, due=7))
-    assert b"_meter" not in pickled
-    aiorate.meter.Meter = PureMeter  # type: ignore[misc]  # the fixture puts it back
+    assert b"_cmeter" not in pickled
+    aiorate._meter.Meter = PureMeter  # type: ignore[misc]  # the fixture puts it back
     loaded = pickle.loads(pickled)
     assert (PureMeter, 7) == (type(loaded), loaded.due)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import aiorate
-from aiorate.meter import ENDLESS, FAR, NO_LINE, PureMeter
-from aiorate.schedulers.metered import Metered
+from aiorate._meter import ENDLESS, FAR, NO_LINE, PureMeter
+from aiorate._schedulers.metered import Metered
 
 SECOND = 10**9
 HOUR = 3_600 * SECOND

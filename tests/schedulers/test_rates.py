@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aiorate import CalendarWindow, Rate, RateSpec
-from aiorate.rate import duration_to_ns
+from aiorate._rate import duration_to_ns
 
 SECOND = 1_000_000_000
 DAY = 86_400 * SECOND

@@ -9,7 +9,7 @@ from helpers.strategies import EACH
 from helpers.transcripts import S
 
 from aiorate import TokenBucket
-from aiorate.schedulers.capped import Capped
+from aiorate._schedulers.capped import Capped
 from aiorate.testing import simulate
 
 

@@ -8,8 +8,8 @@ import pytest
 from helpers.transcripts import S, grants, waits
 
 from aiorate import AllOf, BurstRatio, CalendarWindow, Rate, SlidingWindow, TicksAccumulator, TokenBucket, TokenPool
-from aiorate.schedulers.dimensions import Amounts, Dimensions
-from aiorate.schedulers.places import Places
+from aiorate._schedulers.dimensions import Amounts, Dimensions
+from aiorate._schedulers.places import Places
 
 
 def test_the_last_member_to_grant_decides() -> None:

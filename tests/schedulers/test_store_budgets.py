@@ -6,10 +6,10 @@ import pytest
 from helpers.transcripts import S
 
 from aiorate import CalendarWindow, EngineUnavailable, Rate
-from aiorate.schedulers.bookings import Bookings
-from aiorate.schedulers.dimensions import Amounts
-from aiorate.schedulers.interface import NOBODY_KNOWS
-from aiorate.schedulers.quota_scheduler import QuotaScheduler
+from aiorate._schedulers.bookings import Bookings
+from aiorate._schedulers.dimensions import Amounts
+from aiorate._schedulers.interface import NOBODY_KNOWS
+from aiorate._schedulers.quota_scheduler import QuotaScheduler
 
 MS = 1_000_000
 

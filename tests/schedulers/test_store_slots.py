@@ -9,9 +9,9 @@ import pytest
 from helpers.laws import check
 
 from aiorate import Rate
-from aiorate.schedulers.interface import NOBODY_KNOWS
-from aiorate.schedulers.next_free import NextFree
-from aiorate.schedulers.slot_scheduler import SlotScheduler
+from aiorate._schedulers.interface import NOBODY_KNOWS
+from aiorate._schedulers.next_free import NextFree
+from aiorate._schedulers.slot_scheduler import SlotScheduler
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -7,7 +7,7 @@ from random import Random
 
 from helpers.turns import furthest
 
-from aiorate.waiting.fair_queue import FairQueue, Flow
+from aiorate._tree.fair_queue import FairQueue, Flow
 
 
 class Backlog:

@@ -14,8 +14,8 @@ from helpers.driving import SECOND, alive, all_closed, descriptors, made_to_wait
 from helpers.platforms import needs_kernel_timers
 
 import aiorate
-from aiorate.waiting.asyncio import timerfd
-from aiorate.waiting.asyncio.timerfd import KernelTimers
+from aiorate._loops.asyncio import timerfd
+from aiorate._loops.asyncio.timerfd import KernelTimers
 
 pytestmark = pytest.mark.asyncio
 

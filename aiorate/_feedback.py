@@ -1,0 +1,196 @@
+"""What a server says of its limits, as a limiter heeds it. `aiorate.http.read_feedback` reads it from a response."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiorate._errors import check_count, kind_of
+from aiorate._rate import duration_to_ns
+
+if TYPE_CHECKING:
+    from aiorate._rate import Duration
+
+__all__ = ["Feedback", "Left", "Quota", "check_feedback"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One limit of a server, as far as the response reports it. None: not reported, or not readable.
+
+    ``reset`` and ``window`` may be given as a timedelta, and are kept as seconds.
+    """
+
+    name: str = ""
+    """``requests``, ``tokens``, ``input_tokens`` or ``output_tokens``, the name of a policy, or empty if it has none.
+
+    GitHub's is the resource (``core``), Discord's the bucket, or ``global`` for its limit over all routes.
+    """
+    limit: int | None = None
+    """How much the server allows in a window, 0 or more."""
+    remaining: int | None = None
+    """How much is left, 0 or more. May be larger than ``limit``; the server does not guarantee it."""
+    reset: float | None = None
+    """Seconds from now in which at most ``remaining`` may be used, 0 to 86400 (one day); see ``full_at_reset``."""
+    window: float | None = None
+    """Seconds of the policy, 1 to 86400: ``limit`` in each. A longer window is left out, since a shorter one would promise more."""
+    full_at_reset: bool = False
+    """True if all of ``limit`` is back at ``reset``, and a part of it before. So it is with OpenAI and Anthropic."""
+    unit: str = "requests"
+    """What is counted: ``requests``, ``tokens``, or the unit of a policy, such as ``content-bytes``."""
+    reset_error: float = field(default=0.0, compare=False, repr=False)
+    """Seconds by which ``reset`` may be too long or too short, 0 or more: 1 or 2 for a date, which is compared with the response's."""
+
+    def __init__(
+        self,
+        name: str = "",
+        limit: int | None = None,
+        remaining: int | None = None,
+        reset: Duration | None = None,
+        window: Duration | None = None,
+        full_at_reset: bool = False,
+        unit: str = "requests",
+        reset_error: Duration = 0.0,
+    ) -> None:
+        _set(self, "name", name)
+        _set(self, "limit", limit)
+        _set(self, "remaining", remaining)
+        _set(self, "reset", _seconds(reset))
+        _set(self, "window", _seconds(window))
+        _set(self, "full_at_reset", full_at_reset)
+        _set(self, "unit", unit)
+        _set(self, "reset_error", _seconds(reset_error))
+
+    @property
+    def rate(self) -> float | None:
+        """The most per second that both the policy and ``remaining`` allow; None if neither is reported.
+
+        A policy of 10000 in 1000 s with 10000 left for 10 s is a rate of 10, not of 1000: draft 11, section 8.5.
+        ``remaining`` does not limit the rate if ``full_at_reset``.
+        """
+        rates = []
+        if self.limit is not None and self.window:
+            rates.append(self.limit / self.window)
+        if self.remaining is not None and self.reset and not self.full_at_reset:
+            rates.append(self.remaining / self.reset)
+        return min(rates, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What one response says of the server's limits. `read_feedback` makes it; make it yourself for a server with other headers.
+
+    ``pause`` and ``retry_after`` may be given as a timedelta, and are kept as seconds.
+    """
+
+    status: int
+    """The status of the response."""
+    pause: float | None = None
+    """Seconds from now during which nothing may be sent, 0 to 86400 (one day); None: no pause. 0: at once, said by the server itself."""
+    quotas: tuple[Quota, ...] = ()
+    """The limits that the response reports, those of tokens too. A ``pause`` already accounts for those in requests that are used up.
+
+    Without a pause, a limit with nothing left and a reset grants nothing until then.
+    """
+    source: str = ""
+    """Who said so, for logs: a header (``Retry-After``), a vendor (``GitHub``), or the status (``status 429``)."""
+    retry_after: float | None = None
+    """Seconds of Retry-After, 0 to 86400. With a 202 or a redirect it concerns that one resource, and does not pause."""
+
+    def __init__(
+        self,
+        status: int,
+        pause: Duration | None = None,
+        quotas: tuple[Quota, ...] = (),
+        source: str = "",
+        retry_after: Duration | None = None,
+    ) -> None:
+        _set(self, "status", status)
+        _set(self, "pause", _seconds(pause))
+        _set(self, "quotas", quotas)
+        _set(self, "source", source)
+        _set(self, "retry_after", _seconds(retry_after))
+
+
+class Left(NamedTuple):
+    """What is left of one quota."""
+
+    name: str
+    unit: str
+    left: int
+    """How much may be used within ``ns`` from now; of a bucket, how much it holds now."""
+    size: int
+    """How much the server's bucket holds when it is full, in ``ns`` from now; 0: the quota is a window."""
+    ns: int
+    """0: the bucket is full, or will be at once, or the time is unknown."""
+    error: int = 0
+    """How many ns too long or too short that may be, of a bucket."""
+
+
+def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
+    """The pause in ns (0: none), and what is left of each quota that reports it.
+
+    Raises TypeError or ValueError that begins with ``call``.
+    """
+    try:
+        pause, quotas, source = feedback.pause, feedback.quotas, feedback.source
+    except AttributeError:
+        raise TypeError(
+            f"{call} takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}."
+            " To make one by hand, write aiorate.http.Feedback(429, pause=2.5)."
+        ) from None
+    try:
+        names = [(quota.name, quota.unit) for quota in quotas]
+        told = [(quota.remaining, quota.limit, quota.reset, quota.window, quota.reset_error, quota.full_at_reset) for quota in quotas]
+    except (AttributeError, TypeError):
+        raise TypeError(f"{call}: the quotas must be a tuple of aiorate.http.Quota: quotas=(Quota(remaining=5, reset=30),).") from None
+    if not isinstance(source, str):
+        raise TypeError(f"{call}: the source must be text, not {kind_of(source)}.")
+    for text in (text for both in names for text in both):
+        if not isinstance(text, str):
+            raise TypeError(f"{call}: the name and the unit of a quota must be text, not {kind_of(text)}.")
+    for remaining, limit, reset, window, error, _ in told:
+        for what, count in (("what remains", remaining), ("the limit", limit)):
+            if count is not None:
+                check_count(f"{call}: {what} of a quota", count, ", or None (unknown)")
+        _ns(f"{call}: the reset of a quota", reset)
+        _ns(f"{call}: the error of a quota's reset", error)
+        _ns(f"{call}: the window of a quota", window)
+    pause_ns = _ns(f"{call}: the pause", pause)
+    return pause_ns, [left for quota in quotas if (left := _left_of(quota, pause)) is not None]
+
+
+def _left_of(quota: Quota, pause: float | None) -> Left | None:
+    # None: not reported. Where nothing is left of a window of requests and the response names a pause, the pause already covers it,
+    # and a shorter Retry-After wins over the reset (draft-ietf-httpapi-ratelimit-headers-11, section 7).
+    if quota.remaining is None:
+        return None
+    left, ns = quota.remaining, _ns("reset", quota.reset)
+    if quota.full_at_reset:  # without a reset too: it may update an earlier report
+        error = _ns("reset_error", quota.reset_error)
+        return Left(quota.name, quota.unit, left, quota.limit, ns, error) if quota.limit else None
+    if not quota.reset:
+        return None
+    if not left and quota.unit == "requests" and pause is not None:
+        return None
+    window = _ns("window", quota.window)
+    if quota.limit is not None and window:
+        # 10000 in 1000 s with 10000 left for 10 s is 100 requests, not 10000: section 8.5. An allowance is rounded down.
+        left = min(left, max(1, quota.limit * ns // window))
+    return Left(quota.name, quota.unit, left, 0, ns)
+
+
+def _ns(what: str, seconds: float | None) -> int:
+    return 0 if seconds is None else duration_to_ns(seconds, what, "None (not reported)")
+
+
+def _seconds(duration: Duration | None) -> Duration | None:
+    """A timedelta as seconds. `check_feedback` checks all others, as a mistake in them is not the server's."""
+    if duration is None or isinstance(duration, (int, float)):
+        return duration
+    from datetime import timedelta  # slower than importing all of aiorate
+
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+_set = object.__setattr__

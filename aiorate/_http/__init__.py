@@ -1,0 +1,1 @@
+"""What HTTP clients and servers say, and how requests are limited."""

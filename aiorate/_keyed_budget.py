@@ -1,0 +1,135 @@
+"""One budget for each key: a user, a team, an account. Keys come and go; a key that owes something is never dropped.
+
+Knows nothing of how a rate is computed, of event loops, or of HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from aiorate._budget import Budget
+from aiorate._budget_options import not_a_budget
+from aiorate._errors import LimiterClosed, kind_of
+from aiorate._keyed_base import Keyed, refuse_keyed
+from aiorate._limiter import Limiter
+from aiorate._options import check_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from typing import Literal, NoReturn
+
+    from aiorate._events import Event
+    from aiorate._feedback import Feedback
+    from aiorate._lease import Lease, OnError
+    from aiorate._rate import Duration
+    from aiorate._waited import Waited
+
+__all__ = ["KeyedBudget"]
+
+K = TypeVar("K", bound="Hashable")
+
+
+class KeyedBudget(Keyed[K, Budget]):
+    """A budget for each key: for each user, team or account.
+
+    Your function returns the `Budget` of a key, and is called the first time the key is seen. Keys are dropped when they are unused, as by
+    a `KeyedLimiter`.
+
+    Args:
+        factory: A function of the key that returns its `Budget`.
+        shared: A `Budget` that all keys go through as well, or a function of the key that returns one, or None. Amounts are taken from
+            both, by the names of the dimensions.
+        max_keys: How many keys to keep, as far as unused ones can be dropped.
+        idle: How many seconds to keep a key after its last use, or a timedelta. By default not at all.
+        name: Shown in logs, metrics and ``repr()``, for all keys.
+        on_event: Called with an `Event` when a key is dropped.
+        on_wait: Called with a `Waited` after each wait for any key; see `watch`.
+        scope: ``"loop"`` or ``"process"``, as for a `Limiter`.
+    """
+
+    __slots__ = ()
+
+    _NAME = "KeyedBudget"
+    _WANTED = "a Budget, such as Budget(requests='500/min')"
+
+    def __init__(
+        self,
+        factory: Callable[[K], Budget],
+        *,
+        shared: Budget | Callable[[K], Budget | None] | None = None,
+        max_keys: int = 100_000,
+        idle: Duration | None = None,
+        name: str | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
+    ) -> None:
+        if not callable(factory) or isinstance(factory, type):
+            raise TypeError(
+                "KeyedBudget(factory) must be a function of the key, such as lambda key: Budget(requests='500/min', tokens='90_000/min'),"
+                f" not {kind_of(factory)}: each key needs a separate budget."
+            )
+        refuse_keyed("KeyedBudget(shared)", shared)
+        check_scope("KeyedBudget", scope)
+        if shared is None or isinstance(shared, Budget):
+            if shared is not None:
+                self._check_budget("KeyedBudget(shared)", shared, scope == "process")
+            super().__init__(factory, shared, None, max_keys, idle, name, on_event, on_wait, scope)
+        elif callable(shared) and not isinstance(shared, (type, Limiter)):  # which can be called, as a decorator
+            super().__init__(factory, None, shared, max_keys, idle, name, on_event, on_wait, scope)
+        else:
+            raise not_a_budget("KeyedBudget(shared)", shared)
+
+    def _member(self, key: K, made: object) -> Budget:
+        if not isinstance(made, Budget):
+            raise TypeError
+        self._check_scope_of(made)
+        return made
+
+    def _check_shared(self, what: str, shared: object) -> Budget:
+        if not isinstance(shared, Budget):
+            refuse_keyed(what, shared)
+            raise TypeError(
+                f"{what}: the function must return a Budget that several keys share, such as teams[user.team], or None,"
+                f" not {kind_of(shared)}."
+            )
+        if isinstance(shared, _Closed):
+            raise LimiterClosed(f"{what}: {_CLOSED}")
+        self._check_budget(what, shared, self._process)
+        return shared
+
+    def _check_budget(self, what: str, shared: Budget, process: bool) -> None:
+        self._check_scope_of_shared(what, process, shared)
+        shared._check_as_shared(what)
+
+    def _join(self, member: Budget, shared: Budget | None) -> None:
+        member._belong(shared)
+
+    def _closed_member(self) -> Budget:
+        return _Closed()
+
+    # Asking.
+
+    def reserve(self, key: K, /, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
+        """Reserve amounts for a key, of its budget and of those it shares; see `Budget.reserve`."""
+        return self[key].reserve(max_wait=max_wait, on_error=on_error, **amounts)
+
+    def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
+        """Apply what a server's response said about a key; see `Budget.observe`. Only that key is paused."""
+        if feedback is not None and self._closed is None:
+            self[key].observe(feedback, jitter=jitter)
+
+
+class _Closed(Budget):
+    """The budget of all keys that a closed KeyedBudget lacks."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(requests=1)
+
+    def reserve(self, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> NoReturn:
+        raise LimiterClosed(_CLOSED)
+
+
+_CLOSED = "the KeyedBudget is closed, and adds no keys. Create a new one."

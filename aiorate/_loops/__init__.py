@@ -1,0 +1,1 @@
+"""What a limiter needs of an event loop, for each kind of loop."""

@@ -1,0 +1,56 @@
+"""The timer of a driver: early timers and their back-off, in one place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate._loops.clock import Handle
+    from aiorate._loops.view import EventLoop
+
+__all__ = ["Timer"]
+
+
+class Timer:
+    """One wake-up at a time. A timer is a hint, the clock is the judge: the code that is woken looks, and sets the timer again.
+
+    Never fires twice within the loop's grain. A timer that fires too early for the same reading again is given more time.
+    ``call_at`` replaces the loop's.
+    """
+
+    __slots__ = ("_call_at", "_due", "_early", "_fired_at", "_handle", "_loop", "_wake")
+
+    def __init__(
+        self, loop: EventLoop, wake: Callable[[], None], call_at: Callable[[int, Callable[[], None]], Handle] | None = None
+    ) -> None:
+        self._loop = loop
+        self._call_at = call_at or loop.call_at
+        self._wake = wake
+        self._handle: Handle | None = None
+        self._due: int | None = None
+        self._early = 0  # how often it fired before that reading
+        self._fired_at: int | None = None
+
+    def set(self, due: int | None) -> None:
+        """Wake when the clock reads ``due`` ns; None: never."""
+        if self._handle is not None:
+            if due == self._due:
+                return
+            handle, self._handle = self._handle, None  # first: a signal handler may raise after any call
+            handle.cancel()
+        self._early = self._early + 1 if due == self._due else 0
+        self._due = due
+        if due is not None:
+            if self._fired_at is not None:
+                due = max(due, self._fired_at + max(1, self._early) * self._loop.grain)
+            self._handle = self._call_at(due, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        try:
+            self._fired_at = self._loop.read()
+        except Exception:  # a broken clock: the dispatcher finds out too, and fails the requests in line
+            self._fired_at = None
+        self._wake()

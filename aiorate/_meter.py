@@ -1,0 +1,128 @@
+"""The meter: a permit that lies ready is had by one call, which reads the clock, compares and adds.
+
+While only single permits are asked for, four strategies are a straight line: a bucket, a pool with burst ratio 1, the ticks accumulator,
+and strict pacing. A permit is due at an instant, the next one some ticks later, and what lies idle for longer than the slack is cut off.
+The scheduler keeps that instant in its meter and nowhere else, so there is nothing to copy back.
+
+Time is counted in ticks, as everywhere in the schedulers (`Rate.ticks`). The meter that is compiled from ``_cmeter.c`` does the same,
+several times faster. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. Knows nothing of waiting requests,
+or of the reason for which it is shut.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from os import environ
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+__all__ = ["COMPILED", "ENDLESS", "FAR", "NO_LINE", "Meter", "PureMeter"]
+
+FAR = 1 << 62
+"""An instant that no clock reaches, and a length of time in ns that none measures."""
+_LEAST = -(1 << 126)  # less than any time that a permit lies idle
+ENDLESS = inf
+"""The slack of a line from which nothing is cut off."""
+NO_LINE = (1, 1, -inf, -1)
+"""In place of the numbers: the line is not straight, and no grab succeeds."""
+
+
+class PureMeter:
+    """A straight line of permits, one due every ``cost`` ticks. Shut at first: `until` opens it."""
+
+    __slots__ = ("cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "try_until", "until")
+
+    def __init__(self, numbers: tuple[int, int, float, int] = NO_LINE, due: int | None = None) -> None:
+        self.numbers: tuple[int, int, float, int] = numbers
+        """`unit`, `cost`, `slack` and `kept`: ticks of a nanosecond, ticks from one permit to the next, the most ticks for which a permit
+        lies idle, and how many count where it lay idle for longer. Whole numbers; the slack may be `ENDLESS`. The scheduler must call
+        `collect` before it changes them."""
+        self.due: int | None = due
+        """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
+        self.until: int = 0
+        """The instant before which `grab` may take a permit; 0: it is shut."""
+        self.try_until: int = 0
+        """The same for callers that cannot let the event loop turn, so nobody asks whether it does."""
+        self.offset: int = 0
+        """What the clock is ahead of the limiter's own time, in ns."""
+        self.since: int = FAR
+        """The instant since which callers wait, because a wake-up was late: permits lie idle until then only; `FAR`: it was not."""
+        self.read: Callable[[], int] = monotonic_ns
+        """The clock."""
+        self.grabs: int = 0
+        """The number of permits taken by `grab`."""
+        self.last: int | None = None
+        """The instant of the last grab since `collect`; None: there was none."""
+        self.cut: int = 0
+        """The ticks cut off by grabs since `collect`."""
+        self.peak: int = _LEAST
+        """The most ticks that such a grab found idle."""
+
+    def grab(self, trying: bool = False, /) -> bool:
+        """Take one permit if it is due and the meter is open. Does what the scheduler's ``take(1, now, since)`` does.
+
+        ``trying``: for a caller that cannot wait.
+        """
+        until = self.try_until if trying else self.until
+        if not until:
+            return False
+        now = self.read() - self.offset
+        due = self.due
+        if now >= until or due is None:
+            return False
+        unit, cost, slack, kept = self.numbers
+        idle = (now if unit == 1 else now * unit) - due
+        if 0 <= idle <= self.peak:  # nothing is cut off, and there is nothing new to remember
+            self.due = due + cost
+        elif idle < 0:
+            return False
+        elif now > self.since:
+            idle = self.since * unit - due
+            if idle > slack:
+                return False
+            self.due = due + cost
+            if idle > self.peak:
+                self.peak = idle
+        elif idle > slack:
+            if kept < 0:
+                return False
+            lost = idle - kept
+            self.due = due + lost + cost
+            self.cut += lost
+            if kept > self.peak:
+                self.peak = kept
+        else:
+            self.due = due + cost
+            self.peak = idle
+        self.last = now
+        self.grabs += 1
+        return True
+
+    def collect(self) -> tuple[int | None, int, int]:
+        """What the grabs since the last call came to: the instant of the last, the ticks cut off, and the most that one found idle."""
+        found = self.last, self.cut, self.peak
+        self.last, self.cut, self.peak = None, 0, _LEAST
+        return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """For copies of a scheduler: the line alone, shut."""
+        return type(self), (self.numbers, self.due)
+
+
+COMPILED: bool = False
+"""Whether `Meter` is the compiled one."""
+if TYPE_CHECKING:
+    Meter: TypeAlias = PureMeter
+elif environ.get("AIORATE_PURE"):
+    Meter = PureMeter
+else:
+    try:
+        from aiorate._cmeter import Meter
+
+        COMPILED = True
+    except ImportError:
+        Meter = PureMeter

@@ -1,0 +1,326 @@
+"""Rates, and every conversion between permits, seconds and nanoseconds.
+
+Knows neither what time it is nor that anything waits. All arithmetic is on whole numbers, and a float is read as it is written
+(0.3 is three tenths), so 3 per second never drifts.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from math import gcd, lcm
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from aiorate._errors import called
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from decimal import Decimal
+    from fractions import Fraction
+
+    Number = int | float | Decimal | Fraction
+    Duration = Number | timedelta  # seconds as a number, or a timedelta: every public argument that is a duration
+
+__all__ = ["Rate"]
+
+NS_PER_SECOND = 1_000_000_000
+_WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
+_WHOLE_FLOATS = 2**53  # below it, a whole float is the number that is written
+NO_BOUND = "None (no bound)"  # what an error says besides of a duration that may be None
+_SHORT = 10**6  # seconds: below it, a float times 10**9 is within a quarter of what is written
+MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their arithmetic would take minutes
+EVEN = 1, 1  # the ratio of all strategies that never catch up, shared
+
+_UNITS = {  # str() uses the first spelling of each unit
+    name: ns
+    for ns, names in {
+        1: "ns",
+        1_000: "us µs",
+        1_000_000: "ms",
+        NS_PER_SECOND: "s sec second seconds",
+        60 * NS_PER_SECOND: "min minute minutes",
+        3_600 * NS_PER_SECOND: "h hr hour hours",
+        86_400 * NS_PER_SECOND: "day d days",
+        604_800 * NS_PER_SECOND: "week weeks",
+    }.items()
+    for name in names.split()
+}
+
+
+class CalendarUnit(NamedTuple):
+    """A unit that has no fixed length."""
+
+    name: str
+    months: int
+    days: int
+    """About as long."""
+
+
+_MONTH, _YEAR = CalendarUnit("month", 1, 30), CalendarUnit("year", 12, 365)
+CALENDAR_UNITS = {"month": _MONTH, "mo": _MONTH, "year": _YEAR, "yr": _YEAR, "y": _YEAR}
+_NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
+RATE_TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
+
+
+class Rate:
+    """A number of permits per period, kept exactly.
+
+    ``permits`` is an int, float, Decimal or Fraction. ``per`` is a number of seconds of the same types, or a timedelta. A float is
+    read as it is written: ``Rate(0.3)`` is 3 per 10 s. A float period of more than 15 digits, such as ``1 / 3``, is read to the
+    nearest nanosecond. Both numbers are kept as given, because windows count by them: 100 per 60 s is not equal to 5 per 3 s.
+
+    Raises ValueError for a value that is zero, negative, infinite, NaN or outside 1e-400 to 1e400, and TypeError for a bool or
+    any other type.
+    """
+
+    __slots__ = ("is_whole", "period_ns", "permits", "ticks")
+    permits: int
+    """Permits per period, a whole number."""
+    period_ns: int
+    """Length of the period in nanoseconds, a whole number."""
+    ticks: tuple[int, int]
+    """For exact arithmetic: the least whole numbers of ticks for a nanosecond and for a permit."""
+    is_whole: bool
+    """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
+
+    def __init__(self, permits: Number, per: Duration = 1) -> None:
+        if isinstance(permits, str):
+            raise TypeError(f"Rate(permits) must be an int, float, Decimal or Fraction, not text. Write Rate.parse({permits[:80]!r}).")
+        n, n_den = exact(permits, "Rate(permits)")
+        t, t_den = _seconds(per)
+        for value, name in ((n, "permits"), (t, "per")):
+            if value <= 0:
+                raise ValueError(f"Rate({permits!r}, per={per!r}): {name} must be greater than 0.")
+        self._keep(n, n_den, t * NS_PER_SECOND, t_den)
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Read ``"100/s"``, ``"500/min"``, ``"10000/day"``, ``"3/250ms"``, ``"0.5/s"``, ``"200_000 per hour"`` or ``"20"``.
+
+        The units are ns, us, ms, s (sec, second), min (minute), h (hr, hour), d (day) and week. A plain number means per second.
+        Raises ValueError for any other text. ``m`` is such a text, because it may mean minutes or months. A month has no fixed
+        length: write ``"1000/30day"``, or ``CalendarWindow("1000/month", "UTC")`` for a quota of each month.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"Rate.parse() takes text such as '100/s', not {type(text).__name__}.")
+        match = re.fullmatch(RATE_TEXT, text.strip(), re.ASCII | re.IGNORECASE)
+        unit = (match[3] or "s").lower() if match else ""
+        if match is None or unit not in _UNITS:
+            hint = " ('m' may mean minutes or months: write 'min')" if unit == "m" else ""
+            write = "'100/s', '500/min', '3/250ms' or '10000/day'"
+            if match and (no_unit := CALENDAR_UNITS.get(unit.removesuffix("s"))):
+                hint = f": a {no_unit.name} has no fixed length"
+                days = no_unit.days * (int(match[2]) if (match[2] or "").isdigit() else 1)
+                write = f"'{match[1]}/{days}day', or CalendarWindow('{match[1]}/{match[2] or ''}{no_unit.name}', 'UTC')"
+            raise ValueError(f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write {write}.")
+        n, n_den = written(match[1], "Rate.parse()")
+        count, count_den = written(match[2] or "1", "Rate.parse()")
+        if n == 0 or count == 0:
+            raise ValueError(f"Rate.parse({text[:80]!r}): a rate must be greater than 0.")
+        rate = object.__new__(cls)
+        rate._keep(n, n_den, count * _UNITS[unit], count_den)
+        return rate
+
+    @classmethod
+    def of(cls, value: Rate | str | Number) -> Rate:
+        """The Rate itself, the rate that a text names, or a number per second."""
+        if isinstance(value, Rate):
+            return value
+        return _parsed(value) if isinstance(value, str) else cls(value)
+
+    @classmethod
+    def exactly(cls, permits: int, period_ns: int, permits_den: int = 1) -> Rate:
+        """``permits / permits_den`` per ``period_ns``: whole numbers that the caller has checked."""
+        rate = object.__new__(cls)
+        rate._keep(permits, permits_den, period_ns, 1)
+        return rate
+
+    def _keep(self, n: int, n_den: int, ns: int, ns_den: int) -> None:
+        """Keep n per ns, both fractions. Windows count by these numbers, so the scale is the least that makes both whole."""
+        scale = lcm(n_den // gcd(n, n_den), ns_den // gcd(ns, ns_den))
+        permits, period_ns = n * scale // n_den, ns * scale // ns_den
+        least = gcd(permits, period_ns)
+        _set(self, "permits", permits)
+        _set(self, "period_ns", period_ns)
+        _set(self, "ticks", (permits // least, period_ns // least))
+        _set(self, "is_whole", scale == 1)
+
+    def with_permits(self, permits: int) -> Rate:
+        """Another number of permits in the same period."""
+        return Rate.exactly(permits, self.period_ns)
+
+    @property
+    def per_second(self) -> float:
+        """Permits per second, for display. The two integers are the exact rate."""
+        return as_float(self.permits * NS_PER_SECOND, self.period_ns)
+
+    @property
+    def interval_ns(self) -> int:
+        """Nanoseconds from one permit to the next, rounded down."""
+        return self.period_ns // self.permits
+
+    def permits_in(self, ns: int) -> int:
+        """Whole permits that a duration is worth, rounded down."""
+        return ns * self.permits // self.period_ns
+
+    def permits_and_rest(self, ns: int, rest: int) -> tuple[int, int]:
+        """Whole permits that a duration and an earlier rest are worth, and the new rest."""
+        return divmod(ns * self.permits + rest, self.period_ns)
+
+    def slower_than(self, other: Rate) -> bool:
+        """Whether it gives fewer permits per second than the other rate."""
+        return self.permits * other.period_ns < other.permits * self.period_ns
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rate):
+            return NotImplemented
+        return (self.permits, self.period_ns) == (other.permits, other.period_ns)
+
+    def __hash__(self) -> int:
+        return hash((self.permits, self.period_ns))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Rate cannot be changed; make a new one instead of setting {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Rate cannot be changed; make a new one instead of deleting {name!r}")
+
+    def __reduce__(self) -> tuple[object, tuple[int, int, bool]]:
+        return _restored, (self.permits, self.period_ns, self.is_whole)
+
+    def __str__(self) -> str:
+        name, length = max(
+            ((n, ns) for n, ns in _UNITS.items() if self.period_ns % ns == 0 and n not in ("d", "week", "weeks")), key=lambda unit: unit[1]
+        )
+        count = self.period_ns // length
+        return f"{self.permits}/{'' if count == 1 else count}{name}"
+
+    def __repr__(self) -> str:
+        return f"Rate.parse({str(self)!r})"
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Rate:
+    """As `Rate.parse`, once for each text, because the limits of all keys have the same few rates."""
+    return Rate.parse(text)
+
+
+def _restored(permits: int, period_ns: int, is_whole: bool) -> Rate:
+    rate = Rate.exactly(permits, period_ns)
+    _set(rate, "is_whole", is_whole)
+    return rate
+
+
+def _seconds(per: Duration) -> tuple[int, int]:
+    num, den = _of_timedelta(per) or exact(cast("Number", per), "Rate(per)", ", or a timedelta")
+    if isinstance(per, float) and len(float.__repr__(per).partition("e")[0].strip("0.").replace(".", "")) > _WRITTEN_DIGITS:
+        ns = (2 * num * NS_PER_SECOND + den) // (2 * den)
+        return (ns, NS_PER_SECOND) if ns else (num, den)
+    return num, den
+
+
+def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
+    """Numerator and denominator of a finite number. A float counts as it is written, not as it is stored.
+
+    Raises ValueError or TypeError that begins with ``what``. ``also`` names other values in the message.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) >= 10**MOST_DIGITS:
+            raise ValueError(f"{called(what, value)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
+        return value, 1
+    if isinstance(value, float) and abs(value) < _WHOLE_FLOATS and value.is_integer():
+        return int(value), 1
+    from decimal import Decimal  # as slow as importing all of aiorate, and not needed for whole numbers
+    from fractions import Fraction
+
+    if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
+        raise TypeError(f"{what} must be an int, float, Decimal or Fraction{also}, not {type(value).__name__}.")
+    given = value
+    if isinstance(value, float):
+        value = Decimal(float.__repr__(value))
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise ValueError(f"{called(what, given)} must be a finite number{also}.")
+        if value and abs(value.adjusted()) > MOST_DIGITS:
+            raise ValueError(f"{called(what, given)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
+    return value.as_integer_ratio()
+
+
+def ratio_of(value: Number, what: str) -> tuple[int, int]:
+    """As `exact`, of a ratio of 1 or more. ``what`` is the call and the argument, as in ``"BurstRatio(ratio"``."""
+    num, den = exact(value, f"{what})")
+    if num < den:
+        raise ValueError(f"{what}={value!r}) must be 1 or more; 1 means no catching up.")
+    return (num, den) if num > den else EVEN
+
+
+def written(text: str, what: str) -> tuple[int, int]:
+    """Numerator and denominator of a decimal text."""
+    if len(text) > 2 * MOST_DIGITS:
+        raise ValueError(f"{what}: a number of {len(text)} digits is too long; {2 * MOST_DIGITS} are allowed.")
+    if text.isdigit():
+        return exact(int(text), what)
+    from decimal import Decimal
+
+    return exact(Decimal(text), what)
+
+
+def exact_seconds(value: Duration, what: str, also: str = "") -> tuple[int, int]:
+    """As `exact`, of a duration in seconds, below 0 too."""
+    parts = _of_timedelta(value)
+    if parts is not None:
+        return parts
+    also = also and f" or {also}"
+    try:
+        return exact(cast("Number", value), what, f", 0 seconds or more{also and ','}{also}")
+    except TypeError:
+        raise TypeError(f"{what} must be a timedelta or a number of seconds{also}, not {type(value).__name__}.") from None
+
+
+def _of_timedelta(value: object) -> tuple[int, int] | None:
+    if not isinstance(value, (int, float)):
+        from datetime import timedelta  # slower than importing all of aiorate
+
+        if isinstance(value, timedelta):  # total_seconds() is a float, these three are whole numbers
+            return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, 1_000_000
+    return None
+
+
+def duration_to_ns(value: Duration, what: str, also: str = "") -> int:
+    """A duration of 0 or more, a number of seconds or a timedelta, to the nearest whole nanosecond.
+
+    All public arguments that are durations are read here. Raises ValueError or TypeError that begins with ``what``. ``also`` names
+    other values in the message, as in ``"None (no bound)"``.
+    """
+    if type(value) is int and 0 <= value < _SHORT:  # in a sixth of the time of the exact way
+        return value * NS_PER_SECOND
+    if type(value) is float and 0 <= value < _SHORT:
+        ns = value * NS_PER_SECOND
+        nearest = int(ns + 0.5)
+        if -0.25 < ns - nearest < 0.25:
+            return nearest
+    num, den = exact_seconds(value, what, also)
+    if num < 0:
+        raise ValueError(f"{called(what, value)} must be 0 seconds or more{also and ', or '}{also}.")
+    return (2 * num * NS_PER_SECOND + den) // (2 * den)
+
+
+def ns_to_seconds(ns: int) -> float:
+    """Nanoseconds in seconds, as a float. Infinite where a float cannot hold it."""
+    return as_float(ns, NS_PER_SECOND)
+
+
+def as_float(num: int, den: int) -> float:
+    """num / den as a float. Infinite where a float cannot hold it."""
+    try:
+        return num / den
+    except OverflowError:
+        return float("inf")
+
+
+def ceil_div(num: int, den: int) -> int:
+    """num / den rounded up: an event within a nanosecond counts at its end."""
+    return -(-num // den)
+
+
+_set = object.__setattr__

@@ -1,0 +1,1 @@
+"""One limit for several processes, over Redis or Valkey."""

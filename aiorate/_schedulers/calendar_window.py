@@ -1,0 +1,240 @@
+"""CalendarWindow: a number of permits per window of the calendar, such as a day. Knows nothing of loops or waiters.
+
+It knows the place of its instants on the calendar, and reads no clock after its construction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate._calendar_rate import CalendarRate
+from aiorate._rate import NS_PER_SECOND, Rate
+from aiorate._schedulers.calendar_edges import DAY, edge_after, month_after
+from aiorate._schedulers.interface import check_give_back, check_instant, check_optional, check_permits, check_window
+from aiorate._schedulers.window import Window, in_period, rate_per, whole_rate
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
+
+    from aiorate._rate import Number
+
+__all__ = ["CalendarWindow"]
+
+_HOUR = 3_600 * NS_PER_SECOND
+_ONE_BY_ONE = 32  # edges of windows found one after the other: one on a day on which the clocks change may be near
+
+
+class CalendarWindow(Window):
+    """Allow n permits per hour, day, week, month or year of a time zone.
+
+    The count returns to 0 when the next window begins, so up to 2 n can go around that instant. Weeks begin on Monday, months and years
+    on the first at midnight. A day on which the clocks change is an hour shorter or longer.
+
+    Args:
+        rate: Whole permits in a period of the calendar: ``"1000/day"``, ``"100000/month"``, ``"5000/3 months"``.
+        tz: The time zone: a name such as ``"Europe/Berlin"``, or a tzinfo.
+        origin: The Unix time of the instant 0, in ns. By default the wall clock is read once.
+        start: When the schedule begins, in ns. By default with the first request.
+    """
+
+    __slots__ = ("_began", "_ends", "_opens", "_origin", "_tz", "_used")
+    rate: Rate
+
+    def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
+        from datetime import tzinfo as tzinfo_type  # imported here, so that importing this module stays fast
+
+        check_optional("start", start)
+        if isinstance(tz, str):
+            tz = _zone(tz)
+        if not isinstance(tz, tzinfo_type):
+            raise TypeError(f"CalendarWindow(tz) must be the name of a time zone or a tzinfo, not {type(tz).__name__}.")
+        if origin is None:
+            import time
+
+            origin = time.time_ns() - time.monotonic_ns()
+        check_instant("CalendarWindow(origin)", origin)
+        self.rate = _checked(CalendarRate.of(rate))
+        self._tz = tz
+        self._origin = origin
+        self._last = start
+        # The window of the used permits: its first grant, its end, and its beginning if all windows before it are used up.
+        self._began = self._ends = start
+        self._opens: int | None = None
+        self._used = 0
+
+    @property
+    def origin(self) -> int:
+        """The Unix time, in ns, of the instant 0."""
+        return self._origin
+
+    @property
+    def described(self) -> str:
+        """The rate and the time zone, as text."""
+        return f"{self.rate} in {self._tz}"
+
+    def edges(self, unix: int, count: int) -> list[int]:
+        """The first ``count`` edges of windows after that Unix time; all in ns."""
+        edges: list[int] = []
+        for _ in range(count):
+            unix = self._edge_after(unix - self._origin) + self._origin
+            edges.append(unix)
+        return edges
+
+    def _enter(self, permits: int, now: int) -> None:
+        if self._ends is None or now >= self._ends:
+            self._began, self._ends, self._used = now, self._edge_after(now), 0
+        elif self._opens is not None:
+            self._began = now
+        self._used, self._last, self._opens = self._used + permits, now, None
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Credit permits that are, or may be, this window's. The permits of an earlier window are gone."""
+        check_give_back(permits, now, taken)
+        if self._ends is not None and now < self._ends and (taken is None or self._began is None or taken >= self._began):
+            self._used = max(0, self._used - permits)
+
+    def charge(self, permits: int, now: int) -> None:
+        """Count permits in this window as far as they fit, and the rest in the next ones."""
+        check_permits("charge()", permits)
+        at = self._earliest(1, now)
+        if self._ends is None or at >= self._ends:
+            self._began, self._ends, self._used = at, self._edge_after(at), 0
+        n = self.rate.permits
+        over = min(self._used + permits - n, permits)
+        if over <= 0:
+            self._used += permits
+        else:
+            windows = -(-over // n)
+            self._used = over - (windows - 1) * n
+            at = self._edge(self._ends, windows - 1)
+            self._began, self._ends = at, self._edge_after(at)
+        self._opens = at if at > now else None
+
+    def read_rate(self, rate: Rate | str | Number) -> Rate:
+        """As `Scheduler.read_rate`, and of months and years."""
+        return CalendarRate.of(rate)
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Change the number of permits. The window keeps its period, as in `SlidingWindow.set_rate`.
+
+        For a window of months, a rate per second or per day counts for the longest such months. Grants in the current window still count.
+        """
+        rate = _checked(self._with_period(CalendarRate.of(rate)))
+        ends = self._edge_after(now if self._last is None else max(now, self._last), rate)
+        if self._ends is not None and now < self._ends:
+            # Still the old window. It counts until the later of both ends.
+            ends = max(ends, self._ends)
+        else:
+            self._began = now
+            self._used = 0
+        self.rate, self._ends = rate, ends
+
+    def reset(self, now: int) -> None:
+        """Forget all grants."""
+        self._began = self._ends = self._last = now
+        self._opens = None
+        self._used = 0
+
+    def shift(self, ns: int) -> None:
+        """Move the calendar of later instants on by ``ns``, because time went on during a pause."""
+        self._origin += ns
+        if self._ends is not None:
+            self._ends -= ns
+        if self._opens is not None:
+            self._opens -= ns
+
+    def bound(self, window: int, largest: int = 1) -> int:
+        """n for each window of the calendar that a window of this length may touch: 2 n over an edge."""
+        check_window(window, largest)
+        shortest = self.rate.period_ns
+        if isinstance(self.rate, CalendarRate):
+            shortest = self.rate.shortest_ns
+        if shortest > _HOUR and self._tz.utcoffset(None) is None:
+            change = 2 * _HOUR if shortest <= DAY * NS_PER_SECOND else 26 * _HOUR  # an island that crosses the date line leaves out a day
+            shortest = max(shortest - change, _HOUR)  # the least that a change of the clocks leaves
+        return self.rate.permits * (1 + -(-window // shortest))
+
+    def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
+        if self._last is None:
+            self._last = now
+        at, n = max(self._last, now, now if self._opens is None else self._opens), self.rate.permits
+        used, ends = (0, None) if self._ends is None or at >= self._ends else (self._used, self._ends)
+        windows = -(-(used + ahead + permits) // n) - 1  # that are used up before
+        if windows < 1:
+            return at
+        return self._edge(self._edge_after(at) if ends is None else ends, windows - 1)
+
+    def _with_period(self, rate: Rate) -> Rate:
+        """The rate in the period of the windows now; as written if it is whole only there."""
+        if not isinstance(self.rate, CalendarRate):
+            return rate if isinstance(rate, CalendarRate) else in_period(rate, self.rate, "CalendarWindow")
+        if isinstance(rate, CalendarRate):
+            permits, rest = divmod(rate.permits * self.rate.months, rate.months)
+            return rate if rest or not permits else self.rate.with_permits(permits)
+        return in_period(rate, self.rate, "CalendarWindow")
+
+    def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
+        """The first edge of a window after the instant."""
+        rate = rate or self.rate
+        months = rate.months if isinstance(rate, CalendarRate) else 0
+        second = (self._origin + instant) // NS_PER_SECOND
+        try:
+            edge = edge_after(second, self._tz, rate.period_ns // NS_PER_SECOND, months)
+        except (OverflowError, OSError, ValueError):
+            return instant + rate.period_ns  # the calendar ends with the year 9999
+        return edge * NS_PER_SECOND - self._origin
+
+    def _edge(self, ends: int, windows: int) -> int:
+        """The end of that many windows after the one that ends at ``ends``."""
+        period = self.rate.period_ns
+        if windows < 1:
+            return ends
+        if not isinstance(self.rate, CalendarRate):
+            near = min(windows, _ONE_BY_ONE)
+            for _ in range(near):
+                ends = self._edge_after(ends)
+            # Of windows far ahead, from the middle of the one before, which is inside it whatever the clocks were changed by.
+            return ends if near == windows else self._edge_after(ends + (windows - near - 1) * period + period // 2)
+        try:
+            edge = month_after((self._origin + ends) // NS_PER_SECOND, self._tz, windows * self.rate.months)
+        except (OverflowError, OSError, ValueError):
+            return ends + windows * period
+        return edge * NS_PER_SECOND - self._origin
+
+    def __repr__(self) -> str:
+        return f"CalendarWindow({str(self.rate)!r}, tz={str(self._tz)!r}, used={self._used})"
+
+
+def _zone(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo, available_timezones
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        if name == "UTC":
+            from datetime import UTC
+
+            return UTC
+        if not available_timezones():  # as on Windows
+            raise ValueError(
+                f"CalendarWindow(tz={name!r}): no time zones are installed here. Install them: pip install tzdata. 'UTC' works without."
+            ) from error
+        raise ValueError(
+            f"CalendarWindow(tz={name!r}) is not a time zone. Write CalendarWindow('9/day', 'UTC') or 'Europe/Berlin'."
+            " Where the system has no time zones, install tzdata."
+        ) from error
+
+
+def _checked(rate: Rate) -> Rate:
+    """The rate, if its period is a window of the calendar."""
+    if isinstance(rate, CalendarRate):
+        return rate
+    whole_rate(rate, "CalendarWindow")
+    seconds, rest = divmod(rate.period_ns, NS_PER_SECOND)
+    if rest or not seconds or (seconds not in (DAY, 7 * DAY) and DAY % seconds):
+        written = [repr(str(each)) for each in (rate_per(rate, days * DAY * NS_PER_SECOND) for days in (1, 7)) if each]
+        raise ValueError(
+            f"CalendarWindow({str(rate)!r}): the period must be whole seconds that divide a day, months, a day or a week."
+            f" Write {' or '.join(written) or repr('10000/day')}, or SlidingWindow({str(rate)!r}) for windows that begin anywhere."
+        )
+    return rate

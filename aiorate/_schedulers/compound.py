@@ -1,0 +1,151 @@
+"""Compound: a scheduler made of others, its parts.
+
+A request is scheduled for the latest instant that a part names. It is taken from all parts at once or from none.
+Knows nothing of clocks, loops or waiters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window
+
+if TYPE_CHECKING:
+    from aiorate._rate import Rate
+
+__all__ = ["Compound"]
+
+
+class Compound(Scheduler):
+    """Grants what all of its ``parts`` grant. The subclass sets them, defines `set_rate`, and may give each part its own amount."""
+
+    __slots__ = ("parts",)
+    parts: tuple[Scheduler, ...]
+
+    def shares(self, permits: int) -> list[tuple[Scheduler, int]]:
+        """The parts that such a request is taken from, each with its amount. Here: all of them, the same amount."""
+        return [(part, permits) for part in self.parts]
+
+    @property
+    def members(self) -> tuple[Scheduler, ...]:  # type: ignore[override]
+        """The parts, in the order given."""
+        return self.parts
+
+    @property
+    def rate(self) -> Rate:  # type: ignore[override]  # it follows the parts'
+        """The rate of the tightest part."""
+        tightest = self.parts[0].rate
+        for part in self.parts[1:]:
+            if part.rate.slower_than(tightest):
+                tightest = part.rate
+        return tightest
+
+    @property
+    def max_permits(self) -> int | None:  # type: ignore[override]
+        """The least `max_permits` of a part."""
+        least = None  # by hand, because every take asks: min() of a comprehension takes three times as long
+        for part in self.parts:
+            most = part.max_permits
+            if most is not None and (least is None or most < least):
+                least = most
+        return least
+
+    @property
+    def books_since(self) -> bool:  # type: ignore[override]
+        """Whether any part honours ``since``."""
+        return any(part.books_since for part in self.parts)
+
+    @property
+    def receipts(self) -> bool:
+        """Whether permits may come back by receipt, to any part."""
+        return self.parts[0].receipts
+
+    @receipts.setter
+    def receipts(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        for part in self.parts:
+            part.receipts = value
+
+    @property
+    def spilled(self) -> int:
+        """The most nanoseconds of schedule that a part has lost."""
+        return max(part.spilled for part in self.parts)
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        check_ask("take()", permits, now, since, self.max_permits)
+        shares = self.shares(permits)
+        at = self.due(shares, now)
+        if at > now:
+            return at
+        # ``since`` does not decide whether a request is granted, so peek() at all parts is enough.
+        return max([part.take(amount, now, since) for part, amount in shares], default=now)
+
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        check_ask("peek()", permits, now, most=self.max_permits)
+        if not ahead:
+            return self.due(self.shares(permits), now)
+        before = dict(self.shares(ahead))
+        return max([part.peek(amount, now, before.get(part, 0)) for part, amount in self.shares(permits)], default=now)
+
+    def due(self, shares: list[tuple[Scheduler, int]], now: int) -> int:
+        """The latest instant that a part names."""
+        return max([part.peek(amount, now) for part, amount in shares], default=now)
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Give every part its amount back."""
+        check_give_back(permits, now, taken)
+        for part, amount in self.shares(permits):
+            part.give_back(amount, now, taken)
+
+    def charge(self, permits: int, now: int) -> None:
+        """Charge every part its amount."""
+        check_permits("charge()", permits)
+        for part, amount in self.shares(permits):
+            part.charge(amount, now)
+
+    def shift(self, ns: int) -> None:
+        """Have every part follow a pause of ``ns``."""
+        for part in self.parts:
+            part.shift(ns)
+
+    def restart(self, now: int) -> None:
+        """Restart all parts."""
+        for part in self.parts:
+            part.restart(now)
+
+    def reset(self, now: int) -> None:
+        """Reset all parts."""
+        for part in self.parts:
+            part.reset(now)
+
+    def available(self, now: int) -> int:
+        """The least of the parts'."""
+        return min(part.available(now) for part in self.parts)
+
+    def quotas(self) -> list[tuple[int, Rate]]:
+        """Those of all parts."""
+        return [quota for part in self.parts for quota in part.quotas()]
+
+    def standings(self, now: int) -> list[tuple[int, int]]:
+        """Those of all parts."""
+        return [standing for part in self.parts for standing in part.standings(now)]
+
+    def rested(self, now: int) -> bool:
+        """Whether all parts are."""
+        return all(part.rested(now) for part in self.parts)
+
+    def lag(self, now: int) -> int:
+        """The longest `lag` of a part."""
+        return max(part.lag(now) for part in self.parts)
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """The least `bound` of a part."""
+        check_window(window, largest)
+        return self.bound_when_late(window, largest, 0)
+
+    def bound_when_late(self, window: int, largest: int, late: int) -> int | None:
+        """The least bound of a part, each with an allowance for lateness only if it needs one."""
+        bounds = [part.bound_when_late(window, largest, late) for part in self.parts]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.parts))})"

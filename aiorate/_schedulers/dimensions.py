@@ -1,0 +1,138 @@
+"""Dimensions: the scheduler of an `aiorate.Budget`. A request takes an amount of each of several limits."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING, NoReturn
+
+from aiorate._schedulers.capped import Capped
+from aiorate._schedulers.compound import Compound
+from aiorate._schedulers.interface import given_twice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiorate._rate import Rate
+    from aiorate._schedulers.interface import Scheduler
+
+__all__ = ["Amounts", "Dimensions"]
+
+
+class Amounts(int):
+    """One request, or the sum of several: the amount, 0 or more, of each dimension. As an int it is the number of requests."""
+
+    of: tuple[int, ...]
+    waited_for: int | None
+    """The place of the dimension that the request, or one before it in line, waited for; None: none."""
+    above: Amounts | None = None
+    """What the request takes of a budget that is shared; None: not asked for yet."""
+
+    def __new__(cls, of: tuple[int, ...], requests: int = 1) -> Amounts:
+        amounts = super().__new__(cls, requests)
+        amounts.of, amounts.waited_for = of, None
+        return amounts
+
+    def part(self, places: tuple[int, ...]) -> Amounts:
+        """The amounts at these places, in that order; no request if they are all 0."""
+        if self.above is None:
+            of = tuple([self.of[place] for place in places])
+            self.above = Amounts(of, int(self) if any(of) else 0)
+        return self.above
+
+    def __add__(self, other: int) -> Amounts:
+        return self._joined(other, 1)
+
+    def __radd__(self, other: int) -> Amounts:
+        return self._joined(other, 1)
+
+    def __sub__(self, other: int) -> Amounts:
+        return self._joined(other, -1)
+
+    def _joined(self, other: int, sign: int) -> Amounts:
+        if not isinstance(other, Amounts):  # the sum of no requests
+            return self
+        return Amounts(tuple([mine + sign * its for mine, its in zip(self.of, other.of, strict=True)]), int(self) + sign * int(other))
+
+    def __deepcopy__(self, memo: object) -> Amounts:
+        return self
+
+
+class Dimensions(Compound):
+    """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`."""
+
+    __slots__ = ("waited_for",)
+    parts: tuple[Scheduler, ...]
+    max_permits: int | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
+    """None: a request counts as 1. Its amounts are compared with those of the parts."""
+
+    def __init__(self, parts: Sequence[Scheduler]) -> None:
+        if given_twice(parts):
+            raise ValueError("Budget(): a strategy given for two dimensions would be charged for both. Make two.")
+        self.parts = tuple(parts)
+        self.waited_for: int | None = None
+        """The place of the dimension that last had a request wait. Those that are only shared come after the own ones."""
+        self.receipts = True
+
+    @property
+    def rate(self) -> Rate:  # type: ignore[override]
+        """The rate of the first dimension."""
+        return self.parts[0].rate
+
+    @property
+    def most(self) -> list[int | None]:
+        """The largest amount of each dimension that can ever be granted; None: any."""
+        return [part.max_permits for part in self.parts]
+
+    def available_of(self, place: int, now: int) -> int:
+        """How much of that dimension is available."""
+        return self.parts[place].available(now)
+
+    def shares(self, permits: int) -> list[tuple[Scheduler, int]]:
+        """The dimensions of which it takes more than 0. A plain number is one request that takes 1 of each."""
+        of = permits.of if isinstance(permits, Amounts) else (1,) * len(self.parts)
+        return [(part, amount) for part, amount in zip(self.parts, of, strict=False) if amount]  # the last may be of a shared limit
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        at = super().take(permits, now, since)
+        if at <= now and isinstance(permits, Amounts):
+            permits.waited_for = self.waited_for
+        return at
+
+    def due(self, shares: list[tuple[Scheduler, int]], now: int) -> int:
+        """The latest instant that a dimension names. If that is after ``now``, the dimension is noted in `waited_for`."""
+        dues = [part.peek(amount, now) for part, amount in shares]
+        at = max(dues, default=now)
+        if at > now:
+            self.waited_for = self._place_of(shares[dues.index(at)][0])
+        return at
+
+    def last(self, permits: int, now: int) -> int | None:
+        """The place of the dimension for which the request would wait longest; None: none."""
+        dues = [(part.peek(amount, now), part) for part, amount in self.shares(permits)]
+        at, latest = max(dues, key=itemgetter(0), default=(now, None))
+        return self._place_of(latest) if latest is not None and at > now else None
+
+    def correct(self, place: int, more: int, now: int, taken: int) -> None:
+        """Charge the ``more`` permits of that dimension that a request used than it took. Fewer (below 0) come back by receipt."""
+        if more > 0:
+            self.parts[place].charge(more, now)
+        elif more < 0:
+            self.parts[place].give_back(-more, now, taken)
+
+    def cap(self, place: int, name: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> None:
+        """Heed what a server said is left of that dimension; see `Capped.heed`."""
+        part = self.parts[place]
+        if not isinstance(part, Capped) or part.ended(now):
+            part = Capped(part.inner if isinstance(part, Capped) else part)
+        if part.heed(name, left, size, ns, now, at, error):
+            self.parts = (*self.parts[:place], part, *self.parts[place + 1 :])
+
+    def set_rate(self, rate: Rate, now: int) -> NoReturn:
+        """Refused: each dimension has a rate."""
+        raise RuntimeError("set_rate(): a budget has a rate for each dimension.")
+
+    def bound_when_late(self, window: int, largest: int, late: int) -> None:
+        """None: the bounds are those of the dimensions."""
+
+    def _place_of(self, dimension: Scheduler) -> int:
+        return [part is dimension for part in self.parts].index(True)

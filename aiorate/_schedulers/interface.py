@@ -1,0 +1,281 @@
+"""The Scheduler interface, its laws and its defaults, and the checks that all strategies share.
+
+A scheduler is a few integers that answer one question: *when may a request for n permits go?*
+It knows no loop, no clock and no waiter. The caller passes the instant in, in whole nanoseconds on any monotonic origin.
+
+The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
+
+1.  A question changes nothing, and neither does a refusal. Only the first instant given may start the schedule.
+2.  A request is never granted before the instant named for it, and always at that instant or later.
+3.  More permits are never sooner, and a take makes nobody sooner.
+4.  No window of any history holds more permits than `Scheduler.bound` says. A permit given back by its receipt counts as never
+    granted. A permit given back without a receipt counts as one fewer at the instant at which it comes back.
+5.  A take that is given back at once, by receipt, leaves no trace. The takes of one instant that come back whole, later and with
+    nothing in between, leave none within 1 ns in any strategy of aiorate. After any return, no request is sooner than in the earlier
+    of two histories: without the take, and with the take kept.
+6.  Adding a constant to all instants changes nothing else.
+7.  A clock that goes back makes no progress and earns no credit.
+8.  No drift: the k-th grant under load is due at exactly its share of the schedule, after a thousand million grants too.
+9.  The permits that `Scheduler.stock` counts are granted, at that instant or any later one, as long as nothing else is taken.
+10. A charge delays later requests as a take does where the take is due, and by no less where it is not.
+11. With ``ahead``, `Scheduler.peek` names no instant later than the one at which the request would be granted, if the permits ahead of it
+    were taken before, each as soon as it is due; and that very instant where permits lie on a straight line.
+12. A grab of the scheduler's meter, if it has one, does what a take of one permit does, or nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from aiorate._errors import called
+from aiorate._rate import NS_PER_SECOND, Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiorate._meter import Meter
+    from aiorate._rate import Number
+
+__all__ = ["NOBODY_KNOWS", "Scheduler"]
+
+NOBODY_KNOWS = 1 << 198
+"""An answer of `Scheduler.take` in place of an instant. The limiter sets no timer, and is told when the answer changes."""
+
+
+class Scheduler(ABC):
+    """When may a request go? All instants and durations are whole nanoseconds.
+
+    A custom strategy derives from this class, keeps `rate` and `max_permits`, and defines `take`, `peek`, `give_back`, `set_rate`,
+    `lag` and `bound`. The other members are defaults that fit most strategies.
+    """
+
+    __slots__ = ("owner", "receipts")
+
+    rate: Rate
+    """The rate in force; `set_rate` changes it."""
+    max_permits: int | None = None
+    """The largest single request that can ever be granted; None: any."""
+    books_since: bool = True
+    """Whether `take` honours ``since``. If not, the limiter's guarantee needs no allowance for a late event loop."""
+    members: tuple[Scheduler, ...] = ()
+    """The schedulers of which this one consists."""
+    owner: str
+    """The limiter to which it belongs; see `claim`."""
+    receipts: bool
+    """Whether permits may come back by receipt. While a limiter sets it to False, the scheduler need not keep a record of takes."""
+
+    @property
+    def meter(self) -> Meter | None:
+        """The meter that takes single permits as `take` does; None: the strategy has none."""
+        return None
+
+    @property
+    def spilled(self) -> int:
+        """Nanoseconds of schedule that were not used in time and are lost; 0 where the strategy makes up for all missed time."""
+        return 0
+
+    @abstractmethod
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        """The instant for which the request is scheduled. If that is ``now`` or earlier, the request is granted and spent.
+
+        A later instant is a refusal. It changes nothing, and the same request is granted at that instant, provided that nothing
+        else is taken in between. ``since`` (default ``now``) is the instant at which the request joined the line. Schedulers that
+        pace book from ``max(due, since)``, so a late timer costs no rate. The receipt of a grant is its ``now``.
+        """
+
+    @abstractmethod
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        """The answer that `take` would give. Changes nothing.
+
+        With ``ahead``, that many permits are taken before, each as soon as it is due. The answer is exact where permits lie on a straight
+        line, as in pools, buckets and the ticks accumulator, and never later than the truth elsewhere. It costs the same for any ``ahead``.
+        """
+
+    @abstractmethod
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Credit permits that were not used.
+
+        ``taken`` is their receipt: the ``now`` at which `take` granted them. The credit is then exact, or less. Without a receipt,
+        pools and buckets fill up to capacity, windows forget their oldest entries, and pacing strategies lose the slot.
+        """
+
+    @abstractmethod
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Change the rate from ``now`` on. Forgives no debt and gives no credit."""
+
+    def read_rate(self, rate: Rate | str | Number) -> Rate:
+        """The `Rate` that `set_rate` takes, from what users write: text, a number per second, or a Rate."""
+        return Rate.of(rate)
+
+    @abstractmethod
+    def lag(self, now: int) -> int:
+        """How far behind schedule, in ns."""
+
+    @abstractmethod
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """The most permits ever granted within any half-open window of ``window`` ns; None: no bound.
+
+        ``largest`` is the largest single request.
+        """
+
+    def bound_when_late(self, window: int, largest: int, late: int) -> int | None:
+        """The `bound` where requests are booked up to ``late`` ns before their grant."""
+        return self.bound(window + late if self.books_since else window, largest)
+
+    def stock(self, now: int) -> int:
+        """The number of permits that lie ready at ``now`` and stay ready until they are taken; 0: none for certain."""
+        return 0
+
+    def charge(self, permits: int, now: int) -> None:
+        """Take any number of permits that were used without a request. Later requests wait for them.
+
+        This default takes portions of the largest request allowed, each as soon as it is due. The strategies of aiorate take any
+        number in one step.
+        """
+        most = permits if self.max_permits is None else self.max_permits
+        while permits > 0:
+            portion = min(permits, most)
+            now = max(self.peek(portion, now), now)
+            self.take(portion, now)
+            permits -= portion
+
+    def apply(self, rate: Rate, burst_ratio: Number, now: int) -> None:
+        """Change the rate and, if the strategy has one, the burst ratio."""
+        if rate != self.rate:
+            self.set_rate(rate, now)
+
+    def restart(self, now: int) -> None:
+        """Forget the backlog: empty the pools, and have no slot due before ``now``. A debt stays. The default does nothing."""
+
+    def reset(self, now: int) -> None:
+        """Return to the state of a new scheduler that starts at ``now``, at the rate in force."""
+        raise RuntimeError(f"reset(): {type(self).__name__} has no method reset(now). Define it, or make a new limiter.")
+
+    def available(self, now: int) -> int:
+        """The number of permits that one request would be granted at ``now`` without a debt."""
+        one = int(self.peek(1, now) <= now)
+        if type(self).stock is not Scheduler.stock:
+            return self.stock(now)
+        if self.max_permits is None:
+            return one
+        least, most = 0, self.max_permits
+        while least < most:
+            middle = (least + most + 1) // 2
+            least, most = (middle, most) if self.peek(middle, now) <= now else (least, middle - 1)
+        return least
+
+    def quotas(self) -> list[tuple[int, Rate]]:
+        """Each limit as a server tells it: the most permits at once, and the rate at which they come back."""
+        most = self.bound(1) if self.max_permits is None else self.max_permits
+        return [(max(1, self.rate.permits_in(NS_PER_SECOND)) if most is None else most, self.rate)]
+
+    def standings(self, now: int) -> list[tuple[int, int]]:
+        """For each of the `quotas`: the permits available at ``now``, and the instant at which there is one more, if none is taken."""
+        left, most = self.available(now), self.max_permits
+        return [(left, now if most is not None and left >= most else self.peek(left + 1, now))]
+
+    def rested(self, now: int) -> bool:
+        """Whether a new scheduler in its place would serve no request sooner.
+
+        By default: whether the largest request would be granted now or, if `max_permits` is None, one of a single permit.
+        """
+        return self.peek(1 if self.max_permits is None else self.max_permits, now) <= now
+
+    def shift(self, ns: int) -> None:
+        """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
+
+    def claim(self, owner: str) -> None:
+        """Give it and its members to one limiter. Raises ValueError if any has one: each limiter would spend the other's permits."""
+        parts = _with_members([self])
+        for part in parts:
+            if _is_claimed(part):
+                raise ValueError(
+                    f"{part!r} belongs to {part.owner} already, so {owner} cannot have it. Make another scheduler, or share that limiter."
+                )
+        for part in parts:
+            part.owner = owner
+
+
+def _is_claimed(scheduler: Scheduler) -> bool:
+    try:
+        return bool(scheduler.owner)
+    except AttributeError:
+        return False
+
+
+def _with_members(schedulers: Iterable[Scheduler]) -> list[Scheduler]:
+    parts = [*schedulers]
+    for part in parts:  # the list grows meanwhile
+        parts += part.members
+    return parts
+
+
+def given_twice(schedulers: Iterable[Scheduler]) -> bool:
+    """Whether a scheduler stands among them or their members more than once."""
+    parts = _with_members(schedulers)
+    return len(parts) > len({id(part) for part in parts})
+
+
+def check_ask(call: str, permits: int, now: int, since: int | None = None, most: int | None = None) -> None:
+    """Raise TypeError or ValueError for wrong arguments of `Scheduler.take` or `Scheduler.peek`."""
+    right = type(now) is int and isinstance(permits, int) and permits > 0 and permits is not True and (most is None or permits <= most)
+    if right and (since is None or type(since) is int):
+        return  # in a third of the time of the checks below
+    check_permits(call, permits, most)
+    check_instant(f"{call}(now)", now)
+    check_optional(f"{call}(since)", since)
+
+
+def check_give_back(permits: int, now: int, taken: int | None) -> None:
+    """Raise TypeError or ValueError for wrong arguments of `Scheduler.give_back`."""
+    check_permits("give_back()", permits)
+    check_instant("give_back(now)", now)
+    check_optional("give_back(taken)", taken)
+
+
+def check_permits(call: str, permits: int, most: int | None = None) -> None:
+    """Raise TypeError or ValueError unless ``permits`` is an int from 1 to ``most``."""
+    if isinstance(permits, bool) or not isinstance(permits, int):
+        raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.")
+    if permits < 1:
+        raise ValueError(f"{called(call, permits)}: permits must be 1 or more.")
+    if most is not None and permits > most:
+        raise ValueError(
+            f"{called(call, permits)}: this limiter never grants more than {most} permits at once. Ask for fewer, or raise its burst."
+        )
+
+
+def check_instant(what: str, instant: int) -> None:
+    """Raise TypeError unless it is an instant."""
+    if isinstance(instant, bool) or not isinstance(instant, int):
+        raise TypeError(f"{what} must be an instant in whole ns, not {type(instant).__name__}.")
+
+
+def check_optional(what: str, instant: int | None) -> None:
+    """Raise TypeError unless it is an instant or None."""
+    if instant is not None:
+        check_instant(what, instant)
+
+
+def check_ns(call: str, ns: int, least: int = 0) -> None:
+    """Raise TypeError or ValueError unless ``ns`` is an int of ``least`` or more."""
+    if isinstance(ns, bool) or not isinstance(ns, int):
+        raise TypeError(f"{call} must be whole ns, an int, not {type(ns).__name__}.")
+    if ns < least:
+        raise ValueError(f"{called(call, ns)} must be {least} ns or more.")
+
+
+def check_window(window: int, largest: int) -> None:
+    """Raise TypeError or ValueError for wrong arguments of `Scheduler.bound`."""
+    check_ns("bound(window)", window, least=1)
+    check_permits("bound(largest)", largest)
+
+
+def booked_from(due: int, since: int, unit: int) -> int:
+    """The later of ``due`` (in ticks, of which a nanosecond has ``unit``) and ``since`` (in ns), in ticks.
+
+    An instant is a whole nanosecond, and a slot that is due within it is on time. Rounding such a slot up to the end of the
+    nanosecond would lose a fraction of it at every grant, which is drift.
+    """
+    return due if due > (since - 1) * unit else since * unit

@@ -1,0 +1,65 @@
+"""Places: the scheduler of `max_concurrency`. A permit is a place, which comes back when its holder leaves."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from aiorate._rate import Rate
+from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Places"]
+
+
+class Places(Scheduler):
+    """Grants free places, and refuses until one is given back. Time changes nothing.
+
+    In a child process after a fork all places are free, because their holders are in the parent and leave there.
+    """
+
+    __slots__ = ("_process", "holder", "rate", "size", "used")
+
+    books_since: bool = False
+    max_permits: int | None = None  # a request takes one place, whatever it takes of the limit above
+
+    def __init__(self, size: int) -> None:
+        self.size: int = size
+        self.rate: Rate = Rate(size)  # without meaning, but every scheduler has one
+        self.used: int = 0
+        self.holder: Callable[[], object | None] | None = None
+        """The holder of the only place, if there is just one: a weak reference, since a holder that is collected leaves."""
+        self._process = os.getpid()
+        self.receipts = True
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        at = self.peek(permits, now)
+        if at <= now:
+            self.used += 1
+        return at
+
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        if self._process != os.getpid():
+            self._process, self.used, self.holder = os.getpid(), 0, None
+        return now if self.used < self.size and not ahead else NOBODY_KNOWS
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Free the place."""
+        self.holder = None
+        self.used = max(0, self.used - 1)
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Refused: places have a number, not a rate."""
+        raise RuntimeError("set_rate(): a limit of concurrency has no rate.")
+
+    def lag(self, now: int) -> int:
+        return 0
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """None: a place may be taken and left any number of times."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"{self.used} of {self.size} places taken"

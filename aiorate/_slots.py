@@ -1,0 +1,61 @@
+"""Slots: the steps of an open-loop schedule, which does not wait for the work done in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiorate._rate import ns_to_seconds
+from aiorate._tree.notices import skip
+
+if TYPE_CHECKING:
+    from aiorate._tree.node import Node
+
+__all__ = ["Slot", "SlotCount"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One step of an open-loop schedule."""
+
+    index: int
+    """Counts from 0, skipped slots included."""
+    scheduled_at: float
+    """Clock reading in seconds at which it was meant to start: measure response times from here."""
+    lag: float
+    """Seconds by which it starts late."""
+
+
+class SlotCount:
+    """The numbers of one schedule: the index of the next slot, and since when it stands in line."""
+
+    __slots__ = ("_index", "_node", "_opened", "_since", "_skipped", "_spilled")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._index = 0
+        self._since: int | None = None
+        self._opened = self._skipped = self._spilled = 0
+
+    def open(self) -> int:
+        """Since when the next slot stands in line: since the previous one. A slow body is made up for as far as the limiter allows."""
+        node = self._node
+        self._opened, self._skipped = node.look_now(), node.counters.skipped
+        self._spilled = node.scheduler.spilled
+        return self._opened if self._since is None else max(self._since, self._opened - node.catch_up.limit)
+
+    def granted_at_once(self) -> None:
+        """Count the slots skipped before one that did not have to wait: nothing else has noticed them."""
+        if self._index:
+            skip(self._node, self._node.scheduler.spilled - self._spilled)
+
+    def slot(self, at: int) -> Slot:
+        """The slot that was granted for the instant ``at``."""
+        node = self._node
+        if self._index:
+            self._index += max(0, node.counters.skipped - self._skipped)  # a reset() restarts their count
+            if at < self._opened - node.catch_up.limit:
+                at += node.scheduler.spilled - self._spilled  # the slot of that index, in place of the late one that was granted
+        index, now, reading = self._index, node.look_now(), node.timeline.reading_at(at)
+        self._index, self._since = index + 1, at
+        return Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))

@@ -1,0 +1,117 @@
+"""RateSpec: a notation of rates with a burst ratio and a verb. Knows neither the time nor the limiter that acts on the verb."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from aiorate._rate import MOST_DIGITS, NS_PER_SECOND, Rate, as_float, ratio_of, written
+
+if TYPE_CHECKING:
+    from aiorate._rate import Number
+
+__all__ = ["RateSpec"]
+
+_VERBS = ("configure", "start", "stop", "restart")
+_SUFFIXES = {"u": 0, "k": 3, "m": 6, "g": 9, "b": 9, "t": 12, "p": 15, "e": 18}
+_NAMES = ("unit", "kilo", "mega", "giga", "billion", "tera", "peta", "exa")
+# The exponent has a capital E only, because a small e is the suffix for exa.
+_RATE = rf"(?:(\d{{1,400}}(?:\.\d{{1,400}})?)\^(\d{{1,4}})|(\d+(?:\.\d+)?(?:E\d{{1,4}})?))\s*((?i:{'|'.join((*_NAMES, *_SUFFIXES))}))?"
+_RATIO = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?"
+
+
+class RateSpec:
+    """A rate, a burst ratio and a verb, in the notation of the EngineBlock and nosqlbench limiters.
+
+    Args:
+        rate: The rate.
+        burst_ratio: How many times the rate to run at while behind schedule, 1 or more.
+        verb: What else `Limiter.apply` does: ``configure``, ``start``, ``stop`` or ``restart``.
+    """
+
+    __slots__ = ("burst_ratio", "rate", "verb")
+    rate: Rate
+    """The rate."""
+    burst_ratio: float
+    """The burst ratio, 1 or more."""
+    verb: str
+    """``configure``, ``start``, ``stop`` or ``restart``."""
+
+    def __init__(self, rate: Rate | str | Number, burst_ratio: Number = 1.1, verb: str = "start") -> None:
+        ratio = as_float(*ratio_of(burst_ratio, "RateSpec(burst_ratio"))
+        if verb not in _VERBS:
+            raise ValueError(f"RateSpec(verb={verb!r}): the verb must be one of {', '.join(_VERBS)}.")
+        object.__setattr__(self, "rate", Rate.of(rate))
+        object.__setattr__(self, "burst_ratio", ratio)
+        object.__setattr__(self, "verb", verb)
+
+    @classmethod
+    def parse(cls, text: str) -> RateSpec:
+        """Read ``rate[,burst_ratio][,verb]``, such as ``"12000,1.1,start"`` or ``"1.5K:restart"``.
+
+        Commas, colons and semicolons separate the parts. The rate is per second: digits with an optional fraction, an optional
+        exponent with a capital E and an optional suffix U, K, M, G or B, T, P, E (or unit, kilo, mega ...); or a power such as
+        ``2^10``. The default ratio is 1.1 and the default verb ``start``.
+
+        Raises ValueError for any other text. ``"1,000"`` is such a text, because its ratio would be 0.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"RateSpec.parse() takes text such as '12000,1.1,start', not {type(text).__name__}.")
+        parts = re.split("[,:;]", text)
+        ratio, verb, scope = "", "", ""
+        for place, part in enumerate(parts[1:], 1):
+            word = part.lower()
+            if word in _VERBS and not verb:
+                verb = word
+            elif word == "activity" and not scope:
+                scope = word  # the only scope here: one limiter for all callers
+            elif place == 1 and re.fullmatch(_RATIO, part.strip(), re.ASCII):
+                ratio = part.strip()
+            else:
+                raise ValueError(f"RateSpec.parse({text[:80]!r}): {part!r} is neither a ratio nor one of {', '.join(_VERBS)}.")
+        num, den = written(ratio or "1.1", "RateSpec.parse()")
+        if num < den:
+            raise ValueError(
+                f"RateSpec.parse({text[:80]!r}): the burst ratio {ratio} must be 1 or more"
+                " (a comma separates the rate from the ratio, never thousands)."
+            )
+        return cls(_spec_rate(parts[0], text), as_float(num, den), verb or "start")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RateSpec):
+            return NotImplemented
+        return (self.rate, self.burst_ratio, self.verb) == (other.rate, other.burst_ratio, other.verb)
+
+    def __hash__(self) -> int:
+        return hash((self.rate, self.burst_ratio, self.verb))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a RateSpec cannot be changed; make a new one instead of setting {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a RateSpec cannot be changed; make a new one instead of deleting {name!r}")
+
+    def __reduce__(self) -> tuple[type[RateSpec], tuple[Rate, float, str]]:
+        return RateSpec, (self.rate, self.burst_ratio, self.verb)
+
+    def __repr__(self) -> str:
+        return f"RateSpec({self.rate!r}, burst_ratio={self.burst_ratio!r}, verb={self.verb!r})"
+
+
+def _spec_rate(part: str, text: str) -> Rate:
+    match = re.fullmatch(_RATE, part.strip(), re.ASCII)
+    if match is None:
+        raise ValueError(
+            f"RateSpec.parse({text[:80]!r}): {part[:80]!r} is not a rate. Write digits, then K, M, G, T, P or E: '12000', '1.5K'."
+            " A rate such as '10/s' is for set_rate('10/s')."
+        )
+    base, power, number, suffix = match.groups()
+    if base is None:
+        num, den = written(number, "RateSpec.parse()")
+    elif len(base) * int(power) <= MOST_DIGITS:
+        num, den = (part ** int(power) for part in written(base, "RateSpec.parse()"))
+    else:
+        raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be at most 1e{MOST_DIGITS}.")
+    if num == 0:
+        raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be greater than 0; the verb 'stop' halts a limiter.")
+    return Rate.exactly(num * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], NS_PER_SECOND, den)

@@ -1,0 +1,87 @@
+"""The statistics of a limiter: imported only when they are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiorate._rate import ns_to_seconds
+
+if TYPE_CHECKING:
+    from aiorate._rate import Rate
+    from aiorate._tree.node import Node
+
+__all__ = ["Statistics", "snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts since the limiter was made."""
+
+    granted: int
+    """Permits granted and kept: neither given back by a cancellation nor refunded."""
+    refused: int
+    """Requests refused by `try_acquire`, `max_wait` or `max_waiting`."""
+    cancelled: int
+    """Requests cancelled while in line, or waiting for a place, or before they could run."""
+    refunded: int
+    """Permits refunded."""
+    waiting: int
+    """Requests in line, including those that wait for a place under ``max_concurrency``."""
+    waited_total: float
+    """Seconds that granted requests waited in all, for a place too."""
+    waited_max: float
+    """Seconds of the longest wait of a granted request."""
+    waited_p50: float
+    """Seconds that half of the requests that waited did not exceed; this and the next two are at most 7 % too long."""
+    waited_p90: float
+    """Seconds that 90 % of the requests that waited did not exceed."""
+    waited_p99: float
+    """Seconds that 99 % of the requests that waited did not exceed."""
+    charged: int
+    """Permits charged."""
+    available: int
+    """Whole permits available now, at once: a server reports them as ``RateLimit: r``. 0 while somebody waits, and while paused.
+
+    For a limit in a store: those in hand, and what the store had left when it answered this process last.
+    """
+    skipped: int
+    """Permits that fell due while somebody waited and the loop was late by more than `catch_up`, and are given up."""
+    rate: Rate
+    """The rate in force."""
+    paused_until: float | None
+    """Clock reading in seconds at which the pause ends; None: not paused; infinite: stopped."""
+    next_at: float | None
+    """Clock reading in seconds for when the first in line is scheduled; None: nobody waits; infinite: stopped, or unknown."""
+    state: str
+    """``local``; of a limit that processes share, ``shared``, or ``degraded`` while its store does not answer."""
+
+
+def snapshot(node: Node, places: Node | None = None) -> Statistics:
+    """The counters as they are now. ``places`` is the line of requests that wait for a place."""
+    node.look_now()
+    counters, timeline = node.counters, node.timeline
+    paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
+    next_at: float | None = None
+    if node.first() is not None:
+        reading = node.next_reading()
+        next_at = float("inf") if reading is None else ns_to_seconds(reading)
+    return Statistics(
+        granted=node.granted - counters.given_back,
+        refused=counters.refused,
+        cancelled=counters.cancelled + (0 if places is None else places.counters.cancelled),
+        refunded=counters.refunded,
+        waiting=node.waiting + (0 if places is None else places.line.count() - (places.standing is not None)),
+        waited_total=ns_to_seconds(counters.waited_total),
+        waited_max=ns_to_seconds(counters.waited_max),
+        waited_p50=ns_to_seconds(counters.percentile(50)),
+        waited_p90=ns_to_seconds(counters.percentile(90)),
+        waited_p99=ns_to_seconds(counters.percentile(99)),
+        charged=counters.charged,
+        available=node.available(),
+        skipped=counters.skipped,
+        rate=node.scheduler.rate,
+        paused_until=float("inf") if timeline.stopped else paused_until,
+        next_at=next_at,
+        state=node.watcher.state,
+    )

@@ -1,0 +1,226 @@
+"""Changes of a limiter at run time, which hold for the requests in line too."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiorate._rate import ns_to_seconds
+from aiorate._schedulers.capped import Capped
+from aiorate._schedulers.interface import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate._feedback import Feedback
+    from aiorate._rate import Number, Rate
+    from aiorate._spec import RateSpec
+    from aiorate._tree.node import Node
+
+__all__ = [
+    "apply",
+    "cap",
+    "charge",
+    "observe",
+    "on_pause_end",
+    "pause",
+    "pause_longer",
+    "refund",
+    "reset",
+    "resume",
+    "set_rate",
+    "share",
+    "tell_of_pause",
+]
+
+_MOST_LEVELS = 64  # a decision may pass all of them, each by about ten nested calls, and Python allows a thousand
+_KEY = "a key or a budget"
+_NEWS_NS = 1_000_000_000  # a pause that grows by less is not reported again: responses of many requests come one after the other
+
+
+def pause(node: Node, ns: int) -> None:
+    """Let time stand still for ``ns``. Pauses merge by the later end."""
+    node.look_now()
+    node.watcher.pausing(ns)  # which may refuse it
+    node.timeline.pause(ns, partial(on_pause_end, node, node.timeline.now()))
+    node.changed()
+
+
+def on_pause_end(node: Node, held_at: int, held_for: int) -> None:
+    """Time goes on after it has stood still for ``held_for`` ns at the instant ``held_at``."""
+    watch = node.extras.watch
+    if watch is not None:
+        watch.pause_ended = held_at
+    node.scheduler.shift(held_for)
+
+
+def pause_longer(node: Node, ns: int, jitter: int) -> int:
+    """As `pause`, but only if it ends later than a present pause, and then longer by a random part of ``jitter`` ns.
+
+    Returns its length, or 0 if that is not worth an event: it ends no later, or hardly.
+    """
+    node.look_now()
+    timeline = node.timeline
+    before, until = timeline.paused_until, timeline.read() + ns
+    if ns <= 0 or (before is not None and until <= before):
+        return 0
+    if jitter:
+        from random import randrange
+
+        # Drawn once for responses that come together: the longest of many draws would be the same for every client.
+        ns += randrange(jitter)
+    pause(node, ns)
+    return ns if before is None or until - before >= _NEWS_NS else 0
+
+
+def resume(node: Node) -> None:
+    """End a pause now."""
+    node.look_now()
+    node.timeline.resume()
+    node.watcher.resumed()
+    node.changed()
+
+
+def cap(node: Node, name: str, left: int, size: int, ns: int, error: int) -> None:
+    """Heed what a server said is left of a quota; see `Capped.heed`. ``ns`` runs from now, during a pause too."""
+    now, scheduler = node.look_now(), node.scheduler
+    capped = scheduler if isinstance(scheduler, Capped) else Capped(scheduler)
+    if capped.heed(name, left, size, ns, now, now + node.timeline.held_for, error):
+        node.scheduler = capped
+        node.changed()
+
+
+def refund(node: Node, permits: int) -> None:
+    """Take back the permits, of any grant, here and in every shared limit."""
+    counters = node.counters
+    node.scheduler.give_back(permits, node.look_now())
+    counters.refunded += permits
+    counters.given_back += min(permits, node.granted - counters.given_back)
+    if node.above is not None and (up := node.permits_above(permits)):
+        refund(node.above, up)
+    node.changed()
+
+
+def charge(node: Node, permits: int) -> None:
+    """Take the permits after the fact, as a debt, here and in every shared limit."""
+    node.scheduler.charge(permits, node.look_now())
+    node.counters.charged += permits
+    if node.above is not None and (up := node.permits_above(permits)):
+        charge(node.above, up)
+    node.changed()
+
+
+def set_rate(node: Node, rate: Rate | str | Number, member: int | None) -> None:
+    """Change the rate, or that of the member with that index. Raises TypeError and ValueError for an index that is none."""
+    scheduler = node.scheduler
+    if member is not None:
+        if isinstance(member, bool) or not isinstance(member, int):
+            raise TypeError(f"set_rate(member) must be the index of a member, an int, not {type(member).__name__}.")
+        if not scheduler.members:
+            raise ValueError(f"set_rate(member={member}): this strategy has a single rate and no members. Leave member= out.")
+        if not 0 <= member < len(scheduler.members):
+            raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
+        scheduler = scheduler.members[member]
+    scheduler.set_rate(scheduler.read_rate(rate), node.look_now())
+    node.counters.altered = True
+    _rate_changed(node)
+
+
+def move_rate(node: Node, rate: Rate) -> None:
+    """Change the rate to one that was found by watching a server, and that may be forgotten: a key that has one may be evicted."""
+    node.scheduler.set_rate(rate, node.look_now())
+    _rate_changed(node)
+
+
+def apply(node: Node, spec: RateSpec) -> None:
+    """Apply rate, burst ratio and verb."""
+    now = node.look_now()
+    node.scheduler.apply(spec.rate, spec.burst_ratio, now)
+    if spec.verb == "restart":
+        node.scheduler.restart(now)
+    if spec.verb == "stop":
+        node.timeline.stop(partial(on_pause_end, node, now))
+    elif spec.verb != "configure":
+        node.timeline.start()
+        node.closed = False
+    node.counters.altered = True
+    _rate_changed(node)
+
+
+def observe(node: Node, feedback: Feedback, jitter: int) -> None:
+    """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas of requests."""
+    from aiorate._feedback import check_feedback
+
+    ns, told = check_feedback("observe()", feedback)
+    news = pause_longer(node, ns, jitter)
+    for quota in told:
+        if quota.unit == "requests":
+            cap(node, quota.name, quota.left, quota.size, quota.ns, quota.error)
+    tell_of_pause(node, news, feedback)
+
+
+def tell_of_pause(node: Node, ns: int, feedback: Feedback) -> None:
+    """Tell of a pause of ``ns`` that a server asked for; 0 is not worth an event."""
+    if ns:
+        from aiorate._events import Event
+
+        notices = node.notices
+        notices.tell(Event("paused", notices.name, seconds=ns_to_seconds(ns), source=feedback.source), node.tree)
+
+
+def _rate_changed(node: Node) -> None:
+    """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
+    line = node.line
+    node.counters.unused = 0  # a part of a permit, measured by the old rate
+    most = node.scheduler.max_permits
+    if most is not None:
+        for ticket, permits, _ in line:
+            if permits > most:
+                ticket.set_result(ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once now."))
+                line.leave(ticket, permits)
+        node.check_below(most)
+    node.changed()
+
+
+def reset(node: Node) -> None:
+    """Everything as new, except the requests in line."""
+    timeline, parts = node.timeline, [node.strategy]
+    for part in parts:  # the list grows meanwhile
+        if type(part).reset is Scheduler.reset:
+            part.reset(0)  # raises, before anything changes
+        parts += part.members
+    timeline.start()
+    timeline.resume()
+    node.scheduler.reset(timeline.now())
+    watch = node.extras.watch
+    past = None if watch is None else watch.counted(node)
+    node.taken = node.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
+    node.counters.clear()
+    node.notices.forget()
+    if watch is not None and past is not None:
+        watch.past = past
+    node.counters.since = timeline.now()
+    node.changed()
+
+
+def share(node: Node, above: Node | None, permits_above: Callable[[int], int] = int) -> None:
+    """From now on it belongs to a key or a budget, and every grant takes from the limit above too, if there is one.
+
+    Raises ValueError if it does already, if requests wait here for which that limit was never asked, or unless both have the same scope.
+    """
+    if node.above is not None or node.strategy.owner is _KEY:
+        raise ValueError("it belongs to another key already: make one for each key.")
+    if above is None:
+        node.strategy.owner = _KEY
+        return
+    if node.is_waited_for or node.counters.returnable:
+        raise ValueError("it is in use already: make one that is not.")
+    top, levels = above, 2
+    while top is not node and top.above is not None:
+        top, levels = top.above, levels + 1
+    if levels > _MOST_LEVELS:
+        raise ValueError(f"it would be the limit of level {levels} in a row; {_MOST_LEVELS} are the most.")
+    if top is node:
+        raise ValueError("it is the limit that is shared, or one that this shares in turn: make one for each key.")
+    node.strategy.owner = _KEY
+    node.share(above, permits_above)

@@ -1,0 +1,86 @@
+"""Refusals: the errors that a caller gets in place of permits. Knows nothing of rates, lines or loops."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from aiorate._errors import LimiterClosed, LineFull, WaitTooLong
+from aiorate._rate import ns_to_seconds
+
+if TYPE_CHECKING:
+    from aiorate._tree.node import Node
+
+__all__ = ["ACQUIRE", "CLOSED", "NOT_FOR_THREADS", "Refusals"]
+
+CLOSED = "the limiter is closed. Create a new one, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
+
+NOT_FOR_THREADS = (
+    "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
+)
+
+
+class Refusals:
+    """The errors of one method, ``call``, and its words for a request. Durations are in ns; an unknown one is None."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+
+    def named(self, permits: int) -> str:
+        """The call with its argument, as errors name it."""
+        return f"{self._call}({permits})"
+
+    def amounts(self, permits: int) -> int | dict[str, int]:
+        """The argument as the caller gave it."""
+        return int(permits)
+
+    def dimension(self, permits: int) -> str | None:
+        """The dimension that a granted request waited for; None: there are none, or it waited for something else."""
+        return None
+
+    def closed(self, node: Node) -> LimiterClosed:
+        """The limiter, or one that it shares, is closed."""
+        return LimiterClosed(f"{self._call}(): {CLOSED}")
+
+    def full(self, permits: int, most: int) -> LineFull:
+        """``most`` requests are waiting."""
+        return LineFull(f"{self.named(permits)}: the line is full (max_waiting={most}). Nothing was spent. Try later.")
+
+    def too_long(self, permits: int, limit: int, wait: int | None, node: Node, now: int) -> WaitTooLong:
+        """The request would wait for ``wait``, and may wait for ``limit``."""
+        return self.would_wait(permits, limit, wait, self.reason(permits, node, now))
+
+    def would_wait(self, permits: int, limit: int, wait: int | None, why: str = "") -> WaitTooLong:
+        """As `too_long`, with the reason ``why`` as a part of a sentence."""
+        seconds, most = inf if wait is None else ns_to_seconds(wait), ns_to_seconds(limit)
+        return WaitTooLong(
+            f"{self.named(permits)} would wait {seconds:.6g} s{why}, but max_wait is {most:g} s."
+            " Nothing was spent. Try later, or raise max_wait.",
+            seconds,
+            most,
+        )
+
+    def reason(self, permits: int, node: Node, now: int) -> str:
+        """Why the request would wait, as a part of a sentence."""
+        return ""
+
+    def overdue(self, permits: int, limit: int, more: int | None) -> WaitTooLong:
+        """The request has waited for ``limit``, and would wait for ``more`` on top."""
+        seconds = ns_to_seconds(limit)
+        return WaitTooLong(
+            f"{self.named(permits)} was not granted within max_wait ({seconds:g} s). Nothing was spent. Try later, or raise max_wait.",
+            inf if more is None else ns_to_seconds(limit + more),
+            seconds,
+        )
+
+    def no_lease(self, call: str | None = None) -> RuntimeError:
+        """The request may not wait, and the store is asked only for requests that do."""
+        return RuntimeError(
+            f"{call or f'{self._call}(max_wait=0)'}: a shared RedisLimiter without a lease has permits only for requests that wait. Create"
+            " it with a lease, such as RedisLimiter(..., lease=0.05), or give the store time to answer, such as max_wait=0.1."
+        )
+
+
+ACQUIRE = Refusals("acquire")
