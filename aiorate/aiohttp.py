@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aiorate._http.requests import Limiters, RequestLimit, check_cost, origin
+from aiorate.http._requests import Limiters, RequestLimit, check_cost, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable

@@ -4,7 +4,7 @@
 >>> await limiter.acquire()       # or: async with limiter: ...
 """
 
-from aiorate._redis.budget import RedisBudget
-from aiorate._redis.limiter import RedisLimiter
+from aiorate._store.budget import RedisBudget
+from aiorate._store.limiter import RedisLimiter
 
 __all__ = ["RedisBudget", "RedisLimiter"]

@@ -17,9 +17,9 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
 
-from aiorate._redis.booking_script import BOOKINGS
-from aiorate._redis.script import SLOTS
-from aiorate._redis.window_script import WINDOWS
+from aiorate._store.booking_script import BOOKINGS
+from aiorate._store.script import SLOTS
+from aiorate._store.window_script import WINDOWS
 from aiorate.redis import RedisLimiter
 from helpers.driving import others
 from helpers.local_store import Store, binary

@@ -14,8 +14,8 @@ import httpx2
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from aiorate._http.values import LONGEST
 from aiorate.http import Feedback, Quota, read_feedback
+from aiorate.http._values import LONGEST
 
 DATE = "Tue, 26 Mar 2024 19:59:59 GMT"
 EPOCH = 1711483199  # the same instant

@@ -9,9 +9,9 @@ from http_sf import ser
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from aiorate._http.values import LONGEST
-from aiorate._http.vendors import PROFILES, RETRY_AFTER, RETRY_AFTER_MS
 from aiorate.http import Feedback, Quota, read_feedback
+from aiorate.http._values import LONGEST
+from aiorate.http._vendors import PROFILES, RETRY_AFTER, RETRY_AFTER_MS
 
 NAMES = sorted(
     {RETRY_AFTER, *RETRY_AFTER_MS, "date", "age", "server", "ratelimit", "ratelimit-policy"}

@@ -5,8 +5,8 @@ The headers are those that the vendors document or that users have posted, cut t
 
 from __future__ import annotations
 
-from aiorate._http.vendors import PROFILES
 from aiorate.http import Feedback, Quota, read_feedback
+from aiorate.http._vendors import PROFILES
 
 DATE = "Tue, 26 Mar 2024 19:59:59 GMT"
 EPOCH = 1711483199  # the same instant

@@ -28,14 +28,14 @@ loops tree options totals
 statistics slots decorator kept lease several above limiter adaptive keyed* budget*
 aiorate
 http otel
-aiohttp asgi redis
+aiohttp asgi store redis
 testing
 tools main
 """
 TOOLS = {"testing", "tools", "main"}
 # Where each package of a third party may be imported: in modules and folders of that name.
 THIRD = {"anyio": "trio", "trio": "trio", "aiohttp": "aiohttp", "httpx": "http", "httpx2": "http", "http_sf": "http"}
-THIRD |= {"opentelemetry": "otel", "redis": "redis", "valkey": "redis"}
+THIRD |= {"opentelemetry": "otel", "redis": "store", "valkey": "store"}
 
 
 def parts(module: str) -> list[str]:

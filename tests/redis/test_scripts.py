@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiorate import Rate
-from aiorate._redis.booking_script import BOOKINGS, BookingAnswer, BookingQuestion, Limits, read_booking_answer
-from aiorate._redis.script import SLOTS, Answer, Question, limits_of, read_answer
-from aiorate._redis.window_script import WINDOWS
+from aiorate._store.booking_script import BOOKINGS, BookingAnswer, BookingQuestion, Limits, read_booking_answer
+from aiorate._store.script import SLOTS, Answer, Question, limits_of, read_answer
+from aiorate._store.window_script import WINDOWS
 
 EPOCH = 1_800_000_000_000_000
 MS, SECOND = 1_000, 1_000_000

@@ -19,7 +19,7 @@ from helpers.wire import wire
 from redis.exceptions import ConnectionError as NoConnection
 
 from aiorate import EngineUnavailable, KeyedLimiter, WaitTooLong
-from aiorate._redis.address import shown
+from aiorate._store.address import shown
 from aiorate.redis import RedisBudget, RedisLimiter
 
 HOSTILE = json.loads('"\\ud800"')

@@ -1,1 +1,0 @@
-"""Limits of ASGI applications."""

@@ -1,1 +1,0 @@
-"""What HTTP clients and servers say, and how requests are limited."""

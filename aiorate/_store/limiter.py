@@ -1,0 +1,229 @@
+"""RedisLimiter: one limit for many processes. It is a Limiter whose time slots come from a store."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from aiorate._errors import kind_of
+from aiorate._limiter import Limiter
+from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
+from aiorate._schedulers.interface import check_permits
+from aiorate._schedulers.quota_scheduler import QuotaScheduler
+from aiorate._schedulers.slot_scheduler import SlotScheduler, check_memory
+from aiorate._store.demand import Demand
+from aiorate._store.immediate import AskOnce
+from aiorate._store.limits import calendar_of, rates_of
+from aiorate._store.options import check_name, horizon_of, lateness_of, share_of
+from aiorate._store.outage import Outage
+from aiorate._store.session import StoreSession
+from aiorate._store.slots import SlotLedger
+from aiorate._store.store import check_source
+from aiorate._store.windows import WindowLedger
+from aiorate._tree.node import TURN
+from aiorate._tree.refusals import ACQUIRE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any, Literal
+
+    from aiorate._events import Event
+    from aiorate._loops.clock import Clock
+    from aiorate._rate import Duration, Number
+    from aiorate._spec import RateSpec
+    from aiorate._store.ledger import Ledger
+    from aiorate._store.limits import OneLimit
+    from aiorate._store.place import Place
+    from aiorate._waited import Waited
+
+__all__ = ["RedisLimiter"]
+
+_acquire = Limiter.acquire  # not by super(), which takes as long as a permit that is in hand
+
+
+class RedisLimiter(Limiter):
+    """One limit for all processes that use the same name, through Redis or Valkey.
+
+    It has all the calls of a `Limiter`. `pause`, `observe` and `resume` reach all processes. The store assigns time slots by its own
+    clock: with rate R and burst b, all processes together are granted at most ``b + R * (w + max(slack, lease, 0.5 / R))`` in any window
+    of w seconds, plus as much as answers take longer to one process than to another. If requests are for several permits, add the largest
+    one per process.
+
+    Args:
+        client_or_url: A URL such as ``redis://localhost``, or an asyncio client of redis-py or valkey-py, which is never closed. A plain
+        client
+            lends its settings to a connection of aiorate's own.
+        name: Processes with the same name share the limit. The key in the store is ``aiorate:{name}``.
+        rate: A rate, ``TokenBucket("10/s", burst=20)``, a list of these, or a ``CalendarWindow("1000/day", "Europe/Berlin")`` alone.
+        burst: How many permits at once, for a rate; 1 by default.
+        lease: How many seconds ahead a process books what it is going to use. Callers then hardly ever wait for the store, and
+            `try_acquire` works. 0 by default.
+        horizon: How many seconds ahead all processes together aim to book.
+        slack: How many seconds late a slot may be used, 0.001 or more.
+        on_unavailable: What happens while the store is down: ``"raise"`` `EngineUnavailable`, ``"wait"``, ``"local"`` for a limit of this
+            process alone, or ``"open"`` for no limit. A store that refuses, because of a wrong password for example, always raises.
+        local_share: With ``"local"``, this process's share of the rate, above 0 and at most 1.
+        grace: How many seconds an outage may take before ``on_unavailable`` applies.
+        scope: ``"process"`` for threads, synchronous code, trio and several event loops. Needs a URL or a plain client.
+
+    The other arguments are those of `Limiter`. Durations may be timedeltas.
+    """
+
+    __slots__ = ("_session",)
+
+    def __init__(
+        self,
+        client_or_url: Any,
+        name: str,
+        rate: OneLimit | Sequence[OneLimit],
+        *,
+        burst: int | Sequence[int] | None = None,
+        lease: Duration = 0.0,
+        horizon: Duration = 0.02,
+        slack: Duration = 0.005,
+        on_unavailable: Literal["raise", "wait", "local", "open"] = "raise",
+        local_share: Number | None = None,
+        grace: Duration = 1.0,
+        max_waiting: int | None = None,
+        precise: bool = False,
+        clock: Clock | None = None,
+        max_concurrency: int | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
+    ) -> None:
+        if scope != "loop":
+            self._check_scope(scope)
+        check_source(client_or_url, alone=scope != "loop")
+        check_name("RedisLimiter", name)
+        calendar = calendar_of(rate, burst)
+        rates, bursts = rates_of(rate, burst) if calendar is None else ([calendar.rate], [1])
+        for each, most in zip(rates, bursts, strict=True):
+            check_memory("RedisLimiter(rate, burst)", each, most)
+        at_most, leased = lateness_of("RedisLimiter", slack, lease)
+        late = max(at_most, leased)
+        ahead = horizon_of("RedisLimiter", horizon, 0.02)
+        share = share_of("RedisLimiter", on_unavailable, local_share)
+        outage = Outage(
+            on_unavailable,
+            duration_to_ns(grace, "RedisLimiter(grace)"),
+            [Rate.exactly(rate.permits * share.numerator, rate.period_ns * share.denominator) for rate in rates],
+            [max(1, burst * share.numerator // share.denominator) for burst in bursts],
+            share,
+        )
+        ledger: Ledger
+        if calendar is None:
+            slots = SlotScheduler(rates, bursts, late)
+            ledger = SlotLedger(slots, Demand(slots, leased, ahead, at_most))
+        else:
+            ledger = WindowLedger(QuotaScheduler(calendar), leased, at_most)
+        super().__init__(
+            ledger.scheduler,
+            catch_up=Fraction(late, NS_PER_SECOND),
+            max_waiting=max_waiting,
+            precise=precise,
+            clock=clock,
+            name=name,
+            max_concurrency=max_concurrency,
+            on_event=on_event,
+            on_wait=on_wait,
+            scope=scope,
+        )
+        place: Place | None = None
+        if scope != "loop":
+            from aiorate._store.process_place import ProcessPlace
+
+            place = ProcessPlace(client_or_url, self._node)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, ledger, outage, place)
+
+    def _check_scope(self, scope: str) -> None:
+        if not isinstance(scope, str):
+            raise TypeError(f"RedisLimiter(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
+        if scope not in ("loop", "process"):
+            raise ValueError(f"RedisLimiter(scope={scope!r}) must be 'loop' or 'process'. The limit is that of all processes either way.")
+
+    @property
+    def key(self) -> str:
+        """The key in the store."""
+        return self._session.key
+
+    def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine: one await less
+        self, permits: int = 1, *, max_wait: Duration | None = None
+    ) -> Coroutine[Any, Any, float]:
+        """Wait until it is your turn, and take the permits; see `Limiter.acquire`.
+
+        With ``max_wait=0``, or less than an answer of the store takes, the store is asked once, and grants what is due now.
+        """
+        if max_wait is None:
+            return _acquire(self, permits)
+        return self._acquire_within(permits, max_wait)
+
+    async def _acquire_within(self, permits: int, max_wait: Duration) -> float:
+        limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
+        node, session = self._node, self._session
+        if (limit and limit >= session.answer_ns) or node.above_on_demand:
+            return await super().acquire(permits, max_wait=max_wait)
+        check_permits("acquire()", permits, node.max_permits)
+        once = AskOnce(node, session, limit, "acquire")
+        ticket, _, asked, _ = node.tree.ask(node, permits, None, self._max_waiting, ACQUIRE, None, False, once.decide)
+        if ticket is None:
+            return 0.0
+        if ticket is TURN and node.loop is not None:  # refused in a starved loop
+            await node.loop.turn()
+            return await self._acquire_within(permits, max_wait)
+        try:
+            return ns_to_seconds((await node.wait(ticket, permits, asked))[0])
+        finally:
+            once.forget()
+
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
+        """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
+        node, session = self._node, self._session
+        if max_wait is None or not node.tree.threads or node.above_on_demand:
+            return super().acquire_blocking(permits, max_wait=max_wait)
+        limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
+        if limit and limit >= session.answer_ns:
+            return super().acquire_blocking(permits, max_wait=max_wait)
+        check_permits("acquire_blocking()", permits, node.max_permits)
+        from aiorate._tree.threads import wait_blocking
+
+        once = AskOnce(node, session, limit, "acquire_blocking")
+        try:
+            return ns_to_seconds(wait_blocking(node, permits, None, self._max_waiting, decide=once.decide)[0])
+        finally:
+            once.forget()
+
+    def try_acquire(self, permits: int = 1) -> bool:
+        """Take the permits if this process has them at hand, without waiting and without asking the store.
+
+        Raises:
+            RuntimeError: The limiter has no ``lease``, so it would never have permits at hand.
+        """
+        if self._session.on_demand:
+            raise RuntimeError(
+                "try_acquire(): without a lease this process holds no permits of the store, and every call would be refused. Either"
+                " await acquire(max_wait=0), which asks the store once and raises WaitTooLong if nothing is due, or make the limiter"
+                " with a lease, such as RedisLimiter(..., lease=0.05), and permits are booked ahead."
+            )
+        return super().try_acquire(permits)
+
+    def resume(self) -> None:
+        """End a pause, for all processes."""
+        super().resume()
+
+    def reset(self) -> None:
+        """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
+        self._node.strategy.reset(0)
+
+    def apply(self, spec: RateSpec | str) -> None:
+        super().apply(spec)
+        if not self._node.closed:
+            self._session.reopen()
+
+    async def aclose(self) -> None:
+        """Close the limiter, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`.
+
+        Synchronous code writes ``asyncio.run(limiter.aclose())`` for a limiter with ``scope="process"``.
+        """
+        await super().aclose()
+        await self._session.aclose()
