@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import ref
 
 from aiorate._errors import LimiterClosed, LineFull, WaitTooLong, check_count
-from aiorate._loops.loops import running_task
+from aiorate._loops.loops import running_task, starved_here
 from aiorate._options import check_on_wait, check_options, check_scope
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
@@ -161,6 +161,8 @@ class Limiter:
         node, most = self._node, self._max_waiting
         tree = node.tree
         if tree.threads:
+            if permits is _ONE and not starved_here() and self._meter.grab(True):
+                return 0.0
             ticket, _, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE)
         else:
             ticket, _, asked, _ = tree.request(node, permits, limit, most)

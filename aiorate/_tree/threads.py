@@ -27,6 +27,7 @@ from aiorate._loops.callback import call_back
 from aiorate._loops.clock import TimedClock
 from aiorate._loops.loops import port_of, running_loop, starved_here, view_here
 from aiorate._loops.turnstile import MOST
+from aiorate._meter import COMPILED, FAR
 from aiorate._rate import NS_PER_SECOND
 from aiorate._tree.grants import undo
 from aiorate._tree.refusals import NOT_FOR_THREADS, Refusals
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from aiorate._loops.driver import Driver
     from aiorate._loops.port import Port
     from aiorate._loops.view import EventLoop
+    from aiorate._meter import Meter
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
     from aiorate._tree.line import Ticket
     from aiorate._tree.max_waiting import Admission
@@ -57,30 +59,38 @@ _LINGER_NS = 1_000_000_000  # how long the thread stays when it has nothing to d
 _PORTION = 1_000  # tasks that a loop wakes in one iteration
 _FEW = 32  # loops with waiters; of more, closed ones are looked for at most every 10 ms
 _APART_NS = 10_000_000
+_ONE = 1  # compared by identity
 
 # --- Deciding
 
 
 class _Decisions:
-    """The lock, and what follows once it is released."""
+    """The lock, and what follows once it is released.
 
-    __slots__ = ("after", "lock", "main", "owner")
+    Meanwhile all meters are shut: a grab takes no lock, and would be lost in the middle of a decision. Those that the decision used
+    are opened at its end.
+    """
+
+    __slots__ = ("_open", "after", "lock", "main", "owner", "used")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.owner = 0  # the thread that decides now
         self.main = threading.main_thread().ident
         self.after: deque[Callable[[], object]] = deque()
+        self.used: dict[Source, None] = {}
+        """The limits of which a decision has changed something."""
+        self._open: list[Meter] = []
 
     def make(self, call: Callable[[], T]) -> T:
         """Decide in this thread, which is not the main one."""
         self.check()
         with self.lock:
-            self.owner = get_ident()
+            self._begin()
             try:
                 return call()
             finally:
-                self.owner = 0
+                self._end()
 
     def check(self) -> None:
         """Raise RuntimeError in the middle of a decision of this thread."""
@@ -91,13 +101,33 @@ class _Decisions:
         """Decide in this thread if the lock is free. Never waits. Returns whether it was."""
         if not self.lock.acquire(blocking=False):
             return False
-        self.owner = get_ident()
+        self._begin()
         try:
             call_back(call, "in a decision")
         finally:
-            self.owner = 0
+            self._end()
             self.lock.release()
         return True
+
+    def _begin(self) -> None:
+        self.owner = get_ident()
+        if self._open:
+            self.shut()
+
+    def shut(self) -> None:
+        """Shut all meters."""
+        for meter in self._open:
+            meter.try_until = 0
+        self._open.clear()
+
+    def _end(self) -> None:
+        if self.used:
+            for limit in self.used:
+                limit.set_meter(FAR)
+                if limit.meter.try_until:
+                    self._open.append(limit.meter)
+            self.used.clear()
+        self.owner = 0
 
     def finish(self) -> None:
         """Make the calls that wait for the end of decisions: they may use limiters."""
@@ -485,7 +515,8 @@ class _Threads:
     def __init__(self, clock: Clock | None, precise: bool) -> None:
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
         self.monotonic = clock is None
-        self.steady = False  # several threads call
+        # Several threads call, so a grab must be one step.
+        self.steady = clock is None and COMPILED and (not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled())
         self.grain = 0 if precise else GRAIN_NS
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.manual = self._timers is not None
@@ -562,6 +593,9 @@ class ThreadTree(Tree):
 
     def after(self, call: Callable[[], object]) -> None:
         _decisions.after.append(call)
+
+    def after_decision(self, limit: Source) -> None:
+        _decisions.used[limit] = None
 
     def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
         post(partial(self._leave, limit, ticket, permits, epoch))  # type: ignore[arg-type]  # all tickets of threads are of one class
@@ -688,11 +722,13 @@ def wait_blocking(
     """
     if not isinstance(tree, ThreadTree):
         raise RuntimeError(NOT_FOR_THREADS)
-    _decisions.check()
     if running_loop() is not None:
         raise RuntimeError(
             "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
         )
+    if permits is _ONE and decide is None and limit.meter.grab(True):
+        return 0, ()
+    _decisions.check()
     if _keeper.here:
         raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
     if decide is None and get_ident() != _decisions.main:  # without a ticket, in two thirds of the time
@@ -733,6 +769,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     """The budgets go on, and the waiting requests are in the parent."""
     global _decisions, _keeper
+    _decisions.shut()
     _decisions, _keeper = _Decisions(), _Keeper()
     _inboxes.clear()
     for tree in list(_trees):

@@ -85,6 +85,9 @@ class Tree:
         """Call a function that may use the limiter, once the present decision is over."""
         call()
 
+    def after_decision(self, limit: Source) -> None:
+        """Open the meter of the limit, where that must wait for the end of the decision."""
+
     def ask(
         self,
         limit: Limit,
