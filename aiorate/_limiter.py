@@ -447,7 +447,7 @@ class Limiter:
     @property
     def scheduler(self) -> Scheduler:
         """The strategy, to look at. To change it, use the limiter."""
-        return self._node.strategy
+        return self._node.scheduler
 
     @property
     def lag(self) -> float:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aiorate._loops.view import EventLoop
     from aiorate._meter import Meter
     from aiorate._schedulers.interface import Scheduler
+    from aiorate._schedulers.server_quotas import ServerQuotas
     from aiorate._tree.catch_up import CatchUp
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
@@ -46,6 +47,7 @@ class Source(Protocol):
     """A limit of which a request takes. `aiorate._tree.supply` and `aiorate._tree.node` say what each name means."""
 
     scheduler: Scheduler
+    told: ServerQuotas | None
     timeline: Timeline
     catch_up: CatchUp
     counters: Counters

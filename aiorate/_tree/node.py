@@ -209,7 +209,7 @@ class Node(Supply):
                     queue.remove_first()
                     first[0].set_result(error)
                 continue
-            at = self.scheduler.peek(permits, now) if permits else now
+            at = (self.told or self.scheduler).peek(permits, now) if permits else now
             if at > now:
                 self._await(at)
                 return self._sit() or moved
@@ -264,6 +264,7 @@ class Node(Supply):
     def _serve(self, now: int, only: bool = False) -> None:
         """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
         queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up.limit
+        permitted = self.told or scheduler
         line, loop = queue.line, tree.loop
         assert loop is not None
         earliest, reading = now - limit, now + self.timeline.offset
@@ -296,7 +297,7 @@ class Node(Supply):
                     self.due = None
                     break
                 left = line.left
-                at = scheduler.take(permits, now, since if since > earliest else earliest)
+                at = permitted.take(permits, now, since if since > earliest else earliest)
                 if at > now:
                     self._await(at)
                     break
@@ -307,7 +308,7 @@ class Node(Supply):
                         raise InvalidStateError
                     ticket.set_result((at, taken, reading, None if watched is None else watched.paused(at, since)))
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
-                    scheduler.give_back(permits, now, now)
+                    permitted.give_back(permits, now, now)
                     continue
                 if not woken:
                     scheduler.receipts = True
@@ -325,7 +326,7 @@ class Node(Supply):
     def _due_of(self, below: Node, now: int) -> int:
         """When the first of that limit, which is due here now, became due: so much later somebody looks."""
         since = min(max(below.since, now - self.catch_up.limit), now)
-        return min(self.scheduler.peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
+        return min((self.told or self.scheduler).peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
 
     def _grant_below(self, below: Node, now: int, late: int) -> int | None:
         """Grant the first of that limit, or of one below it. Returns the number of requests granted; None: it has to wait here."""

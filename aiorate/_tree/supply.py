@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from aiorate._loops.turnstile import LOOP_CHECK_NS
 from aiorate._meter import FAR
-from aiorate._schedulers.capped import Capped
 from aiorate._tree.asking import AskingMeter
 from aiorate._tree.catch_up import CatchUp
 from aiorate._tree.counters import Counters
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from aiorate._loops.view import EventLoop
     from aiorate._meter import Meter
     from aiorate._schedulers.interface import Scheduler
+    from aiorate._schedulers.server_quotas import ServerQuotas
     from aiorate._tree.limit import Taken
     from aiorate._tree.watch import Watch
     from aiorate._tree.watcher import Watcher
@@ -51,6 +51,7 @@ class Supply:
         "since",
         "taken",
         "timeline",
+        "told",
         "tree",
         "waited_above",
         "watch",
@@ -69,6 +70,8 @@ class Supply:
         scheduler.claim("a limiter" if name is None else f"the limiter {name!r}")
         scheduler.receipts = False
         self.scheduler: Scheduler = scheduler
+        self.told: ServerQuotas | None = None
+        """What servers said, which is asked for permits in place of the scheduler; None: nothing that holds."""
         self.catch_up: CatchUp = CatchUp(catch_up)
         self.tree: Tree = Tree(clock, precise) if tree is None else tree
         self.notices: Notices = Notices(name)
@@ -136,12 +139,6 @@ class Supply:
         return self.notices.name
 
     @property
-    def strategy(self) -> Scheduler:
-        """The scheduler, without what a server said."""
-        scheduler = self.scheduler
-        return scheduler.inner if type(scheduler) is Capped else scheduler  # isinstance() is slow for classes with an ABC as their base
-
-    @property
     def granted(self) -> int:
         """Permits granted in all."""
         return self.taken + self.meter.grabs
@@ -188,7 +185,7 @@ class Supply:
             return self._take_up(permits, since)
         if since is None and self.catch_up.late is not None:
             since = self.catch_up.since(now, self.resuming)
-        at = self.scheduler.take(permits, now, since)
+        at = (self.told or self.scheduler).take(permits, now, since)
         if at > now:
             self.catch_up.late = None
         else:
@@ -206,7 +203,9 @@ class Supply:
                 if node.is_held:
                     return None
             if permits:
-                if above is not None and node.scheduler.peek(permits, now) > now:  # the highest takes first, and says so itself
+                if (
+                    above is not None and (node.told or node.scheduler).peek(permits, now) > now
+                ):  # the highest takes first, and says so itself
                     node.catch_up.late = None
                     return None
                 path.append((node, permits, now))
@@ -249,9 +248,9 @@ class Supply:
     def set_meter(self, now: int | None) -> None:
         """Open the meter if nothing forbids it."""
         meter, timeline, loop = self.meter, self.timeline, self.tree.loop
-        if type(self.scheduler) is Capped and timeline.held_at is None and self.scheduler.ended(timeline.now()):
-            self.scheduler = self.scheduler.inner
-        if loop is None or not loop.steady or self.closed or self.above is not None or type(self.scheduler) is Capped:
+        if self.told is not None and timeline.held_at is None and self.told.ended(timeline.now()):
+            self.told = None
+        if loop is None or not loop.steady or self.closed or self.above is not None or self.told is not None:
             return
         if timeline.held_at is not None or self.is_waited_for:
             return

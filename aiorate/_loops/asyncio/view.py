@@ -113,7 +113,7 @@ class AsyncioLoop(OneLoop):
 
     def make_driver(self, node: Node) -> Driver:
         """The Filler for a TokenPool, the Alarm for all other strategies."""
-        if isinstance(node.strategy, TokenPool):
+        if isinstance(node.scheduler, TokenPool):
             from aiorate._loops.asyncio.filler import Filler
 
             return Filler(node, self, node.notices.name)
