@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import ref
 
 from aiorate._errors import LimiterClosed, LineFull, WaitTooLong, check_count
-from aiorate._loops.loops import running_task
+from aiorate._loops.table import running_task
 from aiorate._options import check_on_wait, check_options, check_scope
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
@@ -174,7 +174,7 @@ class Limiter:
                     await tree.wait(node, ticket)
             else:
                 while not ticket.done():
-                    await node.driver.wait(ticket)
+                    await node.waker.wait(ticket)
             if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from asyncio import CancelledError, InvalidStateError
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from aiorate._loops import loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,29 +25,10 @@ Taken = tuple[tuple["Node", int, int], ...]
 Grant = tuple[int, Taken, int, str | None]
 # An error is a result, not an exception: asyncio logs "exception was never retrieved" for abandoned futures.
 Outcome = Grant | BaseException
+Ticket = loop.Ticket[Outcome]
 _SMALL = 32
 _AT_ONCE = 64  # requests that one question may count
 _FIRST = 1 << 30  # the first question is answered exactly
-
-
-class Ticket(Protocol):
-    """What a waiter holds: the part of `asyncio.Future` that tells the outcome of a request."""
-
-    def done(self) -> bool:
-        """Whether its owner may go on."""
-        ...
-
-    def cancelled(self) -> bool:
-        """Whether its owner is being cancelled, but has not run since."""
-        ...
-
-    def result(self) -> Outcome:
-        """The outcome. Raises InvalidStateError or CancelledError if it was not decided."""
-        ...
-
-    def set_result(self, outcome: Outcome, /) -> None:
-        """Decide it, and let its owner go on."""
-        ...
 
 
 class StandIn:

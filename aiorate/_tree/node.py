@@ -13,12 +13,13 @@ from asyncio import InvalidStateError
 from typing import TYPE_CHECKING
 
 from aiorate._errors import LimiterClosed
-from aiorate._loops.loops import running_loop
-from aiorate._loops.turnstile import LOOP_CHECK_NS
+from aiorate._loops.table import running_loop
+from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import FAR
 from aiorate._schedulers.capped import Capped
 from aiorate._schedulers.dimensions import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
+from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.asking import AskingMeter
 from aiorate._tree.catch_up import CatchUp
 from aiorate._tree.counters import Counters
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiorate._loops.clock import Clock, ReadClock
-    from aiorate._loops.driver import Driver
-    from aiorate._loops.view import EventLoop
+    from aiorate._loops.loop import Loop, Waker
     from aiorate._meter import Meter
     from aiorate._tree.line import Request, Taken, Ticket
     from aiorate._tree.max_waiting import Admission
@@ -68,7 +68,6 @@ class Node:
         "catch_up",
         "closed",
         "counters",
-        "driver",
         "due",
         "extras",
         "flow",
@@ -89,10 +88,11 @@ class Node:
         "tree",
         "waited_above",
         "wake_at",
+        "waker",
         "watcher",
     )
 
-    driver: Driver
+    waker: Waker
     """Makes the tickets of its line, and wakes those who hold them. Set when somebody first waits."""
 
     def __init__(
@@ -171,7 +171,7 @@ class Node:
         self.flow = Flow(weight)
 
     @property
-    def loop(self) -> EventLoop | None:
+    def loop(self) -> Loop | None:
         """The loop of its callers; None: not used in a loop yet."""
         return self.tree.loop
 
@@ -254,7 +254,7 @@ class Node:
         if turned or loop is None or taken[0][2] + self.timeline.offset < loop.check_after or not loop.starved():
             return None, at, 0, taken
         self._begin_line(loop)
-        return self.grant_later(self.driver.ticket(permits), at, taken)
+        return self.grant_later(self.waker.ticket(), at, taken)
 
     def grant_later(self, ticket: Ticket, at: int, taken: Taken) -> Answer:
         """Have the ticket's task go on with what was taken at once, after the loop has turned. Returns the answer of `decide`."""
@@ -352,15 +352,16 @@ class Node:
         if self.line is _NOBODY:
             self._begin_line(loop)
         if ticket is None:
-            ticket = self.driver.ticket(permits)
+            ticket = self.waker.ticket()
         self.line.join(ticket, permits, self.timeline.now() if since is None else since)
         if self._head is None:
             self.look()
         return ticket
 
-    def _begin_line(self, loop: EventLoop) -> None:
+    def _begin_line(self, loop: Loop) -> None:
         if self.line is _NOBODY:
-            self.line, self.driver = Line(), loop.make_driver(self)
+            self.line = Line()
+            self.waker = loop.filler(self, self.notices.name) if isinstance(self.strategy, TokenPool) else loop
             self.tree.add(self)
 
     # Wait, go on, leave.
@@ -433,7 +434,7 @@ class Node:
         if outcome is None:
             self.counters.cancelled += 1
             if current:
-                self.driver.leave(ticket)
+                self.waker.leave(ticket)
                 self.line.leave(ticket, permits)
                 self.tree.left(ticket)
                 if ticket is self._head:
@@ -479,7 +480,7 @@ class Node:
         if self.line is _NOBODY:  # only limits below wait here
             self.look()
         else:
-            self.driver.ring(self)
+            self.waker.ring(self)
 
     def look_if_alive(self) -> None:
         """`look`, unless the loop is closed, where nobody can be woken."""
@@ -783,7 +784,7 @@ class Node:
     async def finish(self) -> None:
         """After `close`: return once no task is left."""
         if self.line is not _NOBODY:
-            await self.driver.aclose()
+            await self.waker.aclose()
 
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: every request in line fails, if its loop can still wake it."""
@@ -795,7 +796,7 @@ class Node:
                         ticket.set_result(RuntimeError("the limiter was moved to another event loop while this one stood still"))
                     except RuntimeError:  # a closed loop wakes nobody
                         continue
-            self.driver.retire()
+            self.waker.retire()
         if self.flows is not None:
             for flow, _ in self.flows.requests():
                 flow.number = 0
@@ -813,7 +814,7 @@ class Node:
         self.watcher.dismissed()
         self.tree.forget(self)
         if self.line is not _NOBODY:
-            self.driver.retire()
+            self.waker.retire()
             self.line = _NOBODY
 
     def expire(self, over: Sequence[tuple[Ticket, int, int, Refusals]]) -> None:

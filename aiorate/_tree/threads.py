@@ -22,13 +22,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from aiorate._loops.asyncio.view import GRAIN_NS
 from aiorate._loops.clock import TimedClock
-from aiorate._loops.loops import port_of, running_loop, starved_here, view_here
-from aiorate._loops.timer import Timer
-from aiorate._loops.turnstile import MOST
+from aiorate._loops.loop import Loop, call_back
+from aiorate._loops.table import loop_here, running_loop, starved_here
+from aiorate._loops.timer import GRAIN_NS, Timer
+from aiorate._loops.turn import MOST
 from aiorate._rate import NS_PER_SECOND
-from aiorate._tree.callback import call_back
 from aiorate._tree.node import TURN, undo
 from aiorate._tree.refusals import NOT_FOR_THREADS, Refusals
 from aiorate._tree.timeline import NOT_ASKED
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
     from typing import Any, ParamSpec, TypeVar
 
     from aiorate._loops.clock import Clock, Handle, ReadClock
-    from aiorate._loops.driver import Driver
-    from aiorate._loops.port import Port
-    from aiorate._loops.view import EventLoop
     from aiorate._tree.line import Outcome, Taken, Ticket
     from aiorate._tree.max_waiting import Admission
     from aiorate._tree.node import Answer, Node
@@ -316,8 +312,8 @@ class ThreadTicket:
         self.inbox: _Inbox = inbox
         self.node: Node = node
         self.permits: int = permits
-        self.signal: Any = inbox.port.signal()
-        self.task: asyncio.Task[Any] | None = inbox.port.owner()
+        self.signal: Any = inbox.loop.ticket()
+        self.task: asyncio.Task[Any] | None = inbox.loop.owner()
         self.outcome: Outcome | None = None
         self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or abandoned
         self.gone: bool = False  # whether its owner left without an outcome
@@ -341,11 +337,11 @@ class ThreadTicket:
 class _Inbox:
     """The waiters of one event loop, or of the threads without one. However many are decided at once, the loop is called back once."""
 
-    __slots__ = ("_decided", "_posted", "native", "port", "tickets")
+    __slots__ = ("_decided", "_posted", "loop", "native", "tickets")
 
     def __init__(self, native: object) -> None:
         self.native: object = native
-        self.port: Port = _ThreadPort() if native is None else port_of(native)
+        self.loop: Loop | _NoLoop = loop_here() or _NoLoop()
         self.tickets: dict[ThreadTicket, None] = {}  # whose owners wait, or have not gone on yet
         self._decided: deque[ThreadTicket] = deque()
         self._posted = False
@@ -359,7 +355,7 @@ class _Inbox:
 
     def _post(self) -> None:
         try:
-            self.port.post(self._deliver)
+            self.loop.post(self._deliver)
         except (RuntimeError, OSError):  # the loop is closed
             post(clear_closed)
 
@@ -372,31 +368,31 @@ class _Inbox:
             except IndexError:
                 return
             if ticket.signal is not None:  # else its owner has gone on already
-                self.port.send(ticket.signal)
+                self.loop.wake(ticket.signal)
         self._posted = True
         self._post()
 
 
-class _ThreadPort:
-    """All threads without an event loop. A signal is a lock that its waiter takes twice; any thread may send it directly."""
+class _NoLoop:
+    """In place of a loop, all threads without one. A ticket is a lock that its waiter takes twice; any thread may send it directly."""
 
     __slots__ = ()
-    closed = False
+    ended = False
 
     def post(self, callback: Callable[[], None]) -> None:
         callback()
 
-    def signal(self) -> threading.Lock:
-        signal = threading.Lock()
-        signal.acquire()
-        return signal
+    def ticket(self) -> threading.Lock:
+        ticket = threading.Lock()
+        ticket.acquire()
+        return ticket
 
-    def wait(self, signal: threading.Lock) -> Awaitable[object]:
-        raise RuntimeError("a thread without an event loop cannot await. It takes the lock that signal() returned.")
+    def wait(self, ticket: threading.Lock) -> Awaitable[object]:
+        raise RuntimeError("a thread without an event loop cannot await. It takes the lock that ticket() returned.")
 
-    def send(self, signal: threading.Lock) -> None:
-        with suppress(RuntimeError):  # it was sent before
-            signal.release()
+    def wake(self, ticket: threading.Lock) -> None:
+        with suppress(RuntimeError):  # it was woken before
+            ticket.release()
 
     def owner(self) -> None:
         return None
@@ -421,7 +417,7 @@ def clear_closed() -> bool:
         _cleared = now
     lost: list[ThreadTicket] = []
     for native, inbox in list(_inboxes.items()):
-        if inbox.port.closed:
+        if inbox.loop.ended:
             lost += _inboxes.pop(native).tickets
     for ticket in lost:
         if ticket.outcome is None:
@@ -430,33 +426,6 @@ def clear_closed() -> bool:
         _release(ticket)
         ticket.node.leave(ticket, ticket.permits, ticket.node.tree.epoch)
     return bool(lost)
-
-
-class _ThreadDriver:
-    """The driver of every limiter for a whole process."""
-
-    __slots__ = ()
-
-    def ticket(self, permits: int) -> Ticket:
-        raise RuntimeError("the thread that asks makes its ticket")
-
-    def wait(self, ticket: ThreadTicket) -> Awaitable[object]:
-        return ticket.inbox.port.wait(ticket.signal)
-
-    def leave(self, ticket: ThreadTicket) -> None:
-        ticket.gone = True
-
-    def ring(self, node: Node) -> None:
-        node.look()
-
-    def retire(self) -> None:
-        pass
-
-    async def aclose(self) -> None:
-        pass
-
-
-_driver = _ThreadDriver()
 
 
 def _release(ticket: ThreadTicket) -> bool:
@@ -474,12 +443,12 @@ def _release(ticket: ThreadTicket) -> bool:
 # --- The tree
 
 
-class _Threads:
-    """An `EventLoop` that is all of them. It is never closed and never stands still."""
+class _Threads(Loop):
+    """All loops and threads as one. It is never closed and never stands still."""
 
     __slots__ = ("_process", "_timers", "grain", "manual", "monotonic", "read", "steady")
 
-    running = closed = False
+    native = None
     check_after = 0
 
     def __init__(self, clock: Clock | None, precise: bool) -> None:
@@ -492,15 +461,14 @@ class _Threads:
         self._process = os.getpid()
 
     @property
-    def native(self) -> object:
-        """The loop that runs in this thread: for this limiter they are all the same one."""
-        return running_loop()
+    def closed(self) -> bool:
+        return False
 
     @property
     def forked(self) -> bool:
         return self._process != os.getpid()
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def post(self, callback: Callable[[], object]) -> None:
         _keeper.put(callback)
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
@@ -524,14 +492,26 @@ class _Threads:
         """A loop that stands still, and has yet to resume its own tasks, must not keep other loops from theirs."""
         return MOST
 
-    def make_driver(self, node: Node) -> Driver:
-        return _driver
+    def ticket(self) -> Ticket:
+        raise RuntimeError("the thread that asks makes its ticket")
+
+    def wait(self, ticket: ThreadTicket, /) -> Awaitable[object]:
+        return ticket.inbox.loop.wait(ticket.signal)
+
+    def wake(self, ticket: ThreadTicket, /) -> None:
+        ticket.inbox.add(ticket)
+
+    def leave(self, ticket: ThreadTicket, /) -> None:
+        ticket.gone = True
+
+    def owner(self) -> None:
+        return None
 
     @property
-    def _here(self) -> EventLoop:
-        view = view_here()
-        assert view is not None  # or nobody could await what it returns
-        return view
+    def _here(self) -> Loop:
+        loop = loop_here()
+        assert loop is not None  # or nobody could await what it returns
+        return loop
 
 
 class ThreadTree(Tree):
@@ -576,13 +556,13 @@ class ThreadTree(Tree):
     def release(self, ticket: Ticket) -> None:
         _tell(partial(_release, ticket))  # type: ignore[arg-type]  # as above
 
-    def here(self, node: Node) -> EventLoop | None:
+    def here(self, node: Node) -> Loop | None:
         node.timeline.begun = True
         clear_closed()
         return self.loop
 
     def _move(self, native: object | None) -> None:
-        self.loop: EventLoop | None = _Threads(self.clock, self.precise)
+        self.loop: Loop | None = _Threads(self.clock, self.precise)
         self._timer = Timer(self.loop, self.ring)
 
     def ask(

@@ -9,10 +9,10 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from aiorate._loops.loops import running_loop, view_of
+from aiorate._loops.loop import call_back
+from aiorate._loops.table import loop_of, running_loop
 from aiorate._loops.timer import Timer
-from aiorate._loops.turnstile import MOST
-from aiorate._tree.callback import call_back
+from aiorate._loops.turn import MOST
 from aiorate._tree.line import outcome_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from aiorate._loops.clock import Clock
-    from aiorate._loops.view import EventLoop
+    from aiorate._loops.loop import Loop
     from aiorate._tree.line import Taken, Ticket
     from aiorate._tree.max_waiting import Admission
     from aiorate._tree.node import Answer, Node
@@ -64,7 +64,7 @@ class Tree:
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         self.clock: Clock | None = clock
         self.precise: bool = precise
-        self.loop: EventLoop | None = None
+        self.loop: Loop | None = None
         """The loop of its callers; None: not used in a loop yet."""
         self.epoch: int = 0
         """Goes up when another loop is used: requests of before are gone."""
@@ -115,7 +115,7 @@ class Tree:
 
     def wait(self, node: Node, ticket: Ticket) -> Awaitable[object]:
         """Return what a waiter awaits, again and again until its ticket is done."""
-        return node.driver.wait(ticket)
+        return node.waker.wait(ticket)
 
     def leave(self, node: Node, ticket: Ticket, permits: int, epoch: int) -> None:
         """The task of a request was cancelled. Never raises, and never waits."""
@@ -228,7 +228,7 @@ class Tree:
 
     # The loop.
 
-    def here(self, node: Node) -> EventLoop | None:
+    def here(self, node: Node) -> Loop | None:
         """The loop that runs, which is used from now on. RuntimeError if the tree is in use in another one that runs."""
         native, old = running_loop(), self.loop
         if old is None:
@@ -254,7 +254,7 @@ class Tree:
         old = self.loop
         if old is not None:
             self.disband(old.forked)
-        self.loop = None if native is None else view_of(native, self.clock, self.precise)
+        self.loop = None if native is None else loop_of(native, self.clock, self.precise)
         self._timer = None if self.loop is None else Timer(self.loop, self.ring)
 
     def disband(self, forked: bool) -> None:
