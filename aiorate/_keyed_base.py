@@ -22,6 +22,7 @@ from aiorate._kept import Kept
 from aiorate._options import check_on_wait, check_options
 from aiorate._rate import duration_to_ns
 from aiorate._totals import Totals
+from aiorate._tree.questions import is_rested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -451,7 +452,7 @@ class Keyed(Generic[K, V]):
         member = self._kept.get(key)
         assert member is not None  # its node was found just now
         try:
-            rested = node.is_rested()
+            rested = is_rested(node)
         except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
             return False
         if not rested:

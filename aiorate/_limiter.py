@@ -20,9 +20,11 @@ from aiorate._schedulers.places import Places
 from aiorate._several import strategy_of
 from aiorate._tree import changes
 from aiorate._tree.max_waiting import MaxWaiting
-from aiorate._tree.node import TURN, Node
+from aiorate._tree.node import Node
+from aiorate._tree.questions import above_on_demand, wait_for
 from aiorate._tree.refusals import ACQUIRE, CLOSED
 from aiorate._tree.timeline import NOT_ASKED
+from aiorate._tree.tree import TURN
 from aiorate._tree.watcher import UNWATCHED
 
 if TYPE_CHECKING:
@@ -161,26 +163,27 @@ class Limiter:
         if tree.threads:
             ticket, _, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE)
         else:
-            ticket, _, asked, _ = node.decide(permits, limit, most)
+            ticket, _, asked, _ = tree.request(node, permits, limit, most)
         if ticket is None:
             return 0.0
         if ticket is TURN:
-            return (await node.wait(ticket, permits, asked, limit, most))[0] / NS_PER_SECOND
+            return (await tree.wait(node, ticket, permits, asked, limit, most))[0] / NS_PER_SECOND
         epoch, loop, decided = tree.epoch, tree.loop, ticket.done()
-        # As Node.wait(), without another coroutine.
+        # As Tree.wait(), without another coroutine.
         try:
             if tree.threads:
                 while not ticket.done():
-                    await tree.wait(node, ticket)
+                    await tree.awaited(node, ticket)
             else:
+                waker = node.waker
                 while not ticket.done():
-                    await node.waker.wait(ticket)
+                    await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
             if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:
             tree.leave(node, ticket, permits, epoch)
             raise
-        return node.resume(ticket, asked, permits, epoch)[0] / NS_PER_SECOND
+        return tree.resume(node, ticket, asked, permits, epoch)[0] / NS_PER_SECOND
 
     async def _acquire(self, node: Node, permits: int, limit: int | None = None) -> int:
         """Wait in the line of that node; returns the ns waited."""
@@ -188,7 +191,7 @@ class Limiter:
         ticket, _, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE, None, False)
         if ticket is None:
             return 0
-        return (await node.wait(ticket, permits, asked, limit, most))[0]
+        return (await tree.wait(node, ticket, permits, asked, limit, most))[0]
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are available right now, without waiting.
@@ -209,7 +212,7 @@ class Limiter:
         node.tree.here(node)  # raises if another running loop uses the limiter
         if node.shut:
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
-        if node.above_on_demand:
+        if above_on_demand(node):
             raise ACQUIRE.no_lease("try_acquire()")
         node.counters.refused += 1
         return False
@@ -227,7 +230,7 @@ class Limiter:
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
         from aiorate._tree.threads import wait_blocking
 
-        return wait_blocking(self._node, permits, limit, self._max_waiting)[0] / NS_PER_SECOND
+        return wait_blocking(self._node, self._node.tree, permits, limit, self._max_waiting)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
@@ -323,7 +326,8 @@ class Limiter:
         places = self._places
         if places is not None:
             self._check_holder(places)
-        waited = wait_blocking(places or self._node, permits, None, self._max_waiting)[0]
+        node = places or self._node
+        waited = wait_blocking(node, node.tree, permits, None, self._max_waiting)[0]
         if places is not None:
             self._hold(places)
         return waited / NS_PER_SECOND
@@ -367,7 +371,7 @@ class Limiter:
             if at != NOT_ASKED:
                 node.tree.run(count.granted_at_once)
             if ticket is not None:
-                _, at, _ = await node.wait(ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
+                _, at, _ = await node.tree.wait(node, ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
             yield node.tree.run(count.slot, at)
 
     def _check(self, call: str, permits: int) -> None:
@@ -460,7 +464,7 @@ class Limiter:
         """Close the limiter. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns."""
         error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
         self._node.tree.run(self._shut, error)
-        await self._node.finish()
+        await self._node.tree.finish(self._node)
 
     def _shut(self, error: LimiterClosed) -> None:
         if self._places is not None:
@@ -501,7 +505,7 @@ class Limiter:
         """
         self._check("delay()", permits)
         node = self._node
-        wait = node.tree.run(lambda: node.wait_for(permits, node.look_now()))
+        wait = node.tree.run(lambda: wait_for(node, permits, node.look_now()))
         return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
 
     def bound(self, seconds: Duration, largest: int = 1) -> int | None:
@@ -571,9 +575,9 @@ class Limiter:
         name = f" {node.notices.name!r}" if node.notices.name else ""
         timeline = node.timeline
         state = ", closed" if node.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
-        waiting, places = len(node.line), ""
+        waiting, places = len(node.queue.line), ""
         if self._places is not None:
-            waiting += len(self._places.line)
+            waiting += len(self._places.queue.line)
             places = f", {self._places.scheduler!r}"
         return f"<Limiter{name} {node.scheduler!r}{places}, {waiting} waiting{state}>"
 
@@ -583,7 +587,7 @@ class Limiter:
 
 def _take_place(places: Node) -> bool:
     """Take a free place that nobody waits for, and no permit yet."""
-    return places.first() is None and places.scheduler.take(1, 0) == 0
+    return places.queue.first() is None and places.scheduler.take(1, 0) == 0
 
 
 def _free(places: Node) -> None:

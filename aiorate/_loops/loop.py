@@ -5,21 +5,18 @@ There is one for asyncio, one for trio, and one for all loops and threads of a p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
-    from typing import Any
 
     from aiorate._loops.clock import Handle, ReadClock
 
-__all__ = ["Decider", "Loop", "Ticket", "Waker", "call_back"]
-
-T = TypeVar("T")
+__all__ = ["Decider", "Loop", "Ticket", "Waker"]
 
 
-class Ticket(Protocol[T]):
+class Ticket(Protocol):
     """What a waiter holds: the part of `asyncio.Future` that tells an outcome."""
 
     def done(self) -> bool:
@@ -30,11 +27,11 @@ class Ticket(Protocol[T]):
         """Whether its owner is being cancelled, but has not run since."""
         ...
 
-    def result(self) -> T:
+    def result(self) -> Any:
         """The outcome. Raises InvalidStateError or CancelledError if it was not decided."""
         ...
 
-    def set_result(self, outcome: T, /) -> None:
+    def set_result(self, outcome: Any, /) -> None:
         """Decide it, and let its owner go on."""
         ...
 
@@ -56,7 +53,7 @@ class Waker(Protocol):
 
     __slots__ = ()
 
-    def ticket(self) -> Ticket[Any]:
+    def ticket(self) -> Ticket:
         """Make a ticket for somebody who is going to wait."""
         ...
 
@@ -169,15 +166,3 @@ class Loop(Waker, Protocol):
     def yield_once(self) -> Awaitable[object]:
         """Return what to await to let the loop run one iteration."""
         ...
-
-
-def call_back(callback: Callable[[], object], where: str) -> bool:
-    """Call it where no caller could handle an error: it is logged with where it happened. Returns whether there was none."""
-    try:
-        callback()
-    except Exception:
-        import logging
-
-        logging.getLogger("aiorate").exception("A limiter's callback failed %s.", where)
-        return False
-    return True

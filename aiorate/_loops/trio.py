@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import trio
 
-from aiorate._loops.loop import call_back
+from aiorate._loops.callback import call_back
 from aiorate._loops.timer import GRAIN_NS, LONGEST_NS
 from aiorate._loops.turn import OneLoop
 from aiorate._rate import NS_PER_SECOND

@@ -6,26 +6,17 @@ As in trio's ParkingLot and anyio's CapacityLimiter: no request passes a line, a
 
 from __future__ import annotations
 
-from asyncio import CancelledError, InvalidStateError
+from asyncio import InvalidStateError
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aiorate._loops import loop
+from aiorate._loops.loop import Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiorate._tree.node import Node
+__all__ = ["Line", "Request", "StandIn", "Ticket"]
 
-__all__ = ["Grant", "Line", "Outcome", "Request", "StandIn", "Taken", "Ticket", "outcome_of"]
-
-# What a request took: of each limit from its own up, the permits, and the instant at which it took them.
-Taken = tuple[tuple["Node", int, int], ...]
-# For when the request was scheduled, what it took, the clock's reading then, and what it waited for last; see `Waited.limited_by`.
-Grant = tuple[int, Taken, int, str | None]
-# An error is a result, not an exception: asyncio logs "exception was never retrieved" for abandoned futures.
-Outcome = Grant | BaseException
-Ticket = loop.Ticket[Outcome]
 _SMALL = 32
 _AT_ONCE = 64  # requests that one question may count
 _FIRST = 1 << 30  # the first question is answered exactly
@@ -45,22 +36,14 @@ class StandIn:
     def cancelled(self) -> bool:
         return False
 
-    def result(self) -> Outcome:
+    def result(self) -> Any:
         raise InvalidStateError
 
-    def set_result(self, outcome: Outcome, /) -> None:
+    def set_result(self, outcome: Any, /) -> None:
         """Never called."""
 
 
 Request = tuple[Ticket, int, int]  # its permits, and the instant since when it stands in line
-
-
-def outcome_of(ticket: Ticket) -> Outcome | None:
-    """The outcome; None: not decided, or not before its owner was cancelled."""
-    try:
-        return ticket.result()
-    except (InvalidStateError, CancelledError):
-        return None
 
 
 class Line:
