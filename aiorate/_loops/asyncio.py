@@ -31,8 +31,9 @@ class AsyncioLoop(OneLoop):
     natives = asyncio.AbstractEventLoop
 
     @staticmethod
-    def running_here(hosted: bool) -> object | None:
-        return running_asyncio()
+    def running_here(in_task: bool) -> object | None:
+        native = running_asyncio()
+        return None if native is None or (in_task and current_task(native) is None) else native
 
     @staticmethod
     def task_here() -> object | None:
@@ -90,12 +91,14 @@ class AsyncioLoop(OneLoop):
     def ticket(self) -> asyncio.Future[Any]:
         return self.native.create_future()
 
+    signal = ticket
+
     def wait(self, ticket: asyncio.Future[Any], /) -> asyncio.Future[Any]:
         return ticket
 
-    def wake(self, ticket: asyncio.Future[Any], /) -> None:
-        if not ticket.done():  # cancelled
-            ticket.set_result(None)
+    def wake(self, signal: asyncio.Future[Any], /) -> None:
+        if not signal.done():  # cancelled
+            signal.set_result(None)
 
     def owner(self) -> asyncio.Task[Any] | None:
         task = current_task(self.native)
@@ -106,10 +109,6 @@ class AsyncioLoop(OneLoop):
         from aiorate._loops.filler import Filler
 
         return Filler(decider, self, self.native, name)
-
-    def _called_by_a_task(self) -> bool:
-        # Where no task of this loop runs, the caller belongs to a guest of the loop, such as a trio run.
-        return running_asyncio() is self.native and current_task() is not None
 
     def yield_once(self) -> Awaitable[object]:
         return asyncio.sleep(0)

@@ -135,8 +135,12 @@ class Loop(Waker, Protocol):
         """What wakes those who wait for a token pool: a task of that name, or the loop, as all others."""
         return self
 
-    def wake(self, ticket: Any, /) -> None:
-        """Let the owner of a ticket go on, of which nobody wants the outcome. Called in the loop; does nothing if it has left."""
+    def signal(self) -> Any:
+        """Make a ticket without an outcome. Called where it is waited for, as `wake` is."""
+        ...
+
+    def wake(self, signal: Any, /) -> None:
+        """Let the owner of a signal go on, if it still waits."""
         ...
 
     def owner(self) -> asyncio.Task[Any] | None:

@@ -38,8 +38,8 @@ class TrioLoop(OneLoop):
     natives = Token
 
     @staticmethod
-    def running_here(hosted: bool) -> Token | None:
-        if hosted and not trio.lowlevel.in_trio_task():
+    def running_here(in_task: bool) -> Token | None:
+        if in_task and not trio.lowlevel.in_trio_task():
             return None
         try:
             return trio.lowlevel.current_trio_token()
@@ -105,22 +105,20 @@ class TrioLoop(OneLoop):
     def ticket(self) -> _Ticket:
         return _Ticket(self.native)
 
-    def wait(self, ticket: _Ticket, /) -> Awaitable[object]:
-        if ticket.task is None:
-            ticket.task = anyio.get_current_task()
-        return ticket.event.wait()
+    def signal(self) -> trio.Event:
+        return trio.Event()
+
+    def wait(self, ticket: _Ticket | trio.Event, /) -> Awaitable[object]:
+        return ticket.wait()
 
     def leave(self, ticket: _Ticket, /) -> None:
         ticket.task = None  # the line may keep the ticket for a while, but must not keep the task
 
-    def wake(self, ticket: _Ticket, /) -> None:
-        ticket.event.set()
+    def wake(self, signal: trio.Event, /) -> None:
+        signal.set()
 
     def owner(self) -> None:
         return None
-
-    def _called_by_a_task(self) -> bool:
-        return self.running_here(True) is self.native
 
     def yield_once(self) -> Awaitable[object]:
         return trio.lowlevel.checkpoint()  # noqa: ASYNC105  # the caller awaits it
@@ -129,13 +127,18 @@ class TrioLoop(OneLoop):
 class _Ticket:
     """An outcome, and the event that its owner awaits."""
 
-    __slots__ = ("_native", "_outcome", "event", "task")
+    __slots__ = ("_event", "_native", "_outcome", "task")
 
     def __init__(self, native: Token) -> None:
         self._native = native
         self._outcome: Any = _UNDECIDED
-        self.event: trio.Event = trio.Event()
+        self._event = trio.Event()
         self.task: anyio.TaskInfo | None = None
+
+    def wait(self) -> Awaitable[object]:
+        if self.task is None:
+            self.task = anyio.get_current_task()
+        return self._event.wait()
 
     def done(self) -> bool:
         return self._outcome is not _UNDECIDED
@@ -153,7 +156,7 @@ class _Ticket:
         self._outcome = outcome
         if TrioLoop.running_here(False) is not self._native:  # another run would take the task for one of its tasks
             raise RuntimeError("a waiter can only be woken in its own trio run")
-        self.event.set()
+        self._event.set()
 
 
 class _Timer:

@@ -42,8 +42,8 @@ class _Turn:
 
     def __init__(self, read: ReadClock) -> None:
         self._read = read
-        self._queue: OrderedDict[Any, None] = OrderedDict()  # the tickets of callers, in order of arrival
-        self._returned: dict[Any, None] = {}  # tickets of callers that were let through and found the loop starved again
+        self._queue: OrderedDict[Any, None] = OrderedDict()  # the signals of callers, in order of arrival
+        self._returned: dict[Any, None] = {}  # signals of callers that were let through and found the loop starved again
         self._portion = MOST
         self._passed = False  # whether a caller of the portion has gone on
         self._vain = 0  # iterations in a row in which no caller has gone on
@@ -75,13 +75,13 @@ class _Turn:
         self._arm(loop)
         waiting: dict[Any, None] = self._queue
         while True:
-            ticket = loop.ticket()
-            waiting[ticket] = None
+            signal = loop.signal()
+            waiting[signal] = None
             try:
-                await loop.wait(ticket)
+                await loop.wait(signal)
             except BaseException:
-                self._queue.pop(ticket, None)
-                self._returned.pop(ticket, None)
+                self._queue.pop(signal, None)
+                self._returned.pop(signal, None)
                 raise
             if self.held_for(loop) < LOOP_CHECK_NS or self._vain >= _VAIN:
                 self._vain = 0
@@ -102,9 +102,9 @@ class _Turn:
         self._armed = self._passed = False
         self._since = None
         queue = self._queue
-        for ticket in reversed(self._returned):
-            queue[ticket] = None
-            queue.move_to_end(ticket, last=False)
+        for signal in reversed(self._returned):
+            queue[signal] = None
+            queue.move_to_end(signal, last=False)
         self._returned.clear()
         if queue:
             self._adapt()
@@ -119,7 +119,7 @@ class _Turn:
 
 
 class OneLoop(Loop):
-    """What the loops of all kinds have in common: whoever waits is woken as soon as that is decided, and the loop is watched."""
+    """What the loops of all families have in common: whether they turn."""
 
     __slots__ = ("__weakref__", "_process", "_timers", "_turn", "check_after", "grain", "manual", "monotonic", "read", "steady")
 
@@ -127,13 +127,13 @@ class OneLoop(Loop):
     """The class of the loops themselves."""
 
     @staticmethod
-    def running_here(hosted: bool) -> object | None:
-        """The loop of this kind that runs in this thread; None: none does. ``hosted``: an asyncio loop runs in the thread too."""
+    def running_here(in_task: bool) -> object | None:
+        """The loop of this family that runs in this thread; None: none does, or none of its tasks runs now and ``in_task`` asks for one."""
         raise NotImplementedError
 
     @staticmethod
     def task_here() -> object | None:
-        """The task that runs in this thread, where a loop of this kind does."""
+        """The task that runs in this thread, where a loop of this family does."""
         raise NotImplementedError
 
     @staticmethod
@@ -156,15 +156,11 @@ class OneLoop(Loop):
 
     def starved(self) -> bool:
         now = self.read()
-        if now < self.check_after or not self._called_by_a_task():
-            return False
+        if now < self.check_after or self.running_here(True) is not self.native:
+            return False  # not a task of this loop calls, but perhaps one of a guest of the loop, such as a trio run
         held_for = self._turn.held_for(self)
         self.check_after = now - held_for + LOOP_CHECK_NS
         return held_for >= LOOP_CHECK_NS
-
-    def _called_by_a_task(self) -> bool:
-        """Whether a task of this loop runs."""
-        raise NotImplementedError
 
     def turn(self) -> Awaitable[object]:
         return self._turn.wait(self)

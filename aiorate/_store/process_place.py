@@ -148,20 +148,20 @@ class _Signals:
 
     def over(self) -> None:
         self._over = True
-        for loop, ticket in self._waiting:
+        for loop, signal in self._waiting:
             try:
-                loop.post(partial(loop.wake, ticket))
+                loop.post(partial(loop.wake, signal))
             except (RuntimeError, OSError):  # that loop is closed
                 continue
 
     async def wait(self) -> None:
         loop = loop_here()
         assert loop is not None  # a coroutine runs
-        ticket = loop.ticket()
-        if not self._node.tree.run(self._join, loop, ticket):
-            await loop.wait(ticket)
+        signal = loop.signal()
+        if not self._node.tree.run(self._join, loop, signal):
+            await loop.wait(signal)
 
-    def _join(self, loop: Loop, ticket: object) -> bool:
+    def _join(self, loop: Loop, signal: object) -> bool:
         if not self._over:
-            self._waiting.append((loop, ticket))
+            self._waiting.append((loop, signal))
         return self._over

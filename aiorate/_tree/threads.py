@@ -314,7 +314,7 @@ class ThreadTicket:
         self.tree: ThreadTree = tree
         self.limit: Limit = limit
         self.permits: int = permits
-        self.signal: Any = inbox.loop.ticket()
+        self.signal: Any = inbox.loop.signal()
         self.task: asyncio.Task[Any] | None = inbox.loop.owner()
         self.outcome: Outcome | None = None
         self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or abandoned
@@ -376,7 +376,7 @@ class _Inbox:
 
 
 class _NoLoop:
-    """In place of a loop, all threads without one. A ticket is a lock that its waiter takes twice; any thread may send it directly."""
+    """In place of a loop, all threads without one. A signal is a lock that its waiter takes twice; any thread may send it directly."""
 
     __slots__ = ()
     ended = False
@@ -384,17 +384,17 @@ class _NoLoop:
     def post(self, callback: Callable[[], None]) -> None:
         callback()
 
-    def ticket(self) -> threading.Lock:
-        ticket = threading.Lock()
-        ticket.acquire()
-        return ticket
+    def signal(self) -> threading.Lock:
+        signal = threading.Lock()
+        signal.acquire()
+        return signal
 
-    def wait(self, ticket: threading.Lock) -> Awaitable[object]:
-        raise RuntimeError("a thread without an event loop cannot await. It takes the lock that ticket() returned.")
+    def wait(self, signal: threading.Lock) -> Awaitable[object]:
+        raise RuntimeError("a thread without an event loop cannot await. It takes the lock that signal() returned.")
 
-    def wake(self, ticket: threading.Lock) -> None:
+    def wake(self, signal: threading.Lock) -> None:
         with suppress(RuntimeError):  # it was woken before
-            ticket.release()
+            signal.release()
 
     def owner(self) -> None:
         return None
@@ -500,8 +500,11 @@ class _Threads(Loop):
     def wait(self, ticket: ThreadTicket, /) -> Awaitable[object]:
         return ticket.inbox.loop.wait(ticket.signal)
 
-    def wake(self, ticket: ThreadTicket, /) -> None:
-        ticket.inbox.add(ticket)
+    def signal(self) -> Any:
+        return self._here.signal()
+
+    def wake(self, signal: Any, /) -> None:
+        self._here.wake(signal)
 
     def leave(self, ticket: ThreadTicket, /) -> None:
         ticket.gone = True
