@@ -6,7 +6,7 @@ from threading import current_thread
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from aiorate._loops.loops import running_task
+from aiorate._loops.table import running_task
 from aiorate._schedulers.places import Places
 from aiorate._tree.node import Node
 from aiorate._tree.refusals import ACQUIRE

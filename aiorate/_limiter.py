@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from aiorate._errors import LimiterClosed, LineFull, WaitTooLong, check_count
-from aiorate._loops.loops import starved_here
+from aiorate._loops.table import starved_here
 from aiorate._options import check_on_wait, check_options, check_scope
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
@@ -179,9 +179,9 @@ class Limiter:
                 while not ticket.done():
                     await tree.awaited(node, ticket)
             else:
-                driver = node.driver
+                waker = node.waker
                 while not ticket.done():
-                    await driver.wait(ticket)  # type: ignore[union-attr]  # somebody waits
+                    await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
             if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate._loops.turnstile import LOOP_CHECK_NS
+from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import FAR
 from aiorate._tree.asking import AskingMeter
 from aiorate._tree.catch_up import CatchUp
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate._loops.clock import Clock, ReadClock
-    from aiorate._loops.view import EventLoop
+    from aiorate._loops.loop import Loop
     from aiorate._meter import Meter
     from aiorate._schedulers.interface import Scheduler
     from aiorate._schedulers.server_quotas import ServerQuotas
@@ -129,7 +129,7 @@ class Supply:
         return self.closed or self.timeline.held_at is not None or self.is_waited_for
 
     @property
-    def loop(self) -> EventLoop | None:
+    def loop(self) -> Loop | None:
         """The loop of its callers; None: not used in a loop yet."""
         return self.tree.loop
 
@@ -222,7 +222,7 @@ class Supply:
         refused.catch_up.late = None
         return None
 
-    def here(self) -> EventLoop | None:
+    def here(self) -> Loop | None:
         """The loop that runs, which is used from now on; see `Tree.here`."""
         return self.tree.here(self)
 

@@ -22,11 +22,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from aiorate._loops.asyncio.view import GRAIN_NS
 from aiorate._loops.callback import call_back
 from aiorate._loops.clock import TimedClock
-from aiorate._loops.loops import port_of, running_loop, starved_here, view_here
-from aiorate._loops.turnstile import MOST
+from aiorate._loops.loop import Loop
+from aiorate._loops.table import loop_here, running_loop, starved_here
+from aiorate._loops.timer import GRAIN_NS
+from aiorate._loops.turn import MOST
 from aiorate._meter import COMPILED, FAR
 from aiorate._rate import NS_PER_SECOND
 from aiorate._tree.grants import undo
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from typing import Any, ParamSpec, TypeVar
 
     from aiorate._loops.clock import Clock, Handle, ReadClock
-    from aiorate._loops.driver import Driver
-    from aiorate._loops.port import Port
-    from aiorate._loops.view import EventLoop
     from aiorate._meter import Meter
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
     from aiorate._tree.line import Ticket
@@ -346,8 +344,8 @@ class ThreadTicket:
         self.tree: ThreadTree = tree
         self.limit: Limit = limit
         self.permits: int = permits
-        self.signal: Any = inbox.port.signal()
-        self.task: asyncio.Task[Any] | None = inbox.port.owner()
+        self.signal: Any = inbox.loop.signal()
+        self.task: asyncio.Task[Any] | None = inbox.loop.owner()
         self.outcome: Outcome | None = None
         self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or abandoned
         self.gone: bool = False  # whether its owner left without an outcome
@@ -371,11 +369,11 @@ class ThreadTicket:
 class _Inbox:
     """The waiters of one event loop, or of the threads without one. However many are decided at once, the loop is called back once."""
 
-    __slots__ = ("_decided", "_posted", "native", "port", "tickets")
+    __slots__ = ("_decided", "_posted", "loop", "native", "tickets")
 
     def __init__(self, native: object) -> None:
         self.native: object = native
-        self.port: Port = _ThreadPort() if native is None else port_of(native)
+        self.loop: Loop | _NoLoop = loop_here() or _NoLoop()
         self.tickets: dict[ThreadTicket, None] = {}  # whose owners wait, or have not gone on yet
         self._decided: deque[ThreadTicket] = deque()
         self._posted = False
@@ -389,7 +387,7 @@ class _Inbox:
 
     def _post(self) -> None:
         try:
-            self.port.post(self._deliver)
+            self.loop.post(self._deliver)
         except (RuntimeError, OSError):  # the loop is closed
             post(clear_closed)
 
@@ -402,16 +400,16 @@ class _Inbox:
             except IndexError:
                 return
             if ticket.signal is not None:  # else its owner has gone on already
-                self.port.send(ticket.signal)
+                self.loop.wake(ticket.signal)
         self._posted = True
         self._post()
 
 
-class _ThreadPort:
-    """All threads without an event loop. A signal is a lock that its waiter takes twice; any thread may send it directly."""
+class _NoLoop:
+    """In place of a loop, all threads without one. A signal is a lock that its waiter takes twice; any thread may send it directly."""
 
     __slots__ = ()
-    closed = False
+    ended = False
 
     def post(self, callback: Callable[[], None]) -> None:
         callback()
@@ -424,8 +422,8 @@ class _ThreadPort:
     def wait(self, signal: threading.Lock) -> Awaitable[object]:
         raise RuntimeError("a thread without an event loop cannot await. It takes the lock that signal() returned.")
 
-    def send(self, signal: threading.Lock) -> None:
-        with suppress(RuntimeError):  # it was sent before
+    def wake(self, signal: threading.Lock) -> None:
+        with suppress(RuntimeError):  # it was woken before
             signal.release()
 
     def owner(self) -> None:
@@ -451,7 +449,7 @@ def clear_closed() -> bool:
         _cleared = now
     lost: list[ThreadTicket] = []
     for native, inbox in list(_inboxes.items()):
-        if inbox.port.closed:
+        if inbox.loop.ended:
             lost += _inboxes.pop(native).tickets
     for ticket in lost:
         if ticket.outcome is None:
@@ -460,33 +458,6 @@ def clear_closed() -> bool:
         _release(ticket)
         ticket.tree.lose(ticket)
     return bool(lost)
-
-
-class _ThreadDriver:
-    """The driver of every limiter for a whole process."""
-
-    __slots__ = ()
-
-    def ticket(self, permits: int) -> Ticket:
-        raise RuntimeError("the thread that asks makes its ticket")
-
-    def wait(self, ticket: ThreadTicket) -> Awaitable[object]:
-        return ticket.inbox.port.wait(ticket.signal)
-
-    def leave(self, ticket: ThreadTicket) -> None:
-        ticket.gone = True
-
-    def ring(self, node: Limit) -> None:
-        node.look()
-
-    def retire(self) -> None:
-        pass
-
-    async def aclose(self) -> None:
-        pass
-
-
-_driver = _ThreadDriver()
 
 
 def _release(ticket: ThreadTicket) -> bool:
@@ -504,12 +475,12 @@ def _release(ticket: ThreadTicket) -> bool:
 # --- The tree
 
 
-class _Threads:
-    """An `EventLoop` that is all of them. It is never closed and never stands still."""
+class _Threads(Loop):
+    """All loops and threads as one. It is never closed and never stands still."""
 
     __slots__ = ("_process", "_timers", "grain", "manual", "monotonic", "read", "steady")
 
-    running = closed = False
+    native = None
     check_after = 0
 
     def __init__(self, clock: Clock | None, precise: bool) -> None:
@@ -523,15 +494,14 @@ class _Threads:
         self._process = os.getpid()
 
     @property
-    def native(self) -> object:
-        """The loop that runs in this thread: for this limiter they are all the same one."""
-        return running_loop()
+    def closed(self) -> bool:
+        return False
 
     @property
     def forked(self) -> bool:
         return self._process != os.getpid()
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def post(self, callback: Callable[[], object]) -> None:
         _keeper.put(callback)
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
@@ -555,14 +525,29 @@ class _Threads:
         """A loop that stands still, and has yet to resume its own tasks, must not keep other loops from theirs."""
         return MOST
 
-    def make_driver(self, node: Limit) -> Driver:
-        return _driver
+    def ticket(self) -> Ticket:
+        raise RuntimeError("the thread that asks makes its ticket")
+
+    def wait(self, ticket: ThreadTicket, /) -> Awaitable[object]:
+        return ticket.inbox.loop.wait(ticket.signal)
+
+    def signal(self) -> Any:
+        return self._here.signal()
+
+    def wake(self, signal: Any, /) -> None:
+        self._here.wake(signal)
+
+    def leave(self, ticket: ThreadTicket, /) -> None:
+        ticket.gone = True
+
+    def owner(self) -> None:
+        return None
 
     @property
-    def _here(self) -> EventLoop:
-        view = view_here()
-        assert view is not None  # or nobody could await what it returns
-        return view
+    def _here(self) -> Loop:
+        loop = loop_here()
+        assert loop is not None  # or nobody could await what it returns
+        return loop
 
 
 class ThreadTree(Tree):
@@ -618,7 +603,7 @@ class ThreadTree(Tree):
     def release(self, ticket: Ticket) -> None:
         _tell(partial(_release, ticket))  # type: ignore[arg-type]  # as above
 
-    def here(self, limit: Source) -> EventLoop | None:
+    def here(self, limit: Source) -> Loop | None:
         limit.timeline.begun = True
         clear_closed()
         return self.loop
