@@ -81,6 +81,8 @@ class Node:
         "permits_above",
         "resuming",
         "scheduler",
+        "seen",
+        "seen_at",
         "since",
         "standing",
         "stood",
@@ -131,6 +133,10 @@ class Node:
         """The limit that this one shares with others."""
         self.keeps: object = None
         """The limiter or budget that it shares, which as a key of others would be evicted if nobody held it."""
+        self.seen: int = 0
+        """As a key of others: what `granted` was when it was looked at last, ..."""
+        self.seen_at: int = 0
+        """... and when it was first found to be that."""
         self.permits_above: Callable[[int], int] = int
         """How many of its permits a request takes."""
         self.flows: FairQueue[Request | Node] | None = None
