@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiorate._schedulers.dimensions import Amounts
 from aiorate._tree import changes
+from aiorate._tree.questions import available
 
 if TYPE_CHECKING:
     from aiorate._budget import Budget
     from aiorate._feedback import Left
     from aiorate._limiter import Limiter
-    from aiorate._tree.line import Taken
+    from aiorate._tree.limit import Taken
 
 __all__ = ["Above", "SharedBudget", "SharedLimiter"]
 
@@ -93,7 +94,7 @@ class SharedLimiter:
         return len(self.names) - 1
 
     def available(self, name: str) -> int | None:
-        return self.limit._node.available() if name == self.names[-1] else None
+        return available(self.limit._node) if name == self.names[-1] else None
 
     def correct(self, more: dict[str, int], taken: Taken) -> None:
         permits = more.get(self.names[-1], 0)
@@ -152,7 +153,7 @@ class SharedBudget:
     def reason(self, permits: int) -> str:
         node = self.limit._node
         now = node.look_now()
-        if node.line:
+        if node.queue.line:
             return " in the line of the shared budget"
         if node.timeline.held_at is not None:
             return " because the shared budget is paused"

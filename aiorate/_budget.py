@@ -29,8 +29,10 @@ from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.dimensions import Amounts, Dimensions
 from aiorate._several import strategy_of
 from aiorate._tree import changes
+from aiorate._tree.grants import hold, kept, undo
 from aiorate._tree.max_waiting import MaxWaiting
-from aiorate._tree.node import Node, hold, kept, undo
+from aiorate._tree.node import Node
+from aiorate._tree.questions import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,8 +46,7 @@ if TYPE_CHECKING:
     from aiorate._several import Limits
     from aiorate._statistics import Statistics
     from aiorate._totals import Totals
-    from aiorate._tree.line import Taken
-    from aiorate._tree.node import Answer
+    from aiorate._tree.limit import Answer, Taken
     from aiorate._tree.tree import Tree
     from aiorate._waited import Waited
 
@@ -194,7 +195,7 @@ class Budget:
     async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:
         """Wait for the amounts: the seconds waited, what was taken, and the dimension that was waited for. For `Lease`.
 
-        What was taken is held from then on: `_end_lease` must follow. ``decide`` replaces `Node.decide`.
+        What was taken is held from then on: `_end_lease` must follow. ``decide`` replaces `Tree.request`.
         """
         node = self._node
         node.tree.run(self._forget_dimension)
@@ -202,7 +203,7 @@ class Budget:
             ticket, _, asked, taken = node.tree.ask(node, amounts, limit, self._max_waiting, self._refusals, None, False, decide)
             waited = 0
             if ticket is not None:
-                waited, _, taken = await node.wait(ticket, amounts, asked, limit, self._max_waiting, self._refusals)
+                waited, _, taken = await node.tree.wait(node, ticket, amounts, asked, limit, self._max_waiting, self._refusals)
         except Exception as error:
             self._explain(error, amounts)
             raise
@@ -216,7 +217,7 @@ class Budget:
         node, taken = self._node, None
         node.tree.run(self._forget_dimension)
         try:
-            waited, taken = wait_blocking(node, amounts, limit, self._max_waiting, self._refusals, decide)
+            waited, taken = wait_blocking(node, node.tree, amounts, limit, self._max_waiting, self._refusals, decide)
             node.tree.run(hold, taken)
         except BaseException as error:
             if taken is not None:
@@ -226,7 +227,7 @@ class Budget:
         return ns_to_seconds(waited), taken, self._refusals.dimension(amounts) if waited else None
 
     def _forget_dimension(self) -> None:
-        if not self._node.line:
+        if not self._node.queue.line:
             self._dimensions.waited_for = None
 
     def _explain(self, error: BaseException, amounts: Amounts) -> None:
@@ -318,7 +319,7 @@ class Budget:
         """Close the budget. Callers in the queue get `LimiterClosed`. What it shares stays open, and leases can still be settled."""
         error = LimiterClosed("reserve(): the budget was closed while this reservation was waiting.")
         self._node.tree.run(self._node.close, error)
-        await self._node.finish()
+        await self._node.tree.finish(self._node)
 
     # Looking.
 
@@ -336,7 +337,7 @@ class Budget:
     def waiting(self) -> int:
         """How many reservations are in the queue."""
         node = self._node
-        return node.tree.run(lambda: (node.look_now(), node.waiting)[1])
+        return node.tree.run(lambda: (node.look_now(), node.queue.waiting)[1])
 
     def available(self, dimension: str) -> int:
         """Return how much of a dimension is available now. 0 while somebody waits, while paused, and once closed."""
@@ -347,7 +348,7 @@ class Budget:
         """As `available`, inside the critical section. For budgets that share this one."""
         node = self._node
         now = node.look_now()
-        if node.line or node.closed or node.timeline.held_at is not None:
+        if node.queue.line or node.closed or node.timeline.held_at is not None:
             return 0
         number = self._names.index(dimension)
         own = self._dimensions.available_of(number, now) if number < self._own else None
@@ -361,7 +362,7 @@ class Budget:
 
     def _wait_of(self, wanted: Amounts) -> float:
         node = self._node
-        wait = node.wait_for(wanted, node.look_now())
+        wait = wait_for(node, wanted, node.look_now())
         return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
 
     def statistics(self) -> Statistics:
@@ -457,7 +458,7 @@ class Budget:
             limits[self._names[-1] if isinstance(self._above.limit, Limiter) else "shared"] = self._above.limit
         parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
         state = ", closed" if self._node.closed else ", paused" if self._node.timeline.paused else ""
-        return f"<Budget{name} {parts}, {len(self._node.line)} waiting{state}>"
+        return f"<Budget{name} {parts}, {len(self._node.queue.line)} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Budget cannot be copied or pickled: the copy would grant the same permits again. Share it.")

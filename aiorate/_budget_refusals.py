@@ -11,7 +11,7 @@ from aiorate._tree.refusals import Refusals
 if TYPE_CHECKING:
     from aiorate._above import Above
     from aiorate._schedulers.dimensions import Dimensions
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
 
 __all__ = ["BudgetRefusals"]
 
@@ -40,11 +40,11 @@ class BudgetRefusals(Refusals):
         assert isinstance(permits, Amounts)
         return None if permits.waited_for is None else self._names[permits.waited_for]
 
-    def closed(self, node: Node) -> LimiterClosed:
+    def closed(self, node: Limit) -> LimiterClosed:
         return LimiterClosed(f"reserve(): {_CLOSED if node.closed or self._above is None else self._above.closed()}")
 
-    def reason(self, permits: int, node: Node, now: int) -> str:
-        if node.line:
+    def reason(self, permits: int, node: Limit, now: int) -> str:
+        if node.queue.line:
             return " in line"
         if node.timeline.held_at is not None:
             return " because the budget is paused"

@@ -15,6 +15,7 @@ from aiorate._options import check_same_scope, check_scope
 from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree import changes
+from aiorate._tree.fair_queue import Flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -101,7 +102,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         weight = 1 if self._weight is None else self._ask_weight(self._weight, key)
         limiter = super()._make(key)
         if limiter._node.above is not None:
-            limiter._node.weigh(weight)
+            limiter._node.flow = Flow(weight)
         return limiter
 
     def _ask_weight(self, function: Callable[[K], int], key: K) -> int:

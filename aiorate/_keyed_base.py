@@ -21,6 +21,7 @@ from aiorate._events import Event, emit
 from aiorate._options import check_on_wait, check_options
 from aiorate._rate import duration_to_ns
 from aiorate._totals import Totals
+from aiorate._tree.questions import is_rested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -443,7 +444,7 @@ class Keyed(Generic[K, V]):
 
     def _evict_if_rested(self, key: K, node: Node, idle: int | None) -> bool:
         try:
-            rested = node.is_rested()
+            rested = is_rested(node)
             if idle is not None:
                 granted, reading = node.granted, node.timeline.read()
                 if granted != node.seen:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiorate._budget import Budget
     from aiorate._schedulers.dimensions import Amounts
-    from aiorate._tree.line import Taken
+    from aiorate._tree.limit import Taken
 
     OnError = Literal["keep", "refund"]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
-from aiorate._tree.notices import skip
 
 if TYPE_CHECKING:
     from aiorate._tree.node import Node
@@ -47,7 +46,7 @@ class SlotCount:
     def granted_at_once(self) -> None:
         """Count the slots skipped before one that did not have to wait: nothing else has noticed them."""
         if self._index:
-            skip(self._node, self._node.scheduler.spilled - self._spilled)
+            self._node.skip(self._node.scheduler.spilled - self._spilled)
 
     def slot(self, at: int) -> Slot:
         """The slot that was granted for the instant ``at``."""

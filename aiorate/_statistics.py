@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
+from aiorate._tree.questions import available, next_reading
 
 if TYPE_CHECKING:
     from aiorate._rate import Rate
@@ -63,22 +64,22 @@ def snapshot(node: Node, places: Node | None = None) -> Statistics:
     counters, timeline = node.counters, node.timeline
     paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
     next_at: float | None = None
-    if node.first() is not None:
-        reading = node.next_reading()
+    if node.queue.first() is not None:
+        reading = next_reading(node)
         next_at = float("inf") if reading is None else ns_to_seconds(reading)
     return Statistics(
         granted=node.granted - counters.given_back,
         refused=counters.refused,
         cancelled=counters.cancelled + (0 if places is None else places.counters.cancelled),
         refunded=counters.refunded,
-        waiting=node.waiting + (0 if places is None else places.line.count() - (places.standing is not None)),
+        waiting=node.queue.waiting + (0 if places is None else places.queue.line.count() - (places.standing is not None)),
         waited_total=ns_to_seconds(counters.waited_total),
         waited_max=ns_to_seconds(counters.waited_max),
         waited_p50=ns_to_seconds(counters.percentile(50)),
         waited_p90=ns_to_seconds(counters.percentile(90)),
         waited_p99=ns_to_seconds(counters.percentile(99)),
         charged=counters.charged,
-        available=node.available(),
+        available=available(node),
         skipped=counters.skipped,
         rate=node.scheduler.rate,
         paused_until=float("inf") if timeline.stopped else paused_until,

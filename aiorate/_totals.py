@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aiorate._schedulers.dimensions import Amounts
 
 if TYPE_CHECKING:
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
 
 __all__ = ["Totals", "totals_of"]
 
@@ -40,15 +40,15 @@ class Totals:
         return Totals(granted, self.refused + other.refused, self.waiting + other.waiting)
 
 
-def totals_of(node: Node, dimensions: tuple[str, ...] = (), places: Node | None = None) -> Totals:
+def totals_of(node: Limit, dimensions: tuple[str, ...] = (), places: Limit | None = None) -> Totals:
     """The totals of one limiter, or of a budget of these dimensions. ``places`` is the line of requests that wait for a place."""
-    watch, counters = node.extras.watch, node.counters
+    watch, counters = node.watch, node.counters
     past = None if watch is None else watch.past  # first: what is added to it was taken off the counters before
     kept = node.granted - counters.given_back
     granted: dict[str | None, int] = {None: int(kept)}
     if dimensions:
         amounts = kept.of if isinstance(kept, Amounts) else (0,) * len(dimensions)
         granted = dict(zip(dimensions, amounts, strict=False))
-    waiting = max(len(node.line), 0) + (0 if places is None else max(len(places.line), 0))
+    waiting = max(len(node.queue.line), 0) + (0 if places is None else max(len(places.queue.line), 0))
     now = Totals(granted, counters.refused, waiting)
     return now if past is None else past + now

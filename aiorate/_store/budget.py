@@ -27,6 +27,7 @@ from aiorate._store.options import check_name, horizon_of, lateness_of, share_of
 from aiorate._store.place import LoopPlace
 from aiorate._store.session import StoreSession
 from aiorate._store.store import check_source
+from aiorate._tree.questions import above_on_demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.dimensions import Amounts, Dimensions
     from aiorate._several import Limits
     from aiorate._store.place import Place
-    from aiorate._tree.line import Taken
+    from aiorate._tree.limit import Taken
     from aiorate._waited import Waited
 
 __all__ = ["RedisBudget"]
@@ -164,7 +165,7 @@ class RedisBudget(Budget):
             once.forget()
 
     def _asks_once(self, limit: int | None) -> bool:
-        return limit is not None and (not limit or limit < self._session.answer_ns) and not self._node.above_on_demand
+        return limit is not None and (not limit or limit < self._session.answer_ns) and not above_on_demand(self._node)
 
     def resume(self) -> None:
         """End a pause, for all processes."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate._tree.line import StandIn
-from aiorate._tree.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiorate._tree.line import Ticket
+    from aiorate._tree.node import Node
 
 __all__ = ["Crowd"]
 
@@ -28,20 +28,18 @@ class Crowd:
 
     def first(self) -> tuple[Ticket, int] | None:
         """The next to serve, and its permits; None: nobody waits."""
-        first = self._node.first()
-        return None if first is None else (_BELOW, first.stood) if isinstance(first, Node) else (first[0], first[1])
+        first = self._node.queue.first()
+        return None if first is None else (first[0], first[1]) if isinstance(first, tuple) else (_BELOW, first.stood)
 
     def __iter__(self) -> Iterator[tuple[Ticket, int]]:
-        node = self._node
-        if node.flows is not None:
-            for _, each in node.flows.requests():
-                if isinstance(each, Node):
-                    yield _BELOW, each.stood
-        for ticket, permits, _ in node.line:
+        for _, limit in self._node.queue.below():
+            yield _BELOW, limit.stood
+        for ticket, permits, _ in self._node.queue.line:
             yield ticket, permits
 
     def __len__(self) -> int:
-        return len(self._node.line) + (0 if self._node.flows is None else self._node.flows.length)
+        queue = self._node.queue
+        return len(queue.line) + (0 if queue.turns is None else queue.turns.length)
 
     def __bool__(self) -> bool:
-        return self._node.first() is not None
+        return self._node.queue.first() is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate._store.crowd import Crowd
-from aiorate._tree.line import outcome_of
+from aiorate._tree.limit import outcome_of
+from aiorate._tree.questions import above_wait
 from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from aiorate._errors import WaitTooLong
     from aiorate._schedulers.supplied import Supplied
     from aiorate._store.session import StoreSession
+    from aiorate._tree.limit import Answer
     from aiorate._tree.line import Ticket
     from aiorate._tree.max_waiting import Admission
-    from aiorate._tree.node import Answer, Node
+    from aiorate._tree.node import Node
 
 __all__ = ["AskOnce", "Immediate", "OneAnswer"]
 
@@ -94,7 +96,7 @@ class Immediate:
             return
         node, now = self._node, self._node.timeline.now()
         first = Crowd(node).first()
-        held = node.timeline.held_at is not None or (first is not None and node.above_wait(first[1]) != 0)
+        held = node.timeline.held_at is not None or (first is not None and above_wait(node, first[1]) != 0)
         due = 0 if held else self._scheduler.due_by(now + self._slack, now)
         over: list[tuple[Ticket, int, int, Refusals]] = []
         for ticket, permits in Crowd(node):
@@ -120,9 +122,9 @@ class AskOnce:
         self._ticket: Ticket | None = None
 
     def decide(self, permits: int, limit: int | None, most: Admission | None, *rest: Any) -> Answer:
-        """As `Node.decide`; a request that gets in line waits for one answer of the store."""
+        """As `Tree.request`; a request that gets in line waits for one answer of the store."""
         self._session.recheck()
-        answer = self._node.decide(permits, limit, most, *rest)
+        answer = self._node.tree.request(self._node, permits, limit, most, *rest)
         ticket, session = answer[0], self._session
         if ticket is not None and not ticket.done():
             self._ticket = ticket

@@ -20,8 +20,9 @@ from aiorate._store.session import StoreSession
 from aiorate._store.slots import SlotLedger
 from aiorate._store.store import check_source
 from aiorate._store.windows import WindowLedger
-from aiorate._tree.node import TURN
+from aiorate._tree.questions import above_on_demand
 from aiorate._tree.refusals import ACQUIRE
+from aiorate._tree.tree import TURN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -161,7 +162,7 @@ class RedisLimiter(Limiter):
     async def _acquire_within(self, permits: int, max_wait: Duration) -> float:
         limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
         node, session = self._node, self._session
-        if (limit and limit >= session.answer_ns) or node.above_on_demand:
+        if (limit and limit >= session.answer_ns) or above_on_demand(node):
             return await super().acquire(permits, max_wait=max_wait)
         check_permits("acquire()", permits, node.max_permits)
         once = AskOnce(node, session, limit, "acquire")
@@ -172,14 +173,14 @@ class RedisLimiter(Limiter):
             await node.loop.turn()
             return await self._acquire_within(permits, max_wait)
         try:
-            return ns_to_seconds((await node.wait(ticket, permits, asked))[0])
+            return ns_to_seconds((await node.tree.wait(node, ticket, permits, asked))[0])
         finally:
             once.forget()
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
         node, session = self._node, self._session
-        if max_wait is None or not node.tree.threads or node.above_on_demand:
+        if max_wait is None or not node.tree.threads or above_on_demand(node):
             return super().acquire_blocking(permits, max_wait=max_wait)
         limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
         if limit and limit >= session.answer_ns:
@@ -189,7 +190,7 @@ class RedisLimiter(Limiter):
 
         once = AskOnce(node, session, limit, "acquire_blocking")
         try:
-            return ns_to_seconds(wait_blocking(node, permits, None, self._max_waiting, decide=once.decide)[0])
+            return ns_to_seconds(wait_blocking(node, node.tree, permits, None, self._max_waiting, decide=once.decide)[0])
         finally:
             once.forget()
 

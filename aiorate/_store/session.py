@@ -20,7 +20,6 @@ from aiorate._store.pauses import SharedPause
 from aiorate._store.place import LoopPlace
 from aiorate._store.spare import Spare
 from aiorate._store.switch import FallbackSwitch
-from aiorate._tree.notices import skip
 from aiorate._tree.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -335,7 +334,7 @@ class StoreSession(Watcher):
         node.changed()
         if scheduler.lapsed > self._lapsed:
             if waited:
-                skip(node, scheduler.lapsed - self._lapsed)
+                node.skip(scheduler.lapsed - self._lapsed)
             self._lapsed = scheduler.lapsed
         self._spare.look(self._place.timers)
         if self.immediate:

@@ -48,7 +48,7 @@ def pause(node: Node, ns: int) -> None:
 
 def on_pause_end(node: Node, held_at: int, held_for: int) -> None:
     """Time goes on after it has stood still for ``held_for`` ns at the instant ``held_at``."""
-    watch = node.extras.watch
+    watch = node.watch
     if watch is not None:
         watch.pause_ended = held_at
     node.scheduler.shift(held_for)
@@ -170,7 +170,7 @@ def tell_of_pause(node: Node, ns: int, feedback: Feedback) -> None:
 
 def _rate_changed(node: Node) -> None:
     """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
-    line = node.line
+    line = node.queue.line
     node.counters.unused = 0  # a part of a permit, measured by the old rate
     most = node.scheduler.max_permits
     if most is not None:
@@ -192,7 +192,7 @@ def reset(node: Node) -> None:
     timeline.start()
     timeline.resume()
     node.scheduler.reset(timeline.now())
-    watch = node.extras.watch
+    watch = node.watch
     past = None if watch is None else watch.counted(node)
     node.taken = node.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
     node.counters.clear()

@@ -6,23 +6,15 @@ As in trio's ParkingLot and anyio's CapacityLimiter: no request passes a line, a
 
 from __future__ import annotations
 
-from asyncio import CancelledError, InvalidStateError
+from asyncio import InvalidStateError
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiorate._tree.node import Node
+__all__ = ["Line", "Request", "StandIn", "Ticket"]
 
-__all__ = ["Grant", "Line", "Outcome", "Request", "StandIn", "Taken", "Ticket", "outcome_of"]
-
-# What a request took: of each limit from its own up, the permits, and the instant at which it took them.
-Taken = tuple[tuple["Node", int, int], ...]
-# For when the request was scheduled, what it took, the clock's reading then, and what it waited for last; see `Waited.limited_by`.
-Grant = tuple[int, Taken, int, str | None]
-# An error is a result, not an exception: asyncio logs "exception was never retrieved" for abandoned futures.
-Outcome = Grant | BaseException
 _SMALL = 32
 _AT_ONCE = 64  # requests that one question may count
 _FIRST = 1 << 30  # the first question is answered exactly
@@ -39,11 +31,11 @@ class Ticket(Protocol):
         """Whether its owner is being cancelled, but has not run since."""
         ...
 
-    def result(self) -> Outcome:
-        """The outcome. Raises InvalidStateError or CancelledError if it was not decided."""
+    def result(self) -> Any:
+        """The outcome (`aiorate._tree.limit.Outcome`). Raises InvalidStateError or CancelledError if it was not decided."""
         ...
 
-    def set_result(self, outcome: Outcome, /) -> None:
+    def set_result(self, outcome: Any, /) -> None:
         """Decide it, and let its owner go on."""
         ...
 
@@ -62,22 +54,14 @@ class StandIn:
     def cancelled(self) -> bool:
         return False
 
-    def result(self) -> Outcome:
+    def result(self) -> Any:
         raise InvalidStateError
 
-    def set_result(self, outcome: Outcome, /) -> None:
+    def set_result(self, outcome: Any, /) -> None:
         """Never called."""
 
 
 Request = tuple[Ticket, int, int]  # its permits, and the instant since when it stands in line
-
-
-def outcome_of(ticket: Ticket) -> Outcome | None:
-    """The outcome; None: not decided, or not before its owner was cancelled."""
-    try:
-        return ticket.result()
-    except (InvalidStateError, CancelledError):
-        return None
 
 
 class Line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
     from aiorate._tree.refusals import Refusals
 
 __all__ = ["Admission", "MaxWaiting"]
@@ -24,12 +24,13 @@ class MaxWaiting:
 
     __slots__ = ("_nodes", "most")
 
-    def __init__(self, most: int, node: Node, places: Node | None = None) -> None:
+    def __init__(self, most: int, node: Limit, places: Limit | None = None) -> None:
         self.most: int = most
         self._nodes = (node,) if places is None else (node, places)
 
     def check(self, permits: int, refusals: Refusals) -> None:
         """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
-        if sum(len(node.line) for node in self._nodes) >= self.most and sum(node.line.count() for node in self._nodes) >= self.most:
+        lines = [node.queue.line for node in self._nodes]
+        if sum(map(len, lines)) >= self.most and sum(line.count() for line in lines) >= self.most:
             self._nodes[0].counters.refused += 1
             raise refusals.full(permits, self.most)

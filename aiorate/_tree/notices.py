@@ -9,10 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate._events import Event
-    from aiorate._tree.node import Node
     from aiorate._tree.tree import Tree
 
-__all__ = ["Notices", "skip"]
+__all__ = ["Notices"]
 
 
 class Notices:
@@ -47,12 +46,3 @@ class Notices:
             from aiorate._events import Event
 
             self.tell(Event("skipped", self.name, permits=permits), tree)
-
-
-def skip(node: Node, ns: int) -> None:
-    """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it."""
-    counters = node.counters
-    permits, counters.unused = node.scheduler.rate.permits_and_rest(ns, counters.unused)
-    counters.skipped += permits
-    if permits:
-        node.notices.skipped(permits, node.tree)

@@ -9,7 +9,7 @@ from aiorate._errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate._rate import ns_to_seconds
 
 if TYPE_CHECKING:
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
 
 __all__ = ["ACQUIRE", "CLOSED", "NOT_FOR_THREADS", "Refusals"]
 
@@ -40,7 +40,7 @@ class Refusals:
         """The dimension that a granted request waited for; None: there are none, or it waited for something else."""
         return None
 
-    def closed(self, node: Node) -> LimiterClosed:
+    def closed(self, node: Limit) -> LimiterClosed:
         """The limiter, or one that it shares, is closed."""
         return LimiterClosed(f"{self._call}(): {CLOSED}")
 
@@ -48,7 +48,7 @@ class Refusals:
         """``most`` requests are waiting."""
         return LineFull(f"{self.named(permits)}: the line is full (max_waiting={most}). Nothing was spent. Try later.")
 
-    def too_long(self, permits: int, limit: int, wait: int | None, node: Node, now: int) -> WaitTooLong:
+    def too_long(self, permits: int, limit: int, wait: int | None, node: Limit, now: int) -> WaitTooLong:
         """The request would wait for ``wait``, and may wait for ``limit``."""
         return self.would_wait(permits, limit, wait, self.reason(permits, node, now))
 
@@ -62,7 +62,7 @@ class Refusals:
             most,
         )
 
-    def reason(self, permits: int, node: Node, now: int) -> str:
+    def reason(self, permits: int, node: Limit, now: int) -> str:
         """Why the request would wait, as a part of a sentence."""
         return ""
 

@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from aiorate._loops.asyncio.view import GRAIN_NS
+from aiorate._loops.callback import call_back
 from aiorate._loops.clock import TimedClock
 from aiorate._loops.loops import port_of, running_loop, starved_here, view_here
-from aiorate._loops.timer import Timer
 from aiorate._loops.turnstile import MOST
+from aiorate._meter import COMPILED, FAR
 from aiorate._rate import NS_PER_SECOND
-from aiorate._tree.callback import call_back
-from aiorate._tree.node import TURN, undo
+from aiorate._tree.grants import undo
 from aiorate._tree.refusals import NOT_FOR_THREADS, Refusals
 from aiorate._tree.timeline import NOT_ASKED
-from aiorate._tree.tree import Tree
+from aiorate._tree.tree import TURN, Tree
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,9 +43,10 @@ if TYPE_CHECKING:
     from aiorate._loops.driver import Driver
     from aiorate._loops.port import Port
     from aiorate._loops.view import EventLoop
-    from aiorate._tree.line import Outcome, Taken, Ticket
+    from aiorate._meter import Meter
+    from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
+    from aiorate._tree.line import Ticket
     from aiorate._tree.max_waiting import Admission
-    from aiorate._tree.node import Answer, Node
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -58,30 +59,38 @@ _LINGER_NS = 1_000_000_000  # how long the thread stays when it has nothing to d
 _PORTION = 1_000  # tasks that a loop wakes in one iteration
 _FEW = 32  # loops with waiters; of more, closed ones are looked for at most every 10 ms
 _APART_NS = 10_000_000
+_ONE = 1  # compared by identity
 
 # --- Deciding
 
 
 class _Decisions:
-    """The lock, and what follows once it is released."""
+    """The lock, and what follows once it is released.
 
-    __slots__ = ("after", "lock", "main", "owner")
+    Meanwhile all meters are shut: a grab takes no lock, and would be lost in the middle of a decision. Those that the decision used
+    are opened at its end.
+    """
+
+    __slots__ = ("_open", "after", "lock", "main", "owner", "used")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.owner = 0  # the thread that decides now
         self.main = threading.main_thread().ident
         self.after: deque[Callable[[], object]] = deque()
+        self.used: dict[Source, None] = {}
+        """The limits of which a decision has changed something."""
+        self._open: list[Meter] = []
 
     def make(self, call: Callable[[], T]) -> T:
         """Decide in this thread, which is not the main one."""
         self.check()
         with self.lock:
-            self.owner = get_ident()
+            self._begin()
             try:
                 return call()
             finally:
-                self.owner = 0
+                self._end()
 
     def check(self) -> None:
         """Raise RuntimeError in the middle of a decision of this thread."""
@@ -92,13 +101,33 @@ class _Decisions:
         """Decide in this thread if the lock is free. Never waits. Returns whether it was."""
         if not self.lock.acquire(blocking=False):
             return False
-        self.owner = get_ident()
+        self._begin()
         try:
             call_back(call, "in a decision")
         finally:
-            self.owner = 0
+            self._end()
             self.lock.release()
         return True
+
+    def _begin(self) -> None:
+        self.owner = get_ident()
+        if self._open:
+            self.shut()
+
+    def shut(self) -> None:
+        """Shut all meters."""
+        for meter in self._open:
+            meter.try_until = 0
+        self._open.clear()
+
+    def _end(self) -> None:
+        if self.used:
+            for limit in self.used:
+                limit.set_meter(FAR)
+                if limit.meter.try_until:
+                    self._open.append(limit.meter)
+            self.used.clear()
+        self.owner = 0
 
     def finish(self) -> None:
         """Make the calls that wait for the end of decisions: they may use limiters."""
@@ -310,11 +339,12 @@ _keeper = _Keeper()
 class ThreadTicket:
     """What a waiter of any thread holds. It has the outcome as soon as that is decided; its owner is woken later."""
 
-    __slots__ = ("gone", "inbox", "node", "outcome", "permits", "signal", "taken", "task")
+    __slots__ = ("gone", "inbox", "limit", "outcome", "permits", "signal", "taken", "task", "tree")
 
-    def __init__(self, inbox: _Inbox, node: Node, permits: int) -> None:
+    def __init__(self, inbox: _Inbox, tree: ThreadTree, limit: Limit, permits: int) -> None:
         self.inbox: _Inbox = inbox
-        self.node: Node = node
+        self.tree: ThreadTree = tree
+        self.limit: Limit = limit
         self.permits: int = permits
         self.signal: Any = inbox.port.signal()
         self.task: asyncio.Task[Any] | None = inbox.port.owner()
@@ -428,7 +458,7 @@ def clear_closed() -> bool:
             ticket.gone = True  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
     for ticket in lost:
         _release(ticket)
-        ticket.node.leave(ticket, ticket.permits, ticket.node.tree.epoch)
+        ticket.tree.lose(ticket)
     return bool(lost)
 
 
@@ -446,7 +476,7 @@ class _ThreadDriver:
     def leave(self, ticket: ThreadTicket) -> None:
         ticket.gone = True
 
-    def ring(self, node: Node) -> None:
+    def ring(self, node: Limit) -> None:
         node.look()
 
     def retire(self) -> None:
@@ -485,7 +515,8 @@ class _Threads:
     def __init__(self, clock: Clock | None, precise: bool) -> None:
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
         self.monotonic = clock is None
-        self.steady = False  # several threads call
+        # Several threads call, so a grab must be one step.
+        self.steady = clock is None and COMPILED and (not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled())
         self.grain = 0 if precise else GRAIN_NS
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.manual = self._timers is not None
@@ -524,7 +555,7 @@ class _Threads:
         """A loop that stands still, and has yet to resume its own tasks, must not keep other loops from theirs."""
         return MOST
 
-    def make_driver(self, node: Node) -> Driver:
+    def make_driver(self, node: Limit) -> Driver:
         return _driver
 
     @property
@@ -542,7 +573,7 @@ class ThreadTree(Tree):
 
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         super().__init__(clock, precise)
-        self._move(None)
+        self._use(_Threads(clock, precise))
         _trees.add(self)
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
@@ -563,110 +594,111 @@ class ThreadTree(Tree):
     def after(self, call: Callable[[], object]) -> None:
         _decisions.after.append(call)
 
-    def leave(self, node: Node, ticket: Ticket, permits: int, epoch: int) -> None:
-        post(partial(_leave, node, ticket, permits, epoch))  # type: ignore[arg-type]  # all tickets of threads are of one class
+    def after_decision(self, limit: Source) -> None:
+        _decisions.used[limit] = None
 
-    def go_on(self, node: Node, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
-        _tell(partial(self._go_on, node, ticket, taken, epoch, waited))  # type: ignore[arg-type]  # as above
+    def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
+        post(partial(self._leave, limit, ticket, permits, epoch))  # type: ignore[arg-type]  # all tickets of threads are of one class
 
-    def _go_on(self, node: Node, ticket: ThreadTicket, taken: Taken, epoch: int, waited: int) -> None:
+    def _leave(self, limit: Limit, ticket: ThreadTicket, permits: int, epoch: int) -> None:
+        if _release(ticket):  # else its task has gone on or left before
+            super().leave(limit, ticket, permits, epoch)
+
+    def lose(self, ticket: ThreadTicket) -> None:
+        """The loop of its owner was closed. Called in a decision."""
+        super().leave(ticket.limit, ticket, ticket.permits, self.epoch)
+
+    def go_on(self, limit: Limit, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
+        _tell(partial(self._go_on, limit, ticket, taken, epoch, waited))  # type: ignore[arg-type]  # as above
+
+    def _go_on(self, limit: Limit, ticket: ThreadTicket, taken: Taken, epoch: int, waited: int) -> None:
         if _release(ticket):
-            node.go_on(taken, epoch, waited)
+            super().go_on(limit, ticket, taken, epoch, waited)
 
     def release(self, ticket: Ticket) -> None:
         _tell(partial(_release, ticket))  # type: ignore[arg-type]  # as above
 
-    def here(self, node: Node) -> EventLoop | None:
-        node.timeline.begun = True
+    def here(self, limit: Source) -> EventLoop | None:
+        limit.timeline.begun = True
         clear_closed()
         return self.loop
 
-    def _move(self, native: object | None) -> None:
-        self.loop: EventLoop | None = _Threads(self.clock, self.precise)
-        self._timer = Timer(self.loop, self.ring)
-
     def ask(
         self,
-        node: Node,
+        limit: Limit,
         permits: int,
-        limit: int | None,
+        most_ns: int | None,
         most: Admission | None,
         refusals: Refusals,
         since: int | None = None,
         turned: bool = False,
         decide: Callable[..., Answer] | None = None,
     ) -> Answer:
-        turned = turned or self._manual
+        assert self.loop is not None
+        turned = turned or self.loop.manual
+        decide = decide or partial(self.request, limit)
         if running_loop() is None:  # a coroutine that is driven by hand: it must not wait
-            driven: Answer = self.run(decide or node.decide, permits, limit, most, refusals, since, True)
+            driven: Answer = run(decide, permits, most_ns, most, refusals, since, True)
             return driven
-        ticket = ThreadTicket(_inbox_here(), node, permits)
+        ticket = ThreadTicket(_inbox_here(), self, limit, permits)
         try:
-            answer = self.decide(node, ticket, decide or node.decide, limit, most, refusals, since)
+            answer = self.hand_in(ticket, decide, most_ns, most, refusals, since)
         except Exception:
             if turned or not starved_here():
                 raise
             return TURN, NOT_ASKED, 0, ()
         if answer[0] is None and not turned and starved_here():
-            later: Answer = self.run(self._grant_later, node, ticket, answer)
-            return later
+            return run(self._grant_entered, ticket, answer)
         return answer
 
-    @property
-    def _manual(self) -> bool:
-        assert self.loop is not None
-        return self.loop.manual
-
-    def decide(
+    def hand_in(
         self,
-        node: Node,
         ticket: ThreadTicket,
         decide: Callable[..., Answer],
-        limit: int | None,
+        most_ns: int | None,
         most: Admission | None,
         refusals: Refusals,
         since: int | None = None,
     ) -> Answer:
-        """Have it decided. Interrupted meanwhile, the request is undone."""
+        """Have a request decided. Interrupted meanwhile, it is undone."""
         try:
-            return run(self._decide, node, ticket, decide, limit, most, refusals, since)
+            return run(_decide, ticket, decide, most_ns, most, refusals, since)
         except BaseException:
-            self.abandon(node, ticket)
+            self.abandon(ticket)
             raise
 
-    def _decide(self, node: Node, ticket: ThreadTicket, decide: Callable[..., Answer], *rest: Any) -> Answer:
-        limit, most, refusals, since = rest
-        answer: Answer = decide(ticket.permits, limit, most, refusals, since, True, ticket)
-        ticket.taken = answer[3]
-        if answer[0] is not None:
-            _enter(ticket)
-        return answer
-
-    def _grant_later(self, node: Node, ticket: ThreadTicket, answer: Answer) -> Answer:
+    def _grant_entered(self, ticket: ThreadTicket, answer: Answer) -> Answer:
         ticket.taken = ()
         _enter(ticket)
-        return node.grant_later(ticket, answer[1], answer[3])
+        return self.grant_later(ticket.limit, ticket, answer[1], answer[3])
 
-    def abandon(self, node: Node, ticket: ThreadTicket) -> None:
+    def abandon(self, ticket: ThreadTicket) -> None:
         """The caller was interrupted: undo the request, whatever was decided and however far the caller got. Never waits."""
-        post(partial(_abandon, node, ticket, self.epoch))
+        post(partial(self._abandon, ticket, self.epoch))
+
+    def _abandon(self, ticket: ThreadTicket, epoch: int) -> None:
+        taken, ticket.taken = ticket.taken, None
+        outcome = ticket.outcome
+        if taken:
+            undo(taken, held=False)
+        elif taken is not None and _release(ticket):
+            super().leave(ticket.limit, ticket, ticket.permits, epoch)
+        elif taken is not None and outcome is not None and not isinstance(outcome, BaseException):  # its grant stood already
+            undo(outcome[1], held=False)
+
+    def begin_again(self) -> None:
+        """In a child process, after a fork."""
+        self.disband(forked=True)
+        self._use(_Threads(self.clock, self.precise))
 
 
-def _abandon(node: Node, ticket: ThreadTicket, epoch: int) -> None:
-    taken, ticket.taken = ticket.taken, None
-    outcome = ticket.outcome
-    if taken:
-        undo(taken, held=False)
-    elif taken is not None and _release(ticket):
-        node.leave(ticket, ticket.permits, epoch)
-    elif taken is not None and outcome is not None and not isinstance(outcome, BaseException):  # its grant stood already
-        undo(outcome[1], held=False)
-
-
-def _leave(node: Node, ticket: ThreadTicket, permits: int, epoch: int) -> None:
-    """Undo a request. Does nothing if its task has gone on or left before."""
-    if _release(ticket):
-        node.leave(ticket, permits, epoch)
+def _decide(ticket: ThreadTicket, decide: Callable[..., Answer], *rest: Any) -> Answer:
+    most_ns, most, refusals, since = rest
+    answer: Answer = decide(ticket.permits, most_ns, most, refusals, since, True, ticket)
+    ticket.taken = answer[3]
+    if answer[0] is not None:
+        _enter(ticket)
+    return answer
 
 
 def _enter(ticket: ThreadTicket) -> None:
@@ -675,44 +707,46 @@ def _enter(ticket: ThreadTicket) -> None:
 
 
 def wait_blocking(
-    node: Node,
+    limit: Limit,
+    tree: Tree,
     permits: int,
-    limit: int | None = None,
+    most_ns: int | None = None,
     most: Admission | None = None,
     refusals: Refusals = BLOCKING,
     decide: Callable[..., Answer] | None = None,
 ) -> tuple[int, Taken]:
-    """Block this thread until the permits are granted; returns the ns waited, and what was taken. ``decide`` replaces `Node.decide`.
+    """Block this thread until the permits are granted; returns the ns waited, and what was taken. ``decide`` replaces `Tree.request`.
 
     Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError with the scope of a loop, and
     in a thread whose event loop runs.
     """
-    tree = node.tree
     if not isinstance(tree, ThreadTree):
         raise RuntimeError(NOT_FOR_THREADS)
-    _decisions.check()
     if running_loop() is not None:
         raise RuntimeError(
             "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
         )
+    if permits is _ONE and decide is None and limit.meter.grab(True):
+        return 0, ()
+    _decisions.check()
     if _keeper.here:
         raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
     if decide is None and get_ident() != _decisions.main:  # without a ticket, in two thirds of the time
-        found = run(node.take, permits)
+        found = run(limit.take, permits)
         if found is not None:
             return 0, found[1]
-    ticket = ThreadTicket(_inbox_here(), node, permits)
+    ticket = ThreadTicket(_inbox_here(), tree, limit, permits)
     try:
-        granted, _, asked, taken = tree.decide(node, ticket, decide or node.decide, limit, most, refusals)
+        granted, _, asked, taken = tree.hand_in(ticket, decide or partial(tree.request, limit), most_ns, most, refusals)
         if granted is None:
             return 0, taken
         epoch, signal = tree.epoch, ticket.signal
         while ticket.outcome is None:
             signal.acquire(timeout=_LOOK_AGAIN)
-        waited, _, taken = node.resume(ticket, asked, permits, epoch, refusals)
+        waited, _, taken = tree.resume(limit, ticket, asked, permits, epoch, refusals)
     except BaseException as error:
         if error is not ticket.outcome:
-            tree.abandon(node, ticket)
+            tree.abandon(ticket)
         raise
     return waited, taken
 
@@ -735,11 +769,11 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     """The budgets go on, and the waiting requests are in the parent."""
     global _decisions, _keeper
+    _decisions.shut()
     _decisions, _keeper = _Decisions(), _Keeper()
     _inboxes.clear()
     for tree in list(_trees):
-        tree.disband(forked=True)
-        tree._move(None)
+        tree.begin_again()
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork

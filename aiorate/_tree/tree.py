@@ -1,19 +1,22 @@
-"""The tree: what the limits that share each other have in common: the event loop, the timer, and when each has to be looked at.
+"""The tree: what the limits that share each other have in common: the event loop, the timer, and how callers ask, wait and go on.
 
 A limiter that shares nothing is a tree of one, and keys without a shared limit are a tree without a root. Knows nothing of rates.
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from aiorate._loops.callback import call_back
 from aiorate._loops.loops import running_loop, view_of
-from aiorate._loops.timer import Timer
-from aiorate._loops.turnstile import MOST
-from aiorate._tree.callback import call_back
-from aiorate._tree.line import outcome_of
+from aiorate._tree.agenda import Agenda
+from aiorate._tree.grants import hold, kept, resumed, undo
+from aiorate._tree.limit import outcome_of
+from aiorate._tree.line import StandIn
+from aiorate._tree.questions import above_on_demand, wait_for
+from aiorate._tree.refusals import ACQUIRE
+from aiorate._tree.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,17 +24,18 @@ if TYPE_CHECKING:
 
     from aiorate._loops.clock import Clock
     from aiorate._loops.view import EventLoop
-    from aiorate._tree.line import Taken, Ticket
+    from aiorate._tree.limit import Answer, Limit, Source, Taken
+    from aiorate._tree.line import Ticket
     from aiorate._tree.max_waiting import Admission
-    from aiorate._tree.node import Answer, Node
     from aiorate._tree.refusals import Refusals
 
     P = ParamSpec("P")
     T = TypeVar("T")
 
-__all__ = ["Tree"]
+__all__ = ["TURN", "Tree"]
 
-_SMALL = 32
+TURN: Ticket = StandIn(True)
+"""The ticket of all requests that were refused in a starved loop: they are asked for again once it has turned."""
 _IN_USE = (
     "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'; two limiters"
     " would allow twice as much."
@@ -41,22 +45,7 @@ _IN_USE = (
 class Tree:
     """One event loop and one timer for all limits that share each other."""
 
-    __slots__ = (
-        "__weakref__",
-        "_armed",
-        "_deadlines",
-        "_gone",
-        "_heap",
-        "_most",
-        "_nodes",
-        "_number",
-        "_timer",
-        "clock",
-        "epoch",
-        "loop",
-        "precise",
-        "resuming",
-    )
+    __slots__ = ("__weakref__", "_limits", "agenda", "clock", "epoch", "loop", "precise", "resuming")
 
     threads: bool = False
     """Whether callers of several loops and threads may ask."""
@@ -70,14 +59,11 @@ class Tree:
         """Goes up when another loop is used: requests of before are gone."""
         self.resuming: int = 0
         """Requests that were granted and whose tasks have not gone on yet."""
-        self._nodes: dict[ref[Node], None] = {}  # the shared limits, and those where somebody has waited; a set is larger
-        self._heap: list[tuple[int, int, Node]] = []
-        self._armed = 0  # limits with a reading at which to look at them
-        self._deadlines: list[tuple[int, int, int, Node, Ticket, int, int, Refusals]] = []
-        self._gone: dict[Ticket, None] = {}  # of requests with a deadline that left undecided
-        self._most = _SMALL  # deadlines before those of decided requests are removed
-        self._number = 0
-        self._timer: Timer | None = None
+        self.agenda: Agenda | None = None
+        """When its limits are looked at; None: not used in a loop yet."""
+        self._limits: dict[ref[Limit], None] = {}  # the shared ones, and those where somebody has waited; a set is larger
+
+    # Where many threads ask, `aiorate._tree.threads` does these otherwise.
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call a function that decides; where many threads ask, one at a time."""
@@ -99,144 +85,216 @@ class Tree:
         """Call a function that may use the limiter, once the present decision is over."""
         call()
 
+    def after_decision(self, limit: Source) -> None:
+        """Open the meter of the limit, where that must wait for the end of the decision."""
+
     def ask(
         self,
-        node: Node,
+        limit: Limit,
         permits: int,
-        limit: int | None,
+        most_ns: int | None,
         most: Admission | None,
         refusals: Refusals,
         since: int | None = None,
         turned: bool = False,
         decide: Callable[..., Answer] | None = None,
     ) -> Answer:
-        """`Node.decide`, or ``decide`` in its place, for a caller of this thread."""
-        return (decide or node.decide)(permits, limit, most, refusals, since, turned)
+        """`request`, or ``decide`` in its place, for a caller of this thread."""
+        if decide is not None:
+            return decide(permits, most_ns, most, refusals, since, turned)
+        return self.request(limit, permits, most_ns, most, refusals, since, turned)
 
-    def wait(self, node: Node, ticket: Ticket) -> Awaitable[object]:
-        """Return what a waiter awaits, again and again until its ticket is done."""
-        return node.driver.wait(ticket)
+    def awaited(self, limit: Limit, ticket: Ticket) -> Awaitable[object]:
+        """What a waiter awaits, again and again until its ticket is done."""
+        assert limit.driver is not None
+        return limit.driver.wait(ticket)
 
-    def leave(self, node: Node, ticket: Ticket, permits: int, epoch: int) -> None:
-        """The task of a request was cancelled. Never raises, and never waits."""
-        node.leave(ticket, permits, epoch)
+    def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
+        """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never raises, and never waits."""
+        outcome, current = outcome_of(ticket), epoch == self.epoch
+        if outcome is None:
+            limit.counters.cancelled += 1
+            if current:
+                limit.leave(ticket, permits)
+        elif not isinstance(outcome, BaseException):
+            if current:
+                self.resuming -= 1
+                resumed(outcome[1])
+            undo(outcome[1], held=current)
 
-    def go_on(self, node: Node, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
+    def go_on(self, limit: Limit, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
         """The task of a granted request goes on."""
-        node.go_on(taken, epoch, waited)
+        if epoch == self.epoch:
+            self.resuming -= 1
+            resumed(taken)
+            kept(taken)
+        if waited > 0:
+            limit.noted.note(waited)
 
     def release(self, ticket: Ticket) -> None:
         """The task of a request that failed goes on."""
 
-    # The timer.
+    # Ask, wait, go on.
 
-    def wake(self, node: Node, reading: int | None) -> None:
-        """Look at the limit when the clock reads that; None: not before something changes."""
-        before = node.wake_at
-        if reading == before:
-            return
-        node.wake_at = reading
-        heap = self._heap
-        self._armed += (reading is not None) - (before is not None)
-        if reading is not None:
-            self._number += 1
-            heappush(heap, (reading, self._number, node))
-            if len(heap) > 2 * self._armed + _SMALL:
-                heap[:] = [entry for entry in heap if entry[2].wake_at == entry[0]]
-                heapify(heap)
-        self._aim()
+    def request(
+        self,
+        limit: Limit,
+        permits: int,
+        most_ns: int | None = None,
+        most: Admission | None = None,
+        refusals: Refusals = ACQUIRE,
+        since: int | None = None,
+        turned: bool = False,
+        ticket: Ticket | None = None,
+    ) -> Answer:
+        """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
-    def _aim(self) -> None:
-        heap, deadlines = self._heap, self._deadlines
-        while heap and heap[0][2].wake_at != heap[0][0]:
-            heappop(heap)
-        while deadlines and not self._waits(deadlines[0][4]):
-            heappop(deadlines)
-        if len(deadlines) > _SMALL:
-            self._most -= 1
-            if len(deadlines) > self._most:
-                self._tidy()
-        elif not deadlines and self._gone:
-            self._gone.clear()
-        first = heap[0][0] if heap else None
-        if deadlines and (first is None or deadlines[0][0] < first):
-            first = deadlines[0][0]
-        if self._timer is not None:
-            self._timer.set(first)
-
-    def ring(self) -> None:
-        """Look at the limits that are due, and fail the requests whose time is over."""
-        assert self.loop is not None
-        heap = self._heap
+        Returns no ticket, the instant for which the request is scheduled, the clock's reading and what was taken, if it is granted at
+        once; otherwise a ticket for `wait`, `NOT_ASKED`, and the reading. In a starved loop, unless it has just ``turned``, grants and
+        refusals come with a ticket too: the caller lets the loop turn before it goes on, and a refused request is asked for again.
+        ``most`` raises if too many wait. ``ticket`` is that of a caller in another thread.
+        """
+        alone = most_ns is None and most is None and ticket is None and limit.above is None
+        if alone and limit.queue.head is not None and not limit.closed:
+            asked = limit.timeline.read()
+            return limit.join(permits, since, None), NOT_ASKED, asked, ()  # there is nothing else to ask
         try:
-            reading = self.loop.read()
-        except Exception as error:  # a broken clock: nobody hangs
-            for node in self._alive():
-                node.fail(error)
-            return
-        due: list[Node] = []  # a limit that wants to be looked at again waits for the loop to turn, even if the clock stands still
-        while heap and heap[0][0] <= reading:
-            at, _, node = heappop(heap)
-            if node.wake_at == at:
-                node.wake_at = None
-                self._armed -= 1
-                due.append(node)
-        for node in due:
-            node.ring()
-        if self._deadlines:
-            self._expire(reading)
-        self._aim()
+            found = limit.take(permits, since)
+            loop = self.loop
+            if found is None and (most_ns is not None or most is not None or limit.shut):
+                if not turned and loop is not None and loop.starved():
+                    return TURN, NOT_ASKED, 0, ()
+                self._admit(limit, permits, most_ns, most, refusals)
+        except Exception:
+            if turned or self.loop is None or not self.loop.starved():
+                raise
+            return TURN, NOT_ASKED, 0, ()
+        if found is None:
+            asked = limit.timeline.read()
+            ticket = limit.join(permits, since, ticket)
+            if most_ns is not None:
+                assert self.agenda is not None  # since it waits in a loop
+                try:
+                    self.agenda.limit_wait(limit, ticket, permits, asked, most_ns, refusals)
+                except BaseException:  # no timer
+                    self.leave(limit, ticket, permits, self.epoch)
+                    raise
+            return ticket, NOT_ASKED, asked, ()
+        at, taken = found
+        if turned or loop is None or taken[0][2] + limit.timeline.offset < loop.check_after or not loop.starved():
+            return None, at, 0, taken
+        return self.grant_later(limit, limit.ticket(permits, loop), at, taken)
 
-    # Requests that wait for a limited time.
+    def _admit(self, limit: Limit, permits: int, most_ns: int | None, most: Admission | None, refusals: Refusals) -> None:
+        """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``."""
+        if limit.shut:
+            raise refusals.closed(limit)
+        if most is not None:
+            most.check(permits, refusals)
+        if most_ns is not None:
+            now = limit.timeline.now()
+            wait = wait_for(limit, permits, now)
+            if wait is None or wait > most_ns:
+                if not most_ns and above_on_demand(limit):
+                    raise refusals.no_lease()
+                limit.noted.refused += 1
+                raise refusals.too_long(permits, most_ns, wait, limit, now)
 
-    def limit_wait(self, node: Node, ticket: Ticket, permits: int, asked: int, limit: int, refusals: Refusals) -> None:
-        """Have a request in line fail ``limit`` ns after the reading ``asked``."""
-        heap = self._deadlines
-        self._number += 1  # of requests with the same deadline, the first to join gives up first
-        heappush(heap, (asked + limit, self._number, self.epoch, node, ticket, permits, limit, refusals))
-        self._aim()
+    def grant_later(self, limit: Limit, ticket: Ticket, at: int, taken: Taken) -> Answer:
+        """Have the ticket's task go on with what was taken at once, after the loop has turned. Returns the answer of `request`."""
+        hold(taken)
+        resumed(taken, -1)
+        self.resuming += 1
+        reading = limit.timeline.read()
+        ticket.set_result((at, taken, reading, None))
+        return ticket, at, reading, ()
 
-    def _tidy(self) -> None:
-        """Remove decided requests with late deadlines, which would pile up behind the first."""
-        self._deadlines[:] = [entry for entry in self._deadlines if self._waits(entry[4])]
-        heapify(self._deadlines)
-        self._gone = {entry[4]: None for entry in self._deadlines if entry[4] in self._gone}
-        self._most = 2 * len(self._deadlines) + _SMALL
+    async def wait(
+        self,
+        limit: Limit,
+        ticket: Ticket,
+        permits: int,
+        asked: int,
+        most_ns: int | None = None,
+        most: Admission | None = None,
+        refusals: Refusals = ACQUIRE,
+        since: int | None = None,
+    ) -> tuple[int, int, Taken]:
+        """Wait until the ticket of `request`, whose arguments these are, is decided and the loop has turned. Returns what `resume` does.
+
+        Cancelled meanwhile, the request is undone. `aiorate.Limiter.acquire` has these lines too: a coroutine in between would cost
+        each of 100 000 waiters 220 bytes and a twentieth of the time.
+        """
+        if ticket is TURN:
+            assert self.loop is not None  # it is starved
+            await self.loop.turn()
+            again, at, reading, taken = self.ask(limit, permits, most_ns, most, refusals, since, True)
+            if again is None:
+                return 0, at, taken
+            ticket, asked = again, asked or reading
+        epoch, decided, loop = self.epoch, ticket.done(), self.loop
+        try:
+            while not ticket.done():
+                await self.awaited(limit, ticket)
+            # Of tasks that resume in one iteration, only the last may be sure that another follows.
+            if (decided or self.resuming > 1) and loop is not None and loop.starved():
+                await loop.turn()
+        except BaseException:
+            self.leave(limit, ticket, permits, epoch)
+            raise
+        return self.resume(limit, ticket, asked, permits, epoch, refusals)
+
+    def resume(
+        self, limit: Limit, ticket: Ticket, asked: int, permits: int, epoch: int, refusals: Refusals = ACQUIRE
+    ) -> tuple[int, int, Taken]:
+        """Go on with a decided request, which was asked for when the clock read ``asked``, or raise its error.
+
+        Returns the nanoseconds waited, the instant for which the request was scheduled, and what was taken. Told are those who watch.
+        """
+        outcome = ticket.result()
+        if isinstance(outcome, BaseException):
+            self.release(ticket)
+            raise outcome
+        at, taken, reading, limited_by = outcome
+        waited = max(reading - asked, 0)  # by the clock of another loop, it may be less
+        self.go_on(limit, ticket, taken, epoch, waited)
+        watch = limit.watch
+        if watch is not None:
+            watch.tell(limit, waited, permits, refusals, refusals.dimension(permits) or limited_by)
+        return waited, at, taken
+
+    async def finish(self, limit: Limit) -> None:
+        """After the limit was closed: return once no task is left."""
+        if limit.driver is not None:
+            await limit.driver.aclose()
+
+    # When to look.
+
+    def wake(self, limit: Limit, reading: int | None) -> None:
+        """Look at the limit when the clock reads that; None: not before something changes."""
+        if self.agenda is not None:
+            self.agenda.wake(limit, reading)
 
     def left(self, ticket: Ticket) -> None:
         """A request left undecided, perhaps one with a deadline."""
-        if self._deadlines:
-            self._gone[ticket] = None
-            self._aim()
+        if self.agenda is not None:
+            self.agenda.left(ticket)
 
-    def _waits(self, ticket: Ticket) -> bool:
-        return not ticket.done() and ticket not in self._gone and outcome_of(ticket) is None
-
-    def _expire(self, reading: int) -> None:
-        heap = self._deadlines
-        over: list[tuple[Node, Ticket, int, int, Refusals]] = []
-        loop = self.loop
-        while heap and heap[0][0] <= reading and (len(over) < MOST or (loop is not None and loop.manual)):
-            _, _, _, node, ticket, permits, limit, refusals = heappop(heap)
-            if self._waits(ticket):
-                over.append((node, ticket, permits, limit, refusals))
-        nodes = {id(node): node for node, *_ in over}
-        for node in nodes.values():
-            node.look_from_top()
-        for node in nodes.values():
-            node.expire([entry[1:] for entry in over if entry[0] is node and self._waits(entry[1])])
+    def _fail(self, error: BaseException) -> None:
+        for limit in self._alive():
+            limit.fail(error)
 
     # The loop.
 
-    def here(self, node: Node) -> EventLoop | None:
+    def here(self, limit: Source) -> EventLoop | None:
         """The loop that runs, which is used from now on. RuntimeError if the tree is in use in another one that runs."""
         native, old = running_loop(), self.loop
         if old is None:
             if native is None:
-                node.timeline.begun = True
+                limit.timeline.begun = True
                 return None
         elif native is old.native:
-            node.follow(old.read)
+            limit.follow(old.read)
             return old
         elif old.running:
             raise RuntimeError(_IN_USE)
@@ -244,9 +302,9 @@ class Tree:
             return old
         self._move(native)
         if self.loop is not None:
-            node.follow(self.loop.read)
+            limit.follow(self.loop.read)
         else:
-            node.timeline.begun = True
+            limit.timeline.begun = True
         return self.loop
 
     def _move(self, native: object | None) -> None:
@@ -254,30 +312,31 @@ class Tree:
         old = self.loop
         if old is not None:
             self.disband(old.forked)
-        self.loop = None if native is None else view_of(native, self.clock, self.precise)
-        self._timer = None if self.loop is None else Timer(self.loop, self.ring)
+        self._use(None if native is None else view_of(native, self.clock, self.precise))
+
+    def _use(self, loop: EventLoop | None) -> None:
+        self.loop = loop
+        self.agenda = None if loop is None else Agenda(loop, self._fail)
 
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: its requests are gone, and fail if their loop can still wake them."""
         self.epoch += 1
         self.resuming = 0
-        timer, self._timer = self._timer, None
-        nodes = [*self._alive(), *(node for _, _, node in self._heap)]
-        self._heap, self._deadlines, self._armed = [], [], 0
-        for node in nodes:
-            node.disband(forked)
-        if timer is not None and not forked:
-            call_back(lambda: timer.set(None), "as its event loop was left")
+        agenda, self.agenda = self.agenda, None
+        for limit in [*self._alive(), *([] if agenda is None else agenda.limits())]:
+            limit.disband(forked)
+        if agenda is not None and not forked:
+            call_back(agenda.end, "as its event loop was left")
 
-    def add(self, node: Node) -> None:
+    def add(self, limit: Limit) -> None:
         """Others share that limit, or somebody waits there for the first time."""
-        self._nodes[ref(node, self._nodes.pop)] = None
+        self._limits[ref(limit, self._limits.pop)] = None
 
-    def _alive(self) -> list[Node]:
-        return [node for each in list(self._nodes) if (node := each()) is not None]
+    def _alive(self) -> list[Limit]:
+        return [limit for each in list(self._limits) if (limit := each()) is not None]
 
-    def forget(self, node: Node) -> None:
+    def forget(self, limit: Limit) -> None:
         """Nobody asks that limit again."""
-        self._nodes.pop(ref(node), None)
-        if node.wake_at is not None:
-            self.wake(node, None)
+        self._limits.pop(ref(limit), None)
+        if limit.wake_at is not None:
+            self.wake(limit, None)

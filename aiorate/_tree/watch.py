@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
 from aiorate._totals import Totals, totals_of
-from aiorate._tree.extras import Extras
 from aiorate._waited import Waited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
     from aiorate._tree.refusals import Refusals
 
     OnWait = Callable[[Waited], object]
@@ -51,13 +50,13 @@ class Watch:
     def _remove(self, mine: object) -> None:
         self.callbacks.pop(mine, None)
 
-    def counted(self, node: Node) -> Totals:
+    def counted(self, node: Limit) -> Totals:
         """What it has counted until now, before its counters are cleared."""
         return totals_of(node).past
 
-    def tell(self, node: Node, waited: int, permits: int, refusals: Refusals, limited_by: str | None) -> None:
+    def tell(self, node: Limit, waited: int, permits: int, refusals: Refusals, limited_by: str | None) -> None:
         """Call the callbacks, unless the request waited for 0 ns. Their exceptions are logged and go no further."""
-        callbacks, name = list(self.callbacks.values()), node.notices.name
+        callbacks, name = list(self.callbacks.values()), node.name
         if self.group is not None:
             callbacks += list(self.group.callbacks.values())
             name = self.group.name or name
@@ -78,17 +77,15 @@ class Watch:
         return "pause" if ended is not None and at <= ended and since <= ended else None
 
 
-def watch_of(*nodes: Node) -> Watch:
+def watch_of(*nodes: Limit) -> Watch:
     """The watch of a limiter, made if there is none; of its places too, for those that wait there."""
-    extras = nodes[0].extras
-    watch = Watch() if extras.watch is None else extras.watch
+    watch = nodes[0].watch or Watch()
     for node in nodes:
-        if node.extras.watch is None:
-            node.extras = Extras(node.extras.clock, node.extras.precise, watch)
+        node.watch = node.watch or watch
     return watch
 
 
-def join(group: Watch, key: object, *nodes: Node | None) -> None:
+def join(group: Watch, key: object, *nodes: Limit | None) -> None:
     """Have the callbacks of the group told of the member with that key, too."""
     watch = watch_of(*[node for node in nodes if node is not None])
     watch.group, watch.key = group, key

@@ -74,7 +74,7 @@ def _reset_line(node: Node, reset: Callable[[], None], done: set[Node]) -> None:
 def _standing_still(node: Node) -> Iterator[None]:
     """Without a loop, all parts of a limiter begin at one instant, and go on from there once it is used."""
     node.tree.run(node.look_now)
-    if node.loop is not None or node.extras.clock is not None:
+    if node.loop is not None or node.tree.clock is not None:
         yield
         return
     timeline, start = node.timeline, node.timeline.read()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-    from aiorate._tree.line import Outcome
+    from aiorate._tree.limit import Outcome
     from aiorate._tree.node import Node
 
 __all__ = ["Alarm"]

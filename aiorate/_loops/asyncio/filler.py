@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from aiorate._loops.asyncio.view import AsyncioLoop
-    from aiorate._tree.line import Outcome
+    from aiorate._tree.limit import Outcome
     from aiorate._tree.node import Node
 
 __all__ = ["Filler"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from aiorate._loops.trio.view import TrioLoop
-    from aiorate._tree.line import Outcome
+    from aiorate._tree.limit import Outcome
     from aiorate._tree.node import Node
 
 __all__ = ["TrioDriver"]

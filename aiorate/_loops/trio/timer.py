@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import anyio
 import trio
 
+from aiorate._loops.callback import call_back
 from aiorate._loops.trio.here import running_trio
-from aiorate._tree.callback import call_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import trio
 
+from aiorate._loops.callback import call_back
 from aiorate._loops.clock import TimedClock
 from aiorate._loops.one_loop import OneLoop
 from aiorate._loops.trio.here import running_trio
@@ -18,7 +19,6 @@ from aiorate._loops.trio.port import TrioPort
 from aiorate._loops.trio.timer import TrioTimer, keep_by_task
 from aiorate._loops.turnstile import NEVER, Turnstile
 from aiorate._rate import NS_PER_SECOND
-from aiorate._tree.callback import call_back
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,0 +1,107 @@
+"""What a request takes of each limit on its way, from all or none, and how that comes back.
+
+A path goes from the request's own limit up, with the permits and the instant at each. The highest limit takes first.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
+
+from aiorate._schedulers.interface import NOBODY_KNOWS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiorate._tree.limit import Source, Taken
+
+    L = TypeVar("L", bound=Source)
+
+__all__ = ["hold", "kept", "limited_by", "resumed", "take_all", "undo"]
+
+
+def take_all(path: Sequence[tuple[L, int, int]], instants: Sequence[int | None], waited: bool = False) -> tuple[int, L | None]:
+    """Take from the limits of the path, each booked since its instant; from all or none.
+
+    Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused. ``waited``: the
+    request, or one before it, stood in the lines above.
+    """
+    at = NOBODY_KNOWS
+    before: int | None = None
+    for index in range(len(path) - 1, -1, -1):
+        limit, permits, now = path[index]
+        if waited:
+            if before is not None and limit.since < before and limit.waited_above is not None:
+                limit.waited_above(permits)
+            before = now
+        try:
+            at = limit.scheduler.take(permits, now, instants[index])
+        except Exception as error:
+            _take_none(path[index + 1 :])
+            limit.fail(error)
+            raise
+        if at > now:
+            _take_none(path[index + 1 :])
+            return at, limit
+        limit.taken += permits
+    return at, None
+
+
+def _take_none(path: Sequence[tuple[Source, int, int]]) -> None:
+    """Take those back."""
+    for limit, permits, instant in path:
+        limit.scheduler.give_back(permits, instant, instant)
+        limit.taken -= permits
+
+
+def limited_by(path: Taken) -> str | None:
+    """The highest limit in whose line the request, or one before it, waited."""
+    for (above, _, now), (below, _, _) in pairwise(reversed(path)):
+        if below.since < now:
+            return None if below.noted is above.counters else above.name or "shared"
+    own = path[0][0]
+    return None if own.noted is own.counters else "max_concurrency"
+
+
+def hold(taken: Taken) -> None:
+    """Record takes: one more grant may come back."""
+    for limit, _, _ in taken:
+        limit.counters.returnable += 1
+        limit.scheduler.receipts = True
+
+
+def kept(taken: Taken) -> None:
+    """A grant stands. The last that does stops recording."""
+    for limit, _, _ in taken:
+        counters = limit.counters
+        if counters.returnable:
+            counters.returnable -= 1
+        if not counters.returnable:
+            limit.scheduler.receipts = False
+
+
+def resumed(taken: Taken, tasks: int = 1) -> None:
+    """The task of a granted request goes on, or never will. -1: it has yet to."""
+    for limit, _, _ in taken:
+        limit.resuming -= tasks
+
+
+def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
+    """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
+    failed: Exception | None = None
+    for limit, permits, instant in taken:
+        counters = limit.counters
+        counters.cancelled += limit.noted is counters  # a request for a place is one of the limit above
+        try:
+            if counters.since is None or instant > counters.since:
+                counters.given_back += permits
+                limit.scheduler.give_back(permits, limit.timeline.now(), instant)
+        except Exception as error:  # of a strategy: the other limits get theirs back all the same
+            failed = error
+    if held:
+        kept(taken)
+    if look:
+        for limit, _, _ in taken:
+            limit.look_if_alive()
+    if failed is not None:
+        raise failed

@@ -1,0 +1,112 @@
+"""What the parts of a tree know of each other: a limit, a request, and what it took. `aiorate._tree.node` has the limits themselves."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError, InvalidStateError
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiorate._loops.clock import ReadClock
+    from aiorate._loops.driver import Driver
+    from aiorate._loops.view import EventLoop
+    from aiorate._meter import Meter
+    from aiorate._schedulers.interface import Scheduler
+    from aiorate._tree.catch_up import CatchUp
+    from aiorate._tree.counters import Counters
+    from aiorate._tree.fair_queue import Flow
+    from aiorate._tree.line import Ticket
+    from aiorate._tree.queue import Queue
+    from aiorate._tree.timeline import Timeline
+    from aiorate._tree.watch import Watch
+    from aiorate._tree.watcher import Watcher
+
+__all__ = ["Answer", "Limit", "Outcome", "Source", "Taken", "outcome_of"]
+
+# What a request took: of each limit from its own up, the permits, and the instant at which it took them.
+Taken = tuple[tuple["Source", int, int], ...]
+# For when the request was scheduled, what it took, the clock's reading then, and what it waited for last; see `Waited.limited_by`.
+Grant = tuple[int, Taken, int, str | None]
+# An error is a result, not an exception: asyncio logs "exception was never retrieved" for abandoned futures.
+Outcome = Grant | BaseException
+# A ticket to wait with, or None if it was granted; the instant for which it is scheduled, the clock's reading, and what was taken.
+Answer = tuple["Ticket | None", int, int, Taken]
+
+
+def outcome_of(ticket: Ticket) -> Outcome | None:
+    """The outcome; None: not decided, or not before its owner was cancelled."""
+    try:
+        return ticket.result()  # type: ignore[no-any-return]
+    except (InvalidStateError, CancelledError):
+        return None
+
+
+class Source(Protocol):
+    """A limit of which a request takes. `aiorate._tree.supply` and `aiorate._tree.node` say what each name means."""
+
+    scheduler: Scheduler
+    timeline: Timeline
+    catch_up: CatchUp
+    counters: Counters
+    waited_above: Callable[[int], None] | None
+    taken: int
+    resuming: int
+    since: int
+
+    @property
+    def meter(self) -> Meter: ...
+    @property
+    def noted(self) -> Counters: ...
+    @property
+    def name(self) -> str | None: ...
+
+    def follow(self, read: ReadClock) -> None: ...
+    def set_meter(self, now: int | None) -> None: ...
+    def changed(self) -> None: ...
+    def look_if_alive(self) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
+
+
+class Limit(Source, Protocol):
+    """A limit, its line, and the limit above."""
+
+    queue: Queue[Any]
+    flow: Flow | None
+    permits_above: Callable[[int], int]
+    watch: Watch | None
+    stood: int
+    due: int | None
+    closed: bool
+    wake_at: int | None
+
+    @property
+    def above(self) -> Limit | None: ...
+    @property
+    def driver(self) -> Driver | None: ...
+    @property
+    def watcher(self) -> Watcher: ...
+    @property
+    def shut(self) -> bool: ...
+    @property
+    def granted(self) -> int: ...
+    @property
+    def max_permits(self) -> int | None: ...
+    @property
+    def is_held(self) -> bool: ...
+    @property
+    def is_waited_for(self) -> bool: ...
+    @property
+    def loop(self) -> EventLoop | None: ...
+
+    def here(self) -> EventLoop | None: ...
+    def take(self, permits: int, since: int | None = None) -> tuple[int, Taken] | None: ...
+    def join(self, permits: int, since: int | None, ticket: Ticket | None) -> Ticket: ...
+    def ticket(self, permits: int, loop: EventLoop) -> Ticket: ...
+    def leave(self, ticket: Ticket, permits: int) -> None: ...
+    def ring(self) -> None: ...
+    def look(self) -> None: ...
+    def look_from_top(self) -> None: ...
+    def look_now(self) -> int: ...
+    def disband(self, forked: bool) -> None: ...
+    def expire(self, over: Sequence[Any]) -> None: ...

@@ -1,0 +1,108 @@
+"""When a request would be granted, and what lies ready, here and above. Answers change nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiorate._schedulers.interface import NOBODY_KNOWS
+
+if TYPE_CHECKING:
+    from aiorate._tree.limit import Limit
+
+__all__ = ["above_on_demand", "above_wait", "available", "is_rested", "next_reading", "wait_for"]
+
+
+def wait_for(limit: Limit, permits: int, now: int) -> int | None:
+    """Nanoseconds until a request made now would be granted, those in line included, or less; None: unknown.
+
+    It is exact in a line of its own where permits lie on a straight line. Where lines share a limit, those that are not there yet may
+    come before it: then it takes longer.
+    """
+    return _wait(limit, permits, now, limit.queue.line.total, None)
+
+
+def _wait(limit: Limit, permits: int, now: int, ahead: int, below: Limit | None) -> int | None:
+    """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
+    timeline, above = limit.timeline, limit.above
+    for each in limit.queue.ahead(ahead, None if below is None else below.flow):
+        ahead += each[1] if isinstance(each, tuple) else each.stood
+    at = max(_peek(limit, permits, now, ahead), now)
+    reading = None if at >= NOBODY_KNOWS else timeline.reading_at(at)
+    if reading is None:
+        return None
+    wait = max(0, reading - timeline.read()) if at != now or timeline.held_at is not None else 0
+    if above is None:
+        return wait
+    up, ahead_up = limit.permits_above(permits), limit.permits_above(ahead) if ahead else 0
+    if not up and type(ahead_up) is int and ahead_up:  # it takes nothing above, but comes after those that do
+        up, ahead_up = 1, ahead_up - 1
+    if not up:
+        return wait
+    most = above.max_permits
+    if above.shut or (most is not None and up > most):
+        return None
+    there = _wait(above, up, above.look_now(), ahead_up, limit)
+    return None if there is None else max(wait, there)
+
+
+def _peek(limit: Limit, permits: int, now: int, ahead: int) -> int:
+    """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
+    scheduler, pause = limit.scheduler, limit.timeline.pause_length
+    if not pause:
+        return scheduler.peek(permits, now, ahead)
+    scheduler.shift(pause)
+    try:
+        return scheduler.peek(permits, now, ahead)
+    finally:
+        scheduler.shift(-pause)
+
+
+def next_reading(limit: Limit) -> int | None:
+    """What the clock reads when the first in line is granted, or less; None: unknown, as before a stopped limiter is started."""
+    first = limit.queue.first()
+    assert first is not None
+    if limit.above is None and limit.due is not None:
+        return limit.timeline.reading_at(limit.due)
+    permits, below = (first[1], None) if isinstance(first, tuple) else (first.stood, first)
+    wait = _wait(limit, permits, limit.timeline.now(), 0, below)
+    return None if wait is None else limit.timeline.read() + wait
+
+
+def above_wait(limit: Limit, permits: int) -> int | None:
+    """Nanoseconds until the limit above, if there is one, would grant them to the first in line here, or less; None: unknown."""
+    above = limit.above
+    if above is None or not (up := limit.permits_above(permits)):
+        return 0
+    return None if above.shut else _wait(above, up, above.look_now(), 0, limit)
+
+
+def above_on_demand(limit: Limit) -> bool:
+    """Whether a limit above has permits only for requests that wait."""
+    above = limit.above
+    return above is not None and (above.watcher.on_demand or above_on_demand(above))
+
+
+def available(limit: Limit) -> int:
+    """How many permits a newcomer would get at once."""
+    limit.here()  # a limit above may not have been used yet: see is_rested()
+    now = limit.timeline.now()  # which ends a pause that is over
+    if limit.is_held:
+        return 0
+    if limit.watcher.state == "local":
+        own = limit.scheduler.available(now)
+    else:  # a store that processes share has more than is in hand here
+        own = min(left for left, _ in limit.scheduler.standings(now))
+    return own if limit.above is None else min(own, available(limit.above))
+
+
+def is_rested(limit: Limit) -> bool:
+    """Whether nothing would be lost, and nothing granted sooner, with a new limiter in its place."""
+    loop = limit.loop
+    if loop is None or (limit.is_waited_for and loop.closed):
+        limit.here()
+    elif not limit.timeline.begun:
+        limit.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
+    now = limit.timeline.now()  # which ends a pause that is over
+    if limit.counters.returnable or limit.counters.altered or limit.is_held or limit.watcher.busy:
+        return False
+    return limit.scheduler.rested(now)

@@ -1,0 +1,269 @@
+"""A limit without those who wait: its permits, its own time, and how a permit that lies ready is taken, here and above.
+
+Knows nothing of how a rate is computed (it never multiplies or divides), of seconds, or of what kind of loop runs.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from aiorate._loops.turnstile import LOOP_CHECK_NS
+from aiorate._meter import FAR
+from aiorate._schedulers.capped import Capped
+from aiorate._tree.asking import AskingMeter
+from aiorate._tree.catch_up import CatchUp
+from aiorate._tree.counters import Counters
+from aiorate._tree.grants import take_all
+from aiorate._tree.notices import Notices
+from aiorate._tree.timeline import Timeline
+from aiorate._tree.tree import Tree
+from aiorate._tree.watcher import UNWATCHED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate._loops.clock import Clock, ReadClock
+    from aiorate._loops.view import EventLoop
+    from aiorate._meter import Meter
+    from aiorate._schedulers.interface import Scheduler
+    from aiorate._tree.limit import Taken
+    from aiorate._tree.watch import Watch
+    from aiorate._tree.watcher import Watcher
+
+__all__ = ["Supply"]
+
+
+class Supply:
+    """One scheduler, and what is granted at once. `Node` adds those who wait."""
+
+    __slots__ = (
+        "above",
+        "catch_up",
+        "closed",
+        "counters",
+        "meter",
+        "noted",
+        "notices",
+        "permits_above",
+        "resuming",
+        "scheduler",
+        "since",
+        "taken",
+        "timeline",
+        "tree",
+        "waited_above",
+        "watch",
+        "watcher",
+    )
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        catch_up: int,
+        precise: bool = False,
+        clock: Clock | None = None,
+        name: str | None = None,
+        tree: Tree | None = None,
+    ) -> None:
+        scheduler.claim("a limiter" if name is None else f"the limiter {name!r}")
+        scheduler.receipts = False
+        self.scheduler: Scheduler = scheduler
+        self.catch_up: CatchUp = CatchUp(catch_up)
+        self.tree: Tree = Tree(clock, precise) if tree is None else tree
+        self.notices: Notices = Notices(name)
+        self.watcher: Watcher = UNWATCHED
+        self.timeline: Timeline = Timeline(clock)
+        own = scheduler.meter
+        self.meter: Meter = AskingMeter(scheduler) if own is None else own
+        """The shortest way to a permit that lies ready.
+
+        It is open while there is no line, pause, close, limit above or quota of a server, and the loop was seen to run its other tasks.
+        """
+        self.taken: int = 0
+        """Permits granted otherwise than by the meter."""
+        self.counters: Counters = Counters()
+        self.noted: Counters = self.counters
+        """Where waits and refusals are counted: of places, in the limit above."""
+        self.closed: bool = False
+        self.watch: Watch | None = None
+        """Who is told of requests that waited; None: nobody."""
+        self.above: Supply | None = None
+        """The limit that this one shares with others."""
+        self.permits_above: Callable[[int], int] = int
+        """How many of its permits a request takes."""
+        self.resuming: int = 0
+        """Grants from here whose tasks have not gone on yet."""
+        self.since: int = 0
+        """The instant of the limit above since which the first here stands there."""
+        self.waited_above: Callable[[int], None] | None = None
+        """Told of the permits of a request here that waited for the limit above, just before they are granted."""
+
+    # What `Node` adds.
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits here, or a limit below does."""
+        raise NotImplementedError
+
+    def look_if_alive(self) -> None:
+        """Decide what can be decided now, unless the loop is closed, where nobody can be woken."""
+        raise NotImplementedError
+
+    def changed(self) -> None:
+        """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
+        raise NotImplementedError
+
+    def fail(self, error: BaseException) -> None:
+        """Fail every request in line: nobody hangs, and the limiter works on."""
+        raise NotImplementedError
+
+    # Looking.
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no newcomer is granted now, whatever the scheduler says."""
+        return self.closed or self.timeline.held_at is not None or self.is_waited_for
+
+    @property
+    def loop(self) -> EventLoop | None:
+        """The loop of its callers; None: not used in a loop yet."""
+        return self.tree.loop
+
+    @property
+    def name(self) -> str | None:
+        """The name that users gave it."""
+        return self.notices.name
+
+    @property
+    def strategy(self) -> Scheduler:
+        """The scheduler, without what a server said."""
+        scheduler = self.scheduler
+        return scheduler.inner if type(scheduler) is Capped else scheduler  # isinstance() is slow for classes with an ABC as their base
+
+    @property
+    def granted(self) -> int:
+        """Permits granted in all."""
+        return self.taken + self.meter.grabs
+
+    @property
+    def shut(self) -> bool:
+        """Whether it is closed, or a limit above is."""
+        return self.closed or (self.above is not None and self.above.shut)
+
+    @property
+    def max_permits(self) -> int | None:
+        """The largest request that can ever be granted; None: any."""
+        own, above = self.scheduler.max_permits, None if self.above is None else self.above.max_permits
+        return own if above is None or (own is not None and own < above) else above
+
+    def follow(self, read: ReadClock) -> None:
+        """Go by the loop's clock, here and above."""
+        node: Supply | None = self
+        while node is not None:
+            if node.tree.clock is None and node.timeline.read is not read:
+                node.timeline.follow(read)
+                node.open_meter()
+            node.timeline.begun = True
+            node = node.above
+
+    def take(self, permits: int, since: int | None = None) -> tuple[int, Taken] | None:
+        """Take the permits here and above, or nowhere, if nobody is in line and they are due. ``since`` when they are wanted: now.
+
+        Returns the instant for which they are scheduled, and what was taken; None if they were not.
+        """
+        now, tree, until = self.timeline.now(), self.tree, self.meter.until
+        if not (until and now < until):
+            loop = tree.loop
+            if loop is None or not loop.monotonic or (now + self.timeline.offset >= loop.check_after and not tree.threads):
+                loop = tree.here(self)
+                if loop is not None and loop.monotonic:
+                    loop.starved()  # so that the meter is open for as long as that is known
+                now = self.timeline.now()
+            if self.is_held:
+                tree.here(self)  # a line of another loop, or of the process before a fork, does not count
+                if self.is_held:
+                    return None
+        if self.above is not None:
+            return self._take_up(permits, since)
+        if since is None and self.catch_up.late is not None:
+            since = self.catch_up.since(now, self.resuming)
+        at = self.scheduler.take(permits, now, since)
+        if at > now:
+            self.catch_up.late = None
+        else:
+            self.taken += permits
+        self.open_meter(now)
+        return None if at > now else (at, ((self, permits, now),))
+
+    def _take_up(self, permits: int, since: int | None) -> tuple[int, Taken] | None:
+        path: list[tuple[Supply, int, int]] = []
+        node: Supply = self
+        while True:
+            now, above = node.timeline.now(), node.above  # now() ends a pause that is over
+            if node.is_held:
+                node.tree.here(node)
+                if node.is_held:
+                    return None
+            if permits:
+                if above is not None and node.scheduler.peek(permits, now) > now:  # the highest takes first, and says so itself
+                    node.catch_up.late = None
+                    return None
+                path.append((node, permits, now))
+            if above is None:
+                break
+            permits, node = node.permits_above(permits), above
+        instants = [None if node.catch_up.late is None else node.catch_up.since(now, node.resuming) for node, _, now in path]
+        if since is not None:
+            instants[0] = since
+        taken = tuple(path)
+        at, refused = take_all(taken, instants)
+        if refused is None:
+            return at, taken
+        refused.catch_up.late = None
+        return None
+
+    def here(self) -> EventLoop | None:
+        """The loop that runs, which is used from now on; see `Tree.here`."""
+        return self.tree.here(self)
+
+    def skip(self, ns: int) -> None:
+        """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it."""
+        counters = self.counters
+        permits, counters.unused = self.scheduler.rate.permits_and_rest(ns, counters.unused)
+        counters.skipped += permits
+        if permits:
+            self.notices.skipped(permits, self.tree)
+
+    def open_meter(self, now: int | None = None) -> None:
+        """Open or shut the meter, after anything that matters to it; for callers that only try, too, if it is ``now`` known who calls.
+
+        Where many threads ask, it is opened once the decision is over: a grab in the middle of one would be lost.
+        """
+        self.meter.until = self.meter.try_until = 0
+        if self.tree.threads:
+            self.tree.after_decision(self)
+        else:
+            self.set_meter(now)
+
+    def set_meter(self, now: int | None) -> None:
+        """Open the meter if nothing forbids it."""
+        meter, timeline, loop = self.meter, self.timeline, self.tree.loop
+        if type(self.scheduler) is Capped and timeline.held_at is None and self.scheduler.ended(timeline.now()):
+            self.scheduler = self.scheduler.inner
+        if loop is None or not loop.steady or self.closed or self.above is not None or type(self.scheduler) is Capped:
+            return
+        if timeline.held_at is not None or self.is_waited_for:
+            return
+        if self.tree.threads and (timeline.read is not monotonic_ns or type(meter) is AskingMeter):
+            return  # a grab would not be one step
+        if not -FAR < timeline.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
+            return
+        meter.read, meter.offset, meter.since = timeline.read, timeline.offset, FAR
+        until = loop.check_after - timeline.offset
+        meter.until = until if until < FAR else FAR
+        if now is not None:
+            meter.try_until = now + LOOP_CHECK_NS
+        if self.catch_up.late is not None:
+            meter.since, meter.until = self.catch_up.span(meter.until)
+            meter.try_until = min(meter.try_until, meter.until)
