@@ -49,6 +49,8 @@ class Node(Supply):
         "flow",
         "keeps",
         "queue",
+        "seen",
+        "seen_at",
         "standing",
         "stood",
         "wake_at",
@@ -73,6 +75,10 @@ class Node(Supply):
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None
         """The limiter or budget that it shares, which as a key of others would be evicted if nobody held it."""
+        self.seen: int = 0
+        """As a key of others: what `granted` was when it was looked at last, ..."""
+        self.seen_at: int = 0
+        """... and when it was first found to be that."""
         self.flow: Flow | None = None
         """This limit among those that share the one above."""
         self.standing: Ticket | Node | None = None
