@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
     from aiorate._statistics import Statistics
-    from aiorate._totals import Totals
     from aiorate._tree.tree import Tree
+    from aiorate._tree.watch import Totals
     from aiorate._waited import Waited
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -503,7 +503,7 @@ class Limiter:
 
         May be called in any thread: it reads plain numbers, and changes nothing.
         """
-        from aiorate._totals import totals_of
+        from aiorate._tree.totals import totals_of
 
         return totals_of(self._node, (), self._places)
 

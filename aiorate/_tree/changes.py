@@ -194,7 +194,11 @@ def reset(node: Node) -> None:
     node.scheduler.reset(timeline.now())
     node.told = None
     watch = node.watch
-    past = None if watch is None else watch.counted(node)
+    past = None
+    if watch is not None:
+        from aiorate._tree.totals import totals_of
+
+        past = totals_of(node).past
     node.taken = node.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
     node.counters.clear()
     node.notices.forget()

@@ -24,7 +24,7 @@ TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in
 FLOORS = """
 rate errors events meter waited spec finder feedback calendar_rate
 schedulers
-loops tree options totals
+loops tree options
 statistics slots decorator inside kept lease several above limiter adaptive keyed* budget*
 aiorate
 http otel
