@@ -184,6 +184,7 @@ def _rate_changed(node: Node) -> None:
 
 def reset(node: Node) -> None:
     """Everything as new, except the requests in line."""
+    node.look_now()
     timeline, parts = node.timeline, [node.scheduler]
     for part in parts:  # the list grows meanwhile
         if type(part).reset is Scheduler.reset:
