@@ -27,7 +27,7 @@ from aiorate._tree.watcher import UNWATCHED
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from types import TracebackType
-    from typing import Any, Literal, NoReturn
+    from typing import Any, ClassVar, Literal, NoReturn
 
     from aiorate._decorator import Weighted
     from aiorate._events import Event
@@ -85,6 +85,7 @@ class Limiter:
     """
 
     __slots__ = ("__weakref__", "_inside", "_max_waiting", "_meter", "_node")
+    _ANY_SCOPE: ClassVar[bool] = False  # whether a subclass can be for the whole process
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class Limiter:
         tree: Tree | None = None
         if scope != "loop":
             check_scope("Limiter", scope)
-            if type(self) is not Limiter:
+            if type(self) is not Limiter and not self._ANY_SCOPE:
                 raise TypeError(f"{type(self).__name__}: a subclass of Limiter cannot have scope={scope!r}. Wrap a Limiter instead.")
             from aiorate._tree.threads import ThreadTree
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from aiorate._errors import kind_of
 from aiorate._limiter import Limiter
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import check_permits
@@ -71,6 +70,7 @@ class RedisLimiter(Limiter):
     """
 
     __slots__ = ("_session",)
+    _ANY_SCOPE = True
 
     def __init__(
         self,
@@ -136,12 +136,6 @@ class RedisLimiter(Limiter):
 
             place = ProcessPlace(client_or_url, self._node)
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, ledger, outage, place)
-
-    def _check_scope(self, scope: str) -> None:
-        if not isinstance(scope, str):
-            raise TypeError(f"RedisLimiter(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
-        if scope not in ("loop", "process"):
-            raise ValueError(f"RedisLimiter(scope={scope!r}) must be 'loop' or 'process'. The limit is that of all processes either way.")
 
     @property
     def key(self) -> str:
