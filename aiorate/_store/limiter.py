@@ -94,7 +94,7 @@ class RedisLimiter(Limiter):
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
         if scope != "loop":
-            self._check_scope(scope)
+            _check_scope(scope)
         check_source(client_or_url, alone=scope != "loop")
         check_name("RedisLimiter", name)
         calendar = calendar_of(rate, burst)
@@ -222,3 +222,10 @@ class RedisLimiter(Limiter):
         """
         await super().aclose()
         await self._session.aclose()
+
+
+def _check_scope(scope: object) -> None:
+    if not isinstance(scope, str):
+        raise TypeError(f"RedisLimiter(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
+    if scope not in ("loop", "process"):
+        raise ValueError(f"RedisLimiter(scope={scope!r}) must be 'loop' or 'process'. The limit is that of all processes either way.")
