@@ -1,229 +1,340 @@
-"""The script that assigns time slots, its questions and its answers. One key, one round trip, only the server's clock.
+"""The one script that assigns permits, its questions and its answers: for limiters, budgets and windows of the calendar alike.
 
-The value of the key is text: ``aiorate/1``, the server's time (us since the epoch) at which it was written, how long a pause went on
-then, what each busy client was entitled to since the beginning (see ``demand.py``), how many permits went by unused, and for each
-rate how far ahead its next free slot was. Times are in us and relative, so nothing depends on what the clock says, only on how far it
-moves. Where it went back, no time has passed. A client remembers the value that it was told last, and sends it along.
+A request is a tuple of amounts, one for each dimension: a limiter's are slots, (1, ...) each, a budget's are reservations. A dimension is
+a rate with a burst, or a window. Equal requests are a run, which the script answers in closed form. One key, one round trip, and only the
+server's clock. `aiorate._store.twin` answers the same in Python.
 
-The number in the first word is the version of the value. Change it whenever the value changes in any way: a release that meets
-another number leaves the value alone and answers ``VERSION``, which is an outage.
+The value of a key is text: ``aiorate/2``, the kind of limit, and numbers. Durations are in us and relative to ``written``, so nothing
+depends on what the clock says, only on how far it moves; edges of windows are absolute.
+
+* ``life``: when the value was made. What a client remembers decides nothing within one life, and restores what was lost in another.
+* ``written``; ``hush``: how long a pause goes on.
+* ``claim`` and ``lasts``: the client for which others leave room, and for how long. ``latest``: the latest booking.
+* ``near``: how long an answer takes to the nearest process that asks.
+* of each rate ``ahead``: when its bucket is full again, and ``full``: when it was full last; what was granted before cannot come back.
+* of each window ``used began ends``, ``seats`` and ``patience`` for the next one, and what was kept of these for this one: ``due`` seats
+  of ``share`` permits, until ``hold``.
+
+The number in the first word is the version. Change it whenever the value changes in any way: a release that meets another number leaves
+the value alone and answers ``VERSION``, which is an outage.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hashlib import sha1
+from math import isfinite
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiorate._store.asking import Script
-from aiorate._store.scripting import FAR, MOST, bad_answer, text_of, value_of
+from aiorate._store.failures import BadAnswer
 
 if TYPE_CHECKING:
-    from aiorate._rate import Rate
+    from collections.abc import Sequence
 
-__all__ = ["SHA", "SLOTS", "TEXT", "Answer", "Question", "limits_of", "read_answer"]
+__all__ = ["FORM", "HEAD", "MOST", "MOST_RUNS", "OF_RATE", "OF_WINDOW", "SHA", "TEXT", "Answer", "Question", "pack", "read_answer"]
 
-TEXT = (
-    """\
--- aiorate: assigns time slots at one or several rates, by GCRA. All durations are in microseconds.
--- ARGV[1]: want, charge, pause (-1: none, 0: over), give back, horizon, served (-1: nothing is known), age, within (-1: any time),
--- unit, have, then interval and tolerance of each rate. Each is a little-endian double.
--- ARGV[2]: the value that the client was told last, an age ago; empty if there was none.
+FORM = "aiorate/2"
+MOST = 1e16
+"""A longer duration counts for this one: 317 years, exact to 2 us."""
+MOST_RUNS = 100
+"""In one question."""
+HEAD, OF_RATE, OF_WINDOW = 7, 2, 8
+"""Numbers of a value."""
+
+TEXT = """\
+-- aiorate: assigns permits. All durations are in microseconds. ARGV[1] has little-endian doubles: pause (-1: none, 0: over), horizon,
+-- reach, within (-1: any time), age, client, oldest, took (-1: unknown), seat, gone, margin, dimensions; of each dimension: every (0: a
+-- window), burst, correction, four edges; of each run: how many, amounts. ARGV[2] is the value that the client was told last, an age ago,
+-- and ARGV[3] the kind of limit.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local max, min = math.max, math.min
-local words = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
-local want, charge, pause, back, horizon, served, age, within, unit, have = unpack(words)
-local remembered = ARGV[2]
--- A longer duration counts for this one: 317 years, exact to 2 us.
-local far = 1e16
-
-local form = 'aiorate/1'
-
-local function number(word)
-  local value = tonumber(word)
-  return value and value > -1e18 and value < 1e18 and value
+local max, min, floor = math.max, math.min, math.floor
+local w = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
+w[#w] = nil -- where it stopped
+local pause, horizon, reach, within, age, client, oldest, took, seat, gone, margin, dims = unpack(w, 1, 12)
+local size, every, burst, more, at = 7, {}, {}, {}, {}
+for j = 1, dims do
+  local o = 5 + 7 * j
+  every[j], burst[j], more[j], at[j] = w[o + 1], w[o + 2], w[o + 3], size
+  size = size + (every[j] > 0 and 2 or 8)
 end
 
+-- The numbers of a value; nil and whether it may be replaced if it is none.
 local function read(text)
-  local written, paused, entitled, unused, rest = string.match(text, '^' .. form .. ' (%S+) (%S+) (%S+) (%S+) (.+)$')
-  written, paused, entitled, unused = number(written), number(paused), number(entitled), number(unused)
-  if not (written and paused and entitled and unused) then return nil end
-  local free = {}
+  local form, kind, rest = string.match(text, '^(%S+) (%S+) (.+)$')
+  if form ~= 'aiorate/2' or kind ~= ARGV[3] then return nil end
+  local value, sound = {}, true
   for word in string.gmatch(rest, '%S+') do
-    free[#free + 1] = number(word)
-    if not free[#free] then return nil end
+    local number = tonumber(word)
+    sound = sound and number and number > -1e18 and number < 1e18
+    value[#value + 1] = number or 0
   end
-  return {written = written, paused = paused, entitled = entitled, unused = unused, free = free}
+  if #value ~= size then return nil end
+  if sound then return value end
+  return nil, true
 end
 
-"""
-    + value_of("^aiorate/%S*", "aiorate")
-    + """\
-local last = stored or known or {written = now, paused = 0, entitled = 0, unused = 0, free = {}}
+local text = redis.call('GET', KEYS[1])
+local kept, broken
+if text then
+  kept, broken = read(text)
+  local form = string.match(text, '^aiorate/%S*')
+  if not kept and form and form ~= 'aiorate/2' then
+    return redis.error_reply('VERSION the key ' .. KEYS[1] .. ' was written as ' .. form .. '; this release reads aiorate/2')
+  elseif not kept and not (broken and pause == 0) then
+    return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' has another kind of limit, or something else')
+  end
+end
+local told = ARGV[2] ~= '' and ARGV[2] ~= text and read(ARGV[2]) or nil
+if told and kept and told[1] == kept[1] and told[2] <= kept[2] then told = nil end
+local tail = gone == 0 or text == ARGV[2]
 -- A clock that went back has not moved.
-local elapsed = stored and max(0, now - stored.written) or age
-local paused = last.paused - elapsed
+local passed = kept and max(0, now - kept[2]) or 0
+local life, hush, claim, lasts, latest, near = now, 0, 0, 0, 0, took
+if kept then
+  life, hush, claim, lasts, latest = kept[1], kept[3] - passed, kept[4], kept[5] - passed, max(kept[6] - passed, 0)
+  near = kept[7]
+  if took >= 0 then near = near < 0 and took or min(took, near + passed / 4) end
+end
+-- Nothing accrues before a pause is over, but a debt is paid.
+local still = kept and kept[3] > 0 and min(hush, 0) or -1e18
+if told then hush, latest = max(hush, told[3] - age), max(latest, told[6] - age) end
+if pause >= 0 then hush = pause > 0 and max(hush, pause) or 0 end
+hush = min(max(hush, 0), 1e16)
+if lasts <= 0 then claim, lasts = 0, 0 end
+-- A process far from the store has to book further ahead, but not so far that those near it have nothing left.
+local trip = max(took, 0)
+if near >= 0 then horizon = math.sqrt(max(horizon, near) * max(horizon, trip)) else horizon = max(horizon, trip) end
 
-local rates, interval, tolerance, free = 0, {}, {}, {}
--- How far ahead the slowest rate is booked, then and now, and how many permits went by that no rate needed.
-local was, is, slowest, unused = -far, -far, 0, far
-for place = 11, #words - 1, 2 do
-  rates = rates + 1
-  interval[rates], tolerance[rates] = words[place], words[place + 1]
-  local value, before, heard = -tolerance[rates], last.free[rates], known and known.free[rates]
-  if before then
-    local ahead = before - elapsed
-    -- Nothing accrues before a pause is over.
-    if last.paused > 0 then ahead = max(ahead, min(paused, 0)) end
-    unused = min(unused, max(value - ahead, 0) / interval[rates])
-    was = max(was, before)
-    if stored then value = max(value, ahead) end
+local ahead, full = {}, {}
+local used, began, ends, seats, patience, due, hold, share = {}, {}, {}, {}, {}, {}, {}, {}
+for j = 1, dims do
+  local o, a = at[j], 0
+  if every[j] > 0 then
+    full[j] = 0
+    if kept then
+      a, full[j] = kept[o + 1] - passed, kept[o + 2] - passed
+      a = max(a, min(kept[o + 1], (burst[j] - 1) * every[j]) + still)
+    end
+    if told and told[o + 1] - age > a then a = told[o + 1] - age + (kept and 0 or horizon) end
+    if a <= 0 then a, full[j] = 0, 0 end
+    if more[j] > 0 then a = a + more[j] * every[j] end
+    if more[j] < 0 and -oldest >= full[j] and tail then a = max(a + more[j] * every[j], 0) end
+    ahead[j] = min(a, 1e16)
   else
-    unused = 0
+    local e, to, from = 9 + 7 * j, nil, nil
+    for i = e + 3, e + 1, -1 do
+      if w[i] > now then to, from = w[i], w[i - 1] end
+    end
+    if not to or from > now then return redis.status_reply(string.format('%.0f; clock', now)) end
+    used[j], began[j], ends[j], seats[j], patience[j], due[j], hold[j], share[j] = 0, from, to, 0, 0, 0, 0, 0
+    if kept and kept[o + 3] > now and kept[o + 3] <= w[e + 3] + (to - from) then
+      used[j], began[j], ends[j], seats[j], patience[j], due[j], hold[j], share[j] = unpack(kept, o + 1, o + 8)
+    elseif kept and kept[o + 3] > now then -- the clock was years ahead, say
+      used[j] = kept[o + 1]
+    elseif kept then
+      used[j] = max(0, kept[o + 1] - burst[j] * max(1, floor((to - kept[o + 3]) / (to - from) + 0.5)))
+      if kept[o + 3] == from then
+        due[j], hold[j], share[j] = kept[o + 4], from + kept[o + 5], floor(burst[j] / max(kept[o + 4], 1))
+      end
+    elseif told and told[o + 3] > now then -- all is lost: nothing is granted until the others have told what they know
+      due[j], hold[j], share[j] = 1, now + 1000000, burst[j]
+    end
+    if told and told[o + 3] == ends[j] then used[j] = max(used[j], told[o + 1]) end
+    if more[j] > 0 then used[j] = min(used[j] + more[j], 1e16) end
+    if more[j] < 0 and now - oldest >= began[j] then used[j] = max(0, used[j] + more[j]) end
+    if seat == began[j] and due[j] > 0 then due[j], seat = due[j] - 1, 0 end
   end
-  if stored then
-    -- What the client was told, and this server has lost.
-    if heard then value = max(value, heard - max(0, now - known.written)) end
-  elseif heard and heard - age > value then
-    -- All is lost. The other clients may have booked as far ahead again.
-    value = heard - age + horizon
+end
+
+local begin, out, i, wait, place, most, had = 0, {}, 12 + 7 * dims + 1, 0, 0, {}, {}
+while w[i] do
+  local want, first, n, step, slack, start = w[i], max(begin, hush), w[i], {}, {}, {}
+  place = 0
+  for j = 1, dims do
+    local a = w[i + j]
+    if every[j] > 0 then
+      step[j], slack[j] = a * every[j], (burst[j] - min(a, burst[j])) * every[j]
+      if a > 0 and ahead[j] - slack[j] > first then first, place = ahead[j] - slack[j], j end
+    end
   end
-  if last.paused > 0 then value = max(value, min(paused, 0)) end
-  is, slowest = max(is, value), max(slowest, interval[rates])
-  free[rates] = value
-end
-unused = min(max(last.unused, known and known.unused or 0) + unused, far)
-
--- The part of the rate that each busy client may have, the less the further all have booked.
-local function part(ahead)
-  if ahead <= 0 then return 1.25 end
-  return min(1.25, max(slowest, horizon * horizon / ahead) / ahead)
-end
--- What each was entitled to since the beginning. A client knows how much of that it has had.
-local entitled = max(last.entitled + elapsed * (part(was) + part(is)) / 2, known and known.entitled or 0)
-
-if back > 0 and text == remembered then
-  for j = 1, rates do free[j] = free[j] - back * interval[j] end
-end
-for j = 1, rates do free[j] = min(free[j] + charge * interval[j], far) end
-if pause > 0 then paused = max(paused, min(pause, far)) elseif pause == 0 then paused = 0 end
-paused = max(paused, 0)
-
-local first, granted, starts = 0, 0, {}
-for j = 1, rates do first = j == 1 and free[j] or max(first, free[j]) end
-for j = 1, rates do starts[j] = max(free[j], first - tolerance[j]) end
-if want > 0 and paused == 0 then
-  granted = want
-  for j = 1, rates do
-    local most = max(horizon, interval[j]) - starts[j]
-    if first > 0 then most = horizon * min(1, horizon / first) end
-    if served >= 0 and first > 0 then most = entitled - served
-    elseif served >= 0 then most = max(most, entitled - served) end
-    granted = min(granted, math.floor(most / interval[j]))
+  if hush > 0 then n, wait = 0, max(wait, first) end
+  for j = 1, dims do
+    local a = w[i + j]
+    if step[j] then
+      start[j] = max(ahead[j], first) - slack[j]
+      if a > 0 and within >= 0 then
+        local last = start[j] + (want - 1) * step[j]
+        if last > within then n, wait = 0, max(wait, last) end
+      elseif a > 0 then
+        if not most[j] then
+          most[j] = first > 0 and horizon * min(1, horizon / first) or max(horizon, step[j]) - start[j]
+          had[j] = 0
+        end
+        n = min(n, max(floor((most[j] - had[j]) / step[j]), #out == 0 and min(n, 1) or 0))
+      end
+    elseif a > 0 then
+      local left, closes, held = burst[j] - used[j], ends[j] - now, now < hold[j]
+      if held then left = left - due[j] * share[j] end
+      if closes <= max(took, 0) + margin or first > 0 then left = 0 end
+      n = max(min(n, floor(left / a)), 0)
+      if n < want then
+        local until_then = closes
+        if closes <= max(took, 0) + margin then until_then = closes
+        elseif first > 0 then until_then = min(first, closes)
+        elseif held then until_then = min(hold[j] - now, closes) end
+        if within < 0 or n < 1 then place, wait = j, max(within < 0 and 0 or wait, until_then) end
+        if within < 0 and until_then == closes and seat ~= ends[j] then
+          seats[j], patience[j], seat = seats[j] + 1, max(patience[j], 2 * max(took, 0) + 50000), ends[j]
+        end
+      end
+    end
   end
-  granted = max(granted, 1)
+  local other = claim ~= 0 and claim ~= client
   if within >= 0 then
-    -- Nobody waits for longer, so that a later slot would lapse, and so would those of a request that has too few.
-    for j = 1, rates do granted = min(granted, math.floor((within - starts[j]) / interval[j]) + 1) end
-    granted = max(granted - (granted + have) % unit, 0)
+    if n < want or first > within or other then n, wait = 0, max(wait, first, 1) end
+  elseif n > 0 and #out == 0 then
+    if other or first > max(latest, hush) + reach then
+      n, wait = 0, max(first, 1)
+      if not other then claim, lasts = client, 1000000 + 2 * max(took, 0) end
+    elseif claim == client then
+      claim, lasts = 0, 0
+    end
   end
-end
-if granted > 0 then
-  local last = starts[1] + (granted - 1) * interval[1]
-  for j = 2, rates do last = max(last, starts[j] + (granted - 1) * interval[j]) end
-  for j = 1, rates do free[j] = max(starts[j] + granted * interval[j], last - tolerance[j] + interval[j]) end
+  if n > 0 then
+    local last = first
+    for j = 1, dims do
+      if step[j] and step[j] > 0 then last = max(last, start[j] + (n - 1) * step[j]) end
+    end
+    local words = string.format(' %.0f %.0f %.3f', n, place, first)
+    for j = 1, dims do
+      if not step[j] then
+        used[j] = used[j] + n * w[i + j]
+      else
+        words = words .. string.format(' %.3f', step[j] > 0 and start[j] or first)
+        if step[j] > 0 then
+          ahead[j] = min(max(start[j] + n * step[j], last - slack[j] + step[j]) + slack[j], 1e16)
+          if had[j] then had[j] = had[j] + n * step[j] end
+        end
+      end
+    end
+    out[#out + 1] = words
+    latest = min(max(latest, last), 1e16)
+    if within < 0 then begin = last end
+  elseif within >= 0 then
+    out[#out + 1] = ' 0'
+  end
+  if n < want and within < 0 then break end
+  i = i + 1 + dims
 end
 
-local keep = 0
-for j = 1, rates do keep = max(keep, max(free[j], paused) + tolerance[j]) end
-local numbers = string.rep(' %.17g', rates + 3)
-local value = string.format('%s %.0f' .. numbers, form, now, paused, entitled, unused, unpack(free))
+local keep, tailing = hush, {}
+for j = 1, dims do
+  if every[j] > 0 then
+    keep = max(keep, ahead[j], hush + (burst[j] - 1) * every[j])
+    tailing[j] = string.format(' %.17g %.17g', ahead[j], full[j])
+  else
+    keep = max(keep, (ends[j] - now) + (ends[j] - began[j]) * max(1, used[j] / burst[j]))
+    tailing[j] = string.format(' %.17g %.0f %.0f %.0f %.0f %.0f %.0f %.0f',
+      used[j], began[j], ends[j], seats[j], patience[j], due[j], hold[j], share[j])
+  end
+end
+local value = string.format('aiorate/2 %s %.0f %.0f %.17g %.0f %.17g %.17g %.17g', ARGV[3], life, now, hush, claim, lasts, latest, near)
+value = value .. table.concat(tailing)
 -- Gone a second after a new value would say the same.
 redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14))
 -- A status is a line, which clients read faster than a string with a length.
-return redis.status_reply(value .. string.format('; %d' .. string.rep(' %.17g', rates), granted, unpack(starts)))
+return redis.status_reply(value .. string.format('; %.3f %.0f %.0f', wait, place, seat) .. table.concat(out))
 """
-)
-SLOTS = Script.of(TEXT)
-SHA = SLOTS.sha
-_FORM = "aiorate/1"  # the first word of a value, as in the script
-_pack = Struct("<10d").pack
+SHA = sha1(TEXT.encode(), usedforsecurity=False).hexdigest()
 
 
-@dataclass(slots=True)
-class Question:
-    """A client's question. All durations are in us."""
+class Question(NamedTuple):
+    """What a client asks and tells. All durations are in us."""
 
-    want: int = 0
-    """Slots; the script may assign fewer, but at least one unless ``within`` is given."""
-    charge: int = 0
-    """Permits that were used without a slot."""
     pause: float = -1
     """How long to pause all processes from now; 0: a pause is over, -1: nothing changed."""
-    back: int = 0
-    """Slots that nobody here will use; they come back if nobody has asked since."""
     horizon: float = 0
     """How far ahead all processes together aim to book."""
-    served: float = -1
-    """How much it has had of what each busy client was entitled to; -1: it is new."""
+    reach: float = MOST
+    """How much later than the latest booking one may be; a request that is due later claims, and others leave room for it."""
+    within: float = -1
+    """How far ahead a request may be due, which is then granted whole or not at all; -1: any time is of use."""
     age: float = 0
     """How long ago the client was told the value that it remembers."""
-    remembered: str = ""
-    """That value."""
-    within: float = -1
-    """How far ahead a slot may be, in which case the script may assign none; -1: any slot is useful."""
-    unit: int = 1
-    """The size of a request: slots are useful in multiples of it, if ``within`` is not -1."""
-    have: int = 0
-    """The slots of an incomplete multiple that the client holds already."""
-
-    def words(self, limits: bytes) -> list[str | bytes]:
-        """The script's arguments, with what `limits_of` returns. Few and long, because a client takes its time for each."""
-        charge = min(self.charge, MOST)
-        numbers = self.want, charge, self.pause, self.back, self.horizon, self.served, self.age, self.within, self.unit, self.have
-        return [_pack(*numbers) + limits, self.remembered]
+    client: int = 0
+    """Its number."""
+    oldest: float = 0
+    """How long ago that was granted of which something comes back."""
+    took: float = -1
+    """How long an answer takes; -1: unknown."""
+    seat: float = 0
+    """The end of the window at which the client has a seat in the next one; 0: it has none."""
+    gone: int = 0
+    """1: what comes back counts only if nobody has asked since."""
+    margin: float = 0
+    """How long before its end a window grants nothing more, beside the time of an answer."""
 
 
 class Answer(NamedTuple):
-    """The script's answer. All durations are in us, from the instant at which it ran."""
+    """What the script says. Durations are in us, from the instant at which it ran."""
 
     value: str
-    """The key's value, to be remembered."""
-    paused: float
-    """How long all processes are paused."""
-    entitled: float
-    """What each busy client was entitled to since the beginning."""
-    unused: float
-    """How many permits nobody used since the beginning."""
-    nexts: list[float]
-    """When the next free slot of each rate is."""
-    granted: int
-    """How many slots it assigned."""
-    starts: list[float]
-    """When the first of them is, by each rate. It is at the latest of these, and so are those after it."""
+    """The key's value, to be remembered; empty if the question named no window of the present."""
+    numbers: list[float]
+    """Those of the value; of an answer without one, the time of the server."""
+    wait: float
+    """How long the first request that got nothing has to wait; 0: all got something."""
+    place: int
+    """The dimension for which that one waits, counted from 1; 0: none."""
+    seat: float
+    """The seat that the client has now; see `Question.seat`."""
+    runs: list[tuple[int, int, list[float]]]
+    """Of each run: how many requests it granted, the dimension that they waited for, and when the first is due, by each rate too."""
 
 
-def limits_of(rates: tuple[Rate, ...], bursts: tuple[int, ...]) -> bytes:
-    """Interval and tolerance of each rate, as the script takes them."""
-    numbers: list[float] = []
-    for rate, burst in zip(rates, bursts, strict=True):
-        interval = rate.period_ns / (rate.permits * 1_000)
-        numbers += [interval, (burst - 1) * interval]
+def pack(question: Question, limits: Sequence[Sequence[float]], runs: Sequence[tuple[int, Sequence[float]]]) -> bytes:
+    """The first argument of the script. Of each dimension: every, burst, correction, four edges."""
+    numbers: list[float] = [*question, len(limits)]
+    for each in limits:
+        numbers += each
+    for n, amounts in runs:
+        numbers += [min(n, MOST), *[min(amount, MOST) for amount in amounts]]
     return Struct(f"<{len(numbers)}d").pack(*numbers)
 
 
-def read_answer(reply: object, rates: int) -> Answer:
-    """The script's reply, bytes or text. Raises `BadAnswer` for anything else."""
-    text = text_of(reply)
-    value, _, slots = text.rpartition("; ")
+def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], whole: bool) -> Answer:
+    """The script's reply, bytes or text, to runs of ``asked`` requests; ``whole``: each is granted whole, or 0. Raises `BadAnswer`."""
     try:
-        mark, _, *left = value.split(" ")
-        granted, *first = slots.split(" ")
-        numbers = [*map(float, left), *map(float, first)]
-        near = sum(map(abs, numbers)) < FAR  # and none is infinite, or no number
-        if mark == _FORM and len(left) == rates + 3 and len(first) == rates and near and (count := int(granted)) >= 0:
-            return Answer(value, numbers[0], numbers[1], numbers[2], numbers[3:-rates], count, numbers[-rates:])
-    except ValueError:
+        text = reply.decode() if isinstance(reply, bytes) else reply
+        if isinstance(text, str):
+            value, _, tail = text.partition("; ")
+            if tail == "clock" and 0 < (now := float(value)) < 1e18:
+                return Answer("", [now], 0.0, 0, 0.0, [])
+            form, _kind, *words = value.split(" ")
+            numbers = [*map(float, words)]
+            wait, place, seat, *rest = map(float, tail.split(" "))
+            sound = all(isfinite(each) and abs(each) < 1e18 for each in (*numbers, wait, place, seat, *rest))
+            runs = _runs(rest, rates) if sound else []
+            if sound and form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows:
+                counts = [run[0] for run in runs]
+                fits = len(counts) == len(asked) if whole else len(counts) <= len(asked)
+                if fits and all(n in (0, most) if whole else 0 < n <= most for n, most in zip(counts, asked, strict=False)):
+                    if runs or wait > 0 or not asked:
+                        return Answer(value, numbers, wait, int(place), seat, runs)
+    except (ValueError, IndexError):
         pass
-    raise bad_answer(text)
+    raise BadAnswer(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
+
+
+def _runs(words: list[float], rates: int) -> list[tuple[int, int, list[float]]]:
+    runs, i = [], 0
+    while i < len(words):
+        n = int(words[i])
+        size = 3 + rates if n else 1
+        run = words[i : i + size]
+        if len(run) < size:
+            raise ValueError
+        runs.append((n, int(run[1]) if n else 0, run[2:]))
+        i += size
+    return runs
