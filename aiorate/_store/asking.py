@@ -1,36 +1,19 @@
-"""What a `StoreClient` asks a store, and for whom: a script, the question of a session, and the session. Knows nothing of rates."""
+"""What a `StoreClient` asks a store, and for whom: the question of a session, and the session. Knows nothing of rates."""
 
 from __future__ import annotations
 
-from hashlib import sha1
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate._store.client import StoreClient
 
-__all__ = ["Asked", "Script", "Session"]
+__all__ = ["Asked", "Session"]
 
 
-class Script(NamedTuple):
-    """A Lua script that the server runs. It has one key."""
-
-    text: str
-    sha: str
-
-    @classmethod
-    def of(cls, text: str) -> Script:
-        """The script of that text."""
-        return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-class Asked(NamedTuple):
-    """A question: the script that answers it, its key, and its arguments."""
-
-    script: Script
-    key: str
-    words: Sequence[str | bytes]
+Asked = tuple[str, "Sequence[str | bytes]"]
+"""A question: the key, and the other arguments of the script."""
 
 
 class Session(Protocol):

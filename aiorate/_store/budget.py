@@ -6,6 +6,7 @@ from copy import deepcopy
 from fractions import Fraction
 from gc import collect
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from aiorate._budget import Budget
@@ -14,18 +15,14 @@ from aiorate._errors import kind_of
 from aiorate._limiter import Limiter
 from aiorate._options import check_scope
 from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns
-from aiorate._schedulers.booked_dimensions import BookedDimensions
 from aiorate._schedulers.interface import Scheduler
-from aiorate._schedulers.slot_scheduler import check_memory
 from aiorate._schedulers.token_bucket import TokenBucket
 from aiorate._several import is_list
-from aiorate._store.booking_ledger import BookingLedger
-from aiorate._store.booking_outage import BookingOutage
-from aiorate._store.booking_script import Limits as StoreLimits
-from aiorate._store.immediate import AskOnce
+from aiorate._store.booked_dimensions import BookedDimensions
+from aiorate._store.once import AskOnce
 from aiorate._store.options import check_name, horizon_of, lateness_of, share_of
-from aiorate._store.place import LoopPlace
-from aiorate._store.session import StoreSession
+from aiorate._store.pool import check_memory
+from aiorate._store.session import StoreSession, Terms
 from aiorate._store.store import check_source
 from aiorate._tree.questions import above_on_demand
 
@@ -69,7 +66,7 @@ class RedisBudget(Budget):
     The other arguments are those of `Budget`. Durations may be timedeltas.
     """
 
-    __slots__ = ("_booked", "_counts", "_late", "_ledger", "_limits", "_pairs", "_session")
+    __slots__ = ("_booked", "_late", "_pairs", "_session")
 
     def __init__(
         self,
@@ -95,13 +92,20 @@ class RedisBudget(Budget):
         check_source(client_or_url, alone=scope == "process")
         check_name("RedisBudget", name)
         check_names("RedisBudget", dimensions)
-        late = max(lateness_of("RedisBudget", slack, lease))
-        ahead = horizon_of("RedisBudget", horizon, 2.0)
-        share = share_of("RedisBudget", on_unavailable, local_share)
-        patience = duration_to_ns(grace, "RedisBudget(grace)")
+        at_most, leased = lateness_of("RedisBudget", slack, lease)
+        terms = Terms(
+            "budget:" + ",".join([quote(dimension) for dimension in dimensions]),
+            horizon_of("RedisBudget", horizon, 2.0),
+            0,
+            at_most,
+            on_unavailable,
+            duration_to_ns(grace, "RedisBudget(grace)"),
+            share_of("RedisBudget", on_unavailable, local_share),
+            "reserve()",
+        )
+        late = self._late = max(at_most, leased)
         self._pairs = {dimension: _limit(dimension, limit) for dimension, limit in dimensions.items()}
         _check_alike(client_or_url, name, self._pairs)
-        self._late, self._counts = late, on_unavailable != "open"
         super().__init__(
             shared=shared,
             on_error=on_error,
@@ -114,15 +118,12 @@ class RedisBudget(Budget):
             scope=scope,
             **dimensions,
         )
-        place: Place = LoopPlace(client_or_url)
+        place: Place | None = None
         if scope == "process":
             from aiorate._store.process_place import ProcessPlace
 
             place = ProcessPlace(client_or_url, self._node)
-        bookings = self._booked.bookings
-        self._ledger = BookingLedger(bookings, self._limits, self._node, place, ahead, late)
-        outage = BookingOutage(on_unavailable, patience, bookings.rates, bookings.bursts, share, self._ledger)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._ledger, outage, place)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms, place)
         if shared is not None:
             self._session.shared()
         _named[_identity(client_or_url), name] = self
@@ -134,9 +135,7 @@ class RedisBudget(Budget):
         return {} if self._node.closed or (loop is not None and loop.closed) else self._pairs
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
-        rates, bursts = zip(*self._pairs.values(), strict=True)
-        self._booked = BookedDimensions(rates, bursts, self._late, self._counts)
-        self._limits = StoreLimits(tuple(limits), self._booked.bookings.rates, self._booked.bookings.bursts)
+        self._booked = BookedDimensions(list(self._pairs.values()), self._late)
         return self._booked
 
     @property
@@ -174,7 +173,6 @@ class RedisBudget(Budget):
     async def aclose(self) -> None:
         """Close the budget, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`."""
         await super().aclose()
-        self._node.tree.run(self._ledger.close)
         await self._session.aclose()
 
 

@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING
 
 from aiorate._errors import kind_of
 from aiorate._limiter import Limiter
-from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
+from aiorate._rate import NO_BOUND, NS_PER_SECOND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import check_permits
-from aiorate._schedulers.quota_scheduler import QuotaScheduler
-from aiorate._schedulers.slot_scheduler import SlotScheduler, check_memory
-from aiorate._store.demand import Demand
-from aiorate._store.immediate import AskOnce
-from aiorate._store.limits import calendar_of, rates_of
-from aiorate._store.options import check_name, horizon_of, lateness_of, share_of
-from aiorate._store.outage import Outage
-from aiorate._store.session import StoreSession
-from aiorate._store.slots import SlotLedger
+from aiorate._store.once import AskOnce
+from aiorate._store.options import check_name, horizon_of, lateness_of, parts_of, share_of
+from aiorate._store.pool import Pool
+from aiorate._store.session import StoreSession, Terms
 from aiorate._store.store import check_source
-from aiorate._store.windows import WindowLedger
 from aiorate._tree.questions import above_on_demand
 from aiorate._tree.refusals import ACQUIRE
 from aiorate._tree.tree import TURN
@@ -32,8 +26,7 @@ if TYPE_CHECKING:
     from aiorate._loops.clock import Clock
     from aiorate._rate import Duration, Number
     from aiorate._spec import RateSpec
-    from aiorate._store.ledger import Ledger
-    from aiorate._store.limits import OneLimit
+    from aiorate._store.options import OneLimit
     from aiorate._store.place import Place
     from aiorate._waited import Waited
 
@@ -98,29 +91,25 @@ class RedisLimiter(Limiter):
             _check_scope(scope)
         check_source(client_or_url, alone=scope != "loop")
         check_name("RedisLimiter", name)
-        calendar = calendar_of(rate, burst)
-        rates, bursts = rates_of(rate, burst) if calendar is None else ([calendar.rate], [1])
-        for each, most in zip(rates, bursts, strict=True):
-            check_memory("RedisLimiter(rate, burst)", each, most)
+        parts = parts_of(rate, burst)
         at_most, leased = lateness_of("RedisLimiter", slack, lease)
-        late = max(at_most, leased)
-        ahead = horizon_of("RedisLimiter", horizon, 0.02)
-        share = share_of("RedisLimiter", on_unavailable, local_share)
-        outage = Outage(
+        windows = parts[0].calendar is not None
+        if windows and leased:
+            raise ValueError(f"RedisLimiter(lease={lease!r}): a CalendarWindow has no lease. Its permits are taken one request at a time.")
+        terms = Terms(
+            "window" if windows else "limiter",
+            horizon_of("RedisLimiter", horizon, 0.02),
+            leased,
+            at_most,
             on_unavailable,
             duration_to_ns(grace, "RedisLimiter(grace)"),
-            [Rate.exactly(rate.permits * share.numerator, rate.period_ns * share.denominator) for rate in rates],
-            [max(1, burst * share.numerator // share.denominator) for burst in bursts],
-            share,
+            share_of("RedisLimiter", on_unavailable, local_share),
+            "acquire()",
         )
-        ledger: Ledger
-        if calendar is None:
-            slots = SlotScheduler(rates, bursts, late)
-            ledger = SlotLedger(slots, Demand(slots, leased, ahead, at_most))
-        else:
-            ledger = WindowLedger(QuotaScheduler(calendar), leased, at_most)
+        late = max(at_most, leased)
+        pool = Pool(parts, not windows, late)
         super().__init__(
-            ledger.scheduler,
+            pool,
             catch_up=Fraction(late, NS_PER_SECOND),
             max_waiting=max_waiting,
             precise=precise,
@@ -136,7 +125,7 @@ class RedisLimiter(Limiter):
             from aiorate._store.process_place import ProcessPlace
 
             place = ProcessPlace(client_or_url, self._node)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, ledger, outage, place)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms, place)
 
     @property
     def key(self) -> str:

@@ -1,182 +1,165 @@
-"""An outage of the store, and what happens to requests meanwhile. A state machine that is told the time, and starts no timer.
-
-A *reading* is the clock's, an *instant* (``now``) is the limiter's own time, which stands still during a pause.
-"""
+"""An outage of the store, and what happens to requests meanwhile: nothing within the grace, then the policy."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
-from aiorate._schedulers.interface import NOBODY_KNOWS
-from aiorate._schedulers.next_free import NextFree
+from aiorate._events import Event
+from aiorate._rate import NS_PER_SECOND, Rate, ns_to_seconds
 from aiorate._store.failures import said, said_by_server
+from aiorate._store.pool import Part
+from aiorate._store.script import pack
+from aiorate._store.twin import Twin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from fractions import Fraction
 
-    from aiorate._rate import Rate
-    from aiorate._schedulers.levels import Levels
-    from aiorate._schedulers.supplied import Fallback
+    from aiorate._loops.clock import Handle
+    from aiorate._store.place import Timers
+    from aiorate._store.pool import Pool
+    from aiorate._store.script import Question
+    from aiorate._tree.node import Node
 
-__all__ = ["POLICIES", "Outage"]
+__all__ = ["POLICIES", "Local", "Outage"]
 
 POLICIES = ("raise", "wait", "local", "open")
+_US = 1_000  # ns
 
 
-class _Raise:
-    """All requests fail."""
+class Local:
+    """A store of this process alone, with a ``share`` of the limits. It begins without a burst."""
 
-    __slots__ = ("_error",)
+    __slots__ = ("_begun", "_twin", "parts", "spent")
 
-    def __init__(self, error: EngineUnavailable) -> None:
-        self._error = error
+    def __init__(self, parts: Sequence[Part], share: Fraction) -> None:
+        self.parts: tuple[Part, ...] = tuple([_part(part, share) for part in parts])
+        """Its limits: a window is paced, too."""
+        self._twin = Twin()
+        self._begun = False
+        self.spent: list[int] = [0] * len(parts)
+        """Of each dimension."""
 
-    def at(self, permits: int, now: int) -> int:
-        # A copy for each caller: a single error would collect the frames of them all.
-        error = EngineUnavailable(*self._error.args)
-        raise error from self._error.__cause__
-
-    def spend(self, permits: int, now: int) -> None:
-        """Never called."""
-
-
-class _Wait:
-    """Nobody can say until when."""
-
-    __slots__ = ()
-
-    def at(self, permits: int, now: int) -> int:
-        return NOBODY_KNOWS
-
-    def spend(self, permits: int, now: int) -> None:
-        """Never called."""
+    def ask(self, question: Question, runs: Sequence[tuple[int, Sequence[int]]], reading: int) -> str:
+        """The answer to that question."""
+        limits: list[list[float]] = []
+        for part in self.parts:
+            more = 0 if self._begun else part.burst - 1
+            limits.append([part.rate.period_ns / (part.rate.permits * _US), part.burst, more, 0, 0, 0, 0])
+        self._begun = True
+        return self._twin.ask(reading // _US, pack(question, limits, runs), "", "local")
 
 
-class _Open:
-    """No limit at all."""
-
-    __slots__ = ()
-
-    def at(self, permits: int, now: int) -> int:
-        return now
-
-    def spend(self, permits: int, now: int) -> None:
-        """Nobody counts."""
-
-
-class _Local:
-    """A part of the rate, in this process alone. It begins without a burst."""
-
-    __slots__ = ("_next", "spent")
-
-    def __init__(self, limits: NextFree | Levels) -> None:
-        self._next = limits
-        self.spent: int = 0
-        """Permits."""
-
-    def at(self, permits: int, now: int) -> int:
-        return self._next.at(permits, now)
-
-    def spend(self, permits: int, now: int) -> None:
-        self._next.spend(permits, now)
-        self.spent += permits
+def _part(part: Part, share: Fraction) -> Part:
+    rate = Rate.exactly(part.rate.permits * share.numerator, part.rate.period_ns * share.denominator)
+    return Part(rate, 1 if part.calendar is not None else max(part.burst * share.numerator // share.denominator, 1))
 
 
 class Outage:
-    """Since when the store has not answered, and what decides after that has lasted for ``grace`` ns.
+    """Since when the store has not answered, and what decides after that has lasted for ``grace`` ns. ``call`` is named in errors."""
 
-    ``rates`` and ``bursts`` are this process's own for the policy ``"local"``: ``share`` of the whole.
-    """
+    __slots__ = ("_call", "_grace", "_node", "_pool", "_share", "_timer", "began", "cause", "degraded", "local", "policy")
 
-    call = "acquire()"  # that errors name
-    __slots__ = ("_bursts", "_grace", "_rates", "_share", "_uncharged", "began", "cause", "fallback", "policy")
-
-    def __init__(self, policy: str, grace: int, rates: Sequence[Rate], bursts: Sequence[int], share: Fraction) -> None:
+    def __init__(self, node: Node, pool: Pool, policy: str, grace: int, share: Fraction, call: str) -> None:
         self.policy: str = policy
         """Its name."""
+        self._node, self._pool, self._call = node, pool, call
         self._grace: int = grace
-        self._rates: Sequence[Rate] = rates
-        self._bursts: Sequence[int] = bursts
         self._share: Fraction = share
-        self._uncharged: int = 0  # permits that were granted here in an outage that ended in a refusal
+        self._timer: Handle | None = None
         self.began: int | None = None
         """The reading at the first call without an answer; None: the store answers."""
         self.cause: BaseException | None = None
         """Of the last such call."""
-        self.fallback: Fallback | None = None
-        """Decides once the outage has gone on for longer than the grace."""
-
-    @property
-    def degraded(self) -> bool:
+        self.degraded: bool = False
         """Whether it has gone on for longer than the grace."""
-        return self.fallback is not None
+        self.local: Local | None = None
+        """The store meanwhile, by the policy ``"local"``; None: there is none."""
 
     @property
-    def due(self) -> int | None:
-        """The reading at which the grace is over; None: the store answers, or the grace is over."""
-        return None if self.began is None or self.degraded else self.began + self._grace
+    def in_grace(self) -> bool:
+        """Whether the store does not answer, for less than the grace."""
+        return self.began is not None and not self.degraded
 
-    def failed(self, began: int, cause: BaseException) -> None:
-        """A call got no answer. The store has been silent since ``began``, as far as it was asked."""
+    def no_answer(self, began: int, cause: BaseException, timers: Timers | None) -> None:
+        """A question got no answer. The store has been silent since the reading ``began``, as far as it was asked."""
         self.cause = cause
         if self.began is None:
             self.began = began
+        if self.degraded:
+            self._pool.asked_at = None  # to hear whether slots are still wanted
+            if not self._pool.outage:
+                self._decide()
+                self._node.changed()
+        elif not self._over():  # requests that do not wait were refused all through the grace, and set no timer
+            self.await_end_of_grace(timers)
+
+    def await_end_of_grace(self, timers: Timers | None) -> None:
+        """Set the timer, if there is an outage and the grace is not over."""
+        if self.began is not None and self.in_grace and self._timer is None and timers is not None:
+            seconds = max(self.began + self._grace - self._node.timeline.read(), 0) / NS_PER_SECOND
+            self._timer = timers.call_later(seconds, partial(self._on_grace, timers))
+
+    def _on_grace(self, timers: Timers) -> None:
+        self._timer = None
+        if not self._over():
+            self.await_end_of_grace(timers)  # a timer may be early
+
+    def _over(self) -> bool:
+        node = self._node
+        if self.began is None or node.timeline.read() < self.began + self._grace:
+            return False
+        self.cancel()
+        self.degraded = True
+        self._decide()
+        node.notices.tell(Event("degraded", node.notices.name, source=f"{self.why}; on_unavailable={self.policy!r}"), node.tree)
+        node.changed()
+        return True
+
+    def _decide(self) -> None:
+        """The policy decides from now on."""
+        pool = self._pool
+        pool.unanswered()
+        pool.outage = self.policy
+        if self.policy == "raise":
+            pool.error = self.error()
+        elif self.policy == "local" and self.local is None:
+            self.local = Local(pool.parts, self._share)
+            pool.levels = [None] * len(pool.parts)
+
+    def suspend(self) -> None:
+        """The store was not asked for a while: requests wait until it is known whether it answers."""
+        self._pool.outage, self._pool.error = "", None
+
+    def ended(self) -> list[int]:
+        """The store can be reached again. Returns what must be charged of each dimension: what was granted here, at most a share of the
+        burst."""
+        node, pool, local = self._node, self._pool, self.local
+        length = node.timeline.read() - self.began if self.degraded and self.began is not None else 0
+        owed = [0] * len(pool.parts)
+        if local is not None:
+            bursts = [int(part.burst * self._share) if part.burst > 1 else 0 for part in pool.parts]
+            owed = [min(spent, burst) for spent, burst in zip(local.spent, bursts, strict=True)]
+            pool.clear()
+        self.forget()
+        if length:
+            node.notices.tell(Event("restored", node.notices.name, seconds=ns_to_seconds(length)), node.tree)
+        return owed
 
     def forget(self) -> None:
-        """Nobody waits for the store: the grace begins with the next call without an answer."""
-        self.began = None
+        """The store answers, or nobody waits for it: the grace begins with the next call without an answer."""
+        self.cancel()
+        self.began = self.cause = self.local = None
+        self.degraded = False
+        self.suspend()
 
-    def over(self, reading: int, now: int) -> Fallback | None:
-        """What decides from now on, if the grace is over; None: nothing has changed."""
-        due = self.due
-        if due is None or reading < due:
-            return None
-        if self.policy == "raise":
-            self.fallback = _Raise(self.error())
-        elif self.policy == "wait":
-            self.fallback = _Wait()
-        elif self.policy == "open":
-            self.fallback = _Open()
-        else:
-            self.fallback = _Local(self.local(now))
-        return self.fallback
-
-    def local(self, now: int) -> NextFree | Levels:
-        """The limits of this process alone, which begin now."""
-        return NextFree(self._rates, self._bursts, [now] * len(self._rates))
-
-    def ended(self, reading: int, unused: float) -> tuple[int, int]:
-        """The store answers again, and ``unused`` permits went by meanwhile that nobody took.
-
-        Returns how long (ns) the store was degraded (0 if the grace was not over), and how many permits must be charged: those granted
-        here, less this process's share of the unused ones.
-        """
-        length, spent = self.refused(reading), self._uncharged
-        self._uncharged = 0
-        return length, self.owed(spent, unused)
-
-    def owed(self, spent: int, unused: float) -> int:
-        """What must be charged of the permits that were granted here."""
-        return spent - min(spent, int(max(unused, 0) * self._share))
-
-    def refused(self, reading: int) -> int:
-        """The store can be reached again, and refuses. Permits that were granted here are charged once it answers.
-
-        Returns how long (ns) the store was degraded, as `ended` does.
-        """
-        began, fallback = self.began, self.fallback
-        length = reading - began if self.degraded and began is not None else 0
-        if isinstance(fallback, _Local):
-            self._uncharged += fallback.spent
-        self.began = self.cause = self.fallback = None
-        return length
-
-    @property
-    def concerns_answer(self) -> bool:
-        """Whether the next answer of the store ends an outage, or finds permits that must be charged for one."""
-        return self.began is not None or self._uncharged > 0
+    def cancel(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     @property
     def why(self) -> str:
@@ -187,7 +170,13 @@ class Outage:
         """The error for requests that cannot be served."""
         what = "answers with an error" if said_by_server(self.cause) else "does not answer"
         error = EngineUnavailable(
-            f"{self.call}: the store {what}: {self.why}. It is asked again; on_unavailable= says what happens meanwhile."
+            f"{self._call}: the store {what}: {self.why}. It is asked again; on_unavailable= says what happens meanwhile."
         )
         error.__cause__ = self.cause
+        return error
+
+    def refusal(self, cause: BaseException) -> EngineUnavailable:
+        """The error for requests while the store refuses."""
+        error = EngineUnavailable(f"{self._call}: the store refuses: {said(cause)}")
+        error.__cause__ = cause
         return error

@@ -8,11 +8,12 @@ from aiorate._errors import kind_of
 from aiorate._store.address import check_url
 from aiorate._store.connections import connection_to, lends
 from aiorate._store.failures import Unreachable, code_of, failure_of, is_local
+from aiorate._store.script import SHA, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiorate._store.asking import Asked, Script
+    from aiorate._store.asking import Asked
     from aiorate._store.connections import Command
 
 __all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Store", "check_source", "node_of"]
@@ -64,20 +65,16 @@ class Store:
 
     async def _replies(self, questions: Sequence[Asked]) -> list[object]:
         run = self._connection.run
-        calls: list[Command] = [("EVALSHA", script.sha, 1, key, *words) for script, key, words in questions]
-        replies = await run(calls)
+        replies = await run([("EVALSHA", SHA, 1, key, *words) for key, words in questions])
         missing = [place for place, reply in enumerate(replies) if _is_missing(reply)]
         while missing:
-            # The first question for each script sends the text too: its server then has it for the others; in a cluster, each needs it.
-            first: dict[Script, int] = {}
-            again: list[Command] = []
-            for place in missing:
-                script, key, words = questions[place]
-                sends = first.setdefault(script, place) == place
-                again.append(("EVAL", script.text, 1, key, *words) if sends else calls[place])
+            # The first question sends the text too: its server then has it for the others; in a cluster, each needs it.
+            again: list[Command] = [("EVALSHA", SHA, 1, questions[place][0], *questions[place][1]) for place in missing]
+            first = missing[0]
+            again[0] = ("EVAL", TEXT, 1, questions[first][0], *questions[first][1])
             for place, reply in zip(missing, await run(again), strict=True):
                 replies[place] = reply
-            missing = [place for place in missing if first[questions[place].script] != place and _is_missing(replies[place])]
+            missing = [place for place in missing if place != first and _is_missing(replies[place])]
         return replies
 
     async def close(self) -> None:

@@ -17,9 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
 
-from aiorate._store.booking_script import BOOKINGS
-from aiorate._store.script import SLOTS
-from aiorate._store.window_script import WINDOWS
+from aiorate._store.script import SHA, TEXT
 from aiorate.redis import RedisLimiter
 from helpers.driving import others
 from helpers.local_store import Store, binary
@@ -28,11 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 
-TIMED_BY_SHA = {script.sha: script.text.replace("redis.call('TIME')", "{0, ARGV[3]}") for script in (SLOTS, WINDOWS, BOOKINGS)}
-"""Each script, with the time (us) as one more argument."""
-TIMED = TIMED_BY_SHA[SLOTS.sha]
-TIMED_WINDOWS = TIMED_BY_SHA[WINDOWS.sha]
-TIMED_BOOKINGS = TIMED_BY_SHA[BOOKINGS.sha]
+TIMED = TEXT.replace("redis.call('TIME')", "{0, ARGV[4]}")
+"""The script, with the time (us) as one more argument."""
 EPOCH_SECONDS = 1_800_000_000
 
 needs_binary = pytest.mark.skipif(
@@ -120,7 +115,8 @@ class TimedClient(Redis):
             raise NoConnection("its node is down")
         time = round((EPOCH_SECONDS + asyncio.get_running_loop().time() + self.skew) * 1_000_000)
         try:
-            reply = self.store.send("EVAL", TIMED_BY_SHA[sha], count, *words, time)
+            assert sha == SHA
+            reply = self.store.send("EVAL", TIMED, count, *words, time)
         except OSError as error:
             raise ResponseError(str(error).removeprefix("-")) from error
         self.served.add(words[0])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._schedulers.bookings import Bookings
 from aiorate._schedulers.dimensions import Amounts, Dimensions
 from aiorate._schedulers.interface import Scheduler, check_ask, check_window
+from aiorate._store.pool import Part, Pool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ __all__ = ["BookedDimensions", "StoreDimension"]
 class StoreDimension(Scheduler):
     """One dimension of a budget in a store, as its own process knows it: its rate, and its burst, or None for a rate without one.
 
-    It grants everything, because `Bookings` grants nothing that was not booked.
+    It grants everything, because the pool grants nothing that was not booked.
     """
 
     __slots__ = ("burst", "largest", "late", "rate")
@@ -78,14 +78,14 @@ class StoreDimension(Scheduler):
 
 
 class BookedDimensions(Dimensions):
-    """The dimensions of a budget in a store: what servers said of their quotas, which this process keeps, and its bookings."""
+    """The dimensions of a budget in a store: what servers said of their quotas, which this process keeps, and the pool."""
 
-    __slots__ = ("bookings",)
+    __slots__ = ("pool",)
     waited_for: int | None
 
-    def __init__(self, rates: Sequence[Rate], bursts: Sequence[int | None], late: int, counts: bool = True) -> None:
-        super().__init__([StoreDimension(rate, burst, late) for rate, burst in zip(rates, bursts, strict=True)])
-        self.bookings: Bookings = Bookings(rates, [1 if burst is None else burst for burst in bursts], late, counts)
+    def __init__(self, limits: Sequence[tuple[Rate, int | None]], late: int) -> None:
+        super().__init__([StoreDimension(rate, burst, late) for rate, burst in limits])
+        self.pool: Pool = Pool([Part(rate, 1 if burst is None else burst) for rate, burst in limits], False, late)
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since)
@@ -93,9 +93,9 @@ class BookedDimensions(Dimensions):
         at = self.due(shares, now)
         if at > now:
             return at
-        at = self.bookings.take(permits, now, since)
+        at = self.pool.take(permits, now, since)
         if at > now:
-            self.waited_for = self.bookings.waits_for
+            self.waited_for = self.pool.waits_for
             return at
         for part, amount in shares:
             part.take(amount, now, since)
@@ -105,27 +105,28 @@ class BookedDimensions(Dimensions):
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         at = super().peek(permits, now, ahead)
-        return at if at > now else self.bookings.peek(permits, now, ahead)
+        return at if at > now else self.pool.peek(permits, now, ahead)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)
-        self.bookings.give_back(permits, now, taken)
+        self.pool.give_back(permits, now, taken)
 
     def correct(self, place: int, more: int, now: int, taken: int) -> None:
         super().correct(place, more, now, taken)
-        self.bookings.correct(place, more, taken)
+        if more:
+            self.pool.correct([more if own == place else 0 for own in range(len(self.parts))], taken)
 
     def charge(self, permits: int, now: int) -> None:
         super().charge(permits, now)
-        self.bookings.charge(permits, now)
+        self.pool.charge(permits, now)
 
     def last(self, permits: int, now: int) -> int | None:
         place = super().last(permits, now)
-        return self.bookings.levels.last(permits, now) if place is None else place
+        return self.pool.last(permits, now) if place is None else place
 
     def available_of(self, place: int, now: int) -> int:
         """How much of that dimension lies ready, as the store said last."""
-        level, told = self.bookings.levels.level(place, now), self.told.get(place)
+        level, told = self.pool.available_of(place, now), self.told.get(place)
         return level if told is None else min(level, told.available(now))
 
     def available(self, now: int) -> int:
@@ -133,12 +134,12 @@ class BookedDimensions(Dimensions):
         return min([self.available_of(place, now) for place in range(len(self.parts))])
 
     def rested(self, now: int) -> bool:
-        return super().rested(now) and self.bookings.rested(now)
+        return super().rested(now) and self.pool.rested(now)
 
     def shift(self, ns: int) -> None:
         super().shift(ns)
-        self.bookings.shift(ns)
+        self.pool.shift(ns)
 
     def reset(self, now: int) -> None:
         """Raises RuntimeError: the store knows of all grants, for all processes."""
-        self.bookings.reset(now)
+        self.pool.reset(now)
