@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from aiorate._store.failures import Refusal, Unreachable, said_by_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     Command = tuple[str | bytes | int, ...]
 
@@ -19,10 +19,32 @@ class GivenClient:
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self._welcome: bool = False  # whether the server let us in, since it answered last
         self.heard: int = 0  # nothing is known of its connections
 
     async def run(self, commands: Sequence[Command]) -> list[object]:
         """Send them together. Returns the reply to each, or the server's error. Raises if there is no answer."""
+        if not self._welcome:
+            await self._knock()
+        try:
+            replies = await self._run(commands)
+        except BaseException:
+            self._welcome = False
+            raise
+        self._welcome = True
+        return replies
+
+    async def _knock(self) -> None:
+        """Raise the error with which the server refuses a connection: the client would hide it, and try again and again."""
+        pool = getattr(self._client, "connection_pool", None)
+        if pool is not None:
+            connection = without_retries(pool.make_connection())
+            try:
+                await connection.connect()
+            finally:
+                await connection.disconnect(nowait=True)
+
+    async def _run(self, commands: Sequence[Command]) -> list[object]:
         if len(commands) == 1:
             try:
                 return [await self._client.execute_command(*commands[0])]
@@ -65,7 +87,7 @@ class OwnConnection:
     async def run(self, commands: Sequence[Command]) -> list[object]:
         connection = self._connection
         if connection is None:
-            self._connection = connection = self._make()
+            self._connection = connection = without_retries(self._make())
             read = connection.read_response
 
             async def read_and_count(*args: Any, **options: Any) -> Any:
@@ -104,6 +126,22 @@ class OwnConnection:
                 await connection.disconnect()
             except Exception:  # it is broken already
                 return
+
+
+class _NoRetries:
+    """In place of a library's ``Retry``: whoever asks here tries again by himself, and has to know why."""
+
+    async def call_with_retry(self, do: Callable[[], Awaitable[object]], fail: object, *args: object, **options: object) -> object:
+        return await do()
+
+    def get_retries(self) -> int:
+        return 0
+
+
+def without_retries(connection: Any) -> Any:
+    """That connection, which repeats nothing by itself from now on."""
+    connection.retry = _NoRetries()
+    return connection
 
 
 def connection_to(source: Any, library: Any, connect_seconds: float) -> GivenClient | OwnConnection:

@@ -65,18 +65,18 @@ class Run:
     ``first`` is when the first is due, ``starts`` the same by each rate, and ``steps`` are how far they are apart by these.
     """
 
-    __slots__ = ("amounts", "due", "first", "i", "late", "n", "place", "starts", "steps")
+    __slots__ = ("amounts", "due", "first", "i", "late", "n", "places", "starts", "steps")
 
     def __init__(
-        self, amounts: tuple[int, ...], n: int, first: int, starts: Sequence[int], steps: Sequence[Step], late: int, place: int = -1
+        self, amounts: tuple[int, ...], n: int, first: int, starts: Sequence[int], steps: Sequence[Step], late: int, *places: int
     ) -> None:
         self.amounts, self.n, self.i = amounts, n, 0
         self.first: int = first
         self.starts: list[int] = list(starts)
         self.steps: Sequence[Step] = steps
         self.late: int = late
-        self.place: int = place
-        """The dimension that it waited for; -1: none."""
+        self.places: tuple[int, ...] = places
+        """The dimensions for which the first waited, and the others; -1: none."""
         self.due: int = self.at(0)
         """When the next slot is due."""
 
@@ -330,17 +330,18 @@ class Pool(Scheduler):
         skip = self._lapsed(permits, now)
         at, run = self._due(need, skip, now)
         if run is not None:
-            self.waits_for = run.place if run.place >= 0 else self.waits_for
+            if run.places and (place := run.places[run.i > 0]) >= 0:
+                self.waits_for = place
             if at <= now:
                 self._spend(permits, need, skip, now, at)
             else:
                 self._refuse(permits, now)
             return at
+        self._refuse(permits, now)
         if self.outage == "open":
             self._free = (now if self._free is None else self._free[0], now)
             self.spent += permits
             return now
-        self._refuse(permits, now)
         if self.error is not None:
             raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
         if self.outage == "local":  # which has answered already
@@ -540,7 +541,7 @@ class Pool(Scheduler):
         return at
 
     def _due_of(self, part: Part, level: Level, own: int, ahead: int, now: int) -> int:
-        if part.calendar is not None:
+        if level.begins:
             used, passed = self._window(level, now)
             rest = used + ahead + own
             if rest <= part.burst:
@@ -583,7 +584,7 @@ class Pool(Scheduler):
             return part.burst, now
         if self.outage in ("raise", "wait") or level is None:
             return 0, NOBODY_KNOWS
-        if part.calendar is not None:
+        if level.begins:
             used, passed = self._window(level, now)
             return max(part.burst - used, 0), level.begins[min(passed, len(level.begins) - 1)]
         begin = level.full - part.time_of(part.burst)  # when it would be empty

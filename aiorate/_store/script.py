@@ -86,7 +86,7 @@ if text then
   end
 end
 local told = ARGV[2] ~= '' and ARGV[2] ~= text and read(ARGV[2]) or nil
-if told and kept and told[1] == kept[1] and told[2] <= kept[2] then told = nil end
+if told and kept and told[1] == kept[1] and told[2] < kept[2] then told = nil end
 local tail = gone == 0 or text == ARGV[2]
 -- A clock that went back has not moved.
 local passed = kept and max(0, now - kept[2]) or 0

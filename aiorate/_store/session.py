@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from itertools import groupby, islice
+from logging import getLogger
 from math import ceil
 from random import getrandbits
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from aiorate._tree.node import Node
 
 __all__ = ["StoreSession", "Terms"]
+
+_logger = getLogger("aiorate")
 
 _US, _MS = 1_000, 1_000_000  # ns
 _BELOW: Ticket = StandIn(False)  # of the first of a limit below
@@ -104,6 +107,7 @@ class StoreSession(Watcher):
         "_ahead_us",
         "_came",
         "_clock",
+        "_differs",
         "_closed",
         "_edges",
         "_flush",
@@ -155,6 +159,7 @@ class StoreSession(Watcher):
         self._seat: float = 0
         self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
+        self._differs: bool = False  # whether the log was told that calendars differ
         self._came: int = 0  # how many slots came last
         self._tail: Run | None = None  # the last slots of all, as far as is known
         self._use: list[tuple[int, int]] = [(0, -MOST_NS), (0, -MOST_NS)]  # permits spent and the reading, when the latest leases began
@@ -633,9 +638,23 @@ class StoreSession(Watcher):
                 after = [edge for edge in self._edges[1] if edge > ends * _US]
                 begins = [now + ceil((ends - written) * _US), *[now + edge - int(written) * _US for edge in after]]
                 levels.append(Level(now, int(used), tuple(begins)))
+                self._compare(part, ends)
                 place += OF_WINDOW
         if not (len(levels) == 1 and sent.parts != self._pool.parts and sent.parts[0].calendar is not None):
             self._pool.levels = list(levels)
+
+    def _compare(self, part: Part, ends: float) -> None:
+        """Tell the log if the window ends at an instant at which none does here."""
+        edges = self._edges[1]
+        if not self._differs and edges[0] <= ends * _US <= edges[-1] and ends * _US not in edges:
+            self._differs = True
+            assert part.calendar is not None
+            _logger.warning(
+                "a RedisLimiter of %s shares windows that end otherwise, at %d s of Unix time: another process of this name has another"
+                " period, time zone or tzdata. The windows of whichever process asks first hold. Give all the same.",
+                part.calendar.described,
+                ends // 1_000_000,
+            )
 
     def _book(self, answer: Answer, sent: Sent, now: int) -> None:
         """Put what the answer assigned into the pool."""
@@ -662,7 +681,7 @@ class StoreSession(Watcher):
             wait = ceil(answer.wait * _US)
             if pool.calendar is not None:
                 # Permits may come back meanwhile, and somebody waits for them.
-                wait = min(wait + _MS, min(max(wait // _RECHECKS, NS_PER_SECOND), _LONGEST_RECHECK_NS))
+                wait = min(wait, min(max(wait // _RECHECKS, NS_PER_SECOND), _LONGEST_RECHECK_NS))
             else:
                 wait = min(max(wait // 4, _SOONEST_NS), _LATEST_NS)
             pool.look_at = now + wait
@@ -674,12 +693,13 @@ class StoreSession(Watcher):
         first, *times = [now + ceil(us * _US) for us in starts]
         paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
         steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
+        slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]
         if pool.unit:  # single permits are as late as those of the rates that rule at the ends
             ends = [at + parts[j].time_of(n - 1) for at, _, j in paced]
             late = min(pool.late_of(need, times.index(max(times))), pool.late_of(need, ends.index(max(ends))))
         else:
             late = pool.late_of(need)
-        return Run((1,) if pool.unit else need, n, first, [at for at, _, _ in paced], steps, late, place - 1)
+        return Run((1,) if pool.unit else need, n, first, [at for at, _, _ in paced], steps, late, place - 1, slowest)
 
     def _follow_pause(self, us: float) -> None:
         """The store pauses all processes for so many us; 0: it does not."""

@@ -138,7 +138,7 @@ class Takers:
     def __init__(self, store: RealServer, random: Random, most: int, used: Counter[int]) -> None:
         self.client = TimedClient(store, latency=random.choice([0, 0.0005, 0.01, 0.1, 0.3]))
         calendar = CalendarWindow(f"{most}/{PERIOD}s", "UTC")
-        self.limiter = RedisLimiter(self.client, "x", calendar, on_unavailable="wait", lease=random.choice([0, 0, 0.2, 2]))
+        self.limiter = RedisLimiter(self.client, "x", calendar, on_unavailable="wait")
         self.sizes = [1, 1, 1, min(2, most), max(1, most // 2)]
         self.used = used
         self.tasks = [asyncio.create_task(self.work(Random(random.random()))) for _ in range(random.choice([1, 3, 10]))]

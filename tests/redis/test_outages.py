@@ -160,12 +160,12 @@ async def test_booked_slots_are_granted_during_an_outage(store: RealServer) -> N
         await asyncio.wait(tasks)
 
 
-async def test_local_permits_are_charged_if_others_used_the_rate(store: RealServer) -> None:
-    """What nobody used meanwhile is this process's share, so that only what exceeds it is owed."""
+async def test_local_permits_are_charged_up_to_a_share_of_the_burst(store: RealServer) -> None:
+    """What nobody used meanwhile has filled the bucket, so that it delays nobody then."""
     for busy in (False, True):
         store.send("FLUSHALL")
-        (cut_off, client), (other, _) = (made(store, "limiter", "local", rate="10/s", burst=4) for _ in range(2))
-        await take(cut_off)
+        (cut_off, client), (other, _) = (made(store, "limiter", "local", rate="10/s", burst=40) for _ in range(2))
+        await together(*[take(each) for each in (cut_off, *[other] * 39)])
         client.error = NoConnection()
         began = now()
         tasks = [asyncio.create_task(take(cut_off)) for _ in range(30)]

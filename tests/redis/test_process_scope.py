@@ -96,7 +96,7 @@ def test_the_last_to_close_leaves_nothing(store: RealServer) -> None:
 
 
 def closes_in_a_loop(store: RealServer, kind: str) -> None:
-    one, other = (RedisLimiter(store.url, name, CalendarWindow("9/day", "UTC"), scope="process", lease=60) for name in "ab")
+    one, other = (RedisLimiter(store.url, name, CalendarWindow("9/day", "UTC"), scope="process") for name in "ab")
     with loop_thread(kind) as thread:
         for limiter in (one, other):
             for _ in range(5):
