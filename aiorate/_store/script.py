@@ -86,8 +86,10 @@ if text then
   end
 end
 local told = ARGV[2] ~= '' and ARGV[2] ~= text and read(ARGV[2]) or nil
-if told and kept and told[1] == kept[1] and told[2] < kept[2] then told = nil end
+if told and kept and told[1] == kept[1] and told[2] <= kept[2] then told = nil end
 local tail = gone == 0 or text == ARGV[2]
+-- Of two values, the later one is written later.
+if kept and now <= kept[2] and kept[2] - now < 1000 then now = kept[2] + 1 end
 -- A clock that went back has not moved.
 local passed = kept and max(0, now - kept[2]) or 0
 local life, hush, claim, lasts, latest, near = now, 0, 0, 0, 0, took

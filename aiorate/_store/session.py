@@ -449,7 +449,7 @@ class StoreSession(Watcher):
         horizon = self._horizon / _US
         if pool.unit or pool.calendar is not None:
             return horizon
-        costs = [n * max([part.time_of(of) for of, part in zip(need, pool.parts, strict=True)]) / _US for n, need in runs]
+        costs = [n * max([min(part.time_of(of), MOST_NS) for of, part in zip(need, pool.parts, strict=True)]) / _US for n, need in runs]
         if costs:
             self._ahead_us = _CHUNK * sum(costs) / sum([n for n, _ in runs])
         return min(horizon, max(self._ahead_us, _SHORTEST_US))

@@ -46,8 +46,10 @@ class _Answering:
         if self.twin.text and kept is None:
             raise ValueError("WRONGTYPE the key has another kind of limit, or something else")
         told = self._read(self.remembered) if self.remembered != self.twin.text else None
-        if told and kept and told[0] == kept[0] and told[1] < kept[1]:
+        if told and kept and told[0] == kept[0] and told[1] <= kept[1]:
             told = None
+        if kept and 0 <= kept[1] - self.now < 1000:
+            self.now = kept[1] + 1
         self._times(kept, told)
         offset = HEAD
         for j, (every, *_) in enumerate(self.limits):

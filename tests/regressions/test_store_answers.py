@@ -153,7 +153,7 @@ async def test_two_rates_under_one_name_are_logged_once(store: RealServer, caplo
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_a_key_that_another_release_wrote_delays_no_other(store: RealServer) -> None:
     """During an upgrade it is asked for again and again, and the task that asks must not pause for it."""
-    store.send("SET", "aiorate:new", "aiorate/2 1")
+    store.send("SET", "aiorate:new", "aiorate/3 1")
     client = TimedClient(store)
     new, old = (RedisLimiter(client, name, "100/s", on_unavailable="wait") for name in ("new", "old"))
     waiting = asyncio.create_task(new.acquire())

@@ -1,0 +1,97 @@
+"""The pool of slots in hand: what is due, what lapses, what comes back. No store, no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aiorate import Rate
+from aiorate._schedulers.dimensions import Amounts
+from aiorate._schedulers.interface import NOBODY_KNOWS
+from aiorate._store.pool import Level, Part, Pool, Run
+
+MS = 1_000_000
+
+
+class Told:
+    """What a pool tells its store."""
+
+    def __init__(self) -> None:
+        self.wanted_at: list[int] = []
+
+    def wanted(self, now: int) -> bool:
+        self.wanted_at.append(now)
+        return True
+
+    def corrected(self, at_once: bool) -> None:
+        """Seen in the pool."""
+
+
+def pool_of(*parts: tuple[str, int], unit: bool = True, late: int = 5 * MS) -> tuple[Pool, Told]:
+    pool, told = Pool([Part(Rate.parse(rate), burst) for rate, burst in parts], unit, late), Told()
+    pool.link = told
+    return pool, told
+
+
+def slots(pool: Pool, n: int, first: int, every: int = MS, amounts: Any = (1,)) -> None:
+    pool.asked_at = None
+    pool.add([Run(amounts, n, first, [first], [(1, every)], 5 * MS)])
+
+
+def test_slots_are_granted_as_they_fall_due_and_lapse() -> None:
+    pool, told = pool_of(("1000/s", 1))
+    assert NOBODY_KNOWS == pool.take(1, 0)
+    assert [0] == told.wanted_at
+    slots(pool, 10, MS)
+
+    assert [MS, 1 * MS, 2 * MS] == [pool.take(1, now) for now in (0, MS, 2 * MS)]
+    assert 9 * MS == pool.take(1, 14 * MS)  # those until 8 ms have lapsed
+    assert (1, 6 * MS) == (pool.count, pool.lapsed)
+
+
+def test_a_large_request_gathers_slots_that_would_lapse() -> None:
+    pool, _ = pool_of(("1000/s", 1))
+    slots(pool, 20, 0)
+
+    assert 9 * MS == pool.peek(10, 0) == pool.take(10, 0)
+    assert 9 * MS == pool.take(10, 9 * MS)
+    assert 10 == pool.count
+
+
+def test_what_is_given_back_is_the_next_ones_until_it_would_have_lapsed() -> None:
+    for after, expected in ((5 * MS, 0), (6 * MS, NOBODY_KNOWS)):
+        pool, _ = pool_of(("1000/s", 1))
+        slots(pool, 1, 0)
+        pool.take(1, 2 * MS)
+        pool.give_back(1, after, 2 * MS)
+        assert expected == pool.take(1, after)
+
+
+def test_reservations_use_what_covers_them_and_the_rest_comes_back() -> None:
+    pool, _ = pool_of(("10/s", 1), ("100/s", 1), unit=False)
+    pool.add([Run((1, 5), 1, 0, [0, 0], [(1, MS), (1, MS)], 500 * MS), Run((1, 50), 1, MS, [MS, MS], [(1, MS), (1, MS)], 500 * MS)])
+
+    assert MS == pool.take(Amounts((1, 50)), MS)
+    assert [-1, -5] == pool.corrections
+    assert 0 == pool.count
+    assert [(1, 9)] == pool.uncovered([(1, 9)], MS)
+
+
+def test_estimates_go_by_what_the_store_said_last() -> None:
+    pool, _ = pool_of(("10/s", 1))
+    pool.levels = [Level(400 * MS)]
+    assert [400 * MS, 500 * MS, 700 * MS] == [pool.peek(1, 0), pool.peek(2, 0), pool.peek(1, 0, 3)]
+    assert [(0, 400 * MS)] == pool.standings(0)
+    assert [(1, 500 * MS)] == pool.standings(500 * MS)
+
+
+def test_bounds_and_wrong_arguments() -> None:
+    pool, _ = pool_of(("1000/s", 3))
+    assert 3 + 1005 == pool.bound(1000 * MS)
+    assert 3 + 1005 + 8 == pool.bound(1000 * MS, 8)
+    for wrong in (lambda: pool.take(0, 0), lambda: pool.peek(0, 0), lambda: pool.charge(10**30, 0)):
+        with pytest.raises(ValueError, match=r"must be|At most"):
+            wrong()
+    with pytest.raises(RuntimeError, match="other processes"):
+        pool.reset(0)
