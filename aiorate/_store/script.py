@@ -10,7 +10,7 @@ depends on what the clock says, only on how far it moves; edges of windows are a
 * ``life``: when the value was made. What a client remembers decides nothing within one life, and restores what was lost in another.
 * ``written``; ``hush``: how long a pause goes on.
 * ``claim`` and ``lasts``: the client for which others leave room, and for how long. ``latest``: the latest booking.
-* ``near``: how long an answer takes to the nearest process that asks.
+* ``near``: how long an answer takes to the nearest process that asks. ``count``: of questions that were answered in this life.
 * of each rate ``ahead``: when its bucket is full again, and ``full``: when it was full last; what was granted before cannot come back.
 * of each window ``used began ends``, ``seats`` and ``patience`` for the next one, and what was kept of these for this one: ``due`` seats
   of ``share`` permits, until ``hold``.
@@ -38,7 +38,7 @@ MOST = 1e16
 """A longer duration counts for this one: 317 years, exact to 2 us."""
 MOST_RUNS = 100
 """In one question."""
-HEAD, OF_RATE, OF_WINDOW = 7, 2, 8
+HEAD, OF_RATE, OF_WINDOW = 8, 2, 8
 """Numbers of a value."""
 
 TEXT = """\
@@ -52,7 +52,7 @@ local max, min, floor = math.max, math.min, math.floor
 local w = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
 w[#w] = nil -- where it stopped
 local pause, horizon, reach, within, age, client, oldest, took, seat, gone, margin, dims = unpack(w, 1, 12)
-local size, every, burst, more, at = 7, {}, {}, {}, {}
+local size, every, burst, more, at = 8, {}, {}, {}, {}
 for j = 1, dims do
   local o = 5 + 7 * j
   every[j], burst[j], more[j], at[j] = w[o + 1], w[o + 2], w[o + 3], size
@@ -86,10 +86,8 @@ if text then
   end
 end
 local told = ARGV[2] ~= '' and ARGV[2] ~= text and read(ARGV[2]) or nil
-if told and kept and told[1] == kept[1] and told[2] <= kept[2] then told = nil end
+if told and kept and told[1] == kept[1] and told[8] <= kept[8] then told = nil end
 local tail = gone == 0 or text == ARGV[2]
--- Of two values, the later one is written later.
-if kept and now <= kept[2] and kept[2] - now < 1000 then now = kept[2] + 1 end
 -- A clock that went back has not moved.
 local passed = kept and max(0, now - kept[2]) or 0
 local life, hush, claim, lasts, latest, near = now, 0, 0, 0, 0, took
@@ -241,7 +239,8 @@ for j = 1, dims do
       used[j], began[j], ends[j], seats[j], patience[j], due[j], hold[j], share[j])
   end
 end
-local value = string.format('aiorate/2 %s %.0f %.0f %.17g %.0f %.17g %.17g %.17g', ARGV[3], life, now, hush, claim, lasts, latest, near)
+local value = string.format('aiorate/2 %s %.0f %.0f %.17g %.0f %.17g %.17g %.17g %.0f', ARGV[3], life, now, hush, claim, lasts, latest, near,
+  kept and kept[8] + 1 or 1)
 value = value .. table.concat(tailing)
 -- Gone a second after a new value would say the same.
 redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14))

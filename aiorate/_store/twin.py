@@ -46,10 +46,8 @@ class _Answering:
         if self.twin.text and kept is None:
             raise ValueError("WRONGTYPE the key has another kind of limit, or something else")
         told = self._read(self.remembered) if self.remembered != self.twin.text else None
-        if told and kept and told[0] == kept[0] and told[1] <= kept[1]:
+        if told and kept and told[0] == kept[0] and told[7] <= kept[7]:
             told = None
-        if kept and 0 <= kept[1] - self.now < 1000:
-            self.now = kept[1] + 1
         self._times(kept, told)
         offset = HEAD
         for j, (every, *_) in enumerate(self.limits):
@@ -63,7 +61,7 @@ class _Answering:
             offset += size
         out = self._grant()
         head = f"{FORM} {self.kind} {self.life:.0f} {self.now:.0f} {self.hush:.17g} {self.claim:.0f} {self.lasts:.17g} {self.latest:.17g}"
-        words = [f"{self.near:.17g}"]
+        words = [f"{self.near:.17g}", f"{kept[7] + 1 if kept else 1:.0f}"]
         for (every, *_), state in zip(self.limits, self.state, strict=True):
             words += [f"{each:.17g}" for each in state] if every > 0 else [f"{state[0]:.17g}", *[f"{each:.0f}" for each in state[1:]]]
         self.twin.text = f"{head} {' '.join(words)}"

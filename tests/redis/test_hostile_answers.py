@@ -85,8 +85,8 @@ async def test_a_malformed_answer_is_an_outage(store: RealServer, kind: str) -> 
 
 VALUES = [
     *("", "5", "aiorate", "hello aiorate/2 limiter 1 2 3", "aiorate/2", "aiorate/2 limiter", "aiorate/2 limiter 1 0 0", "aiorate/2 x y z"),
-    *("aiorate/2 limiter 1 0 0 0 0 0 nan 0 0", "aiorate/2 limiter 1 0 0 0 0 0 -1 1e300 0", "aiorate/2 window 1 2 3"),
-    "aiorate/2 budget:requests,tokens 1 0 0 x 0 0 0 0 0 0 0",
+    *("aiorate/2 limiter 1 0 0 0 0 0 nan 1 0 0", "aiorate/2 limiter 1 0 0 0 0 0 -1 1 1e300 0", "aiorate/2 window 1 2 3"),
+    "aiorate/2 budget:requests,tokens 1 0 0 x 0 0 0 1 0 0 0 0",
 ]
 RELEASES = ["aiorate/1 1 0 0", "aiorate/20 {}", "aiorate/2.1 1 0 0", "aiorate/", "aiorate/1"]
 
