@@ -7,9 +7,13 @@ its beginning in the place of the port. So no error quotes any part of a URL tha
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
-__all__ = ["check_url", "shown"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["check_options", "check_url", "shown"]
 
 _SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 _MAY_HAVE_AT = ("username=", "password=", "client_name=")
@@ -29,6 +33,17 @@ def check_url(url: str) -> None:
         raise ValueError(f"{_EXAMPLE}, and this one cannot be read: the port must be a number in 0-65535. {_ENCODE} {_NOT_SHOWN}")
     if "@" not in parts.netloc and _is_cut(parts):
         raise ValueError(f"{_EXAMPLE}, and this one has an '@' after its host: a character in the password ends it. {_ENCODE} {_NOT_SHOWN}")
+
+
+def check_options(make: Callable[[], object]) -> None:
+    """Raise ValueError if a client for it cannot be made, since it has an unknown option or a value that is none."""
+    try:
+        make()
+    except (TypeError, ValueError):
+        problem = f"{_EXAMPLE}, and this one has an option, after its '?', that the client does not know or cannot read. {_NOT_SHOWN}"
+    else:
+        return
+    raise ValueError(problem)
 
 
 def shown(url: str) -> str:

@@ -55,6 +55,10 @@ class Session(Protocol):
         """The answer takes long enough to count as an outage. It may still come."""
         ...
 
+    def alive(self) -> None:
+        """It is far away, and there: the answer is on its way."""
+        ...
+
     def refused(self, cause: BaseException) -> None:
         """The store will not answer until somebody mends the reason."""
         ...

@@ -289,13 +289,18 @@ class StoreClient:
         heard = self._store.heard
         if heard > call.heard:  # it is far away, and alive
             call.heard, call.ticks = heard, 0
+            if call.doubted:
+                call.doubted = False
+                for session in call.sessions:
+                    if session.client is self:
+                        session.alive()
         # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.
         call.ticks += 1
         waited = (call.ticks - 1) * _TICK
         if waited >= self._longest_call:
             call.given_up = True
             task.cancel()
-        elif waited >= CALL_SECONDS and not call.doubted:
+        elif waited >= CALL_SECONDS and not call.doubted and not self._store.settling:
             call.doubted = True  # it may still connect, but requests wait only until the end of the grace
             for session in call.sessions:
                 if session.client is self:

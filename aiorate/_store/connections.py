@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aiorate._store.failures import Refusal, Unreachable, said_by_server
+from aiorate._store.failures import Unreachable, said_by_server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +20,14 @@ class GivenClient:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._welcome: bool = False  # whether the server let us in, since it answered last
-        self.heard: int = 0  # nothing is known of its connections
+        self._knocking: OwnConnection | None = None
+        self.settling: bool = False
+        """Whether the server has let us in, and the client may be opening its connection, of which nothing can be heard."""
+
+    @property
+    def heard(self) -> int:
+        """As of `OwnConnection`; nothing is known of the client's connections."""
+        return 0 if self._knocking is None else self._knocking.heard + 2 * self.settling
 
     async def run(self, commands: Sequence[Command]) -> list[object]:
         """Send them together. Returns the reply to each, or the server's error. Raises if there is no answer."""
@@ -31,6 +38,8 @@ class GivenClient:
         except BaseException:
             self._welcome = False
             raise
+        finally:
+            self.settling, self._knocking = False, None
         self._welcome = True
         return replies
 
@@ -38,11 +47,12 @@ class GivenClient:
         """Raise the error with which the server refuses a connection: the client would hide it, and try again and again."""
         pool = getattr(self._client, "connection_pool", None)
         if pool is not None:
-            connection = without_retries(pool.make_connection())
+            self._knocking = OwnConnection(pool.make_connection)
             try:
-                await connection.connect()
+                await self._knocking.open()
             finally:
-                await connection.disconnect(nowait=True)
+                await self._knocking.close()
+            self.settling = True
 
     async def _run(self, commands: Sequence[Command]) -> list[object]:
         if len(commands) == 1:
@@ -81,23 +91,37 @@ class OwnConnection:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._connection: Any = None
-        self.heard: int = 0
-        """How many answers have come, those to the client's own commands while it connects included."""
+        self._answers: int = 0
+        self.settling: bool = False
 
-    async def run(self, commands: Sequence[Command]) -> list[object]:
+    @property
+    def heard(self) -> int:
+        """How many answers have come, those to the client's own commands while it connects included, and that the server is there."""
+        return self._answers + (self._connection is not None and self._connection.is_connected)
+
+    async def open(self) -> Any:
+        """Connect, unless it is connected. Returns the connection."""
         connection = self._connection
         if connection is None:
             self._connection = connection = without_retries(self._make())
             read = connection.read_response
 
             async def read_and_count(*args: Any, **options: Any) -> Any:
-                answer = await read(*args, **options)
-                self.heard += 1
+                try:
+                    answer = await read(*args, **options)
+                except Exception as error:
+                    self._answers += said_by_server(error)
+                    raise
+                self._answers += 1
                 return answer
 
             connection.read_response = read_and_count
             await connection.connect()
             del connection.read_response
+        return connection
+
+    async def run(self, commands: Sequence[Command]) -> list[object]:
+        connection = await self.open()
         if len(commands) == 1:
             await connection.send_command(*commands[0])
         else:
@@ -112,7 +136,7 @@ class OwnConnection:
                 if not said_by_server(error):
                     raise
                 replies.append(error)
-            self.heard += 1
+            self._answers += 1
         return replies
 
     async def renew(self) -> None:
@@ -151,7 +175,7 @@ def connection_to(source: Any, library: Any, connect_seconds: float) -> GivenCli
     """
     if isinstance(source, str):
         pool = library.ConnectionPool.from_url(source, socket_timeout=None, socket_connect_timeout=connect_seconds)
-        return OwnConnection(lambda: _made(pool))
+        return OwnConnection(pool.make_connection)
     if not lends(source):
         return GivenClient(source)
     pool = source.connection_pool
@@ -164,11 +188,3 @@ def lends(source: Any) -> bool:
     plain = kind.__name__ in ("Redis", "Valkey") and kind.__module__ in ("redis.asyncio.client", "valkey.asyncio.client")
     return plain and source.connection is None
 
-
-def _made(pool: Any) -> Any:
-    """A connection by the URL of that pool. Raises `Refusal` for an unknown option, whose name may be part of a password."""
-    try:
-        return pool.make_connection()
-    except TypeError:
-        pass
-    raise Refusal("the URL has an option, after its '?', that the client does not know")

@@ -123,6 +123,9 @@ class _Inside:
     def late(self, cause: BaseException) -> None:
         self._node.tree.run(self._session.late, cause)
 
+    def alive(self) -> None:
+        self._node.tree.run(self._session.alive)
+
     def refused(self, cause: BaseException) -> None:
         self._node.tree.run(self._session.refused, cause)
 

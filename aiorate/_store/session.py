@@ -759,6 +759,11 @@ class StoreSession(Watcher):
         if self._sent is not None:
             self._no_answer(self._sent.at, cause)
 
+    def alive(self) -> None:
+        """The store is far away, and there: the answer is on its way."""
+        if self._outage.in_grace:
+            self._outage.forget()
+
     def _no_answer(self, began: int, cause: BaseException) -> None:
         self._outage.no_answer(began, cause, None if self.client is None or self._returned else self._place.timers)
         if self._returned is not None:

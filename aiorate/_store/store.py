@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aiorate._errors import kind_of
-from aiorate._store.address import check_url
+from aiorate._store.address import check_options, check_url
 from aiorate._store.connections import connection_to, lends
 from aiorate._store.failures import Unreachable, code_of, failure_of, is_local
 from aiorate._store.script import SHA, TEXT
@@ -57,6 +57,11 @@ class Store:
         """How many answers have come, as far as is known. The first call takes some: for the connection, a password and a script."""
         return self._connection.heard
 
+    @property
+    def settling(self) -> bool:
+        """Whether the server is there, and a client that was given may be connecting, of which nothing can be heard."""
+        return self._connection.settling
+
     async def _reply(self, question: Asked) -> object:
         try:
             return (await self._replies([question]))[0]
@@ -89,7 +94,7 @@ def check_source(source: object, alone: bool = False) -> None:
     """
     if isinstance(source, str):
         check_url(source)
-        _library(source)
+        check_options(lambda: _library(source).ConnectionPool.from_url(source).make_connection())
         return
     kinds = {base.__name__ for base in type(source).__mro__ if base.__module__.startswith(_CLIENTS)}
     if isinstance(source, type) or not kinds & _KINDS or "Pipeline" in kinds:
